@@ -1,0 +1,53 @@
+# `make demo` and `make test` are all a newcomer needs; each sets up .venv first if that is missing.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
+RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
+
+.PHONY: help setup demo test lint format check-rust bench clean
+
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed  ## make .venv and install the package with what its tests need
+
+$(VENV)/bin/python:
+	@echo "Making $(VENV) with $$($(PYTHON) --version)."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Bytewright needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@command -v cargo >/dev/null || { echo "Bytewright needs a Rust toolchain (cargo), 1.88 or newer"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt $(RUST)
+	@echo "Installing Bytewright and its tools into $(VENV) (a few minutes and about 6 GB the first time: torch)."
+	@$(PIP) --editable '.[test]'
+	@touch $@
+
+demo: setup  ## train a tokenizer on generated text, encode with it, look at it: a minute
+	@$(BIN)/bytewright demo
+
+test: setup lint check-rust  ## lint, Rust tests, Python tests: what CI runs
+	@echo "Running the Python tests."
+	@$(BIN)/python -m pytest -q
+
+lint: setup  ## ruff, mypy --strict, rustfmt, clippy
+	@echo "Linting: ruff, mypy --strict, rustfmt, clippy."
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@cargo fmt --all --check
+	@cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+check-rust:
+	@echo "Running the Rust tests."
+	@cargo test --quiet --package bpe
+
+format: setup  ## rewrite the sources in the house style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+	@cargo fmt --all
+
+clean:  ## remove what was built; keeps .venv
+	rm -rf target .mypy_cache .ruff_cache .pytest_cache .hypothesis demo

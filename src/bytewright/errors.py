@@ -1,0 +1,36 @@
+"""The errors a user of Bytewright can meet, and the exit code each one means.
+
+Every mistake in what we were given raises a subclass of `BytewrightError` whose message is one sentence that
+names the file, the place, what was expected and what was found. The command line prints that sentence and
+leaves with `exit_code`; it never shows a traceback for one of these. Anything else that escapes is our bug.
+"""
+
+
+class BytewrightError(Exception):
+    """Base of all errors that Bytewright raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(BytewrightError, ValueError):
+    """A command, option or argument asks for something that cannot be done."""
+
+    exit_code = 2
+
+
+class FormatError(BytewrightError, ValueError):
+    """A file is not what it claims to be: truncated, malformed, contradictory or hostile."""
+
+    exit_code = 2
+
+
+class TokenizerError(BytewrightError, ValueError):
+    """A vocabulary contradicts itself, or a text or an id does not fit the vocabulary."""
+
+    exit_code = 2
+
+
+class StorageError(BytewrightError, OSError):
+    """The disk refused: a missing or unreadable file, an unwritable target, no space left."""
+
+    exit_code = 1
