@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memmap2::Mmap;
@@ -18,13 +18,11 @@ use crate::error::{Error, Result};
 use crate::lowlevel;
 use crate::pattern::Pattern;
 use crate::special::{Piece, Specials};
+use crate::threads;
 use crate::words::WordCounts;
 
 /// Enough to make the cost of fetching a chunk vanish, and small enough for its words to stay in the cache.
 const CHUNK: usize = 128 << 10;
-
-/// How often the caller hears of progress.
-pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
 
 /// What counting has seen and how long it took.
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,10 +105,13 @@ impl Counter {
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<()> {
         let queue = Mutex::new(Queue { paths: paths.to_vec(), next_path: 0, current: None });
+        let initial = Mutex::new(Some(std::mem::take(&mut self.counts)));
         let bytes_done = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
         let (pattern, specials) = (&self.pattern, &self.specials);
-        let work = |counts: WordCounts| -> Result<Worker<'_>> {
+        let mut heartbeat = || on_progress(bytes_done.load(Ordering::Relaxed));
+        let workers = threads::gather_watched(num_threads, &stop, &mut heartbeat, || {
+            let counts = initial.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
             let mut worker = Worker::new(pattern, specials, counts);
             while !stop.load(Ordering::Relaxed) {
                 let chunk = queue.lock().unwrap_or_else(PoisonError::into_inner).next(pattern, specials)?;
@@ -119,38 +120,9 @@ impl Counter {
                 worker.count(&file[range])?;
             }
             worker.counts.settle();
-            Ok(worker)
-        };
-        let mut initial = Some(std::mem::take(&mut self.counts));
-        let workers = std::thread::scope(|scope| {
-            let (alive, all_done) = mpsc::channel::<()>();
-            let handles: Vec<_> = (0..num_threads.max(1))
-                .map(|_| {
-                    let counts = initial.take().unwrap_or_default();
-                    let (work, alive, stop) = (&work, alive.clone(), &stop);
-                    scope.spawn(move || {
-                        let _alive = alive;
-                        let outcome = work(counts);
-                        if outcome.is_err() {
-                            stop.store(true, Ordering::Relaxed);
-                        }
-                        outcome
-                    })
-                })
-                .collect();
-            drop(alive);
-            while all_done.recv_timeout(HEARTBEAT) == Err(mpsc::RecvTimeoutError::Timeout) {
-                if !on_progress(bytes_done.load(Ordering::Relaxed)) {
-                    stop.store(true, Ordering::Relaxed);
-                }
-            }
-            let joined = handles.into_iter().map(|handle| handle.join().unwrap_or(Err(Error::Interrupted)));
-            joined.collect::<Result<Vec<_>>>()
+            Ok(vec![worker])
         })?;
-        if stop.load(Ordering::Relaxed) {
-            return Err(Error::Interrupted);
-        }
-        on_progress(bytes_done.load(Ordering::Relaxed));
+        heartbeat();
         let started = Instant::now();
         for worker in workers {
             self.stats.add(worker.stats);
@@ -167,44 +139,35 @@ struct Worker<'p> {
     specials: &'p Specials,
     counts: WordCounts,
     stats: CountStats,
-    /// The words of one chunk: first found, then counted, so that the two can be timed and each has the cache.
-    words: Vec<(u32, u32)>,
 }
 
 impl<'p> Worker<'p> {
     fn new(pattern: &'p Pattern, specials: &'p Specials, counts: WordCounts) -> Worker<'p> {
-        Worker { pattern, specials, counts, stats: CountStats::default(), words: Vec::new() }
+        Worker { pattern, specials, counts, stats: CountStats::default() }
     }
 
     /// Count a chunk that begins and ends at safe cuts.
     fn count(&mut self, chunk: &[u8]) -> Result<()> {
-        let started = Instant::now();
-        let Worker { pattern, specials, counts, stats, words } = self;
-        words.clear();
-        let mut position = 0;
-        specials.split(chunk, |piece| match piece {
-            Piece::Text(text) => {
-                let base = position;
-                position += text.len();
-                pattern.scan(text, |start, end| match (u32::try_from(base + start), u32::try_from(base + end)) {
-                    (Ok(start), Ok(end)) => words.push((start, end)),
-                    _ => counts.count(chunk, base + start, base + end),
-                })
-            }
-            Piece::Special { index, .. } => {
-                position += specials.token(index).map_or(0, str::len);
-                Ok(())
-            }
-        })?;
-        let scanned = Instant::now();
-        for &(start, end) in words.iter() {
-            counts.count(chunk, start as usize, end as usize);
-        }
+        let Worker { pattern, specials, counts, stats } = self;
         stats.num_bytes += chunk.len() as u64;
-        stats.num_words += words.len() as u64;
-        stats.scan_time += scanned - started;
-        stats.count_time += scanned.elapsed();
-        Ok(())
+        let mut last = Instant::now();
+        specials.split(chunk, |piece| {
+            let Piece::Text(text) = piece else { return Ok(()) };
+            let mut start = 0;
+            pattern.scan(text, |base, ends| {
+                let scanned = Instant::now();
+                for &end in ends {
+                    let end = base + end as usize;
+                    counts.count(text, start, end);
+                    start = end;
+                }
+                let counted = Instant::now();
+                stats.num_words += ends.len() as u64;
+                stats.scan_time += scanned - last;
+                stats.count_time += counted - scanned;
+                last = counted;
+            })
+        })
     }
 }
 

@@ -6,11 +6,14 @@
 
 pub mod count;
 pub mod cut;
+pub mod decode;
+pub mod encode;
 pub mod error;
 mod lowlevel;
 pub mod merge;
 pub mod pattern;
 pub mod special;
+mod threads;
 pub mod unicode;
 mod unicode_tables;
 pub mod words;

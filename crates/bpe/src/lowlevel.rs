@@ -1,9 +1,10 @@
-//! The only module with `unsafe`: three things that safe Rust cannot say, each behind a safe function.
+//! The only module with `unsafe`: four things that safe Rust cannot say, each behind a safe function.
 //!
 //! - `map_file`: a read-only memory map. The mapping is private and never written. If another process shortens
 //!   the file while it is mapped, the operating system kills us with SIGBUS: a documented limit, not corruption.
 //! - `prefetch`: a hint to the cache. It never reads or writes as far as the program can tell, and an address
 //!   outside the slice would be ignored by the processor; we still only form addresses of existing elements.
+//! - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one.
 //! - `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function has
 //!   no preconditions but the instruction set, which is checked just before the call; its twin in plain Rust is
 //!   the definition, and a test compares the two on every byte in every lane.
@@ -51,6 +52,31 @@ pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (slice, index);
+}
+
+/// Work that is worth compiling for the vector and bit instructions of newer processors.
+pub(crate) trait Task {
+    /// What it gives.
+    type Output;
+    /// Do it. Implementations must be `#[inline(always)]`, or they are compiled for the oldest processor.
+    fn run(self) -> Self::Output;
+}
+
+/// Run a task with the best instructions this processor has.
+#[inline(always)]
+pub(crate) fn dispatch<T: Task>(task: T) -> T::Output {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("popcnt")
+    {
+        #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+        fn run<T: Task>(task: T) -> T::Output {
+            task.run()
+        }
+        // SAFETY: the processor has these instructions, the function's only requirement.
+        return unsafe { run(task) };
+    }
+    task.run()
 }
 
 /// Classify `text`, 64 bytes to each element of `masks`; the last block may be shorter, its missing bytes are 0.

@@ -22,9 +22,9 @@ use std::time::Instant;
 
 use hashbrown::HashMap;
 
-use crate::count::HEARTBEAT;
 use crate::error::{Error, Result};
 use crate::lowlevel::prefetch;
+use crate::threads::HEARTBEAT;
 use crate::words::WordCounts;
 
 /// A token while merges are learnt: 0 to 255 are the bytes, then one for every merge.

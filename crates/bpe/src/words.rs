@@ -26,8 +26,8 @@ impl Key {
     #[inline(always)]
     pub(crate) fn pack(text: &[u8], start: usize, end: usize) -> Key {
         let len = end - start;
-        let bytes = match text.get(start..start + 16) {
-            Some(&[ref wide @ ..]) => <[u8; 16]>::try_from(wide).unwrap_or_default(),
+        let bytes = match text.get(start..).and_then(|rest| rest.first_chunk::<16>()) {
+            Some(&wide) => wide,
             None => {
                 let mut padded = [0; 16];
                 padded[..len].copy_from_slice(&text[start..end]);

@@ -12,7 +12,7 @@
 //!
 //! Non-ASCII characters are rare in most text: their bits are set one by one, after the vector pass.
 
-use crate::lowlevel::{self, BLOCK, Masks};
+use crate::lowlevel::{self, BLOCK, Masks, Task};
 use crate::unicode::{self, Class};
 
 const BLOCKS_PER_WINDOW: usize = 64;
@@ -28,24 +28,62 @@ struct Before {
     blank: u64,
 }
 
-/// Call `emit(start, end)` for every pre-token of `text`, in order; together they are the whole text.
-#[inline]
-pub(crate) fn scan(text: &[u8], mut emit: impl FnMut(usize, usize)) {
-    let mut masks = [Masks::default(); BLOCKS_PER_WINDOW];
-    let mut wide_ends = [0u64; BLOCKS_PER_WINDOW];
-    let mut before = Before::default();
-    let mut token_start = 0;
-    let mut resume_at = None;
-    let mut window_start = 0;
-    while window_start < text.len() {
-        let window_end = end_of_window(text, window_start);
+/// Finds the ends of pre-tokens, one window of text after the other.
+struct Scanner {
+    masks: [Masks; BLOCKS_PER_WINDOW],
+    /// Non-ASCII white space that nothing white follows, by its first byte.
+    wide_ends: [u64; BLOCKS_PER_WINDOW],
+    before: Before,
+    /// Where a contraction ended, if that was past the block it began in.
+    resume_at: Option<usize>,
+    /// The ends found in a window, counted from its beginning; written eight at a time, hence the spare room.
+    ends: [u32; WINDOW + 8],
+}
+
+/// Call `emit(base, ends)` for every window of text: the next pre-tokens end at `base + end`.
+#[inline(always)]
+pub(crate) fn scan(text: &[u8], mut emit: impl FnMut(usize, &[u32])) {
+    let mut scanner = Scanner {
+        masks: [Masks::default(); BLOCKS_PER_WINDOW],
+        wide_ends: [0; BLOCKS_PER_WINDOW],
+        before: Before::default(),
+        resume_at: None,
+        ends: [0; WINDOW + 8],
+    };
+    let mut start = 0;
+    while start < text.len() {
+        let end = end_of_window(text, start);
+        let num_ends = lowlevel::dispatch(ScanWindow { scanner: &mut scanner, text, start, end });
+        emit(start, &scanner.ends[..num_ends]);
+        start = end;
+    }
+    if !text.is_empty() {
+        emit(text.len(), &[0]);
+    }
+}
+
+/// Find the pre-tokens that end inside one window, and return their number.
+struct ScanWindow<'s, 't> {
+    scanner: &'s mut Scanner,
+    text: &'t [u8],
+    start: usize,
+    end: usize,
+}
+
+impl Task for ScanWindow<'_, '_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        let ScanWindow { scanner, text, start: window_start, end: window_end } = self;
+        let Scanner { masks, wide_ends, before, resume_at, ends } = scanner;
         let window = &text[window_start..window_end];
         let num_blocks = window.len().div_ceil(BLOCK);
-        lowlevel::classify(window, &mut masks);
-        classify_wide(text, window_start, &mut masks[..num_blocks], &mut wide_ends);
+        lowlevel::classify(window, masks);
+        classify_wide(text, window_start, &mut masks[..num_blocks], wide_ends);
         // At the end of the text nothing follows a run of white space, so none of it is given back.
-        let white_follows =
-            unicode::char_at(text, window_end).is_none_or(|next| next.class == Class::Space);
+        let white_follows = unicode::char_at(text, window_end).is_none_or(|next| next.class == Class::Space);
+        let mut num_ends = 0;
         for index in 0..num_blocks {
             let mask = masks[index];
             let len = (window.len() - index * BLOCK).min(BLOCK);
@@ -64,8 +102,8 @@ pub(crate) fn scan(text: &[u8], mut emit: impl FnMut(usize, usize)) {
 
             let block_start = window_start + index * BLOCK;
             if let Some(position) = resume_at.take() {
-                let offset: usize = position - block_start;
-                starts = starts & (!0 << offset) | 1 << offset;
+                let offset = position - block_start;
+                starts = (starts & (!0 << offset) | 1 << offset) & valid;
             }
             let mut apostrophes = starts & mask.apostrophe;
             while apostrophes != 0 {
@@ -76,22 +114,27 @@ pub(crate) fn scan(text: &[u8], mut emit: impl FnMut(usize, usize)) {
                     starts &= !(((1 << length) - 2) << offset);
                     if end < len {
                         starts |= 1 << end;
-                    } else if block_start + end < text.len() {
-                        resume_at = Some(block_start + end);
+                    } else {
+                        *resume_at = Some(block_start + end);
                     }
                 }
             }
             if block_start == 0 {
                 starts &= !1; // the first pre-token begins here; nothing ends here
             }
+            let next_num_ends = num_ends + starts.count_ones() as usize;
             while starts != 0 {
-                let start = block_start + starts.trailing_zeros() as usize;
-                starts &= starts - 1;
-                emit(token_start, start);
-                token_start = start;
+                // Eight at a time without a look at how many there are: what is too much is overwritten next.
+                let Some(eight) = ends[num_ends..].first_chunk_mut::<8>() else { break };
+                for end in eight {
+                    *end = (index * BLOCK) as u32 + starts.trailing_zeros();
+                    starts &= starts.wrapping_sub(1);
+                }
+                num_ends += 8;
             }
+            num_ends = next_num_ends;
             let last = len - 1;
-            before = Before {
+            *before = Before {
                 letter: mask.letter >> last & 1,
                 number: mask.number >> last & 1,
                 other: other >> last & 1,
@@ -99,10 +142,7 @@ pub(crate) fn scan(text: &[u8], mut emit: impl FnMut(usize, usize)) {
                 blank: mask.blank >> last & 1,
             };
         }
-        window_start = window_end;
-    }
-    if token_start < text.len() {
-        emit(token_start, text.len());
+        num_ends
     }
 }
 

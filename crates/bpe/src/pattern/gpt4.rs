@@ -4,14 +4,13 @@
 
 use crate::unicode::{self, Char, Class};
 
-/// Call `emit(start, end)` for every pre-token of `text`, in order; together they are the whole text.
+/// Call `end_at` with the end of every pre-token of `text`, in order.
 #[inline]
-pub(crate) fn scan(text: &[u8], mut emit: impl FnMut(usize, usize)) {
+pub(crate) fn scan(text: &[u8], mut end_at: impl FnMut(usize)) {
     let mut start = 0;
     while let Some(first) = unicode::char_at(text, start) {
-        let end = end_of_token(text, start, first);
-        emit(start, end);
-        start = end;
+        start = end_of_token(text, start, first);
+        end_at(start);
     }
 }
 

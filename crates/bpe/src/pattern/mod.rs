@@ -27,13 +27,17 @@ impl Pattern {
         }
     }
 
-    /// Call `emit(start, end)` for every pre-token of `text`, in order; together they are the whole text.
-    #[inline]
-    pub fn scan(&self, text: &[u8], emit: impl FnMut(usize, usize)) -> Result<()> {
+    /// Call `emit(base, ends)` for group after group of pre-tokens: they end at `base + end`, and each begins where
+    /// the one before it ends, so that together they are the whole text.
+    #[inline(always)]
+    pub fn scan(&self, text: &[u8], emit: impl FnMut(usize, &[u32])) -> Result<()> {
         match self {
             Pattern::Gpt2 => gpt2::scan(text, emit),
-            Pattern::Gpt4 => gpt4::scan(text, emit),
-            Pattern::User(regex) => return user::scan(regex, text, emit),
+            Pattern::Gpt4 => in_groups(emit, |end_at| {
+                gpt4::scan(text, end_at);
+                Ok(())
+            })?,
+            Pattern::User(regex) => in_groups(emit, |end_at| user::scan(regex, text, end_at))?,
         }
         Ok(())
     }
@@ -49,4 +53,25 @@ impl Pattern {
             Pattern::User(_) => false,
         }
     }
+}
+
+/// Gather the ends that `scan` finds one by one into groups.
+fn in_groups(
+    mut emit: impl FnMut(usize, &[u32]),
+    scan: impl FnOnce(&mut dyn FnMut(usize)) -> Result<()>,
+) -> Result<()> {
+    let mut base = 0;
+    let mut ends = [0; 256];
+    let mut num_ends = 0;
+    scan(&mut |end| {
+        if num_ends == ends.len() || u32::try_from(end - base).is_err() {
+            emit(base, &ends[..num_ends]);
+            base = end;
+            num_ends = 0;
+        }
+        ends[num_ends] = (end - base) as u32;
+        num_ends += 1;
+    })?;
+    emit(base, &ends[..num_ends]);
+    Ok(())
 }

@@ -13,18 +13,18 @@ pub(crate) fn compile(expression: &str) -> Result<Regex> {
     Regex::new(expression).map_err(|error| Error::Pattern(error.to_string()))
 }
 
-/// Call `emit(start, end)` for every pre-token of `text`, in order; together they are the whole text.
-pub(crate) fn scan(regex: &Regex, text: &[u8], mut emit: impl FnMut(usize, usize)) -> Result<()> {
+/// Call `end_at` with the end of every pre-token of `text`, in order.
+pub(crate) fn scan(regex: &Regex, text: &[u8], mut end_at: impl FnMut(usize)) -> Result<()> {
     match std::str::from_utf8(text) {
-        Ok(text) => scan_str(regex, text, emit),
+        Ok(text) => scan_str(regex, text, end_at),
         Err(_) => {
             let (shown, origin) = replace_invalid(text);
-            scan_str(regex, &shown, |start, end| emit(origin[start], origin[end]))
+            scan_str(regex, &shown, |end| end_at(origin[end]))
         }
     }
 }
 
-fn scan_str(regex: &Regex, text: &str, mut emit: impl FnMut(usize, usize)) -> Result<()> {
+fn scan_str(regex: &Regex, text: &str, mut end_at: impl FnMut(usize)) -> Result<()> {
     let mut done = 0;
     for found in regex.find_iter(text) {
         let found = found.map_err(|error| Error::Match { position: done, reason: error.to_string() })?;
@@ -32,13 +32,13 @@ fn scan_str(regex: &Regex, text: &str, mut emit: impl FnMut(usize, usize)) -> Re
             continue;
         }
         if found.start() > done {
-            emit(done, found.start());
+            end_at(found.start());
         }
-        emit(found.start(), found.end());
+        end_at(found.end());
         done = found.end();
     }
     if done < text.len() {
-        emit(done, text.len());
+        end_at(text.len());
     }
     Ok(())
 }
