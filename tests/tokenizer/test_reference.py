@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bytewright.errors import TokenizerError, UsageError
 from bytewright.tokenizer.reference import (
     BYTES,
+    Word,
     count_pairs,
     count_words,
     decode_reference,
@@ -146,7 +147,7 @@ def test_on_a_tie_the_greater_pair_of_byte_strings_wins() -> None:
 
 
 def test_a_prefix_loses_the_tie() -> None:
-    words = {(b"a", b"z"): 1, (b"aa", b"a"): 1}
+    words: dict[Word, int] = {(b"a", b"z"): 1, (b"aa", b"a"): 1}
     assert learn_merges(words, 1) == [((b"aa", b"a"), 1)]
 
 

@@ -150,7 +150,7 @@ def test_a_special_token_given_twice_is_refused() -> None:
 
 def test_the_fingerprint_does_not_depend_on_the_order_of_the_tables() -> None:
     one = vocabulary({256: b"ab", 257: b"<e>", 258: b"<f>"}, ((b"a", b"b"),), {"<e>": 257, "<f>": 258})
-    tokens = dict(reversed(one.tokens.items()))
+    tokens = {id: one.tokens[id] for id in sorted(one.tokens, reverse=True)}
     other = Vocabulary(tokens=tokens, merges=one.merges, special_tokens={"<f>": 258, "<e>": 257})
     assert other.fingerprint == one.fingerprint
 

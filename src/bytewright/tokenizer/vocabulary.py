@@ -33,6 +33,15 @@ PATTERNS: Mapping[str, str] = {
 }
 """The pre-tokenisation patterns that have a name; any other pattern is a regular expression."""
 
+_SPELLINGS = {expression: name for name, expression in PATTERNS.items()} | {
+    # The same two patterns as their authors first published them, which is how most files spell them.
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ): "gpt4",
+}
+
 Merge = tuple[bytes, bytes]
 Item = TypeVar("Item", bound=Hashable)
 
@@ -42,7 +51,7 @@ class Vocabulary:
     """Tokens by id, merges in order of creation, special tokens by text, and the pre-tokenisation pattern.
 
     `tokens` holds the special tokens too, as their UTF-8 bytes. `pattern` is a name from `PATTERNS` or a
-    regular expression of the user's own.
+    regular expression of the user's own; one that spells out a named pattern becomes the name.
     """
 
     tokens: Mapping[int, bytes]
@@ -54,6 +63,7 @@ class Vocabulary:
         for field in ("tokens", "special_tokens"):  # copies: what the caller does with his is his affair
             object.__setattr__(self, field, dict(getattr(self, field)))
         object.__setattr__(self, "merges", tuple(self.merges))
+        object.__setattr__(self, "pattern", name_of_pattern(self.pattern))
         _encode(self.pattern, "pattern")
         _check_special_tokens(self.special_tokens, self.tokens)
         _check_tokens(self.tokens, set(self.special_tokens.values()))
@@ -64,19 +74,23 @@ class Vocabulary:
         cls,
         tokens: Mapping[int, bytes],
         merges: Iterable[Merge],
-        special_tokens: Iterable[str] | None = None,
+        special_tokens: Mapping[str, int] | Iterable[str] | None = None,
         pattern: str = "gpt2",
     ) -> Vocabulary:
-        """Join tokens, merges and special tokens; specials that `tokens` lacks get the next free ids.
+        """Join tokens, merges and special tokens, these with their ids or by name alone.
 
-        A special token may be spelled like an ordinary one (a byte, or what a merge makes): of two ids with
-        the same bytes, the larger is the special one.
+        Names that `tokens` lacks get the next free ids. A special token may be spelled like an ordinary one
+        (a byte, or what a merge makes): of two ids with the same bytes, the larger is the special one.
 
         >>> tokens = {id: bytes([id]) for id in range(256)} | {300: b"<|end|>"}
         >>> Vocabulary.from_parts(tokens, [], ["<|end|>", "a"]).special_tokens
         {'<|end|>': 300, 'a': 301}
         """
         tokens, merges = dict(tokens), tuple(merges)
+        if isinstance(special_tokens, Mapping):
+            for special, id in special_tokens.items():
+                tokens.setdefault(id, _encode(special, "special token"))
+            return cls(tokens=tokens, merges=merges, special_tokens=special_tokens, pattern=pattern)
         special_tokens = list(special_tokens or ())
         if (duplicate := first_duplicate(special_tokens)) is not None:
             raise TokenizerError(f"special token {shorten(duplicate)} is given twice")
@@ -136,6 +150,15 @@ class Vocabulary:
             absorb(special.encode())
             absorb(str(self.special_tokens[special]).encode())
         return digest.hexdigest()
+
+
+def name_of_pattern(pattern: str) -> str:
+    """Return the name of a pattern that is spelled out, if it has one, or else the pattern as it is.
+
+    >>> name_of_pattern(PATTERNS["gpt2"]), name_of_pattern("gpt2"), name_of_pattern("[a-z]+")
+    ('gpt2', 'gpt2', '[a-z]+')
+    """
+    return _SPELLINGS.get(pattern, pattern)
 
 
 def first_duplicate(items: Iterable[Item]) -> Item | None:
