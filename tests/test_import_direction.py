@@ -16,6 +16,8 @@ LAYERS = [
     {"disk"},
     {"manifest"},
     {"durable"},
+    {"checked"},
+    {"checked"},
     {"_native"},
     {"corpus", "tokenizer", "model"},
     {"data", "account"},
