@@ -17,7 +17,6 @@ LAYERS = [
     {"manifest"},
     {"durable"},
     {"checked"},
-    {"checked"},
     {"_native"},
     {"corpus", "tokenizer", "model"},
     {"data", "account"},
