@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-PLAIN_WIDTH = 110
+PLAIN_WIDTH = 10_000  # in a pipe a line is never broken: whoever reads it may want to search it
 SECONDS_BEFORE_FIRST_LINE = 1.0
 SECONDS_BETWEEN_LINES = 5.0
 

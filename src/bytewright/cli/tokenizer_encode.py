@@ -39,6 +39,7 @@ class EncodeText:
 
     def run(self) -> None:
         """Encode a text or a file."""
+        inputs.require_at_least(1, self.num_threads, "--num-threads")
         if self.text is not None:
             if self.source is not None or self.out is not None:
                 raise UsageError("give either --text or a file with --out, not both")

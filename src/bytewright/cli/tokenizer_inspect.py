@@ -59,6 +59,8 @@ class InspectTokenizer:
 
     def run(self) -> None:
         """Print the vocabulary, then what it does to the text."""
+        inputs.require_at_least(0, self.num_longest, "--num-longest")
+        inputs.require_at_least(1, self.num_threads, "--num-threads")
         if self.source is not None and self.text is not None:
             raise UsageError("give either a file or --text, not both")
         if self.text == "":
