@@ -14,13 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, Protocol
 
 import numpy as np
 
 from bytewright.errors import UsageError
-from bytewright.tokenizer.reference import encode_word, pairs_of, ranks_of
+from bytewright.tokenizer.ranks import merge_in_order
 from bytewright.tokenizer.vocabulary import Merge, Vocabulary
 
 PILE_BYTES = 825 * 10**9
@@ -213,12 +213,17 @@ def count_pairs_after(
     >>> count_pairs_after({b"low": 5, b"new": 6}, [(b"n", b"e")], [(b"ne", b"w"), (b"l", b"o"), (b"e", b"w")])
     {(b'ne', b'w'): 6, (b'l', b'o'): 5, (b'e', b'w'): 0}
     """
+    number_of = {bytes([byte]): byte for byte in range(256)}
+    made: dict[tuple[int, int], int] = {}
+    for number, (left, right) in enumerate(merges, start=256):
+        made[number_of[left], number_of[right]] = number_of[left + right] = number
     counts = dict.fromkeys(pairs, 0)
-    spelled = {pair[0] + pair[1] for pair in counts}
-    ranks = ranks_of(merges)
+    possible = [(left, right) for left, right in counts if left in number_of and right in number_of]
+    wanted = {(number_of[left], number_of[right]): (left, right) for left, right in possible}
+    products = [left + right for left, right in counts]
     for word, times in words.items():
-        if any(product in word for product in spelled):  # most words hold none of them
-            for pair in pairs_of(encode_word(word, ranks)):
-                if pair in counts:
-                    counts[pair] += times
+        if any(product in word for product in products):  # most words hold none of them
+            for pair in pairwise(merge_in_order(word, made)):
+                if pair in wanted:
+                    counts[wanted[pair]] += times
     return counts
