@@ -54,8 +54,9 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command as the shell would, but in this process."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
 
     def run_command(*arguments: str | Path) -> Outcome:
         handler = signal.getsignal(signal.SIGTERM)

@@ -123,9 +123,11 @@ def test_inspect_shows_vocabulary_compression_and_splits(run: Run, tokenizer: Pa
 
 
 def test_inspect_shows_special_tokens_and_markup_as_they_are(run: Run, tokenizer: Path) -> None:
-    splits = run("tokenizer", "inspect", tokenizer, "--text", "[bold]<|endoftext|>[/]").out.splitlines()[-1]
+    splits = run("tokenizer", "inspect", tokenizer, "--text", "[bold]:owl:<|endoftext|>[/]").out.splitlines()[
+        -1
+    ]
     assert "<|endoftext|>" in splits
-    assert splits.replace("<|endoftext|>", "").replace("|", "") == "[bold][/]"
+    assert splits.replace("<|endoftext|>", "").replace("|", "") == "[bold]:owl:[/]"
 
 
 def test_inspect_measures_throughput(
@@ -208,3 +210,32 @@ def test_convert_there_and_back_keeps_every_id(
             back += ["--special-tokens", "<|endoftext|>"]
         assert run(*back).code == 0
         assert Tokenizer.load(tmp_path / f"back-{format}").encode(stories.read_bytes()) == expected
+
+
+def test_tokens_and_names_that_look_like_markup_are_shown_as_they_are(run: Run, tmp_path: Path) -> None:
+    text = tmp_path / "[red].txt"
+    text.write_text("[bold]:owl:[/] " * 20)
+    tokenizer = tmp_path / "[/]"
+    assert (
+        run("tokenizer", "train", text, "--out", tokenizer, "--vocab-size", 300, "--pattern", r"\S+").code
+        == 0
+    )
+    outcome = run("tokenizer", "inspect", tokenizer)
+    assert "[bold]:owl:[/]" in outcome.out
+    outcome = run("tokenizer", "compare", tokenizer, tokenizer, text)
+    assert "[red].txt" in outcome.out
+
+
+def test_a_token_of_a_hundred_thousand_letters_does_not_flood_the_screen(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * 100_000)
+    (tmp_path / "b.txt").write_text("ab" * 1000)
+    for name in "ab":
+        options = ("--out", tmp_path / name, "--vocab-size", 1000)
+        assert run("tokenizer", "train", tmp_path / f"{name}.txt", *options).code == 0
+    for outcome in (
+        run("tokenizer", "inspect", tmp_path / "a", tmp_path / "a.txt"),
+        run("tokenizer", "compare", tmp_path / "a", tmp_path / "b", tmp_path / "a.txt"),
+    ):
+        assert outcome.code == 0
+        assert "bytes)" in outcome.out
+        assert len(outcome.out) < 10_000

@@ -72,6 +72,5 @@ class EncodeText:
             f"Wrote {out}: {len(tokens):,} tokens ({tokens.manifest.dtype}),"
             f" {num_bytes / len(tokens):.2f} bytes per token; {console.format_bytes(num_bytes)}"
             f" in {console.format_seconds(seconds)}, {console.format_bytes(num_bytes / seconds)}/s.",
-            markup=False,
             soft_wrap=True,
         )

@@ -128,8 +128,8 @@ def _print(training: Training, seconds_writing: float, out: Path) -> None:
         f" peak memory {console.format_bytes(training.peak_memory_bytes)}."
     )
     if training.stopped:
-        printer.print(training.stopped, markup=False)
-    printer.print(f"Wrote {out}: {len(training.vocabulary.tokens):,} tokens.", markup=False, soft_wrap=True)
+        printer.print(training.stopped)
+    printer.print(f"Wrote {out}: {len(training.vocabulary.tokens):,} tokens.", soft_wrap=True)
 
 
 def _throughput(phase: Phase, training: Training) -> str:

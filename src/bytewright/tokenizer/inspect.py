@@ -45,12 +45,19 @@ class Encoder(Protocol):
 # One vocabulary
 
 
-def show_token(token: bytes) -> str:
+def show_token(token: bytes, max_bytes: int | None = None) -> str:
     r"""Spell a token so that all of it can be seen, and no two alike: a space as ␣, the unprintable escaped.
 
     >>> print(*map(show_token, [b" the", "né\n".encode(), b"\xc3", "\x85".encode(), b"a\\b"]))
     ␣the né\n \xc3 \u0085 a\\b
+
+    A vocabulary may hold tokens of a megabyte: with `max_bytes` only the beginning of one is spelled.
+
+    >>> show_token(b"a" * 1000, max_bytes=3)
+    'aaa… (1,000 bytes)'
     """
+    if max_bytes is not None and len(token) > max_bytes:
+        return f"{show_token(token[:max_bytes])}… ({len(token):,} bytes)"
     return "".join(_show_character(character) for character in token.decode("utf-8", "surrogateescape"))
 
 
