@@ -40,7 +40,7 @@ pub struct CountStats {
 impl CountStats {
     fn add(&mut self, other: CountStats) {
         self.num_bytes += other.num_bytes;
-        self.num_words += other.num_words;
+        self.num_words = self.num_words.saturating_add(other.num_words); // ready-made counts may be of any size
         self.scan_time += other.scan_time;
         self.count_time += other.count_time;
     }
@@ -76,19 +76,21 @@ impl Counter {
         self.counts
     }
 
-    /// Count one text, on this thread. No word reaches from one text into the next.
+    /// Count one text, on this thread. No word reaches from one text into the next. Should a user's pattern fail on it,
+    /// the words before that place are counted.
     pub fn add_text(&mut self, text: &[u8]) -> Result<()> {
         let mut worker = Worker::new(&self.pattern, &self.specials, std::mem::take(&mut self.counts));
         let mut start = 0;
-        while start < text.len() {
+        let mut outcome = Ok(());
+        while start < text.len() && outcome.is_ok() {
             let rest = &text[start..];
             let end = next_cut(&self.pattern, &self.specials, rest, CHUNK);
-            worker.count(&rest[..end])?;
+            outcome = worker.count(&rest[..end]);
             start += end;
         }
         self.counts = worker.counts;
         self.stats.add(worker.stats);
-        Ok(())
+        outcome
     }
 
     /// Count ready-made words.
@@ -98,7 +100,7 @@ impl Counter {
     }
 
     /// Count files on `num_threads` threads. `on_progress` hears how many bytes are done and may stop the work by
-    /// returning false.
+    /// returning false. If one file fails, none is counted.
     pub fn add_files(
         &mut self,
         paths: &[PathBuf],
@@ -106,14 +108,12 @@ impl Counter {
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<()> {
         let queue = Mutex::new(Queue { paths: paths.to_vec(), next_path: 0, current: None });
-        let initial = Mutex::new(Some(std::mem::take(&mut self.counts)));
         let bytes_done = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
         let (pattern, specials) = (&self.pattern, &self.specials);
         let mut heartbeat = || on_progress(bytes_done.load(Ordering::Relaxed));
         let workers = threads::gather_watched(num_threads, &stop, &mut heartbeat, || {
-            let counts = initial.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
-            let mut worker = Worker::new(pattern, specials, counts);
+            let mut worker = Worker::new(pattern, specials, WordCounts::new());
             while !stop.load(Ordering::Relaxed) {
                 let chunk = queue.lock().unwrap_or_else(PoisonError::into_inner).next(pattern, specials)?;
                 let Some((file, range)) = chunk else { break };

@@ -10,11 +10,14 @@ use crate::error::{Error, Result};
 /// How often a caller hears of progress.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
 
+/// More threads than this are never started, whatever was asked for: by then each only waits for the others.
+const MOST_THREADS: usize = 1024;
+
 /// Run `work` on several threads, this one among them, and gather what they give.
 pub(crate) fn gather<T: Send>(num_threads: usize, work: impl Fn() -> Result<Vec<T>> + Sync) -> Result<Vec<T>> {
     std::thread::scope(|scope| {
         let others: Vec<_> =
-            (1..num_threads).map_while(|_| Builder::new().spawn_scoped(scope, &work).ok()).collect();
+            (1..num_threads.min(MOST_THREADS)).map_while(|_| Builder::new().spawn_scoped(scope, &work).ok()).collect();
         let mut gathered = work()?;
         for other in others {
             gathered.extend(join(other)?);
@@ -40,7 +43,7 @@ pub(crate) fn gather_watched<T: Send>(
     };
     let gathered = std::thread::scope(|scope| {
         let (alive, all_done) = channel::<()>();
-        let workers: Vec<_> = (0..num_threads.max(1))
+        let workers: Vec<_> = (0..num_threads.clamp(1, MOST_THREADS))
             .map_while(|_| {
                 let alive = alive.clone();
                 let work = &work;
