@@ -129,7 +129,10 @@ def shorten(value: object) -> str:
     >>> shorten(b"newest"), shorten("a" * 10_000)
     ("b'newest'", "'aaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaa'")
     """
-    return _SHORT.repr(value)
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python refuses to write out an integer of thousands of digits
+        return f"<{type(value).__name__} too long to show>"
 
 
 _SHORT = reprlib.Repr()

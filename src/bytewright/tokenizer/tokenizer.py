@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bytewright import _native
+from bytewright.checked import shorten
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter
 from bytewright.errors import TokenizerError
 from bytewright.tokenizer.files import read_folder, read_gpt2, write_folder
@@ -222,7 +223,7 @@ class StreamDecoder:
     def feed(self, id: int) -> str:
         """Return the characters that this id completes."""
         if id not in self._tokens:
-            raise TokenizerError(f"token id {id} is outside the vocabulary")
+            raise TokenizerError(f"token id {shorten(id)} is outside the vocabulary")
         return self._decoder.decode(self._tokens[id])
 
     def finish(self) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
+from bytewright.checked import shorten
 from bytewright.errors import StorageError, UsageError
 from bytewright.tokenizer.memory import PeakMemory
 from bytewright.tokenizer.tokenizer import Tokenizer, default_num_threads
@@ -163,7 +164,16 @@ def count_words(words: Mapping[bytes, int] | Iterable[tuple[bytes, int]]) -> Wor
 
 def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
     """Return the special tokens as a list, or say which one is wrong."""
+    if isinstance(special_tokens, str):  # its letters would pass for special tokens
+        raise UsageError(f"special_tokens is the text {special_tokens!r}; expected a list of texts")
     specials = list(special_tokens)
+    for special in specials:
+        if not isinstance(special, str):
+            raise UsageError(f"special token {shorten(special)} is not a string")
+        if not special.isascii() and any("\ud800" <= character <= "\udfff" for character in special):
+            raise UsageError(
+                f"special token {shorten(special)} holds a lone surrogate, which is not Unicode text"
+            )
     if (duplicate := first_duplicate(specials)) is not None:
         raise UsageError(f"special token {duplicate!r} is given twice")
     if "" in specials:
@@ -191,20 +201,26 @@ def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
         raise UsageError("there is nothing to train on: no file was given")
     files: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            below = [
-                file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file, path)
-            ]
-            if not below:
-                raise UsageError(f"{path}: the folder holds no files")
-            files += below
-        elif path.exists():
-            files.append(path)
-        else:
-            raise StorageError(f"{path}: no such file or folder")
+        try:
+            files += _files_at(path)
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"{shorten(os.fspath(path))}: {error.strerror or error}") from None
     if not any(file.stat().st_size for file in files if file.is_file()) and all(map(Path.is_file, files)):
         raise UsageError(f"{files[0]}: the file is empty; there is nothing to train on")
     return files
+
+
+def _files_at(path: Path) -> list[Path]:
+    if not path.is_dir():
+        if not path.exists():
+            raise StorageError(f"{path}: no such file or folder")
+        return [path]
+    below = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file, path)]
+    if not below:
+        raise UsageError(f"{path}: the folder holds no files")
+    return below
 
 
 def _is_hidden(file: Path, folder: Path) -> bool:
