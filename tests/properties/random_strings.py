@@ -24,5 +24,5 @@ def random_strings(
     draw = random.Random(seed)
     for _ in range(num_strings // BATCH):
         strange = draw.choices(characters, k=4 * len(pieces))
-        pool = [*pieces * 4, *strange]
+        pool = [*list(pieces) * 4, *strange]
         yield ["".join(draw.choices(pool, k=draw.randint(1, 12))) for _ in range(BATCH)]

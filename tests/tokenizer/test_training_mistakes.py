@@ -1,0 +1,169 @@
+"""A mistake in what training is given is answered in one sentence that says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bytewright.errors import BytewrightError, StorageError, TokenizerError, UsageError
+from bytewright.tokenizer.estimate import estimate_training
+from bytewright.tokenizer.tokenizer import Tokenizer
+from bytewright.tokenizer.train import count_texts, count_words, extend_tokenizer, train_bpe, train_tokenizer
+
+CATASTROPHE = "(?:a|(?=a)a)+b|[a ]{1,3}"
+"""Tries twice as many ways for every further letter, until the engine gives up."""
+
+MISTAKES: dict[str, tuple[type[BytewrightError], str, Callable[[Path], object]]] = {
+    "a missing file": (
+        StorageError,
+        "missing.txt: no such file or folder",
+        lambda folder: train_bpe(folder / "missing.txt", 300, []),
+    ),
+    "a text in place of a path": (
+        StorageError,
+        "File name too long",
+        lambda folder: train_bpe("Once upon a time " * 1000, 300, []),
+    ),
+    "an empty file": (
+        UsageError,
+        "empty.txt: the file is empty",
+        lambda folder: train_bpe(folder / "empty.txt", 300, []),
+    ),
+    "an empty folder": (
+        UsageError,
+        "empty: the folder holds no files",
+        lambda folder: train_bpe(folder / "empty", 300, []),
+    ),
+    "no file at all": (
+        UsageError,
+        "there is nothing to train on: no file was given",
+        lambda folder: train_bpe([], 300, []),
+    ),
+    "a vocabulary smaller than the bytes": (
+        UsageError,
+        "vocab_size 255 is too small: .* need at least 256",
+        lambda folder: train_bpe(folder / "text.txt", 255, []),
+    ),
+    "no room for the special tokens": (
+        UsageError,
+        "vocab_size 256 is too small: .* need at least 257",
+        lambda folder: train_bpe(folder / "text.txt", 256, ["<a>"]),
+    ),
+    "a special token twice": (
+        UsageError,
+        "special token '<a>' is given twice",
+        lambda folder: train_bpe(folder / "text.txt", 300, ["<a>", "<a>"]),
+    ),
+    "an empty special token": (
+        UsageError,
+        "a special token is empty",
+        lambda folder: train_bpe(folder / "text.txt", 300, [""]),
+    ),
+    "special tokens that are one text": (
+        UsageError,
+        "special_tokens is the text '<a>'; expected a list of texts",
+        lambda folder: train_bpe(folder / "text.txt", 300, "<a>"),
+    ),
+    "a special token that is not Unicode": (
+        UsageError,
+        "lone surrogate",
+        lambda folder: train_bpe(folder / "text.txt", 300, ["\ud800"]),
+    ),
+    "a minimal count of nothing": (
+        UsageError,
+        "min_count is 0; expected 1 or more",
+        lambda folder: train_bpe(folder / "text.txt", 300, [], min_count=0),
+    ),
+    "a broken pattern": (
+        UsageError,
+        "not a valid regular expression",
+        lambda folder: train_bpe(folder / "text.txt", 300, [], pattern="("),
+    ),
+    "a pattern that is not Unicode": (
+        TokenizerError,
+        "pattern .* lone surrogate",
+        lambda folder: train_bpe(folder / "text.txt", 300, [], pattern="\ud800"),
+    ),
+    "extending to less": (
+        UsageError,
+        r"vocab_size 256 is smaller than the vocabulary is already \(257\)",
+        lambda folder: extend_tokenizer(
+            Tokenizer.from_vocabulary(train_tokenizer(count_words({b"ab": 1}), 257).vocabulary),
+            folder / "text.txt",
+            256,
+        ),
+    ),
+    "a negative count": (
+        UsageError,
+        "the word b'a' has the count -1; expected 0 to",
+        lambda folder: count_words({b"a": -1}),
+    ),
+    "a count beyond 63 bits": (
+        UsageError,
+        "the word b'a' has the count 9223372036854775808; expected 0 to",
+        lambda folder: count_words({b"a": 2**63}),
+    ),
+    "a text that is not Unicode": (
+        TokenizerError,
+        "lone surrogate at character 1",
+        lambda folder: count_texts(["a\ud800"]),
+    ),
+    "an estimate of nothing": (
+        UsageError,
+        "empty.txt: the file is empty",
+        lambda folder: estimate_training(folder / "empty.txt", 300),
+    ),
+    "an estimate for too small a vocabulary": (
+        UsageError,
+        "vocab_size 10 is too small",
+        lambda folder: estimate_training(folder / "text.txt", 10),
+    ),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text("low low lower")
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_in_one_sentence(folder: Path, mistake: str) -> None:
+    kind, sentence, make = MISTAKES[mistake]
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(kind, match=sentence) as caught:
+        make(folder)
+    assert "\n" not in str(caught.value)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_counts_beyond_what_64_bits_can_sum_are_refused_not_wrapped() -> None:
+    assert train_tokenizer(count_words({b"ab": 2**61 - 1}), 257).merge_counts == [2**61 - 1]
+    for counts in ({b"ab": 2**63 - 1}, {b"ab": 2**62, b"cd": 2**62}, {b"abcd" * 100: 2**60}):
+        with pytest.raises(TokenizerError, match=r"the word counts are too large"):
+            train_tokenizer(count_words(counts), 257)
+
+
+def test_a_count_added_to_without_end_stays_at_the_highest() -> None:
+    counter = count_words([(b"ab", 2**63 - 1)] * 3)
+    assert counter.counts() == {b"ab": 2**64 - 1}
+    counter.add_text("ab")  # one more, of the word and of all words
+    assert counter.counts() == {b"ab": 2**64 - 1}
+    assert counter.stats()[1] == 2**64 - 1
+    with pytest.raises(TokenizerError, match=r"the word counts are too large"):
+        train_tokenizer(counter, 257)
+
+
+def test_a_counter_keeps_its_counts_when_something_fails(tmp_path: Path) -> None:
+    counter = count_texts(["aa aa"], pattern=CATASTROPHE)
+    before = counter.counts()
+    with pytest.raises(TokenizerError, match=r"the pattern failed on the text at byte 0"):
+        counter.add_text("a" * 50)
+    (tmp_path / "fine.txt").write_text("bb")
+    with pytest.raises(StorageError, match=r"missing\.txt"):
+        counter.add_files([str(tmp_path / "fine.txt"), str(tmp_path / "missing.txt")], 2, None)
+    assert counter.counts() == before
