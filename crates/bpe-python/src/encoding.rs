@@ -101,10 +101,7 @@ impl Encoder {
             for (position, id) in ids.try_iter()?.enumerate() {
                 let id = id?;
                 let token = id.extract::<u32>().ok().and_then(|id| self.encoder.tokens().get(id));
-                let token = token.ok_or_else(|| {
-                    TokenizerError::new_err(format!("token id {id} at position {position} is outside the vocabulary"))
-                })?;
-                bytes.extend_from_slice(token);
+                bytes.extend_from_slice(token.ok_or_else(|| unknown_id(&id, position))?);
             }
         }
         Ok(PyBytes::new(py, &bytes))
@@ -126,11 +123,7 @@ impl Encoder {
         text: &[u8],
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut pieces = py.detach(|| self.encoder.encode_pieces::<I>(text, num_threads)).into_python()?;
-        if let [ids] = pieces.as_mut_slice() {
-            return Ok(PyArray1::from_vec(py, std::mem::take(ids)).into_any());
-        }
-        let ids = py.detach(|| pieces.concat());
+        let ids = py.detach(|| self.encoder.encode_parallel::<I>(text, num_threads)).into_python()?;
         Ok(PyArray1::from_vec(py, ids).into_any())
     }
 
@@ -143,6 +136,18 @@ impl Encoder {
         let batch = py.detach(|| self.encoder.encode_batch::<I>(texts, num_threads)).into_python()?;
         PyList::new(py, batch.into_iter().map(|ids| PyArray1::from_vec(py, ids)))
     }
+}
+
+/// What to say of something that is no id. It may be anything, even an integer that Python refuses to write out.
+#[cold]
+fn unknown_id(id: &Bound<'_, PyAny>, position: usize) -> PyErr {
+    const LONGEST: usize = 42;
+    let shown = id.str().map_or_else(|_| "(too long to show)".into(), |shown| shown.to_string_lossy().replace('\n', " "));
+    let shown = match shown.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &shown[..end]),
+        None => shown,
+    };
+    TokenizerError::new_err(format!("token id {shown} at position {position} is outside the vocabulary"))
 }
 
 /// Encodes a text that arrives in pieces.

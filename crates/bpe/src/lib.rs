@@ -13,6 +13,7 @@ mod lowlevel;
 pub mod merge;
 pub mod pattern;
 pub mod special;
+mod table;
 mod threads;
 pub mod unicode;
 mod unicode_tables;

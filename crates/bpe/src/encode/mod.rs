@@ -18,8 +18,8 @@ use crate::decode::TokenBytes;
 use crate::error::{Error, Result};
 use crate::pattern::Pattern;
 use crate::special::{Piece, Specials};
-use crate::words::{GROUP, Key, SHORT};
-use cache::{INLINE, WordCache};
+use crate::table::{GROUP, Key};
+use cache::{Ids, WordCache};
 use ranks::Ranks;
 pub use stream::Stream;
 
@@ -52,7 +52,9 @@ pub struct Encoder {
     /// The id of every symbol of `ranks`.
     ids: Vec<u32>,
     tokens: TokenBytes,
-    /// Caches that no thread is using. One always exists beforehand, so that a stream need not make one.
+    /// What a new cache begins with: every token that is a word of its own.
+    warm_cache: WordCache,
+    /// Caches that no thread is using. There is one from the beginning, so that a stream need not make it.
     caches: Mutex<Vec<WordCache>>,
 }
 
@@ -76,16 +78,22 @@ impl Encoder {
             let id = id_of.get(token.as_slice()).copied();
             id.ok_or_else(|| Error::Vocabulary(format!("the vocabulary lacks the token {:?}", String::from_utf8_lossy(token))))
         });
-        let encoder = Encoder {
+        let mut encoder = Encoder {
             pattern,
             specials: Specials::new(special_tokens)?,
             special_ids,
             ids: ids.collect::<Result<_>>()?,
             ranks,
             tokens: TokenBytes::new(tokens),
+            warm_cache: WordCache::new(token_of_symbol.len()),
             caches: Mutex::new(Vec::new()),
         };
-        encoder.return_cache(encoder.warm_cache(&token_of_symbol));
+        let mut cache = encoder.warm_cache.clone();
+        for token in token_of_symbol.iter().filter(|token| token.len() <= Key::LONGEST) {
+            encoder.encode_word::<u32>(token, &mut cache, false, &mut Vec::new());
+        }
+        encoder.warm_cache = cache.clone();
+        encoder.return_cache(cache);
         Ok(encoder)
     }
 
@@ -180,31 +188,34 @@ impl Encoder {
     ) -> usize {
         let mut lookups = [(Key::default(), 0); GROUP];
         let mut word_start = start;
+        let mut table = cache.short.view();
         for (lookup, &end) in lookups.iter_mut().zip(ends) {
             let end = base + end as usize;
-            if end - word_start <= SHORT {
+            if end - word_start <= Key::LONGEST {
                 let key = Key::pack(text, word_start, end);
-                *lookup = (key, cache.approach(key));
+                *lookup = (key, table.approach(key));
             }
             word_start = end;
         }
-        let mut ready = [I::default(); GROUP * INLINE];
+        let mut ready = [I::default(); GROUP * Ids::INLINE];
         let mut num_ready = 0;
         let mut word_start = start;
-        for (&(key, slot), &end) in lookups.iter().zip(ends) {
+        for (&(key, line), &end) in lookups.iter().zip(ends) {
             let end = base + end as usize;
-            let known = if key.is_empty() { None } else { cache.find(key, slot) };
+            let known = if key.is_empty() { None } else { table.find(key, line) };
             match known {
-                Some(entry) if entry.len as usize <= INLINE => {
-                    for (place, id) in ready[num_ready..].iter_mut().zip(entry.ids) {
-                        *place = I::from_id(id);
+                Some(&Ids { ids, len }) if len as usize <= Ids::INLINE => {
+                    // All three places are written: what is too much is overwritten next.
+                    if let Some(places) = ready[num_ready..].first_chunk_mut::<{ Ids::INLINE }>() {
+                        *places = ids.map(I::from_id);
                     }
-                    num_ready += entry.len as usize;
+                    num_ready += len as usize;
                 }
                 _ => {
                     out.extend_from_slice(&ready[..num_ready]);
                     num_ready = 0;
                     self.encode_word(&text[word_start..end], cache, may_grow, out);
+                    table = cache.short.view();
                 }
             }
             word_start = end;
@@ -217,13 +228,7 @@ impl Encoder {
     #[cold]
     #[inline(never)]
     fn encode_word<I: Id>(&self, word: &[u8], cache: &mut WordCache, may_grow: bool, out: &mut Vec<I>) {
-        let key = (word.len() <= SHORT).then(|| Key::pack(word, 0, word.len()));
-        let known = match key {
-            Some(key) => cache.find(key, cache.approach(key)).map(|entry| cache.ids(entry)),
-            None => cache.find_long(word),
-        };
-        if let Some(ids) = known {
-            out.extend(ids.iter().map(|&id| I::from_id(id)));
+        if cache.look_up(word, |id| out.push(I::from_id(id))) {
             return;
         }
         let mut ids = Vec::new();
@@ -232,24 +237,12 @@ impl Encoder {
             *id = self.ids[*id as usize];
         }
         out.extend(ids.iter().map(|&id| I::from_id(id)));
-        match key {
-            Some(key) => cache.insert(key, &ids, may_grow),
-            None => cache.insert_long(word, &ids, may_grow),
-        }
-    }
-
-    /// A cache that knows every token which is a word of its own.
-    fn warm_cache(&self, token_of_symbol: &[Vec<u8>]) -> WordCache {
-        let mut cache = WordCache::new(token_of_symbol.len());
-        for token in token_of_symbol.iter().filter(|token| token.len() <= SHORT) {
-            self.encode_word::<u32>(token, &mut cache, false, &mut Vec::new());
-        }
-        cache
+        cache.insert(word, &ids, may_grow);
     }
 
     fn take_cache(&self) -> WordCache {
         let idle = self.caches.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        idle.unwrap_or_else(|| WordCache::new(0))
+        idle.unwrap_or_else(|| self.warm_cache.clone())
     }
 
     fn return_cache(&self, cache: WordCache) {
