@@ -1,0 +1,97 @@
+"""Text files become token files: the same ids, whatever the threads and steps, or no file at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prose import END
+
+from bytewright.data import TokenFile
+from bytewright.errors import FormatError, StorageError
+from bytewright.tokenizer.tokenizer import Tokenizer
+
+BYTES = {byte: bytes([byte]) for byte in range(256)}
+THREADS = [1, 2, 3, 8]
+
+
+@pytest.mark.parametrize("num_threads", THREADS)
+def test_a_file_becomes_a_token_file_with_the_ids_of_its_text(
+    prose_tokenizer: Tokenizer, prose: bytes, prose_ids: list[int], tmp_path: Path, num_threads: int
+) -> None:
+    source, target = tmp_path / "prose.txt", tmp_path / "prose.npy"
+    source.write_bytes(prose)
+    heard: list[tuple[int, int]] = []
+    written = prose_tokenizer.encode_file(
+        source, target, num_threads=num_threads, progress=lambda done, total: heard.append((done, total))
+    )
+    assert written.tokens.tolist() == prose_ids
+    assert written.tokens.dtype == np.uint16
+    assert written.manifest.num_documents == prose.count(END.encode())
+    assert written.manifest.vocabulary_size == prose_tokenizer.vocab_size
+    assert heard[-1] == (len(prose), len(prose))
+    assert TokenFile.open(target, verify=True).manifest == written.manifest
+
+
+@pytest.mark.parametrize(
+    ("text", "num_documents"),
+    [("", 0), ("one", 1), (f"one{END}", 1), (f"one{END}two", 2), (f"{END}{END}", 2)],
+)
+def test_documents_are_what_the_end_of_text_ends(
+    prose_tokenizer: Tokenizer, tmp_path: Path, text: str, num_documents: int
+) -> None:
+    (tmp_path / "text.txt").write_text(text)
+    written = prose_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "text.npy")
+    assert written.manifest.num_documents == num_documents
+    without = Tokenizer(BYTES, []).encode_file(tmp_path / "text.txt", tmp_path / "text.npy")
+    assert without.manifest.num_documents == (1 if text else 0)
+
+
+def test_a_file_longer_than_one_step_is_cut_safely(
+    prose_tokenizer: Tokenizer,
+    prose: bytes,
+    prose_ids: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "prose.txt").write_bytes(prose)
+    for step in (1000, 65_536, 1_000_000):
+        monkeypatch.setattr("bytewright.tokenizer.tokenizer.FILE_STEP", step)
+        written = prose_tokenizer.encode_file(tmp_path / "prose.txt", tmp_path / "prose.npy")
+        assert written.tokens.tolist() == prose_ids
+
+
+def test_a_source_that_cannot_be_read_leaves_the_target_as_it_was(
+    prose_tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    target = tmp_path / "prose.npy"
+    for source, sentence in (
+        (tmp_path / "missing.txt", "missing.txt: No such file"),
+        (tmp_path, "directory"),
+    ):
+        with pytest.raises(StorageError, match=sentence):
+            prose_tokenizer.encode_file(source, target)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_in_the_callers_progress_leaves_no_file(prose_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("some text")
+
+    def complain(done: int, total: int) -> None:
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        prose_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "text.npy", progress=complain)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_saved_tokenizer_is_the_same_tokenizer(prose_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    prose_tokenizer.save(tmp_path / "prose")
+    loaded = Tokenizer.load(tmp_path / "prose")
+    assert loaded.vocabulary == prose_tokenizer.vocabulary
+    assert loaded.fingerprint == prose_tokenizer.fingerprint
+    text = "once upon a time" + END
+    assert loaded.encode(text) == prose_tokenizer.encode(text)
+    with pytest.raises((FormatError, StorageError), match="nowhere"):
+        Tokenizer.load(tmp_path / "nowhere")

@@ -1,0 +1,323 @@
+"""The tokenizer as its users meet it: construction, special tokens, long texts, threads, files, decoding."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+
+import numpy as np
+import pytest
+from prose import END, write_documents
+
+from bytewright.errors import TokenizerError
+from bytewright.tokenizer.reference import encode_reference
+from bytewright.tokenizer.tokenizer import Tokenizer
+from bytewright.tokenizer.train import count_words, train_tokenizer
+from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
+
+BYTES = {byte: bytes([byte]) for byte in range(256)}
+THREADS = [1, 2, 3, 8]
+LETTERS = train_tokenizer(count_words({b"low": 5, b"lower": 2, b"newest": 6, b" low": 1}), 266).vocabulary
+
+
+# Construction
+
+
+def test_special_tokens_that_the_vocabulary_lacks_get_the_next_free_ids() -> None:
+    tokenizer = Tokenizer(BYTES | {300: b"<b>"}, [], ["<a>", "<b>", "<c>"])
+    assert tokenizer.special_tokens == {"<a>": 301, "<b>": 300, "<c>": 302}
+    assert tokenizer.vocab_size == 303
+    assert tokenizer.encode("<c>x<a><b>") == [302, 120, 301, 300]
+    assert tokenizer.decode([302, 120, 301, 300]) == "<c>x<a><b>"
+
+
+def test_a_token_that_is_not_named_special_is_ordinary_text() -> None:
+    tokenizer = Tokenizer(BYTES | {256: b"<a>"}, [])
+    assert tokenizer.encode("<a>") == list(b"<a>")
+    assert tokenizer.decode([256]) == "<a>"
+
+
+def test_the_caller_may_do_what_he_likes_with_his_vocabulary_afterwards() -> None:
+    vocab, merges, specials = dict(BYTES) | {256: b"ab"}, [(b"a", b"b")], ["<a>"]
+    tokenizer = Tokenizer(vocab, merges, specials)
+    fingerprint = tokenizer.fingerprint
+    vocab.clear()
+    merges.clear()
+    specials.clear()
+    assert tokenizer.encode("ab<a>") == [256, 257]
+    assert Tokenizer.from_vocabulary(tokenizer.vocabulary).fingerprint == fingerprint
+
+
+def test_what_a_tokenizer_consists_of_can_be_read_off() -> None:
+    tokenizer = Tokenizer.from_vocabulary(LETTERS)
+    assert tokenizer.vocab == LETTERS.tokens
+    assert tokenizer.merges == LETTERS.merges
+    assert tokenizer.pattern == "gpt2"
+    assert tokenizer.vocab_size == 266
+    assert tokenizer.fingerprint == LETTERS.fingerprint
+    assert "266 ids" in repr(tokenizer)
+    assert LETTERS.fingerprint[:12] in repr(tokenizer)
+
+
+def test_a_pattern_spelled_out_is_the_named_pattern() -> None:
+    for name, expression in PATTERNS.items():
+        spelled, named = (Tokenizer(BYTES, [], pattern=pattern) for pattern in (expression, name))
+        assert spelled.pattern == name
+        assert spelled.fingerprint == named.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("vocab", "merges", "specials", "sentence"),
+    [
+        ({}, [], [], "byte 0x00 is missing"),
+        (BYTES, [(b"a", b"b")], [], "makes b'ab', which is not in the vocabulary"),
+        (BYTES | {256: b"abc"}, [(b"ab", b"c")], [], "uses b'ab', which no earlier merge makes"),
+        (BYTES | {256: b"a"}, [], [], "ids 97 and 256 stand for the same token"),
+        (BYTES | {-1: b"ab"}, [], [], "token id -1 is not an integer from 0 to"),
+        (BYTES | {2**32: b"ab"}, [], [], "token id 4294967296 is not an integer from 0 to"),
+        (BYTES, [], ["<a>", "<a>"], "special token '<a>' is given twice"),
+        (BYTES, [], [""], "a special token is empty"),
+        (BYTES, [], ["\ud800"], "lone surrogate"),
+    ],
+)
+def test_a_vocabulary_that_contradicts_itself_is_refused(
+    vocab: dict[int, bytes], merges: list[tuple[bytes, bytes]], specials: list[str], sentence: str
+) -> None:
+    with pytest.raises(TokenizerError, match=sentence):
+        Tokenizer(vocab, merges, specials)
+
+
+def test_ids_may_lie_anywhere_in_32_bits() -> None:
+    scattered = {2**32 - 1 - 16_000_000 * id: token for id, token in BYTES.items()}
+    tokenizer = Tokenizer.from_vocabulary(
+        Vocabulary(tokens=scattered | {7: b"ab"}, merges=((b"a", b"b"),), special_tokens={})
+    )
+    assert tokenizer.encode(b"\x00ab") == [2**32 - 1, 7]
+    assert tokenizer.encode_array(b"\x00ab").dtype == np.uint32
+    assert tokenizer.decode_bytes([2**32 - 1, 7]) == b"\x00ab"
+
+
+def test_arrays_are_of_16_bits_as_long_as_all_ids_fit() -> None:
+    for largest, dtype in ((2**16 - 1, np.uint16), (2**16, np.uint32)):
+        tokenizer = Tokenizer(BYTES | {largest: b"ab"}, [(b"a", b"b")])
+        assert tokenizer.encode_array("ab").dtype == dtype
+        assert tokenizer.encode_array("").dtype == dtype
+        assert [array.dtype for array in tokenizer.encode_batch(["ab", ""])] == [dtype, dtype]
+        assert tokenizer.encode_array("abab").tolist() == [largest, largest]
+
+
+# Encoding
+
+
+def test_the_ids_of_prose_equal_the_twin(
+    prose_tokenizer: Tokenizer, prose: bytes, prose_ids: list[int]
+) -> None:
+    assert prose_ids == encode_reference(prose, prose_tokenizer.vocabulary)
+    assert prose_tokenizer.encode(prose.decode()) == prose_ids
+
+
+@pytest.mark.parametrize("num_threads", [*THREADS, None])
+def test_every_number_of_threads_gives_the_same_ids(
+    prose_tokenizer: Tokenizer, prose: bytes, prose_ids: list[int], num_threads: int | None
+) -> None:
+    assert prose_tokenizer.encode_array(prose, num_threads=num_threads).tolist() == prose_ids
+    documents = [document + END for document in prose.decode().split(END)[:-1]]
+    batch = prose_tokenizer.encode_batch(documents, num_threads=num_threads)
+    assert len(batch) == len(documents)
+    assert np.concatenate(batch).tolist() == prose_ids
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", "gpt4", r"\S+|\s+"])
+def test_a_text_without_a_place_to_cut_is_encoded_on_many_threads_too(pattern: str) -> None:
+    tokenizer = Tokenizer(BYTES | {256: b"aa"}, [(b"a", b"a")], ["<a>"], pattern=pattern)
+    text = b"a" * 1_000_001 + b"<a>" + b"\xff" * 300_000
+    expected = [256] * 500_000 + [97, 257] + [255] * 300_000
+    for num_threads in THREADS:
+        assert tokenizer.encode_array(text, num_threads=num_threads).tolist() == expected
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 4096, 1 << 20])
+def test_a_stream_in_pieces_of_any_size_gives_the_ids_of_the_whole(
+    prose_tokenizer: Tokenizer, prose: bytes, prose_ids: list[int], size: int
+) -> None:
+    pieces = (prose[start : start + size] for start in range(0, len(prose), size))
+    assert list(prose_tokenizer.encode_iterable(pieces)) == prose_ids
+
+
+def test_a_stream_of_lines_and_of_characters_gives_the_ids_of_the_whole(prose_tokenizer: Tokenizer) -> None:
+    text = "".join(write_documents(5, seed=9))
+    lines = text.splitlines(keepends=True)
+    assert list(prose_tokenizer.encode_iterable(lines)) == prose_tokenizer.encode(text)
+    assert list(prose_tokenizer.encode_iterable(text)) == prose_tokenizer.encode(text)
+    assert list(prose_tokenizer.encode_iterable([])) == []
+    assert list(prose_tokenizer.encode_iterable(["", b"", ""])) == []
+
+
+def test_a_stream_is_as_lazy_as_its_source(prose_tokenizer: Tokenizer) -> None:
+    asked = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield "once upon a time there was a line\n"
+
+    stream = prose_tokenizer.encode_iterable(lines())
+    assert asked == 0
+    next(stream)
+    assert asked <= 2
+    for _ in range(1000):
+        next(stream)
+    assert asked < 1000
+
+
+def test_streams_of_one_tokenizer_do_not_mix(prose_tokenizer: Tokenizer) -> None:
+    texts = list(write_documents(3, seed=3))
+    streams = [prose_tokenizer.encode_iterable(text) for text in texts]
+    in_turn = list(zip_longest(*streams))
+    for number, text in enumerate(texts):
+        assert [ids[number] for ids in in_turn if ids[number] is not None] == prose_tokenizer.encode(text)
+
+
+def test_one_tokenizer_may_be_used_from_many_threads_at_once(
+    prose_tokenizer: Tokenizer, prose: bytes, prose_ids: list[int]
+) -> None:
+    fresh = Tokenizer.from_vocabulary(prose_tokenizer.vocabulary)  # its cache is cold
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        for _ in range(2):
+            if fresh.encode(prose) != prose_ids:
+                wrong.append(f"encode in thread {number}")
+            if fresh.encode_array(prose, num_threads=2).tolist() != prose_ids:
+                wrong.append(f"encode_array in thread {number}")
+            if fresh.decode_bytes(prose_ids) != prose:
+                wrong.append(f"decode_bytes in thread {number}")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_str_subclass_is_text_by_what_it_holds() -> None:
+    class Shouting(str):
+        def encode(self, *_: object, **__: object) -> bytes:
+            return b"SHOUT"
+
+    class Loud(bytes):
+        def __len__(self) -> int:
+            return 10**9
+
+    tokenizer = Tokenizer.from_vocabulary(LETTERS)
+    assert tokenizer.encode(Shouting("low")) == tokenizer.encode("low")
+    assert tokenizer.encode(Loud(b"low")) == tokenizer.encode("low")
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda tokenizer: tokenizer.encode("low\udc80"),
+        lambda tokenizer: tokenizer.encode("low\udc80", allowed_special=()),
+        lambda tokenizer: tokenizer.encode_array("low\ud83d\ude00"),
+        lambda tokenizer: tokenizer.encode_batch(["fine", "low\ud800"]),
+        lambda tokenizer: list(tokenizer.encode_iterable(["fine", "low\ud800"])),
+    ],
+)
+def test_a_lone_surrogate_is_refused_with_its_place(encode: Callable[[Tokenizer], object]) -> None:
+    with pytest.raises(TokenizerError, match="lone surrogate at character 3, which no UTF-8 can spell"):
+        encode(Tokenizer.from_vocabulary(LETTERS))
+
+
+# Special tokens
+
+
+@pytest.fixture(scope="module")
+def special() -> Tokenizer:
+    return Tokenizer(BYTES, [], ["<e>", "<e><e>", "e>!"])
+
+
+def test_of_overlapping_special_tokens_the_leftmost_wins_then_the_longest(special: Tokenizer) -> None:
+    end, twice, tail = (special.special_tokens[name] for name in ("<e>", "<e><e>", "e>!"))
+    assert special.encode("<e>") == [end]
+    assert special.encode("<e><e>") == [twice]
+    assert special.encode("<e><e><e>") == [twice, end]
+    assert special.encode("<e>!") == [end, ord("!")]
+    assert special.encode("<<e>!e>!") == [ord("<"), end, ord("!"), tail]
+
+
+def test_special_tokens_are_allowed_by_name(special: Tokenizer) -> None:
+    end, twice = special.special_tokens["<e>"], special.special_tokens["<e><e>"]
+    assert special.encode("<e><e>", allowed_special="all") == [twice]
+    assert special.encode("<e><e>", allowed_special={"<e>"}) == [end, end]
+    assert special.encode("<e><e>", allowed_special=["<e>", "<e><e>"]) == [twice]
+    assert special.encode("<e><e>", allowed_special=set()) == list(b"<e><e>")
+    assert special.encode("<e><e>", allowed_special=()) == list(b"<e><e>")
+
+
+def test_special_tokens_are_refused_by_name(special: Tokenizer) -> None:
+    end = special.special_tokens["<e>"]
+    with pytest.raises(
+        TokenizerError, match=r'holds the special token "<e>" at byte 3, which is not allowed'
+    ):
+        special.encode("é <e>", allowed_special=set(), disallowed_special="all")
+    with pytest.raises(TokenizerError, match=r'the special token "e>!"'):
+        special.encode("e>!", disallowed_special={"e>!"})
+    assert special.encode("<e>", allowed_special={"<e>"}, disallowed_special="all") == [end]
+    assert special.encode("<e>", allowed_special=set(), disallowed_special={"e>!"}) == list(b"<e>")
+    assert special.encode("<e>", allowed_special="all", disallowed_special="all") == [end]
+    assert special.encode("plain", allowed_special=set(), disallowed_special="all") == list(b"plain")
+
+
+def test_refusing_looks_at_the_text_and_not_at_what_was_allowed_first(special: Tokenizer) -> None:
+    # As in tiktoken: a disallowed token inside an allowed one is in the text, and so is refused.
+    with pytest.raises(TokenizerError, match=r'"<e>"'):
+        special.encode("<e><e>", allowed_special={"<e><e>"}, disallowed_special="all")
+
+
+def test_allowing_a_special_token_that_is_none_is_a_mistake(special: Tokenizer) -> None:
+    with pytest.raises(TokenizerError, match=r'"<x>" is not a special token of this tokenizer'):
+        special.encode("text", allowed_special={"<x>"})
+
+
+def test_a_text_that_is_not_special_may_be_disallowed_too(special: Tokenizer) -> None:
+    with pytest.raises(TokenizerError, match=r'"secret"'):
+        special.encode("the secret", disallowed_special=["secret"])
+
+
+# Decoding
+
+
+def test_prose_survives_encoding_and_decoding(
+    prose_tokenizer: Tokenizer, prose: bytes, prose_ids: list[int]
+) -> None:
+    assert prose_tokenizer.decode_bytes(prose_ids) == prose
+    assert prose_tokenizer.decode_bytes(prose_tokenizer.encode_array(prose)) == prose
+    assert prose_tokenizer.decode(prose_ids) == prose.decode()
+
+
+def test_what_is_not_utf8_is_replaced_only_in_text() -> None:
+    tokenizer = Tokenizer(BYTES, [])
+    assert tokenizer.decode_bytes([0xC3, 0x28]) == b"\xc3("
+    assert tokenizer.decode([0xC3, 0x28]) == "\ufffd("
+    assert tokenizer.decode([0xC3, 0xA9]) == "é"
+
+
+def test_an_id_outside_the_vocabulary_is_named_with_its_place() -> None:
+    tokenizer = Tokenizer(BYTES | {300: b"ab"}, [(b"a", b"b")])
+    for ids in ([97, 299], (97, 299), np.array([97, 299], np.uint16), np.array([97, 299], np.int64)):
+        with pytest.raises(TokenizerError, match="token id 299 at position 1 is outside the vocabulary"):
+            tokenizer.decode(ids)
+    with pytest.raises(TokenizerError, match="token id 299 is outside the vocabulary"):
+        tokenizer.stream_decoder().feed(299)
+
+
+def test_the_stream_decoder_waits_for_the_rest_of_a_character() -> None:
+    decoder = Tokenizer(BYTES, []).stream_decoder()
+    assert [decoder.feed(byte) for byte in "a€😀".encode()] == ["a", "", "", "€", "", "", "", "😀"]
+    assert decoder.finish() == ""
+    assert [decoder.feed(byte) for byte in b"\xf0\x9fa"] == ["", "", "\ufffda"]
+    assert (decoder.feed(0xE2), decoder.finish()) == ("", "\ufffd")
