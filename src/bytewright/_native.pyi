@@ -1,4 +1,4 @@
-"""The native core: fast twins of `bytewright.tokenizer.reference`. `tokenizer.py` and `train.py` are its face."""
+"""The native core: fast twins of `bytewright.tokenizer.reference`, with `tokenizer` and `train` as face."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

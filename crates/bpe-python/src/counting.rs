@@ -22,7 +22,9 @@ pub(crate) struct WordCounter {
 
 impl WordCounter {
     fn counter(&mut self) -> PyResult<&mut Counter> {
-        self.counter.as_mut().ok_or_else(|| PyRuntimeError::new_err("these counts have been used up by learn_merges"))
+        self.counter
+            .as_mut()
+            .ok_or_else(|| PyRuntimeError::new_err("these counts have been used up by learn_merges"))
     }
 }
 
@@ -88,8 +90,8 @@ impl WordCounter {
 
 /// Learn merges from counts, which are used up; `on_progress` hears the number of merges done.
 ///
-/// Returns the merges as (left symbol, right symbol, count). Symbols 0 to 255 are the bytes, then come the initial
-/// merges and the new ones.
+/// Returns the merges as (left symbol, right symbol, count). Symbols 0 to 255 are the bytes, then come the
+/// initial merges and the new ones.
 #[pyfunction]
 pub(crate) fn learn_merges(
     py: Python<'_>,
@@ -108,8 +110,8 @@ pub(crate) fn learn_merges(
     Ok(merges.into_iter().map(|merge| (merge.left, merge.right, merge.count)).collect())
 }
 
-/// Run work without the GIL. At every heartbeat Python hears how much is done, and signals are looked at: a Ctrl-C or
-/// an exception in `on_progress` stops the work.
+/// Run work without the GIL. At every heartbeat Python hears how much is done, and signals are looked at: a
+/// Ctrl-C or an exception in `on_progress` stops the work.
 fn watched<T: Send>(
     py: Python<'_>,
     on_progress: Option<Py<PyAny>>,

@@ -15,7 +15,8 @@ use crate::text::bytes_of;
 /// Texts shorter than this are encoded without giving up the GIL, which would take longer than the work.
 const SMALL_TEXT: usize = 4096;
 
-/// A vocabulary made ready for encoding and decoding; the fast twin of `reference.encode` and `reference.decode`.
+/// A vocabulary made ready for encoding and decoding; the fast twin of `reference.encode` and
+/// `reference.decode`.
 #[pyclass(frozen, module = "bytewright._native")]
 pub(crate) struct Encoder {
     encoder: encode::Encoder,
@@ -35,7 +36,8 @@ impl Encoder {
     ) -> PyResult<Encoder> {
         let narrow = tokens.iter().all(|&(id, _)| id <= u32::from(u16::MAX));
         let pattern = Pattern::parse(pattern).into_python()?;
-        let encoder = py.detach(|| encode::Encoder::new(&tokens, &merges, special_tokens, pattern)).into_python()?;
+        let encoder =
+            py.detach(|| encode::Encoder::new(&tokens, &merges, special_tokens, pattern)).into_python()?;
         Ok(Encoder { encoder, narrow })
     }
 
@@ -94,7 +96,10 @@ impl Encoder {
     fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let mut bytes = Vec::new();
         if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u16>>() {
-            self.encoder.tokens().decode(ids.as_array().iter().map(|&id| id.into()), &mut bytes).into_python()?;
+            self.encoder
+                .tokens()
+                .decode(ids.as_array().iter().map(|&id| id.into()), &mut bytes)
+                .into_python()?;
         } else if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u32>>() {
             self.encoder.tokens().decode(ids.as_array().iter().copied(), &mut bytes).into_python()?;
         } else {
@@ -109,7 +114,12 @@ impl Encoder {
 }
 
 impl Encoder {
-    fn bytes_to_array<'py>(&self, py: Python<'py>, text: &[u8], num_threads: usize) -> PyResult<Bound<'py, PyAny>> {
+    fn bytes_to_array<'py>(
+        &self,
+        py: Python<'py>,
+        text: &[u8],
+        num_threads: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
         if self.narrow {
             self.to_array::<u16>(py, text, num_threads)
         } else {
@@ -138,11 +148,14 @@ impl Encoder {
     }
 }
 
-/// What to say of something that is no id. It may be anything, even an integer that Python refuses to write out.
+/// What to say of something that is no id. It may be anything, even an integer that Python refuses to write
+/// out.
 #[cold]
 fn unknown_id(id: &Bound<'_, PyAny>, position: usize) -> PyErr {
     const LONGEST: usize = 42;
-    let shown = id.str().map_or_else(|_| "(too long to show)".into(), |shown| shown.to_string_lossy().replace('\n', " "));
+    let shown = id
+        .str()
+        .map_or_else(|_| "(too long to show)".into(), |shown| shown.to_string_lossy().replace('\n', " "));
     let shown = match shown.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", &shown[..end]),
         None => shown,

@@ -1,6 +1,12 @@
 //! scratch
+use bpe::{
+    count::{Counter, Source},
+    encode::Encoder,
+    merge,
+    pattern::Pattern,
+    special::Specials,
+};
 use std::time::Instant;
-use bpe::{encode::Encoder, pattern::Pattern, count::{Counter,Source}, merge, special::Specials};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let a: Vec<String> = std::env::args().collect();
     let specials = Specials::new(vec!["<|endoftext|>".into()])?;
@@ -10,14 +16,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let merges = merge::learn_merges(counter.into_counts(), &options, &mut |_| true)?;
     let mut toks: Vec<Vec<u8>> = (0..=255u8).map(|b| vec![b]).collect();
     let mut ms = vec![];
-    for m in &merges { let (l,r)=(toks[m.left as usize].clone(),toks[m.right as usize].clone()); toks.push([l.clone(),r.clone()].concat()); ms.push((l,r)); }
-    let tokens: Vec<(u32,Vec<u8>)> = toks.into_iter().enumerate().map(|(i,t)|(i as u32,t)).collect();
-    let t=Instant::now();
-    let enc = Encoder::new(&tokens,&ms,vec![],Pattern::Gpt2)?;
+    for m in &merges {
+        let (l, r) = (toks[m.left as usize].clone(), toks[m.right as usize].clone());
+        toks.push([l.clone(), r.clone()].concat());
+        ms.push((l, r));
+    }
+    let tokens: Vec<(u32, Vec<u8>)> = toks.into_iter().enumerate().map(|(i, t)| (i as u32, t)).collect();
+    let t = Instant::now();
+    let enc = Encoder::new(&tokens, &ms, vec![], Pattern::Gpt2)?;
     println!("build {:?}", t.elapsed());
     let src = Source::open(a[2].as_ref())?;
     let threads: usize = a[3].parse()?;
-    for _ in 0..a.get(4).map_or(6, |n| n.parse().unwrap_or(6)) { let t=Instant::now(); let p = enc.encode_parallel::<u16>(&src, threads)?; let d=t.elapsed(); println!("{:?} {:.0} MB/s {} ids", d, src.len() as f64/d.as_secs_f64()/1e6, p.len()); }
-    println!("{}", std::fs::read_to_string("/proc/self/smaps_rollup")?.lines().filter(|l| l.starts_with("AnonHuge")||l.starts_with("Anonymous")).collect::<Vec<_>>().join(" "));
+    for _ in 0..a.get(4).map_or(6, |n| n.parse().unwrap_or(6)) {
+        let t = Instant::now();
+        let p = enc.encode_parallel::<u16>(&src, threads)?;
+        let d = t.elapsed();
+        println!("{:?} {:.0} MB/s {} ids", d, src.len() as f64 / d.as_secs_f64() / 1e6, p.len());
+    }
+    println!(
+        "{}",
+        std::fs::read_to_string("/proc/self/smaps_rollup")?
+            .lines()
+            .filter(|l| l.starts_with("AnonHuge") || l.starts_with("Anonymous"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    );
     Ok(())
 }

@@ -39,10 +39,9 @@ pub struct CountStats {
 
 impl CountStats {
     fn add(&mut self, other: CountStats) {
-        self.num_bytes += other.num_bytes;
-        self.num_words = self.num_words.saturating_add(other.num_words); // ready-made counts may be of any size
-        self.scan_time += other.scan_time;
-        self.count_time += other.count_time;
+        self.num_bytes += other.num_bytes; self.num_words = self.num_words.saturating_add(other.num_words); //
+        ready-made counts may be of any size self.scan_time += other.scan_time; self.count_time +=
+        other.count_time;
     }
 }
 
@@ -76,8 +75,8 @@ impl Counter {
         self.counts
     }
 
-    /// Count one text, on this thread. No word reaches from one text into the next. Should a user's pattern fail on it,
-    /// the words before that place are counted.
+    /// Count one text, on this thread. No word reaches from one text into the next. Should a user's pattern
+    /// fail on it, the words before that place are counted.
     pub fn add_text(&mut self, text: &[u8]) -> Result<()> {
         let mut worker = Worker::new(&self.pattern, &self.specials, std::mem::take(&mut self.counts));
         let mut start = 0;
@@ -99,8 +98,8 @@ impl Counter {
         self.stats.num_words = self.stats.num_words.saturating_add(count);
     }
 
-    /// Count files on `num_threads` threads. `on_progress` hears how many bytes are done and may stop the work by
-    /// returning false. If one file fails, none is counted.
+    /// Count files on `num_threads` threads. `on_progress` hears how many bytes are done and may stop the
+    /// work by returning false. If one file fails, none is counted.
     pub fn add_files(
         &mut self,
         paths: &[PathBuf],
@@ -175,7 +174,11 @@ struct Queue {
 }
 
 impl Queue {
-    fn next(&mut self, pattern: &Pattern, specials: &Specials) -> Result<Option<(Arc<Source>, Range<usize>)>> {
+    fn next(
+        &mut self,
+        pattern: &Pattern,
+        specials: &Specials,
+    ) -> Result<Option<(Arc<Source>, Range<usize>)>> {
         loop {
             if let Some((source, start)) = &mut self.current
                 && *start < source.len()

@@ -8,7 +8,8 @@ use crate::special::Specials;
 
 /// The first safe cut at or after `from`, or the end of the text.
 ///
-/// Of a user's expression only special tokens are known to end pre-tokens; `text` must then begin at a safe cut.
+/// Of a user's expression only special tokens are known to end pre-tokens; `text` must then begin at a safe
+/// cut.
 pub fn next_cut(pattern: &Pattern, specials: &Specials, text: &[u8], from: usize) -> usize {
     if from >= text.len() {
         return text.len();
@@ -16,13 +17,17 @@ pub fn next_cut(pattern: &Pattern, specials: &Specials, text: &[u8], from: usize
     if let Pattern::User(_) = pattern {
         return specials.next_end(text, from).unwrap_or(text.len());
     }
-    (from..text.len())
-        .find(|&position| is_safe(pattern, specials, text, position))
-        .unwrap_or(text.len())
+    (from..text.len()).find(|&position| is_safe(pattern, specials, text, position)).unwrap_or(text.len())
 }
 
 /// The last safe cut in `from..=to`, if there is one.
-pub fn last_cut(pattern: &Pattern, specials: &Specials, text: &[u8], from: usize, to: usize) -> Option<usize> {
+pub fn last_cut(
+    pattern: &Pattern,
+    specials: &Specials,
+    text: &[u8],
+    from: usize,
+    to: usize,
+) -> Option<usize> {
     (from.max(1)..=to.min(text.len())).rev().find(|&position| is_safe(pattern, specials, text, position))
 }
 

@@ -1,5 +1,6 @@
 //! Everything that can go wrong in this crate, each variant one clear sentence.
 
+use std::io;
 use std::path::PathBuf;
 
 /// The result of every fallible operation of this crate.
@@ -9,12 +10,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be opened, inspected or mapped.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("cannot read {path}: {reason}", path = path.display(), reason = reason(source))]
     File {
         /// The file in question.
         path: PathBuf,
         /// What the operating system said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A user's regular expression does not compile.
     #[error("the pattern is not a valid regular expression: {0}")]
@@ -60,4 +61,13 @@ pub enum Error {
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file or folder".into(),
+        io::ErrorKind::PermissionDenied => "permission denied".into(),
+        io::ErrorKind::IsADirectory => "it is a directory, not a file".into(),
+        _ => error.to_string(),
+    }
 }

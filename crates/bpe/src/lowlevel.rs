@@ -1,13 +1,16 @@
 //! The only module with `unsafe`: five things that safe Rust cannot say, each behind a safe function.
 //!
-//! - `map_file`: a read-only memory map. The mapping is private and never written. If another process shortens
-//!   the file while it is mapped, the operating system kills us with SIGBUS: a documented limit, not corruption.
-//! - `prefetch`: a hint to the cache. It never reads or writes as far as the program can tell, and an address
+//!  - `map_file`: a read-only memory map. The mapping is private and never written. If another process
+//! shortens the file while it is mapped, the operating system kills us with SIGBUS: a documented limit, not
+//! corruption. - `prefetch`: a hint to the cache. It never reads or writes as far as the program can tell,
+//! and an address
 //!   outside the slice would be ignored by the processor; we still only form addresses of existing elements.
-//! - `filled`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not what it holds.
-//! - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one.
-//! - `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function has
-//!   no preconditions but the instruction set, which is checked just before the call; its twin in plain Rust is
+//! outside the slice would be ignored by the processor; we still only form addresses of existing elements. -
+//! `filled`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not what
+//! it holds. - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one. -
+//! `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function
+//! has no preconditions but the instruction set, which is checked just before the call; its twin in plain
+//! Rust is
 //!   the definition, and a test compares the two on every byte in every lane.
 #![allow(unsafe_code)]
 
@@ -58,8 +61,8 @@ pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
 
 /// A vector of `len` times `value`, on huge pages where the system has them.
 ///
-/// A table of many megabytes in pages of 4 KiB costs a random look-up twice: once for the data and once for the page's
-/// address. On pages of 2 MiB the second is free.
+/// A table of many megabytes in pages of 4 KiB costs a random look-up twice: once for the data and once for
+/// the page's address. On pages of 2 MiB the second is free.
 pub(crate) fn filled<T: Clone>(value: T, len: usize) -> Vec<T> {
     let mut vector = Vec::with_capacity(len);
     prefer_huge_pages(vector.spare_capacity_mut());
@@ -76,7 +79,8 @@ fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
         let start = (range.start as usize).next_multiple_of(PAGE);
         let len = (range.end as usize).saturating_sub(start) / PAGE * PAGE;
         if len >= HUGE_PAGE {
-            // SAFETY: the pages lie wholly inside memory that is ours, and the hint leaves their contents alone.
+            // SAFETY: the pages lie wholly inside memory that is ours, and the hint leaves their contents
+            // alone.
             unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_HUGEPAGE) };
         }
     }
@@ -96,7 +100,9 @@ pub(crate) trait Task {
 #[inline(always)]
 pub(crate) fn dispatch<T: Task>(task: T) -> T::Output {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2")
+    if is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
         && is_x86_feature_detected!("popcnt")
     {
         #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
@@ -109,7 +115,8 @@ pub(crate) fn dispatch<T: Task>(task: T) -> T::Output {
     task.run()
 }
 
-/// Classify `text`, 64 bytes to each element of `masks`; the last block may be shorter, its missing bytes are 0.
+/// Classify `text`, 64 bytes to each element of `masks`; the last block may be shorter, its missing bytes are
+/// 0.
 pub(crate) fn classify(text: &[u8], masks: &mut [Masks]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {

@@ -1,20 +1,20 @@
 //! Learning merges: again and again, join the pair of neighbours that occurs most often.
 //!
-//! **The text.** All distinct words lie in one array with a slot for every byte. A token that spans several slots
-//! writes its symbol into its first and its last slot, so the neighbours of a token are read directly: the slot
-//! before its first, the slot after its last. Words are grouped by how often they occur, and every group begins
-//! at a multiple of 64 slots, so one small table gives the count of the word at any position.
+//! **The text.** All distinct words lie in one array with a slot for every byte. A token that spans several
+//! slots writes its symbol into its first and its last slot, so the neighbours of a token are read directly:
+//! the slot before its first, the slot after its last. Words are grouped by how often they occur, and every
+//! group begins at a multiple of 64 slots, so one small table gives the count of the word at any position.
 //!
-//! **The index.** For every pair worth tracking: its count and the positions where it occurs, in rising order.
-//! Joining a pair visits just those positions; what it does to the neighbouring pairs is first summed by
-//! neighbour and then applied once. A position may have gone stale meanwhile; the slots tell.
+//! **The index.** For every pair worth tracking: its count and the positions where it occurs, in rising
+//! order. Joining a pair visits just those positions; what it does to the neighbouring pairs is first summed
+//! by neighbour and then applied once. A position may have gone stale meanwhile; the slots tell.
 //!
-//! **The threshold.** A pair's count never rises once both its tokens exist, so a pair that is rarer than every
-//! merge still to come need not be tracked. We guess a threshold, track only pairs that reach it, and when those
-//! are used up, lower it and index the text again. That is exact, and keeps the index small.
+//! **The threshold.** A pair's count never rises once both its tokens exist, so a pair that is rarer than
+//! every merge still to come need not be tracked. We guess a threshold, track only pairs that reach it, and
+//! when those are used up, lower it and index the text again. That is exact, and keeps the index small.
 //!
-//! **Ties.** Of the pairs with the highest count, the one with the greater (left bytes, right bytes) wins. Counts
-//! only fall, so all pairs of the highest count are drawn at once and ordered by their bytes.
+//! **Ties.** Of the pairs with the highest count, the one with the greater (left bytes, right bytes) wins.
+//! Counts only fall, so all pairs of the highest count are drawn at once and ordered by their bytes.
 
 use std::collections::BinaryHeap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -61,7 +61,8 @@ const GROUP_BITS: u32 = 6;
 /// How far the threshold falls each time; measured between 4 and 64, all within a few percent.
 const THRESHOLD_STEP: u64 = 16;
 
-/// Learn merges from word counts. `on_progress` hears how many are done and may stop the work by returning false.
+/// Learn merges from word counts. `on_progress` hears how many are done and may stop the work by returning
+/// false.
 pub fn learn_merges(
     words: WordCounts,
     options: &MergeOptions,
@@ -187,7 +188,10 @@ impl Learner {
         for &(left, right) in initial {
             let made = self.tokens.len();
             if left as usize >= made || right as usize >= made {
-                return Err(Error::Vocabulary(format!("merge {} uses a token that no earlier merge makes", made - 256)));
+                return Err(Error::Vocabulary(format!(
+                    "merge {} uses a token that no earlier merge makes",
+                    made - 256
+                )));
             }
             match self.pair_of.get(&key(left, right)) {
                 Some(&pair) => {
@@ -478,8 +482,8 @@ impl Hasher for PairHasher {
     }
 }
 
-/// The pairs that share the highest count: a binary heap whose order is given from outside, since it lies in the
-/// tokens' bytes.
+/// The pairs that share the highest count: a binary heap whose order is given from outside, since it lies in
+/// the tokens' bytes.
 #[derive(Default)]
 struct Ties {
     count: u64,
@@ -534,8 +538,11 @@ impl Ties {
                 return;
             }
             let right = child + 1;
-            let larger =
-                if right < self.heap.len() && greater(self.heap[right], self.heap[child]) { right } else { child };
+            let larger = if right < self.heap.len() && greater(self.heap[right], self.heap[child]) {
+                right
+            } else {
+                child
+            };
             if !greater(self.heap[larger], self.heap[index]) {
                 return;
             }

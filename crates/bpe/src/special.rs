@@ -30,13 +30,17 @@ impl Specials {
     /// Search for these tokens. None of them may be empty.
     pub fn new(tokens: Vec<String>) -> Result<Specials> {
         if tokens.iter().any(String::is_empty) {
-            return Err(Error::Vocabulary("a special token is empty; it must be at least one character".into()));
+            return Err(Error::Vocabulary(
+                "a special token is empty; it must be at least one character".into(),
+            ));
         }
         let finder = if tokens.is_empty() {
             None
         } else {
             let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&tokens);
-            Some(built.map_err(|error| Error::Vocabulary(format!("the special tokens cannot be searched for: {error}")))?)
+            Some(built.map_err(|error| {
+                Error::Vocabulary(format!("the special tokens cannot be searched for: {error}"))
+            })?)
         };
         let longest = tokens.iter().map(String::len).max().unwrap_or(0);
         Ok(Specials { tokens, finder, longest })

@@ -1,9 +1,9 @@
 //! A hash table for words of at most 15 bytes, laid out for the memory it lives in.
 //!
 //! A word and its length fit into 16 bytes, which are compared and hashed as two integers without following a
-//! pointer. Two entries share a cache line and are compared together: a branch that depends on which of them it is
-//! would be guessed wrong too often, and that, with waiting for memory, is all that a look-up costs. So look-ups come
-//! in groups: first `approach` for every key, which asks for its cache line, then `find`.
+//! pointer. Two entries share a cache line and are compared together: a branch that depends on which of them
+//! it is would be guessed wrong too often, and that, with waiting for memory, is all that a look-up costs. So
+//! look-ups come in groups: first `approach` for every key, which asks for its cache line, then `find`.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -23,8 +23,8 @@ impl Key {
     /// The longest word that fits.
     pub(crate) const LONGEST: usize = 15;
 
-    /// Pack `text[start..end]`, which is known to be 1 to 15 bytes long. What surrounds it in `text` does not matter,
-    /// but lets it be read at once.
+    /// Pack `text[start..end]`, which is known to be 1 to 15 bytes long. What surrounds it in `text` does not
+    /// matter, but lets it be read at once.
     #[inline(always)]
     pub(crate) fn pack(text: &[u8], start: usize, end: usize) -> Key {
         let len = end - start;
@@ -69,7 +69,8 @@ static MASKS: [u128; 16] = {
 #[repr(align(64))]
 struct Line<V>([(Key, V); 2]);
 
-/// Open addressing, line by line; the number of lines is a power of two, and at most half the entries are in use.
+/// Open addressing, line by line; the number of lines is a power of two, and at most half the entries are in
+/// use.
 #[derive(Clone, Debug)]
 pub(crate) struct Table<V> {
     lines: Vec<Line<V>>,
@@ -113,8 +114,8 @@ impl<V: Copy + Default> Table<V> {
         self.view().approach(key)
     }
 
-    /// The value of `key`, searched from `line` on; a default one if it is new. The table grows when it is full, which
-    /// makes every line that was approached before worthless.
+    /// The value of `key`, searched from `line` on; a default one if it is new. The table grows when it is
+    /// full, which makes every line that was approached before worthless.
     #[inline(always)]
     pub(crate) fn find_or_insert(&mut self, key: Key, line: usize) -> &mut V {
         let mask = self.lines.len() - 1;

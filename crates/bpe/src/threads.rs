@@ -14,10 +14,14 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
 const MOST_THREADS: usize = 1024;
 
 /// Run `work` on several threads, this one among them, and gather what they give.
-pub(crate) fn gather<T: Send>(num_threads: usize, work: impl Fn() -> Result<Vec<T>> + Sync) -> Result<Vec<T>> {
+pub(crate) fn gather<T: Send>(
+    num_threads: usize,
+    work: impl Fn() -> Result<Vec<T>> + Sync,
+) -> Result<Vec<T>> {
     std::thread::scope(|scope| {
-        let others: Vec<_> =
-            (1..num_threads.min(MOST_THREADS)).map_while(|_| Builder::new().spawn_scoped(scope, &work).ok()).collect();
+        let others: Vec<_> = (1..num_threads.min(MOST_THREADS))
+            .map_while(|_| Builder::new().spawn_scoped(scope, &work).ok())
+            .collect();
         let mut gathered = work()?;
         for other in others {
             gathered.extend(join(other)?);
@@ -26,8 +30,8 @@ pub(crate) fn gather<T: Send>(num_threads: usize, work: impl Fn() -> Result<Vec<
     })
 }
 
-/// Like `gather`, while this thread only watches: at every heartbeat it calls `on_progress`. Where that returns false,
-/// or where a worker fails, `stop` is set, which the workers are expected to look at.
+/// Like `gather`, while this thread only watches: at every heartbeat it calls `on_progress`. Where that
+/// returns false, or where a worker fails, `stop` is set, which the workers are expected to look at.
 pub(crate) fn gather_watched<T: Send>(
     num_threads: usize,
     stop: &AtomicBool,

@@ -66,7 +66,8 @@ pub fn char_at(text: &[u8], position: usize) -> Option<Char> {
     ))
 }
 
-/// Decode the multi-byte character at `position`, refusing overlong forms, surrogates and codes past U+10FFFF.
+/// Decode the multi-byte character at `position`, refusing overlong forms, surrogates and codes past
+/// U+10FFFF.
 #[inline]
 fn decode_multibyte(text: &[u8], position: usize) -> Option<(u32, usize)> {
     let continuation = |offset: usize| -> Option<u32> {
@@ -128,7 +129,8 @@ mod tests {
 
     #[test]
     fn what_the_standard_library_calls_invalid_is_one_byte_of_class_other() {
-        let mut samples: Vec<Vec<u8>> = vec![vec![0xed, 0xa0, 0x80], vec![0xc0, 0x80], vec![0xf4, 0x90, 0x80, 0x80]];
+        let mut samples: Vec<Vec<u8>> =
+            vec![vec![0xed, 0xa0, 0x80], vec![0xc0, 0x80], vec![0xf4, 0x90, 0x80, 0x80]];
         for a in 0x80..=0xffu8 {
             for b in [0x00, 0x7f, 0x80, 0x9f, 0xa0, 0xbf, 0xc2, 0xff] {
                 samples.push(vec![a, b]);

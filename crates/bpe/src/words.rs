@@ -23,7 +23,8 @@ impl WordCounts {
         WordCounts::default()
     }
 
-    /// Count the words of `text` that begin at `start` and end at `base + ends[..]`; returns where the last ends.
+    /// Count the words of `text` that begin at `start` and end at `base + ends[..]`; returns where the last
+    /// ends.
     #[inline(always)]
     pub(crate) fn count(&mut self, text: &[u8], mut start: usize, base: usize, ends: &[u32]) -> usize {
         for group in ends.chunks(GROUP) {

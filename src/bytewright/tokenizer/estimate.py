@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
-from bytewright.errors import StorageError
+from bytewright.durable import explain
 from bytewright.tokenizer.memory import memory_now
 from bytewright.tokenizer.tokenizer import default_num_threads
 from bytewright.tokenizer.train import NUM_BYTES, StrPath, check_special_tokens, check_vocab_size, files_of
@@ -104,13 +104,10 @@ def _sample(files: list[Path]) -> tuple[list[bytes], int]:
     slices: list[bytes] = []
     before, next_start = 0, 0
     for file, size in zip(files, sizes, strict=True):
-        try:
-            with file.open("rb") as stream:
-                while next_start < before + size and len(slices) < num_slices:
-                    stream.seek(next_start - before)
-                    slices.append(stream.read(SLICE_BYTES))
-                    next_start = total * len(slices) // num_slices
-        except OSError as error:
-            raise StorageError(f"{file}: {error.strerror or error}") from None
+        with explain("read", file), file.open("rb") as stream:
+            while next_start < before + size and len(slices) < num_slices:
+                stream.seek(next_start - before)
+                slices.append(stream.read(SLICE_BYTES))
+                next_start = total * len(slices) // num_slices
         before += size
     return slices, total

@@ -8,6 +8,7 @@ folders, or, for anything else, from a `WordCounter` that the caller fills with 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
 from bytewright.checked import shorten
-from bytewright.errors import StorageError, UsageError
+from bytewright.durable import explain
+from bytewright.errors import UsageError
 from bytewright.tokenizer.memory import PeakMemory
+from bytewright.tokenizer.ranks import check_reachable
 from bytewright.tokenizer.tokenizer import Tokenizer, default_num_threads
 from bytewright.tokenizer.vocabulary import Merge, Vocabulary, first_duplicate, name_of_pattern
 
@@ -100,6 +103,7 @@ def train_tokenizer(
     """
     specials = check_special_tokens(special_tokens)
     check_vocab_size(vocab_size, specials)
+    _check_options(min_count, num_threads)
     start = Vocabulary.from_parts({byte: bytes([byte]) for byte in range(NUM_BYTES)}, [], (), pattern)
     learner = _Learner(source, start, specials, num_threads, progress)
     new_merges = learner.learn(vocab_size - NUM_BYTES - len(specials), min_count)
@@ -120,6 +124,8 @@ def extend_tokenizer(
     start = tokenizer.vocabulary
     if vocab_size < start.size:
         raise UsageError(f"vocab_size {vocab_size} is smaller than the vocabulary is already ({start.size})")
+    _check_options(min_count, num_threads)
+    check_reachable(start)  # or a new merge could make a token that is there already
     learner = _Learner(source, start, list(start.special_tokens), num_threads, progress)
     new_merges = learner.learn(vocab_size - start.size, min_count)
     tokens = dict(start.tokens)
@@ -185,10 +191,17 @@ def check_vocab_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
     """Refuse a vocabulary that has no room for the bytes and the special tokens."""
     needed = NUM_BYTES + len(special_tokens)
     if vocab_size < needed:
+        specials = "1 special token" if len(special_tokens) == 1 else f"{len(special_tokens)} special tokens"
         raise UsageError(
-            f"vocab_size {vocab_size} is too small: 256 bytes and {len(special_tokens)} special tokens"
-            f" need at least {needed}"
+            f"vocab_size {vocab_size} is too small: 256 bytes and {specials} need at least {needed}"
         )
+
+
+def _check_options(min_count: int, num_threads: int | None) -> None:
+    if min_count < 1:
+        raise UsageError(f"min_count is {min_count}; expected 1 or more")
+    if num_threads is not None and num_threads < 1:
+        raise UsageError(f"num_threads is {num_threads}; expected 1 or more")
 
 
 def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
@@ -201,21 +214,15 @@ def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
         raise UsageError("there is nothing to train on: no file was given")
     files: list[Path] = []
     for path in map(Path, paths):
-        try:
+        with explain("read", path):
             files += _files_at(path)
-        except OSError as error:
-            if isinstance(error, StorageError):
-                raise
-            raise StorageError(f"{shorten(os.fspath(path))}: {error.strerror or error}") from None
     if not any(file.stat().st_size for file in files if file.is_file()) and all(map(Path.is_file, files)):
         raise UsageError(f"{files[0]}: the file is empty; there is nothing to train on")
     return files
 
 
 def _files_at(path: Path) -> list[Path]:
-    if not path.is_dir():
-        if not path.exists():
-            raise StorageError(f"{path}: no such file or folder")
+    if not stat.S_ISDIR(path.stat().st_mode):
         return [path]
     below = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file, path)]
     if not below:
@@ -271,8 +278,6 @@ class _Learner:
 
     def learn(self, num_merges: int, min_count: int) -> list[Merge]:
         """Learn up to `num_merges` more."""
-        if min_count < 1:
-            raise UsageError(f"min_count is {min_count}; expected 1 or more")
         tokens = [bytes([byte]) for byte in range(NUM_BYTES)]
         tokens += [left + right for left, right in self._start.merges]
         symbol_of = {token: symbol for symbol, token in enumerate(tokens)}

@@ -1,8 +1,8 @@
 //! What words were encoded to, so that each is merged once.
 //!
-//! A word of at most 15 bytes and up to three ids share 32 bytes. Longer words are kept by themselves, and so are
-//! longer results: they are spilled. The cache forgets everything when it is full: words that matter come back at
-//! once.
+//! A word of at most 15 bytes and up to three ids share 32 bytes. Longer words are kept by themselves, and so
+//! are longer results: they are spilled. The cache forgets everything when it is full: words that matter come
+//! back at once.
 
 use hashbrown::HashMap;
 
@@ -33,6 +33,8 @@ pub(crate) struct WordCache {
     pub(crate) short: Table<Ids>,
     long: HashMap<Box<[u8]>, (u32, u32)>,
     spilled: Vec<u32>,
+    /// Where the encoder puts a word's ids before they come here.
+    pub(crate) scratch: Vec<u32>,
 }
 
 impl Clone for WordCache {
@@ -40,7 +42,7 @@ impl Clone for WordCache {
         // A cloned vector has no spare room, and where nothing may be allocated, room is all we have.
         let mut spilled = Vec::with_capacity(self.spilled.capacity());
         spilled.extend_from_slice(&self.spilled);
-        WordCache { short: self.short.clone(), long: self.long.clone(), spilled }
+        WordCache { short: self.short.clone(), long: self.long.clone(), spilled, scratch: Vec::new() }
     }
 }
 
@@ -48,7 +50,12 @@ impl WordCache {
     /// A cache with room for `num_words` before it grows or forgets.
     pub(crate) fn new(num_words: usize) -> WordCache {
         let short = Table::with_room_for(num_words.min(MAX_WORDS));
-        WordCache { spilled: Vec::with_capacity(short.room()), short, long: HashMap::new() }
+        WordCache {
+            spilled: Vec::with_capacity(short.room()),
+            short,
+            long: HashMap::new(),
+            scratch: Vec::new(),
+        }
     }
 
     /// Append the ids of `word` to `out`; returns false if they are not known.

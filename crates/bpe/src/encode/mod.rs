@@ -1,8 +1,8 @@
 //! Text to ids.
 //!
-//! Special tokens are cut out, the rest is cut into words, and each word is merged, or found in the cache. Cached
-//! words are looked up in groups: all keys of a group are hashed and their cache lines asked for before the first
-//! is read.
+//! Special tokens are cut out, the rest is cut into words, and each word is merged, or found in the cache.
+//! Cached words are looked up in groups: all keys of a group are hashed and their cache lines asked for
+//! before the first is read.
 
 mod cache;
 mod parallel;
@@ -59,8 +59,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Build an encoder. `tokens` are all tokens with their ids, `merges` are in order of creation, `specials` are
-    /// the special tokens with their ids.
+    /// Build an encoder. `tokens` are all tokens with their ids, `merges` are in order of creation,
+    /// `specials` are the special tokens with their ids.
     pub fn new(
         tokens: &[(u32, Vec<u8>)],
         merges: &[(Vec<u8>, Vec<u8>)],
@@ -76,7 +76,12 @@ impl Encoder {
             .collect();
         let ids = token_of_symbol.iter().map(|token| {
             let id = id_of.get(token.as_slice()).copied();
-            id.ok_or_else(|| Error::Vocabulary(format!("the vocabulary lacks the token {:?}", String::from_utf8_lossy(token))))
+            id.ok_or_else(|| {
+                Error::Vocabulary(format!(
+                    "the vocabulary lacks the token {:?}",
+                    String::from_utf8_lossy(token)
+                ))
+            })
         });
         let mut encoder = Encoder {
             pattern,
@@ -173,7 +178,8 @@ impl Encoder {
         })
     }
 
-    /// Encode the words of `text` that begin at `start` and end at `base + ends[..]`; returns where the last ends.
+    /// Encode the words of `text` that begin at `start` and end at `base + ends[..]`; returns where the last
+    /// ends.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // the innermost loop: everything it needs, in registers
     fn encode_group<I: Id>(
@@ -231,13 +237,15 @@ impl Encoder {
         if cache.look_up(word, |id| out.push(I::from_id(id))) {
             return;
         }
-        let mut ids = Vec::new();
+        let mut ids = std::mem::take(&mut cache.scratch);
+        ids.clear();
         self.ranks.merge_word(word, &mut ids);
         for id in &mut ids {
             *id = self.ids[*id as usize];
         }
         out.extend(ids.iter().map(|&id| I::from_id(id)));
         cache.insert(word, &ids, may_grow);
+        cache.scratch = ids;
     }
 
     fn take_cache(&self) -> WordCache {

@@ -22,11 +22,14 @@ impl Encoder {
             return Ok(ids);
         }
         let chunks = Mutex::new(Chunks { num_dealt: 0, position: 0 });
-        let ordered = Mutex::new(Ordered { ids: Vec::with_capacity(text.len() / 3), next: 0, early: BTreeMap::new() });
+        let ordered =
+            Mutex::new(Ordered { ids: Vec::with_capacity(text.len() / 3), next: 0, early: BTreeMap::new() });
         threads::gather(num_threads, || {
             let mut ids = Vec::new();
             loop {
-                let Some((number, range)) = lock(&chunks).deal(self, text) else { return Ok(Vec::<()>::new()) };
+                let Some((number, range)) = lock(&chunks).deal(self, text) else {
+                    return Ok(Vec::<()>::new());
+                };
                 ids.clear();
                 self.encode(&text[range], &mut ids)?;
                 ids = lock(&ordered).put(number, ids);
@@ -46,7 +49,8 @@ impl Encoder {
             let mut groups = Vec::new();
             loop {
                 let start = next.fetch_add(step, Ordering::Relaxed);
-                let Some(group) = texts.get(start..texts.len().min(start + step)).filter(|group| !group.is_empty())
+                let Some(group) =
+                    texts.get(start..texts.len().min(start + step)).filter(|group| !group.is_empty())
                 else {
                     return Ok(groups);
                 };

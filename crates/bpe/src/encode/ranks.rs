@@ -18,7 +18,8 @@ const SHORT_WORD: usize = 48;
 const SYMBOL_BITS: u32 = 21;
 const EMPTY: u64 = u64::MAX;
 
-/// All merges of a vocabulary. Symbols 0 to 255 are the bytes, and merge number `rank` makes symbol `256 + rank`.
+/// All merges of a vocabulary. Symbols 0 to 255 are the bytes, and merge number `rank` makes symbol `256 +
+/// rank`.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranks {
     /// Open addressing: left, right and rank packed into one word.
@@ -32,13 +33,16 @@ pub(crate) struct Ranks {
 impl Ranks {
     /// Build the table; also returns the bytes of every symbol.
     ///
-    /// Both halves of a merge must be single bytes or made by an earlier merge, and no two merges may make the same
-    /// token. Hence a pair with a lower rank never appears while a word is merged, and "lowest rank first" means the
-    /// same as "one merge after the other".
+    /// Both halves of a merge must be single bytes or made by an earlier merge, and no two merges may make
+    /// the same token. Hence a pair with a lower rank never appears while a word is merged, and "lowest rank
+    /// first" means the same as "one merge after the other".
     pub(crate) fn new(merges: &[(Vec<u8>, Vec<u8>)]) -> Result<(Ranks, Vec<Vec<u8>>)> {
         const LIMIT: usize = (1 << SYMBOL_BITS) - 257;
         if merges.len() > LIMIT {
-            return Err(Error::Vocabulary(format!("there are {} merges; at most {LIMIT} are supported", merges.len())));
+            return Err(Error::Vocabulary(format!(
+                "there are {} merges; at most {LIMIT} are supported",
+                merges.len()
+            )));
         }
         let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
         let mut symbol_of: HashMap<Vec<u8>, Symbol> = tokens.iter().cloned().zip(0..).collect();
@@ -50,7 +54,10 @@ impl Ranks {
         for (rank, (left, right)) in merges.iter().enumerate() {
             let complain = |what: &str| Error::Vocabulary(format!("merge {rank} {what}"));
             let symbol = |half: &Vec<u8>| {
-                symbol_of.get(half).copied().ok_or_else(|| complain("uses a token that no earlier merge makes"))
+                symbol_of
+                    .get(half)
+                    .copied()
+                    .ok_or_else(|| complain("uses a token that no earlier merge makes"))
             };
             let (left_symbol, right_symbol) = (symbol(left)?, symbol(right)?);
             let token = [left.as_slice(), right].concat();
@@ -138,8 +145,8 @@ impl Ranks {
         out.extend_from_slice(&symbols[..len]);
     }
 
-    /// Every rank is taken up with all its positions from left to right, so no pair is looked at more often than it
-    /// is made. A token's symbol stands in the first and the last of the slots it spans.
+    /// Every rank is taken up with all its positions from left to right, so no pair is looked at more often
+    /// than it is made. A token's symbol stands in the first and the last of the slots it spans.
     fn merge_long(&self, word: &[u8], out: &mut Vec<Symbol>) {
         const INSIDE: Symbol = Symbol::MAX;
         let mut slots: Vec<Symbol> = word.iter().map(|&byte| Symbol::from(byte)).collect();

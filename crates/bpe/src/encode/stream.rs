@@ -10,8 +10,8 @@ const LONGEST_CHAR: usize = 4;
 
 /// The part of a text that has arrived but cannot be encoded yet.
 ///
-/// It is encoded up to the last safe cut, so what is kept is about a word. Text without any safe cut is kept whole:
-/// with a pattern of the user's, that is up to the next special token.
+/// It is encoded up to the last safe cut, so what is kept is about a word. Text without any safe cut is kept
+/// whole: with a pattern of the user's, that is up to the next special token.
 #[derive(Debug, Default)]
 pub struct Stream {
     kept: Vec<u8>,

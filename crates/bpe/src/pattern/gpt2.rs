@@ -2,8 +2,8 @@
 //!
 //! `'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 //!
-//! Every byte gets the class of its character (letter, number, white, other), as bits of one word per class. In
-//! these bits the pattern says: a pre-token begins
+//! Every byte gets the class of its character (letter, number, white, other), as bits of one word per class.
+//! In these bits the pattern says: a pre-token begins
 //!
 //! - where a run of one class begins, unless a U+0020 stands before it, which then begins the pre-token;
 //! - at the first character of a run of white space;
@@ -89,7 +89,8 @@ impl Task for ScanWindow<'_, '_> {
             let len = (window.len() - index * BLOCK).min(BLOCK);
             let valid = !0 >> (BLOCK - len);
             let other = !(mask.letter | mask.number | mask.white) & valid;
-            let white_next = if index + 1 < num_blocks { masks[index + 1].white & 1 } else { white_follows.into() };
+            let white_next =
+                if index + 1 < num_blocks { masks[index + 1].white & 1 } else { white_follows.into() };
             let before_white = mask.white >> 1 | white_next << (len - 1);
             let after_blank = mask.blank << 1 | before.blank;
 
@@ -160,7 +161,12 @@ fn end_of_window(text: &[u8], start: usize) -> usize {
 
 /// Set the bits of all non-ASCII characters, and in `wide_ends` those white ones that nothing white follows.
 #[inline]
-fn classify_wide(text: &[u8], window_start: usize, masks: &mut [Masks], wide_ends: &mut [u64; BLOCKS_PER_WINDOW]) {
+fn classify_wide(
+    text: &[u8],
+    window_start: usize,
+    masks: &mut [Masks],
+    wide_ends: &mut [u64; BLOCKS_PER_WINDOW],
+) {
     wide_ends.fill(0);
     let mut position = window_start;
     for index in 0..masks.len() {
@@ -212,7 +218,9 @@ fn contraction_at(text: &[u8], position: usize) -> Option<usize> {
 /// A letter or number is never followed inside its pre-token by another class, and neither is an other
 /// character, except that a contraction joins an apostrophe with letters.
 pub(crate) fn is_boundary(text: &[u8], position: usize) -> bool {
-    let (Some(before), Some(after)) = (unicode::char_before(text, position), unicode::char_at(text, position)) else {
+    let (Some(before), Some(after)) =
+        (unicode::char_before(text, position), unicode::char_at(text, position))
+    else {
         return false;
     };
     match before.class {

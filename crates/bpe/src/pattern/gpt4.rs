@@ -1,6 +1,7 @@
 //! The pattern of GPT-4 (cl100k), one character at a time.
 //!
-//! `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`
+//! `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}|
+//! ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`
 
 use crate::unicode::{self, Char, Class};
 
@@ -34,7 +35,9 @@ fn end_of_token(text: &[u8], start: usize, first: Char) -> usize {
                 Some(next) if next.class == Class::Other && is(first, b' ') => {
                     end_of_newlines(text, end_of_run(text, second, Class::Other))
                 }
-                _ if first.class == Class::Other => end_of_newlines(text, end_of_run(text, second, Class::Other)),
+                _ if first.class == Class::Other => {
+                    end_of_newlines(text, end_of_run(text, second, Class::Other))
+                }
                 _ => end_of_white(text, start),
             }
         }
@@ -90,7 +93,8 @@ fn end_of_white(text: &[u8], start: usize) -> usize {
     }
 }
 
-/// Where the contraction ends whose first letter stands at `position`. Without regard to case, `s` is also U+017F.
+/// Where the contraction ends whose first letter stands at `position`. Without regard to case, `s` is also
+/// U+017F.
 fn end_of_contraction(text: &[u8], position: usize) -> Option<usize> {
     let rest = text.get(position..)?;
     match rest {

@@ -27,8 +27,8 @@ impl Pattern {
         }
     }
 
-    /// Call `emit(base, ends)` for group after group of pre-tokens: they end at `base + end`, and each begins where
-    /// the one before it ends, so that together they are the whole text.
+    /// Call `emit(base, ends)` for group after group of pre-tokens: they end at `base + end`, and each begins
+    /// where the one before it ends, so that together they are the whole text.
     #[inline(always)]
     pub fn scan(&self, text: &[u8], emit: impl FnMut(usize, &[u32])) -> Result<()> {
         match self {
@@ -44,8 +44,8 @@ impl Pattern {
 
     /// Whether cutting the text at `position` and scanning both halves gives the pre-tokens of the whole.
     ///
-    /// It looks only at the two characters around `position`, and may say no where yes were true too. Of a user's
-    /// expression nothing is known, so there the answer is always no.
+    /// It looks only at the two characters around `position`, and may say no where yes were true too. Of a
+    /// user's expression nothing is known, so there the answer is always no.
     pub fn is_boundary(&self, text: &[u8], position: usize) -> bool {
         match self {
             Pattern::Gpt2 => gpt2::is_boundary(text, position),

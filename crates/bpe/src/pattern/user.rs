@@ -1,15 +1,16 @@
 //! Any regular expression of the user's own: the slow, general path.
 //!
-//! The engine reads `str`, so each byte of invalid UTF-8 is shown to it as a character that is none, and positions
-//! are translated back. What the expression leaves unmatched becomes a pre-token of its own, so that no byte is ever
-//! lost; empty matches are dropped.
+//! The engine reads `str`, so each byte of invalid UTF-8 is shown to it as a character that is none, and
+//! positions are translated back. What the expression leaves unmatched becomes a pre-token of its own, so
+//! that no byte is ever lost; empty matches are dropped.
 
 use fancy_regex::Regex;
 
 use crate::error::{Error, Result};
 
-/// What stands for a byte of invalid UTF-8: a code point of plane 13, where nothing is assigned. So no expression takes
-/// it for a letter, a number, a space or, as it would U+FFFD, for a symbol; nor, in `(.)\1`, for another such byte.
+/// What stands for a byte of invalid UTF-8: a code point of plane 13, where nothing is assigned. So no
+/// expression takes it for a letter, a number, a space or, as it would U+FFFD, for a symbol; nor, in `(.)\1`,
+/// for another such byte.
 fn stand_in(byte: u8) -> char {
     char::from_u32(0xd0000 + u32::from(byte)).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
