@@ -1,8 +1,8 @@
 """With the same vocabulary, ids are those of tiktoken and of HF tokenizers, wherever Unicode versions agree.
 
 Both peers bring Unicode tables of their own, older than those of the pinned `regex` package. So strings are
-made of code points that the peer puts into the same class as we do: tiktoken is asked, and for HF we take what
-Python's own older tables know already, whose classes every later version keeps.
+made of code points that the peer puts into the same class as we do: tiktoken is asked, and for HF we take
+what Python's own older tables know, whose classes every later version keeps.
 """
 
 from __future__ import annotations
