@@ -39,9 +39,11 @@ pub struct CountStats {
 
 impl CountStats {
     fn add(&mut self, other: CountStats) {
-        self.num_bytes += other.num_bytes; self.num_words = self.num_words.saturating_add(other.num_words); //
-        ready-made counts may be of any size self.scan_time += other.scan_time; self.count_time +=
-        other.count_time;
+        self.num_bytes += other.num_bytes;
+        // Ready-made counts may be of any size.
+        self.num_words = self.num_words.saturating_add(other.num_words);
+        self.scan_time += other.scan_time;
+        self.count_time += other.count_time;
     }
 }
 

@@ -1,17 +1,15 @@
 //! The only module with `unsafe`: five things that safe Rust cannot say, each behind a safe function.
 //!
-//!  - `map_file`: a read-only memory map. The mapping is private and never written. If another process
-//! shortens the file while it is mapped, the operating system kills us with SIGBUS: a documented limit, not
-//! corruption. - `prefetch`: a hint to the cache. It never reads or writes as far as the program can tell,
-//! and an address
-//!   outside the slice would be ignored by the processor; we still only form addresses of existing elements.
-//! outside the slice would be ignored by the processor; we still only form addresses of existing elements. -
-//! `filled`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not what
-//! it holds. - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one. -
-//! `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function
-//! has no preconditions but the instruction set, which is checked just before the call; its twin in plain
-//! Rust is
-//!   the definition, and a test compares the two on every byte in every lane.
+//! - `map_file`: a read-only memory map. The mapping is private and never written. If another process
+//!   shortens the file while it is mapped, the operating system kills us with SIGBUS: a documented limit, not
+//!   corruption.
+//! - `prefetch`: a hint to the cache, without effect as far as the program can tell.
+//! - `filled`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not what
+//!   it holds.
+//! - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one.
+//! - `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function
+//!   has no preconditions but the instruction set, which is checked just before the call; its twin in plain
+//!   Rust is the definition, and a test compares the two on every byte in every lane.
 #![allow(unsafe_code)]
 
 use std::fs::File;
