@@ -1,0 +1,138 @@
+"""Encoding a stream takes no memory and no thread, even where the system grants neither."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prose import END, write_documents
+
+from bytewright.tokenizer.memory import PeakMemory, memory_now
+from bytewright.tokenizer.tokenizer import Tokenizer
+
+linux_only = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="reads /proc and limits the address space, as only Linux does",
+)
+
+MEGABYTE = 1 << 20
+
+# Runs by itself, so that the limit holds for it alone: a tokenizer and torch are loaded, the address space is
+# limited to what it is plus 1 MB, and a file is encoded. Before and after, 2 MB are asked for, which must be
+# refused: that proves that the limit bites.
+UNDER_LIMIT = """
+import json, os, resource, sys, zlib
+import torch
+from bytewright.tokenizer import Tokenizer
+
+def status(key):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(key))
+
+def canary():
+    try:
+        bytearray(2 << 20)
+    except MemoryError:
+        return "refused"
+    return "granted"
+
+tokenizer = Tokenizer.load(sys.argv[1])
+unlimited = canary()
+threads = {len(os.listdir("/proc/self/task"))}
+_, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (status("VmSize:") * 1024 + (1 << 20), hard))
+before = canary()
+num_ids = checksum = 0
+with open(sys.argv[2], encoding="utf-8", newline="") as file:
+    for id in tokenizer.encode_iterable(file):
+        checksum = zlib.crc32(id.to_bytes(4, "little"), checksum)
+        num_ids += 1
+        if num_ids % 4096 == 0:
+            threads.add(len(os.listdir("/proc/self/task")))
+after = canary()
+resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+threads.add(len(os.listdir("/proc/self/task")))
+print(json.dumps({
+    "without limit": unlimited, "before": before, "after": after,
+    "numbers of threads seen": len(threads), "ids": num_ids, "checksum": checksum,
+}))
+"""
+
+
+def checksum_of(ids: list[int]) -> int:
+    checksum = 0
+    for id in ids:
+        checksum = zlib.crc32(id.to_bytes(4, "little"), checksum)
+    return checksum
+
+
+def write_text(path: Path) -> str:
+    """Write 5 MB: prose, then words that never come again, which fill every cache in vain."""
+    draw = random.Random(0)
+    lines = [document + END + "\n" for document in write_documents(1700, seed=11)]
+    lines += [
+        f"{draw.getrandbits(400):x} {draw.getrandbits(60):x} é{draw.getrandbits(30):x}\n"
+        for _ in range(5_000)
+    ]
+    text = "".join(lines)
+    path.write_text(text, encoding="utf-8", newline="")
+    assert path.stat().st_size > 5 * MEGABYTE
+    return text
+
+
+@linux_only
+def test_a_stream_of_5_mb_is_encoded_within_1_mb_and_without_a_thread(
+    prose_tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    text = write_text(tmp_path / "text.txt")
+    prose_tokenizer.save(tmp_path / "tokenizer")
+    finished = subprocess.run(
+        [sys.executable, "-c", UNDER_LIMIT, str(tmp_path / "tokenizer"), str(tmp_path / "text.txt")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    ids = prose_tokenizer.encode(text)
+    assert json.loads(finished.stdout) == {
+        "without limit": "granted",
+        "before": "refused",
+        "after": "refused",
+        "numbers of threads seen": 1,
+        "ids": len(ids),
+        "checksum": checksum_of(ids),
+    }
+
+
+@linux_only
+def test_memory_of_our_own_is_what_counts(tmp_path: Path) -> None:
+    peak = PeakMemory()
+    before = memory_now()
+    ours = bytearray(os.urandom(16 * MEGABYTE))
+    assert memory_now() - before > 12 * MEGABYTE
+    peak.look()
+    del ours
+    assert peak.peak() - before > 12 * MEGABYTE, "what was given back is remembered"
+
+
+@linux_only
+def test_a_mapped_file_is_not_our_memory(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(os.urandom(16 * MEGABYTE))
+    before = memory_now()
+    mapped = np.memmap(tmp_path / "large", dtype=np.uint8, mode="r")
+    assert int(mapped.max()) == 255  # every page has been read
+    assert memory_now() - before < 8 * MEGABYTE
+
+
+def test_elsewhere_the_largest_resident_size_stands_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("bytewright.tokenizer.memory._STATUS", tmp_path / "missing")
+    assert memory_now() > MEGABYTE
