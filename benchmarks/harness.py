@@ -295,7 +295,14 @@ def three_digits(value: float) -> str:
 def print_summary(console: Console, columns: Iterable[Column], ours: str) -> None:
     """Print one line per column: ours beside the fastest and the leanest peer."""
     table = Table(title="Ours beside the fastest peer", title_justify="left")
-    for heading in ("column", "ours", "fastest peer", "times faster", "RssAnon ÷ leanest peer"):
+    for heading in (
+        "column",
+        "ours",
+        "fastest peer",
+        "times faster",
+        "times less CPU",
+        "RssAnon ÷ leanest peer",
+    ):
         table.add_column(heading, justify="left" if heading in ("column", "fastest peer") else "right")
     for column in columns:
         mine = next((r for r in column.results if r.contestant == ours and r.seconds), None)
@@ -309,6 +316,9 @@ def print_summary(console: Console, columns: Iterable[Column], ours: str) -> Non
             f"{three_digits(mine.seconds.median * scale)} {unit}",
             f"{fastest.contestant} {three_digits(fastest.seconds.median * scale)} {unit}",
             f"{fastest.seconds.median / mine.seconds.median:.2f}",
+            f"{fastest.cpu_seconds.median / mine.cpu_seconds.median:.2f}"
+            if fastest.cpu_seconds and mine.cpu_seconds
+            else "",
             f"{mine.peak_anon_mb.median / min(anon):.2f}" if mine.peak_anon_mb and anon else "",
         )
     if table.row_count:
