@@ -42,6 +42,8 @@ SENTENCES = {
     errno.ENAMETOOLONG: "the name is too long",
 }
 
+LONGEST_NAME_SHOWN = 500
+
 
 def _nothing(operation: str, *paths: Path) -> None:
     """Stand in the seam outside tests."""
@@ -66,7 +68,10 @@ def explain(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
         raise
     except OSError as error:
         reason = SENTENCES.get(error.errno or 0) or error.strerror or str(error)
-        explained = StorageError(f"cannot {verb} {os.fspath(path)}: {reason}")
+        name = os.fspath(path)
+        if len(name) > LONGEST_NAME_SHOWN:  # no path, but a text given for one
+            name = name[:LONGEST_NAME_SHOWN] + "…"
+        explained = StorageError(f"cannot {verb} {name}: {reason}")
         explained.errno = error.errno
         raise explained from error
 

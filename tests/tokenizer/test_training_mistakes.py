@@ -23,7 +23,7 @@ MISTAKES: dict[str, tuple[type[BytewrightError], str, Callable[[Path], object]]]
     ),
     "a text in place of a path": (
         StorageError,
-        "File name too long",
+        "the name is too long",
         lambda folder: train_bpe("Once upon a time " * 1000, 300, []),
     ),
     "an empty file": (
