@@ -5,7 +5,8 @@
 One letter, spaces, `^`, random letters and random bytes, of 1, 2, 10 and 20 MB each, are trained on and
 encoded with both named patterns. Such text is one enormous pre-token, or nothing but tiny ones; it is what
 makes a tokenizer that is quadratic in the length of a word hang. Each time is the best of several, since
-noise only ever adds. Leaves with exit code 1 when a ratio is over the limit or a call raises.
+noise only ever adds; the ratio of processor times beside it tells a slow algorithm from a busy machine.
+Leaves with exit code 1 when a ratio is over the limit or a call raises.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Scaling:
     megabytes: int
     seconds: float = 0.0
     seconds_for_twice: float = 0.0
+    cpu_ratio: float = 0.0
     error: str | None = None
 
     @property
@@ -92,13 +94,22 @@ def measure(job: str, pattern: str, kind: str, megabytes: int, repeats: int) -> 
     with tempfile.TemporaryDirectory() as folder:
         try:
             rounds = [
-                [timed(JOBS[job](pattern, text, Path(folder)))[0].seconds for text in texts]
-                for _ in range(repeats)
+                [timed(JOBS[job](pattern, text, Path(folder)))[0] for text in texts] for _ in range(repeats)
             ]
-            scaling.seconds, scaling.seconds_for_twice = map(min, zip(*rounds, strict=True))
+            scaling.seconds, scaling.seconds_for_twice = (min(r[i].seconds for r in rounds) for i in (0, 1))
+            once, twice = (min(r[i].cpu_seconds for r in rounds) for i in (0, 1))
+            scaling.cpu_ratio = twice / once
         except Exception as error:
             scaling.error = f"{type(error).__name__}: {error}"
     return scaling
+
+
+def _cells(scaling: Scaling) -> list[str]:
+    place = [scaling.job, scaling.pattern, scaling.text, str(scaling.megabytes)]
+    if scaling.error:
+        return [*place, "", "", scaling.error, ""]
+    times = [three_digits(scaling.seconds), three_digits(scaling.seconds_for_twice)]
+    return [*place, *times, f"{scaling.ratio:.2f}", f"{scaling.cpu_ratio:.2f}"]
 
 
 def main(
@@ -123,7 +134,7 @@ def main(
     about = {"machine": machine(), "commit": commit(), "limit": LIMIT, "repeats": repeats}
     console.print(about)
     table = Table(title=f"time(2n) / time(n), at most {LIMIT}", title_justify="left")
-    for heading in ("job", "pattern", "text", "n MB", "time(n) s", "time(2n) s", "ratio"):
+    for heading in ("job", "pattern", "text", "n MB", "time(n) s", "time(2n) s", "ratio", "CPU ratio"):
         table.add_column(heading, justify="left" if heading in ("job", "pattern", "text") else "right")
     measured: list[Scaling] = []
     for job in jobs:
@@ -132,17 +143,7 @@ def main(
                 for size in megabytes:
                     scaling = measure(job, pattern, kind, size, repeats)
                     measured.append(scaling)
-                    times = [three_digits(scaling.seconds), three_digits(scaling.seconds_for_twice)]
-                    outcome = scaling.error or f"{scaling.ratio:.2f}"
-                    table.add_row(
-                        job,
-                        pattern,
-                        kind,
-                        str(size),
-                        *times,
-                        outcome,
-                        style=None if scaling.holds else "bold red",
-                    )
+                    table.add_row(*_cells(scaling), style=None if scaling.holds else "bold red")
     console.print(table)
     if json_path:
         rows = [{**asdict(scaling), "ratio": scaling.ratio, "holds": scaling.holds} for scaling in measured]
