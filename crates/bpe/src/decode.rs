@@ -12,7 +12,7 @@ pub struct TokenBytes {
 
 /// Where in `bytes` the token of an id begins and ends.
 enum Index {
-    /// For ids without large gaps; an empty range stands for no token.
+    /// For ids without large gaps; those between have an empty range.
     Dense(Vec<(usize, usize)>),
     /// For ids strewn over a wide range, so that memory follows the number of tokens and not the largest id.
     Sparse(HashMap<u32, (usize, usize)>),
@@ -41,13 +41,14 @@ impl TokenBytes {
         TokenBytes { bytes, index }
     }
 
-    /// The bytes of a token.
+    /// The bytes of a token. An empty token is as good as none.
     #[inline]
     pub fn get(&self, id: u32) -> Option<&[u8]> {
-        let &(start, end) = match &self.index {
-            Index::Dense(ranges) => ranges.get(id as usize).filter(|range| range.0 < range.1)?,
-            Index::Sparse(ranges) => ranges.get(&id)?,
+        let range = match &self.index {
+            Index::Dense(ranges) => ranges.get(id as usize),
+            Index::Sparse(ranges) => ranges.get(&id),
         };
+        let &(start, end) = range.filter(|(start, end)| start < end)?;
         Some(&self.bytes[start..end])
     }
 
