@@ -138,7 +138,7 @@ impl Side {
 struct Learner {
     slots: Vec<Symbol>,
     group_counts: Vec<u64>,
-    /// The bytes of every token, and their number.
+    /// The bytes of every token, and their number; none for an initial merge that does not occur.
     tokens: Vec<Box<[u8]>>,
     lens: Vec<u32>,
 
@@ -198,7 +198,10 @@ impl Learner {
                     self.join(pair);
                 }
                 None => {
-                    self.add_token(left, right);
+                    // It does not occur, nor will any token made of it: nobody will ask for its bytes. To
+                    // spell them out would let a few merges, each doubling the last, fill all memory.
+                    self.lens.push(0);
+                    self.tokens.push([].into());
                 }
             }
         }
