@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::errors::{IntoPython, to_python};
+use crate::items::Items;
 use crate::text::bytes_of;
 
 /// Counts the words (pre-tokens) of texts and files; the fast twin of `reference.count_words`.
@@ -31,9 +32,9 @@ impl WordCounter {
 #[pymethods]
 impl WordCounter {
     #[new]
-    fn new(pattern: &str, special_tokens: Vec<String>) -> PyResult<WordCounter> {
+    fn new(pattern: &str, special_tokens: Items<String>) -> PyResult<WordCounter> {
         let pattern = Pattern::parse(pattern).into_python()?;
-        let specials = Specials::new(special_tokens).into_python()?;
+        let specials = Specials::new(special_tokens.0).into_python()?;
         Ok(WordCounter { counter: Some(Counter::new(pattern, specials)) })
     }
 
@@ -41,12 +42,12 @@ impl WordCounter {
     fn add_files(
         &mut self,
         py: Python<'_>,
-        paths: Vec<PathBuf>,
+        paths: Items<PathBuf>,
         num_threads: usize,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let counter = self.counter()?;
-        watched(py, on_progress, |report| counter.add_files(&paths, num_threads, report))
+        watched(py, on_progress, |report| counter.add_files(&paths.0, num_threads, report))
     }
 
     /// Count one text.
@@ -98,12 +99,12 @@ pub(crate) fn learn_merges(
     words: &mut WordCounter,
     num_merges: usize,
     min_count: u64,
-    initial: Vec<(u32, u32)>,
+    initial: Items<(u32, u32)>,
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<Vec<(u32, u32, u64)>> {
     words.counter()?;
     let Some(counter) = words.counter.take() else { return Ok(Vec::new()) };
-    let options = MergeOptions { num_merges, min_count, initial };
+    let options = MergeOptions { num_merges, min_count, initial: initial.0 };
     let merges = watched(py, on_progress, |report| {
         merge::learn_merges(counter.into_counts(), &options, &mut |done| report(done as u64))
     })?;

@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::errors::{IntoPython, TokenizerError};
-use crate::text::bytes_of;
+use crate::items::{Bytes, Items};
+use crate::text::{Text, bytes_of};
 
 /// Texts shorter than this are encoded without giving up the GIL, which would take longer than the work.
 const SMALL_TEXT: usize = 4096;
@@ -29,15 +30,17 @@ impl Encoder {
     #[new]
     fn new(
         py: Python<'_>,
-        tokens: Vec<(u32, Vec<u8>)>,
-        merges: Vec<(Vec<u8>, Vec<u8>)>,
-        special_tokens: Vec<(String, u32)>,
+        tokens: Items<(u32, Bytes)>,
+        merges: Items<(Bytes, Bytes)>,
+        special_tokens: Items<(String, u32)>,
         pattern: &str,
     ) -> PyResult<Encoder> {
+        let tokens: Vec<_> = tokens.0.into_iter().map(|(id, token)| (id, token.0)).collect();
+        let merges: Vec<_> = merges.0.into_iter().map(|(left, right)| (left.0, right.0)).collect();
         let narrow = tokens.iter().all(|&(id, _)| id <= u32::from(u16::MAX));
         let pattern = Pattern::parse(pattern).into_python()?;
         let encoder =
-            py.detach(|| encode::Encoder::new(&tokens, &merges, special_tokens, pattern)).into_python()?;
+            py.detach(|| encode::Encoder::new(&tokens, &merges, special_tokens.0, pattern)).into_python()?;
         Ok(Encoder { encoder, narrow })
     }
 
@@ -58,12 +61,13 @@ impl Encoder {
         &self,
         py: Python<'py>,
         text: &Bound<'py, PyAny>,
-        allowed: Vec<String>,
-        disallowed: Vec<String>,
+        allowed: Items<String>,
+        disallowed: Items<String>,
     ) -> PyResult<Bound<'py, PyList>> {
         let bytes = bytes_of(text)?;
         let mut ids: Vec<u32> = Vec::new();
-        py.detach(|| self.encoder.encode_selected(bytes, &allowed, &disallowed, &mut ids)).into_python()?;
+        py.detach(|| self.encoder.encode_selected(bytes, &allowed.0, &disallowed.0, &mut ids))
+            .into_python()?;
         PyList::new(py, ids)
     }
 
@@ -81,10 +85,10 @@ impl Encoder {
     fn encode_batch<'py>(
         &self,
         py: Python<'py>,
-        texts: Vec<Bound<'py, PyAny>>,
+        texts: Items<Text<'py>>,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
-        let texts = texts.iter().map(bytes_of).collect::<PyResult<Vec<_>>>()?;
+        let texts = texts.0.iter().map(|text| bytes_of(&text.0)).collect::<PyResult<Vec<_>>>()?;
         if self.narrow {
             self.to_arrays::<u16>(py, &texts, num_threads)
         } else {

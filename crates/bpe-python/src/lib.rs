@@ -6,6 +6,7 @@
 mod counting;
 mod encoding;
 mod errors;
+mod items;
 mod text;
 
 use pyo3::prelude::*;

@@ -18,6 +18,18 @@ pub(crate) fn bytes_of<'a>(text: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     Err(PyTypeError::new_err(format!("expected text as str or bytes, found {found}")))
 }
 
+/// A text as one of several.
+pub(crate) struct Text<'py>(pub(crate) Bound<'py, PyAny>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Text<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Text<'py>> {
+        bytes_of(&object)?;
+        Ok(Text(object.to_owned()))
+    }
+}
+
 #[cold]
 fn lone_surrogate(text: &Bound<'_, PyString>, error: PyErr) -> PyErr {
     let start = error.value(text.py()).getattr("start").and_then(|start| start.extract::<usize>());
