@@ -1,8 +1,11 @@
 //! Special tokens: cut out of the text first, the leftmost first and of those the longest.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 use crate::error::{Error, Result};
+
+/// How many bytes special tokens may have together to count as ordinary ones.
+const LONG: usize = 1 << 10;
 
 /// A set of special tokens that a text is searched for.
 #[derive(Clone, Debug)]
@@ -37,7 +40,12 @@ impl Specials {
         let finder = if tokens.is_empty() {
             None
         } else {
-            let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&tokens);
+            // The automaton that is fastest to search with may take the square of their length to build.
+            let is_long = tokens.iter().map(String::len).sum::<usize>() > LONG;
+            let built = AhoCorasick::builder()
+                .match_kind(MatchKind::LeftmostLongest)
+                .kind(is_long.then_some(AhoCorasickKind::ContiguousNFA))
+                .build(&tokens);
             Some(built.map_err(|error| {
                 Error::Vocabulary(format!("the special tokens cannot be searched for: {error}"))
             })?)
