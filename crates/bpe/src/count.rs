@@ -123,7 +123,9 @@ impl Counter {
             }
             Ok(vec![worker])
         })?;
-        heartbeat();
+        if !heartbeat() {
+            return Err(Error::Interrupted);
+        }
         let started = Instant::now();
         for worker in workers {
             self.stats.add(worker.stats);
