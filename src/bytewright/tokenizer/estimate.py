@@ -17,7 +17,7 @@ from time import perf_counter
 from bytewright._native import WordCounter, learn_merges
 from bytewright.durable import explain
 from bytewright.tokenizer.memory import memory_now
-from bytewright.tokenizer.tokenizer import default_num_threads
+from bytewright.tokenizer.tokenizer import check_num_threads
 from bytewright.tokenizer.train import NUM_BYTES, StrPath, check_special_tokens, check_vocab_size, files_of
 from bytewright.tokenizer.vocabulary import name_of_pattern
 
@@ -53,7 +53,7 @@ def estimate_training(
     """Count and merge a sample of the corpus, and conclude from it to the whole."""
     specials = check_special_tokens(special_tokens)
     check_vocab_size(vocab_size, specials)
-    num_threads = num_threads or default_num_threads()
+    num_threads = check_num_threads(num_threads)
     slices, corpus_bytes = _sample(files_of(source))
     sample_bytes = sum(map(len, slices))
 

@@ -8,6 +8,7 @@ several threads at a time. It knows nothing of training, and of files only whom 
 from __future__ import annotations
 
 import codecs
+import operator
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from bytewright import _native
 from bytewright.checked import shorten
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter
-from bytewright.errors import TokenizerError
+from bytewright.errors import TokenizerError, UsageError
 from bytewright.tokenizer.files import read_folder, read_gpt2, write_folder
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
 
@@ -33,6 +34,15 @@ FILE_STEP = 16 << 20
 def default_num_threads() -> int:
     """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_num_threads(num_threads: int | None) -> int:
+    """Return the number of threads to use: the one asked for or, if that is None or 0, all cores."""
+    if not num_threads:
+        return default_num_threads()
+    if operator.index(num_threads) < 0:
+        raise UsageError(f"num_threads is {shorten(num_threads)}; expected 1 or more")
+    return operator.index(num_threads)
 
 
 class Tokenizer:
@@ -143,16 +153,16 @@ class Tokenizer:
         everything = list(self.special_tokens)
         allowed = everything if allowed_special == "all" else list(allowed_special)
         if disallowed_special == "all":
-            disallowed_special = [special for special in everything if special not in allowed]
+            disallowed_special = self.special_tokens.keys() - set(allowed)
         return self._native.encode_selected(text, allowed, list(disallowed_special))
 
     def encode_array(self, text: str | bytes, *, num_threads: int | None = None) -> Ids:
         """Encode a text to an array of the smallest type that fits, on several threads if it is long."""
-        return self._native.encode_array(text, num_threads or default_num_threads())
+        return self._native.encode_array(text, check_num_threads(num_threads))
 
     def encode_batch(self, texts: Sequence[str | bytes], *, num_threads: int | None = None) -> list[Ids]:
         """Encode many texts, on several threads."""
-        return self._native.encode_batch(texts, num_threads or default_num_threads())
+        return self._native.encode_batch(texts, check_num_threads(num_threads))
 
     def encode_iterable(self, strings: Iterable[str | bytes]) -> Iterator[int]:
         """Encode a text that comes in pieces, such as the lines of a file, as lazily as it comes.
@@ -178,7 +188,7 @@ class Tokenizer:
         Documents are what `<|endoftext|>` ends; without that special token, the file is one document.
         """
         end_of_text = self.special_tokens.get(END_OF_TEXT)
-        file = _native.FileEncoder(self._native, os.fspath(source), num_threads or default_num_threads())
+        file = _native.FileEncoder(self._native, os.fspath(source), check_num_threads(num_threads))
         last = end_of_text
         with TokenFileWriter(
             target, tokenizer_fingerprint=self.fingerprint, vocabulary_size=self.vocab_size

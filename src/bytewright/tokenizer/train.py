@@ -20,7 +20,7 @@ from bytewright.durable import explain
 from bytewright.errors import UsageError
 from bytewright.tokenizer.memory import PeakMemory
 from bytewright.tokenizer.ranks import check_reachable
-from bytewright.tokenizer.tokenizer import Tokenizer, default_num_threads
+from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads
 from bytewright.tokenizer.vocabulary import Merge, Vocabulary, first_duplicate, name_of_pattern
 
 StrPath = str | os.PathLike[str]
@@ -212,6 +212,8 @@ def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
     paths = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if not paths:
         raise UsageError("there is nothing to train on: no file was given")
+    if "" in paths:  # to Path, that would be the folder we are in
+        raise UsageError("a path is empty; expected the name of a file or folder")
     files: list[Path] = []
     for path in map(Path, paths):
         with explain("read", path):
@@ -255,7 +257,7 @@ class _Learner:
             self._counter = source.copy()
         else:
             self._counter = WordCounter(name_of_pattern(start.pattern), special_tokens)
-            self._count(files_of(source), num_threads or default_num_threads())
+            self._count(files_of(source), check_num_threads(num_threads))
         wall = perf_counter() - started
         self._corpus_bytes, self._num_words, self._num_distinct, scan, count = self._counter.stats()
         share = scan / (scan + count) if scan + count else 0.5
