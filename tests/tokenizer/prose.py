@@ -10,6 +10,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from functools import cache
+
+from bytewright.tokenizer.tokenizer import Tokenizer
+from bytewright.tokenizer.train import count_texts, train_tokenizer
 
 END = "<|endoftext|>"
 
@@ -93,3 +97,16 @@ def write_documents(num_documents: int, seed: int = 0, num_words: int = 6000) ->
 def write_corpus(num_documents: int, seed: int = 0) -> bytes:
     """Write documents, each followed by the special token."""
     return "".join(document + END for document in write_documents(num_documents, seed)).encode()
+
+
+@cache
+def the_prose() -> bytes:
+    """Return 1.5 MB of documents: enough for several threads to get a share of it."""
+    return write_corpus(500, seed=5)
+
+
+@cache
+def the_tokenizer() -> Tokenizer:
+    """Return a tokenizer that has learnt from the prose."""
+    counter = count_texts([the_prose()], [END])
+    return Tokenizer.from_vocabulary(train_tokenizer(counter, 2000, [END]).vocabulary)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from prose import END
+from prose import END, the_prose, the_tokenizer
 
 from bytewright.data import TokenFile
 from bytewright.errors import FormatError, StorageError
@@ -14,6 +14,21 @@ from bytewright.tokenizer.tokenizer import Tokenizer
 
 BYTES = {byte: bytes([byte]) for byte in range(256)}
 THREADS = [1, 2, 3, 8]
+
+
+@pytest.fixture(scope="module")
+def prose() -> bytes:
+    return the_prose()
+
+
+@pytest.fixture(scope="module")
+def prose_tokenizer() -> Tokenizer:
+    return the_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def prose_ids() -> list[int]:
+    return the_tokenizer().encode(the_prose())
 
 
 @pytest.mark.parametrize("num_threads", THREADS)

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from prose import END, write_documents
+from prose import END, the_tokenizer, write_documents
 
 from bytewright.tokenizer.memory import PeakMemory, memory_now
-from bytewright.tokenizer.tokenizer import Tokenizer
 
 linux_only = pytest.mark.skipif(
     not Path("/proc/self/status").exists(),
@@ -89,11 +88,9 @@ def write_text(path: Path) -> str:
 
 
 @linux_only
-def test_a_stream_of_5_mb_is_encoded_within_1_mb_and_without_a_thread(
-    prose_tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_a_stream_of_5_mb_is_encoded_within_1_mb_and_without_a_thread(tmp_path: Path) -> None:
     text = write_text(tmp_path / "text.txt")
-    prose_tokenizer.save(tmp_path / "tokenizer")
+    the_tokenizer().save(tmp_path / "tokenizer")
     finished = subprocess.run(
         [sys.executable, "-c", UNDER_LIMIT, str(tmp_path / "tokenizer"), str(tmp_path / "text.txt")],
         capture_output=True,
@@ -101,7 +98,7 @@ def test_a_stream_of_5_mb_is_encoded_within_1_mb_and_without_a_thread(
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    ids = prose_tokenizer.encode(text)
+    ids = the_tokenizer().encode(text)
     assert json.loads(finished.stdout) == {
         "without limit": "granted",
         "before": "refused",

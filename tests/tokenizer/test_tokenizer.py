@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import numpy as np
 import pytest
-from prose import END, write_documents
+from prose import END, the_prose, the_tokenizer, write_documents
 
 from bytewright.errors import TokenizerError
 from bytewright.tokenizer.reference import encode_reference
@@ -19,6 +19,21 @@ from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
 BYTES = {byte: bytes([byte]) for byte in range(256)}
 THREADS = [1, 2, 3, 8]
 LETTERS = train_tokenizer(count_words({b"low": 5, b"lower": 2, b"newest": 6, b" low": 1}), 266).vocabulary
+
+
+@pytest.fixture(scope="module")
+def prose() -> bytes:
+    return the_prose()
+
+
+@pytest.fixture(scope="module")
+def prose_tokenizer() -> Tokenizer:
+    return the_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def prose_ids() -> list[int]:
+    return the_tokenizer().encode(the_prose())
 
 
 # Construction

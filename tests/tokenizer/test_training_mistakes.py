@@ -26,6 +26,16 @@ MISTAKES: dict[str, tuple[type[BytewrightError], str, Callable[[Path], object]]]
         "the name is too long",
         lambda folder: train_bpe("Once upon a time " * 1000, 300, []),
     ),
+    "an empty path": (
+        UsageError,
+        "a path is empty; expected the name of a file or folder",
+        lambda folder: train_bpe("", 300, []),
+    ),
+    "a negative number of threads": (
+        UsageError,
+        "num_threads is -1; expected 1 or more",
+        lambda folder: train_bpe(folder / "text.txt", 300, [], num_threads=-1),
+    ),
     "an empty file": (
         UsageError,
         "empty.txt: the file is empty",
