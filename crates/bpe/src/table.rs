@@ -1,9 +1,9 @@
 //! A hash table for words of at most 15 bytes, laid out for the memory it lives in.
 //!
 //! A word and its length fit into 16 bytes, which are compared and hashed as two integers without following a
-//! pointer. Two entries share a cache line and are compared together: a branch that depends on which of them
-//! it is would be guessed wrong too often, and that, with waiting for memory, is all that a look-up costs. So
-//! look-ups come in groups: first `approach` for every key, which asks for its cache line, then `find`.
+//! pointer; an entry is one place in one flat table. Look-ups come in groups: first `approach` for every key,
+//! which asks for its cache line, then `find`. A branch that is guessed wrong costs as much as all the rest of
+//! a look-up, so there is none that depends on how long a word is.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -64,16 +64,10 @@ static MASKS: [u128; 16] = {
     masks
 };
 
-/// Two entries in one cache line; the second is empty if the first is.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(align(64))]
-struct Line<V>([(Key, V); 2]);
-
-/// Open addressing, line by line; the number of lines is a power of two, and at most half the entries are in
-/// use.
+/// Open addressing with linear probing; the number of places is a power of two, and at most half are in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Table<V> {
-    lines: Vec<Line<V>>,
+    places: Vec<(Key, V)>,
     num_entries: usize,
     /// Differs from process to process, so that nobody can craft a text whose words all collide.
     seed: (u64, u64),
@@ -88,8 +82,8 @@ impl<V: Copy + Default> Table<V> {
             hasher.write_u64(salt);
             hasher.finish()
         };
-        let num_lines = num_entries.next_power_of_two().max(256);
-        Table { lines: filled(Line::default(), num_lines), num_entries: 0, seed: (draw(1), draw(2)) }
+        let num_places = (2 * num_entries).next_power_of_two().max(512);
+        Table { places: filled(Default::default(), num_places), num_entries: 0, seed: (draw(1), draw(2)) }
     }
 
     /// How many entries there are.
@@ -99,112 +93,101 @@ impl<V: Copy + Default> Table<V> {
 
     /// How many entries there is room for.
     pub(crate) fn room(&self) -> usize {
-        self.lines.len()
+        self.places.len() / 2
     }
 
     /// What look-ups need, by value, so that it stays in registers over many of them.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_, V> {
-        View { lines: &self.lines, shift: 64 - self.lines.len().trailing_zeros(), seed: self.seed }
+        View { places: &self.places, shift: 64 - self.places.len().trailing_zeros(), seed: self.seed }
     }
 
-    /// The line where the search for `key` begins, which the processor is asked to fetch.
+    /// The value of `key`; a default one if it is new. `place` is where a view of the table as it is now says that
+    /// the search begins. The table grows when it is full.
     #[inline(always)]
-    pub(crate) fn approach(&self, key: Key) -> usize {
-        self.view().approach(key)
-    }
-
-    /// The value of `key`, searched from `line` on; a default one if it is new. The table grows when it is
-    /// full, which makes every line that was approached before worthless.
-    #[inline(always)]
-    pub(crate) fn find_or_insert(&mut self, key: Key, line: usize) -> &mut V {
-        let mask = self.lines.len() - 1;
-        let mut line = line & mask;
+    pub(crate) fn find_or_insert(&mut self, key: Key, mut place: usize) -> &mut V {
+        let mask = self.places.len() - 1;
         loop {
-            let Line(entries) = &self.lines[line];
-            let index = usize::from(entries[1].0 == key);
-            if entries[index].0 == key {
-                return &mut self.lines[line].0[index].1;
+            place &= mask;
+            let found = self.places[place].0;
+            if found == key {
+                return &mut self.places[place].1;
             }
-            if entries[1].0.is_empty() {
-                return self.insert(key);
+            if found.is_empty() {
+                return self.insert(key, place);
             }
-            line = (line + 1) & mask;
+            place += 1;
         }
     }
 
     /// Forget everything, and keep the room.
     pub(crate) fn clear(&mut self) {
-        self.lines.fill(Line::default());
+        self.places.fill(Default::default());
         self.num_entries = 0;
     }
 
     /// All entries, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, V)> {
-        self.lines.iter().flat_map(|line| line.0).filter(|(key, _)| !key.is_empty())
+        self.places.iter().copied().filter(|(key, _)| !key.is_empty())
     }
 
     #[cold]
     #[inline(never)]
-    fn insert(&mut self, key: Key) -> &mut V {
+    fn insert(&mut self, key: Key, mut place: usize) -> &mut V {
         if self.num_entries >= self.room() {
-            let doubled = filled(Line::default(), 2 * self.lines.len());
-            let old = std::mem::replace(&mut self.lines, doubled);
-            for (key, value) in old.into_iter().flat_map(|line| line.0).filter(|(key, _)| !key.is_empty()) {
-                *self.place(key) = value;
+            let doubled = filled(Default::default(), 2 * self.places.len());
+            let old = std::mem::replace(&mut self.places, doubled);
+            for (key, value) in old.into_iter().filter(|(key, _)| !key.is_empty()) {
+                let vacancy = self.vacancy(key);
+                self.places[vacancy] = (key, value);
             }
+            place = self.vacancy(key);
         }
         self.num_entries += 1;
-        self.place(key)
+        self.places[place].0 = key;
+        &mut self.places[place].1
     }
 
-    /// Write a key that is not there yet into the first vacancy.
-    fn place(&mut self, key: Key) -> &mut V {
-        let mask = self.lines.len() - 1;
-        let mut line = self.approach(key) & mask;
-        while !self.lines[line].0[1].0.is_empty() {
-            line = (line + 1) & mask;
+    /// The place for a key that is not there yet.
+    fn vacancy(&self, key: Key) -> usize {
+        let mask = self.places.len() - 1;
+        let mut place = self.view().approach(key);
+        while !self.places[place].0.is_empty() {
+            place = (place + 1) & mask;
         }
-        let entries = &mut self.lines[line].0;
-        let vacancy = &mut entries[usize::from(!entries[0].0.is_empty())];
-        vacancy.0 = key;
-        &mut vacancy.1
+        place
     }
 }
 
 /// A table at rest.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'t, V> {
-    lines: &'t [Line<V>],
+    places: &'t [(Key, V)],
     shift: u32,
     seed: (u64, u64),
 }
 
-impl<'t, V> View<'t, V> {
-    /// The line where the search for `key` begins, which the processor is asked to fetch.
+impl<V: Copy> View<'_, V> {
+    /// Where the search for `key` begins, which the processor is asked to fetch.
     #[inline(always)]
     pub(crate) fn approach(self, key: Key) -> usize {
         let product = u128::from(key.low ^ self.seed.0) * u128::from(key.high ^ self.seed.1);
         let hash = product as u64 ^ (product >> 64) as u64;
-        let line = (hash >> self.shift) as usize;
-        prefetch(self.lines, line);
-        line
+        let place = (hash >> self.shift) as usize;
+        prefetch(self.places, place);
+        place
     }
 
-    /// The value of `key`, searched from `line` on.
+    /// The value of `key`, searched from `place` on; the default if there is none.
     #[inline(always)]
-    pub(crate) fn find(self, key: Key, mut line: usize) -> Option<&'t V> {
-        let mask = self.lines.len() - 1;
+    pub(crate) fn find(self, key: Key, mut place: usize) -> V {
+        let mask = self.places.len() - 1;
         loop {
-            let Line(entries) = &self.lines[line & mask];
-            let (found, value) = &entries[usize::from(entries[1].0 == key)];
-            if *found == key {
-                return Some(value);
+            let (found, value) = self.places[place & mask];
+            if found == key || found.is_empty() {
+                return value;
             }
-            if entries[1].0.is_empty() {
-                return None;
-            }
-            line += 1;
+            place += 1;
         }
     }
 }

@@ -42,14 +42,14 @@ impl WordCounts {
                 start = end;
             }
             let room = self.short.room();
-            for &(key, mut line) in &lookups[..group.len()] {
+            for &(key, mut place) in &lookups[..group.len()] {
                 if key.is_empty() {
                     continue;
                 }
                 if self.short.room() != room {
-                    line = self.short.approach(key); // the table has grown meanwhile
+                    place = self.short.view().approach(key); // the table has grown meanwhile
                 }
-                let count = self.short.find_or_insert(key, line);
+                let count = self.short.find_or_insert(key, place);
                 *count = count.saturating_add(1); // a ready-made count may be the highest already
             }
         }
@@ -76,7 +76,7 @@ impl WordCounts {
             let mut group = [(Key::default(), 0); GROUP];
             let mut num_entries = 0;
             for (place, entry) in group.iter_mut().zip(&mut entries) {
-                self.short.approach(entry.0);
+                self.short.view().approach(entry.0);
                 *place = entry;
                 num_entries += 1;
             }
@@ -110,8 +110,8 @@ impl WordCounts {
     }
 
     fn add_short(&mut self, key: Key, count: u64) {
-        let line = self.short.approach(key);
-        let total = self.short.find_or_insert(key, line);
+        let place = self.short.view().approach(key);
+        let total = self.short.find_or_insert(key, place);
         *total = total.saturating_add(count);
     }
 }

@@ -15,7 +15,8 @@ const MAX_WORDS: usize = 1 << 19;
 /// How many ids may be spilled.
 const MAX_SPILLED: usize = 1 << 20;
 
-/// The ids of a word: `len` of them, or, where that is more than three, their place among the spilled ids.
+/// The ids of a word: `len` of them, or, where that is more than three, their place among the spilled ids. No
+/// word has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ids {
     pub(crate) ids: [u32; Ids::INLINE],
@@ -25,6 +26,7 @@ pub(crate) struct Ids {
 impl Ids {
     /// How many ids fit.
     pub(crate) const INLINE: usize = 3;
+    pub(crate) const INLINE_LEN: u32 = Ids::INLINE as u32;
 }
 
 /// A cache of encoded words; each thread has its own.
@@ -63,14 +65,12 @@ impl WordCache {
         let (start, len) = if word.len() <= Key::LONGEST {
             let key = Key::pack(word, 0, word.len());
             let table = self.short.view();
-            match table.find(key, table.approach(key)) {
-                None => return false,
-                Some(&Ids { ids, len }) if len as usize <= Ids::INLINE => {
-                    ids.into_iter().take(len as usize).for_each(emit);
-                    return true;
-                }
-                Some(&Ids { ids, len }) => (ids[0], len),
+            let Ids { ids, len } = table.find(key, table.approach(key));
+            if len as usize <= Ids::INLINE {
+                ids.into_iter().take(len as usize).for_each(emit);
+                return len > 0;
             }
+            (ids[0], len)
         } else if let Some(&place) = self.long.get(word) {
             place
         } else {
@@ -103,8 +103,8 @@ impl WordCache {
             None => self.spilled.extend_from_slice(ids),
         }
         let key = Key::pack(word, 0, word.len());
-        let line = self.short.approach(key);
-        *self.short.find_or_insert(key, line) = value;
+        let place = self.short.view().approach(key);
+        *self.short.find_or_insert(key, place) = value;
     }
 
     fn forget(&mut self) {

@@ -11,7 +11,7 @@ mod stream;
 
 use std::sync::{Mutex, PoisonError};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::cut::next_cut;
 use crate::decode::TokenBytes;
@@ -69,9 +69,10 @@ impl Encoder {
     ) -> Result<Encoder> {
         let (ranks, token_of_symbol) = Ranks::new(merges)?;
         let (special_tokens, special_ids): (Vec<_>, Vec<_>) = specials.into_iter().unzip();
+        let is_special: HashSet<u32> = special_ids.iter().copied().collect();
         let id_of: HashMap<&[u8], u32> = tokens
             .iter()
-            .filter(|(id, _)| !special_ids.contains(id))
+            .filter(|(id, _)| !is_special.contains(id))
             .map(|(id, token)| (token.as_slice(), *id))
             .collect();
         let ids = token_of_symbol.iter().map(|token| {
@@ -133,9 +134,10 @@ impl Encoder {
                 Err(Error::DisallowedSpecial { token, position })
             }
         })?;
+        let named = self.special_ids.iter().enumerate();
+        let id_of: HashMap<_, _> = named.map(|(index, &id)| (self.specials.token(index), id)).collect();
         let ids = allowed.iter().map(|token| {
-            let index = (0..self.special_ids.len()).find(|&index| self.specials.token(index) == Some(token));
-            let id = index.and_then(|index| self.special_ids.get(index)).copied();
+            let id = id_of.get(&Some(token.as_str())).copied();
             id.ok_or_else(|| Error::Vocabulary(format!("{token:?} is not a special token of this tokenizer")))
         });
         let ids = ids.collect::<Result<Vec<u32>>>()?;
@@ -205,26 +207,21 @@ impl Encoder {
         }
         let mut ready = [I::default(); GROUP * Ids::INLINE];
         let mut num_ready = 0;
-        let mut word_start = start;
-        for (&(key, line), &end) in lookups.iter().zip(ends) {
-            let end = base + end as usize;
-            let known = if key.is_empty() { None } else { table.find(key, line) };
-            match known {
-                Some(&Ids { ids, len }) if len as usize <= Ids::INLINE => {
-                    // All three places are written: what is too much is overwritten next.
-                    if let Some(places) = ready[num_ready..].first_chunk_mut::<{ Ids::INLINE }>() {
-                        *places = ids.map(I::from_id);
-                    }
-                    num_ready += len as usize;
+        for (index, &(key, place)) in lookups[..ends.len()].iter().enumerate() {
+            let Ids { ids, len } = table.find(key, place);
+            if let 1..=Ids::INLINE_LEN = len {
+                // All three places are written: what is too much is overwritten next.
+                if let Some(places) = ready[num_ready..].first_chunk_mut::<{ Ids::INLINE }>() {
+                    *places = ids.map(I::from_id);
                 }
-                _ => {
-                    out.extend_from_slice(&ready[..num_ready]);
-                    num_ready = 0;
-                    self.encode_word(&text[word_start..end], cache, may_grow, out);
-                    table = cache.short.view();
-                }
+                num_ready += len as usize;
+            } else {
+                out.extend_from_slice(&ready[..num_ready]);
+                num_ready = 0;
+                let word_start = if index == 0 { start } else { base + ends[index - 1] as usize };
+                self.encode_word(&text[word_start..base + ends[index] as usize], cache, may_grow, out);
+                table = cache.short.view();
             }
-            word_start = end;
         }
         out.extend_from_slice(&ready[..num_ready]);
         word_start
