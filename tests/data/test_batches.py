@@ -1,4 +1,4 @@
-"""The sampler's promises: every window once per epoch, no overlap between ranks, no memory of what came before."""
+"""The sampler's promises: every window once per epoch, no overlap between ranks, no memory of the past."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bytewright.data.batches import (
     Permutation,
+    Tokens,
     TokenStore,
     WindowSampler,
     evenly_spaced_starts,
@@ -143,7 +144,7 @@ def test_the_last_window_reaches_the_last_token_and_no_further() -> None:
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 def test_a_store_on_the_device_and_one_in_host_memory_cut_the_same_batches(dtype: type) -> None:
     largest = np.iinfo(dtype).max
-    tokens = (largest - np.arange(50)).astype(dtype)
+    tokens: Tokens = (largest - np.arange(50)).astype(dtype)
     starts = np.array([0, 7, 44])
     host = TokenStore(tokens, "cpu")
     resident = TokenStore(tokens, "cpu")

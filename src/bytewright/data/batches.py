@@ -1,10 +1,11 @@
 """Which tokens a step trains on: a pure function of (data, seed, step, rank), and nothing else.
 
-The corpus is cut into windows of `context_length` tokens, side by side; the targets of a window are its tokens
-moved by one. `WindowSampler` gives every window once per epoch, in a fresh order each epoch, and splits every
-batch between ranks without overlap. The order is not a shuffled list but a keyed bijection that maps a position
-to a window, so it takes no memory whatever the size of the corpus, and any step can be asked for at any time:
-resuming needs no state at all. `get_batch` draws windows at random with replacement, as the textbook has it.
+The corpus is cut into windows of `context_length` tokens, side by side; the targets of a window are its
+tokens moved by one. `WindowSampler` gives every window once per epoch, in a fresh order each epoch, and
+splits every batch between ranks without overlap. The order is not a shuffled list but a keyed bijection that
+maps a position to a window, so it takes no memory whatever the size of the corpus, and any step can be asked
+for at any time: resuming needs no state at all. `get_batch` draws windows at random with replacement, as the
+textbook has it.
 
 This module knows nothing of files or models: tokens are any one-dimensional array of uint16 or uint32 ids.
 """
@@ -38,7 +39,7 @@ def get_batch(
     *,
     generator: np.random.Generator | None = None,
 ) -> tuple[Int64[Tensor, "batch context"], Int64[Tensor, "batch context"]]:
-    """Draw `batch_size` random windows, with replacement: (inputs, targets), both (batch_size, context_length).
+    """Draw `batch_size` random windows with replacement: (inputs, targets), each (batch, context).
 
     >>> inputs, targets = get_batch(np.arange(100, dtype=np.uint16), 4, 8, "cpu")
     >>> inputs.shape, bool((targets == inputs + 1).all())
@@ -73,10 +74,10 @@ def split_windows(windows: Int64[Tensor, "batch window"]) -> Batch:
 class Permutation:
     """A bijection on 0 … size-1, chosen by `key`, computed for any position on its own.
 
-    A position is split as `high * width + low`; in turn each half is shifted by a hash of the other, modulo its
-    own range (a Feistel network on two nearly equal ranges), which can be undone and so is a bijection on
-    `width * height ≥ size` numbers. A result beyond `size` is sent through again until it falls inside: the walk
-    along a cycle of a bijection, itself a bijection.
+    A position is split as `high * width + low`; in turn each half is shifted by a hash of the other, modulo
+    its own range (a Feistel network on two nearly equal ranges), which can be undone and so is a bijection on
+    `width * height ≥ size` numbers. A result beyond `size` is sent through again until it falls inside: the
+    walk along a cycle of a bijection, itself a bijection.
 
     >>> sorted(Permutation(10, key=7)(np.arange(10)).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -183,8 +184,9 @@ class WindowSampler:
 class TokenStore:
     """Tokens where batches are cut from: on the accelerator if they fit there, else in (mapped) host memory.
 
-    On the accelerator they keep their two or four bytes each, and a batch is one gather there: only the starts
-    travel. `max_resident_bytes` is the largest corpus that is moved; by default half of the free memory.
+    On the accelerator they keep their two or four bytes each, and a batch is one gather there: only the
+    starts travel. `max_resident_bytes` is the largest corpus that is moved; by default half of the free
+    memory.
     """
 
     def __init__(
