@@ -185,9 +185,8 @@ def test_the_state_of_either_twin_continues_in_the_other(
 def test_groups_keep_their_own_settings() -> None:
     for cls in (AdamW, FusedAdamW):
         decayed, kept = Parameter(torch.ones(3)), Parameter(torch.ones(3))
-        optimizer = cls(
-            [{"params": [decayed], "weight_decay": 0.5}, {"params": [kept]}], lr=0.1, weight_decay=0.0
-        )
+        groups: list[Group] = [{"params": [decayed], "weight_decay": 0.5}, {"params": [kept]}]
+        optimizer = cls(groups, lr=0.1, weight_decay=0.0)
         decayed.grad, kept.grad = torch.zeros(3), torch.zeros(3)
         optimizer.step()
         assert torch.allclose(decayed, torch.full((3,), 0.95))
