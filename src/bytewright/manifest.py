@@ -1,0 +1,174 @@
+"""The manifest of a folder: what its files must be, and reading them checked against it.
+
+`manifest.json` lists each file of a folder with its size and SHA-256. It is untrusted input: a name that is
+no plain file name, a repeated key or a number that is none is a `FormatError` that names the file, and memory
+stays proportional to the file. This module writes nothing and does not know how folders come to be; `durable`
+does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bytewright import disk
+from bytewright.errors import FormatError
+
+MANIFEST = "manifest.json"
+FORMAT = "bytewright folder 1"
+MAX_MANIFEST_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the manifest says of one file."""
+
+    num_bytes: int
+    sha256: str
+
+
+def measure(path: Path) -> Entry:
+    """Take the size and SHA-256 of a file, in memory that does not grow with it."""
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return Entry(stream.tell(), digest)
+
+
+def is_plain_name(name: str) -> bool:
+    """Say whether `name` stays inside its folder, and is not the manifest."""
+    return name not in ("", ".", "..", MANIFEST) and not any(mark in name for mark in "/\\\0")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder written by `write_folder`, opened for reading; every read is checked against the manifest."""
+
+    path: Path
+    about: Mapping[str, object]
+    files: Mapping[str, Entry]
+
+    def read_bytes(self, name: str) -> bytes:
+        """Read one file and check its size and SHA-256."""
+        entry = self._entry(name)
+        data = disk.read_bytes(self.path / name, max_bytes=entry.num_bytes)
+        self._compare(name, Entry(len(data), hashlib.sha256(data).hexdigest()))
+        return data
+
+    def read_text(self, name: str) -> str:
+        """Read one UTF-8 file and check it."""
+        try:
+            return self.read_bytes(name).decode()
+        except UnicodeDecodeError as error:
+            raise FormatError(f"{self.path / name}: byte {error.start} is not UTF-8") from None
+
+    def read_json(self, name: str) -> object:
+        """Read one JSON file and check it."""
+        return parse_json(self.read_text(name), self.path / name)
+
+    def check(self, name: str) -> Path:
+        """Check one file without keeping it in memory, and return its path: for files that are mapped."""
+        self._entry(name)
+        path = self.path / name
+        with disk.explain("read", path):
+            disk.refuse_special_file(path)
+            self._compare(name, measure(path))
+        return path
+
+    def _entry(self, name: str) -> Entry:
+        if name not in self.files:
+            raise FormatError(f"{self.path / MANIFEST}: lists no file {name!r}")
+        return self.files[name]
+
+    def _compare(self, name: str, found: Entry) -> None:
+        expected = self.files[name]
+        if found.num_bytes != expected.num_bytes:
+            raise FormatError(
+                f"{self.path / name}: has {found.num_bytes} bytes, but the manifest says {expected.num_bytes}"
+            )
+        if found.sha256 != expected.sha256:
+            raise FormatError(
+                f"{self.path / name}: its SHA-256 is {found.sha256[:12]}…, but the manifest says"
+                f" {expected.sha256[:12]}…; the file was damaged or changed"
+            )
+
+
+def dump_manifest(about: Mapping[str, object], files: Mapping[str, Entry]) -> bytes:
+    """Spell out a manifest: what the folder is, in its writer's words, and its files."""
+    listed = {name: {"bytes": entry.num_bytes, "sha256": entry.sha256} for name, entry in files.items()}
+    return dump_json({"format": FORMAT, "about": about, "files": listed})
+
+
+def parse_manifest(path: Path) -> tuple[Mapping[str, object], dict[str, Entry]]:
+    """Read `about` and the files out of the manifest at `path`."""
+
+    def expect(condition: bool, what: str) -> None:
+        if not condition:
+            raise FormatError(f"{path}: {what}")
+
+    value = read_json(path, max_bytes=MAX_MANIFEST_BYTES)
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise FormatError(f'{path}: does not say "format": "{FORMAT}"')
+    about, files = value.get("about"), value.get("files")
+    if not isinstance(about, dict) or not isinstance(files, dict):
+        raise FormatError(f'{path}: "about" and "files" must both be objects')
+    entries: dict[str, Entry] = {}
+    for name, entry in files.items():
+        expect(is_plain_name(name), f"{name!r} is not a plain file name")
+        expect(
+            isinstance(entry, dict) and set(entry) == {"bytes", "sha256"}, f"{name!r} needs bytes and sha256"
+        )
+        num_bytes, sha256 = entry["bytes"], entry["sha256"]
+        expect(type(num_bytes) is int and num_bytes >= 0, f"{name!r} has no size in bytes")
+        expect(isinstance(sha256, str) and len(sha256) == 64, f"{name!r} has no SHA-256 of 64 digits")
+        entries[name] = Entry(num_bytes, sha256)
+    return about, entries
+
+
+def read_text(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> str:
+    """Read a UTF-8 file, line ends as they are."""
+    try:
+        return disk.read_bytes(path, max_bytes=max_bytes).decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: byte {error.start} is not UTF-8 ({error.reason})") from None
+
+
+def read_json(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> object:
+    """Read a JSON file strictly: a repeated key, NaN or too deep nesting is a `FormatError`."""
+    return parse_json(read_text(path, max_bytes=max_bytes), path)
+
+
+def parse_json(text: str, source: str | os.PathLike[str]) -> object:
+    """Parse JSON as strictly as a hostile file deserves; `source` names the file in the error.
+
+    >>> parse_json('{"a": 1, "a": 2}', "vocab.json")
+    Traceback (most recent call last):
+    bytewright.errors.FormatError: vocab.json: is not valid JSON (the key 'a' is given twice)
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_refuse_repeated_keys, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise FormatError(f"{source}: is not valid JSON (nested too deeply)") from None
+    except ValueError as error:
+        raise FormatError(f"{source}: is not valid JSON ({error})") from None
+
+
+def dump_json(value: object) -> bytes:
+    """Spell out `value` for people to read: indented, UTF-8, one line end at the end."""
+    return (json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value: dict[str, object] = {}
+    for key, item in pairs:
+        if key in value:
+            raise ValueError(f"the key {key!r} is given twice")
+        value[key] = item
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
