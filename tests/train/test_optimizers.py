@@ -13,7 +13,7 @@ from torch.nn import Parameter
 
 from bytewright.errors import FormatError, UsageError
 from bytewright.train.fused_optimizers import FusedAdamW, FusedMuon, FusedOptimizer, FusedSGD
-from bytewright.train.optimizers import SGD, AdamW, Muon, Optimizer, Together, orthogonalise
+from bytewright.train.optimizers import SGD, AdamW, Group, Muon, Optimizer, Together, orthogonalise
 
 SHAPES = [(6, 4), (4, 6), (4,), (6, 4), (1,), (5, 3)]
 TWINS: list[tuple[type[Optimizer], type[FusedOptimizer], dict[str, Any]]] = [
