@@ -221,13 +221,12 @@ class FusedMuon(FusedOptimizer, Muon):
 
 
 def apply_clipped(
-    optimizer: FusedOptimizer | Together, loss: Float[Tensor, ""], max_norm: float
+    optimizers: Sequence[FusedOptimizer], loss: Float[Tensor, ""], max_norm: float
 ) -> tuple[Float[Tensor, ""], Bool[Tensor, ""]]:
     """Clip by the global norm and update, unless loss or norm is not finite: (norm, whether it was accepted).
 
     The gradients must have been collected. One function of tensors without a branch, made to be compiled.
     """
-    optimizers = fused_parts(optimizer)
     norm = global_norm([slab.gradients for one in optimizers for slab in one.slabs])
     accept = torch.isfinite(loss) & torch.isfinite(norm)
     factor = clip_factor(norm, max_norm)
