@@ -35,6 +35,14 @@ class DataConfig:
     tokenizer: Path | None = None
     """Folder of the tokenizer that made both files; bits per byte and samples need it."""
 
+    def absolute(self) -> DataConfig:
+        """Name the same files from anywhere."""
+        return DataConfig(
+            train=self.train.absolute(),
+            validation=self.validation and self.validation.absolute(),
+            tokenizer=self.tokenizer and self.tokenizer.absolute(),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig:

@@ -1,8 +1,8 @@
 """How wrong the predictions are: the cross-entropy of the next token, in nats.
 
-`cross_entropy` is the readable twin, straight from the definition with the log-sum-exp kept in range. The fast
-twin works on hidden states and never holds all logits at once; `language_model_loss` calls the one that the
-model's `implementation` names. Nothing here knows about optimizers or data.
+`cross_entropy` is the readable twin, straight from the definition with the log-sum-exp kept in range. The
+fast twin works on hidden states and never holds all logits at once; `language_model_loss` calls the one that
+the model's `implementation` names. Nothing here knows about optimizers or data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from bytewright.model import TransformerLM
-from bytewright.model.fused import linear_cross_entropy
 
 
 def cross_entropy(
@@ -19,8 +18,9 @@ def cross_entropy(
 ) -> Float[Tensor, ""]:
     """Mean of -log softmax(logits)[target] over all positions.
 
-    The largest logit is taken off first, so that `exp` stays at most 1 whatever the logits are. Half-precision
-    logits are raised to float32: a sum of ten thousand exponentials has no place in 8 bits of mantissa.
+    The largest logit is taken off first, so that `exp` stays at most 1 whatever the logits are.
+    Half-precision logits are raised to float32: a sum of ten thousand exponentials has no place in 8 bits of
+    mantissa.
 
     >>> import torch
     >>> round(cross_entropy(torch.zeros(2, 3, 10), torch.zeros(2, 3, dtype=torch.long)).item(), 6)  # ln 10
@@ -42,4 +42,6 @@ def language_model_loss(
     """Mean cross-entropy of predicting `targets` from `ids`, by the twin that the model is built from."""
     if model.config.implementation == "reference":
         return cross_entropy(model(ids), targets)
+    from bytewright.model.fused import linear_cross_entropy
+
     return linear_cross_entropy(model.hidden_states(ids), model.output_weight, targets)
