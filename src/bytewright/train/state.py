@@ -49,6 +49,8 @@ def pack(tree: object, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
     def take(node: object, place: str) -> Any:
         match node:
             case Tensor():
+                if place in tensors:  # {"a.b": x} beside {"a": {"b": y}}
+                    raise TypeError(f"cannot save the state: two tensors would be called {place!r}")
                 tensors[place] = node
                 return {"tensor": place}
             case dict():
