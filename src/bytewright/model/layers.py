@@ -62,6 +62,15 @@ def silu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return x * torch.sigmoid(x)
 
 
+def rms_norm(
+    x: Float[Tensor, "*batch d"], gain: Float[Tensor, " d"], eps: float
+) -> Float[Tensor, "*batch d"]:
+    """Return x / √(mean(x²) + ε) ⊙ g: each vector scaled to unit root mean square, then by its gains."""
+    wide = at_least_float32(x)
+    inverse_rms = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return (wide * inverse_rms * gain).to(x.dtype)
+
+
 class Linear(Layer):
     """y = x Wᵀ, with W of shape (out_features, in_features)."""
 
@@ -103,7 +112,7 @@ class Embedding(Layer):
 
 
 class RMSNorm(Layer):
-    """x / √(mean(x²) + ε) ⊙ g: scale each vector to unit root mean square, then by a learned gain."""
+    """`rms_norm` with a learned gain."""
 
     def __init__(
         self,
@@ -118,9 +127,7 @@ class RMSNorm(Layer):
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Normalise the last dimension."""
-        wide = at_least_float32(x)
-        inverse_rms = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
-        return (wide * inverse_rms * self.weight).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class SwiGLU(Layer):

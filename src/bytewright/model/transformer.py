@@ -21,6 +21,7 @@ from torch.nn import ModuleList, Parameter
 from bytewright.errors import UsageError
 from bytewright.model.attention import MultiHeadSelfAttention, RotaryPositionalEmbedding
 from bytewright.model.config import ModelConfig
+from bytewright.model.fused import FusedSelfAttention, FusedSwiGLU
 from bytewright.model.layers import Embedding, Layer, Linear, RMSNorm, SiLUFeedForward, SwiGLU
 
 
@@ -42,7 +43,8 @@ class TransformerBlock(Layer):
         if config.norm != "none":
             self.ln1 = RMSNorm(config.d_model, device=device, dtype=dtype)
             self.ln2 = RMSNorm(config.d_model, device=device, dtype=dtype)
-        self.attn = MultiHeadSelfAttention(
+        fused = config.implementation == "fused"
+        self.attn = (FusedSelfAttention if fused else MultiHeadSelfAttention)(
             config.d_model,
             config.num_heads,
             num_kv_heads=config.kv_heads,
@@ -51,8 +53,10 @@ class TransformerBlock(Layer):
             device=device,
             dtype=dtype,
         )
-        feed_forward = {"swiglu": SwiGLU, "silu": SiLUFeedForward}[config.ffn]
-        self.ffn = feed_forward(config.d_model, config.ffn_width, device, dtype)
+        gated = FusedSwiGLU if fused else SwiGLU
+        self.ffn = (gated if config.ffn == "swiglu" else SiLUFeedForward)(
+            config.d_model, config.ffn_width, device, dtype
+        )
 
     def forward(self, x: Float[Tensor, "*batch seq d_model"]) -> Float[Tensor, "*batch seq d_model"]:
         """Let every position read the ones before it, then think by itself."""
