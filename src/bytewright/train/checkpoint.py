@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from bytewright.train.state import pack, read_tensors, unpack, write_tensors
 FORMAT = "bytewright checkpoint 1"
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """Anything whose state can be taken and given: our optimizers, or torch's."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -23,6 +23,7 @@ BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bit of each dot of a braille character, by row and column: a cell of the curve is 2 by 4 dots."""
 
 
+@runtime_checkable
 class Display(Protocol):
     """Shows a run as it goes."""
 

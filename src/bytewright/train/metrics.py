@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bytewright.durable import explain, parse_json, read_text
 from bytewright.errors import FormatError, UsageError
@@ -82,6 +82,7 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Somewhere else that records go."""
 

@@ -17,7 +17,6 @@ import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Self
 
 import torch
 
@@ -39,7 +38,7 @@ class RunFolder:
         self.checkpoints = CheckpointFolder(path / "checkpoints")
 
     @classmethod
-    def create(cls, path: Path, config: TrainConfig) -> Self:
+    def create(cls, path: Path, config: TrainConfig) -> RunFolder:
         """Start a run in a new or empty folder."""
         refuse_existing_run(path)
         run = cls(path, _lock(path))
@@ -52,7 +51,7 @@ class RunFolder:
         return run
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path) -> RunFolder:
         """Take over a run that is there."""
         if not (path / "config.json").is_file():
             raise UsageError(f"{path}: is not a run, for it has no config.json")
@@ -75,7 +74,7 @@ class RunFolder:
         """Release the lock."""
         os.close(self._lock)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
