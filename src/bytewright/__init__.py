@@ -7,7 +7,10 @@ names live there (`from bytewright.tokenizer import Tokenizer`). Importing this 
 
 def __getattr__(name: str) -> str:
     if name == "__version__":  # looked up only when asked for: reading package metadata takes a while
-        from importlib.metadata import version
+        from importlib import metadata
 
-        return version("bytewright")
+        try:
+            return metadata.version("bytewright")
+        except metadata.PackageNotFoundError:
+            return "not installed"
     raise AttributeError(f"module 'bytewright' has no attribute {name!r}")

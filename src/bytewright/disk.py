@@ -89,12 +89,12 @@ class NewFile(io.FileIO):
         before_operation("create", path)
         super().__init__(path, "x")
         self.path = path
-        self._target = target
+        self.target = target
         _try_lock(self.fileno())
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write as much as the system takes at once; the buffer above comes back with the rest."""
-        with explain("write", self._target):
+        with explain("write", self.target):
             before_operation("write", self.path)
             return super().write(data)
 
@@ -106,12 +106,16 @@ def synced_stream(file: NewFile) -> Iterator[BinaryIO]:
     try:
         yield stream
         stream.flush()
-        with explain("write", file._target):
-            before_operation("sync", file.path)
-            _sync(file.fileno())
+        _sync_file(file)
     except BaseException:
         file.close()  # before the buffer notices: what it still holds must not be written
         raise
+
+
+def _sync_file(file: NewFile) -> None:
+    with explain("write", file.target):
+        before_operation("sync", file.path)
+        _sync(file.fileno())
 
 
 def make_folder(path: Path) -> None:

@@ -203,6 +203,7 @@ def write_folder(
             yield writer
             with explain("write", target):
                 writer._finish(about or {})
+                _refuse_folder_target(target, replace=replace)  # again: the block may have taken hours
                 _move_in(temporary, target)
         except BaseException:
             disk.remove(temporary)
@@ -219,15 +220,11 @@ def write_folder(
 def open_folder(path: StrPath) -> Folder:
     """Read the manifest of a folder; its files are checked as they are read."""
     folder = _resolve(path)
-    if not folder.exists() and _displaced_name(folder).exists():
-        folder = _displaced_name(folder)  # a writer was killed between its two renames
     with explain("read", folder):
+        if not folder.exists() and _displaced_name(folder).exists():
+            folder = _displaced_name(folder)  # a writer was killed between its two renames
         if not folder.is_dir():
-            raise (
-                NotADirectoryError(errno.ENOTDIR, "")
-                if folder.exists()
-                else FileNotFoundError(errno.ENOENT, "")
-            )
+            raise OSError(errno.ENOTDIR if folder.exists() else errno.ENOENT, "no folder")
         if not (folder / MANIFEST).exists():
             raise FormatError(f"{folder}: has no {MANIFEST}, so it was not written by Bytewright")
     return Folder(folder, *parse_manifest(folder / MANIFEST))
@@ -237,6 +234,7 @@ def remove_folder(path: StrPath) -> None:
     """Remove a folder so that it is afterwards whole or gone, even when killed half way."""
     target = _resolve(path)
     with explain("remove", target):
+        _sweep(target)
         temporary = _temporary_name(target)
         disk.rename(target, temporary)
         disk.sync_folder(target.parent)
@@ -283,8 +281,9 @@ def _parent_of(target: Path) -> Iterator[None]:
         with explain("write", target):
             missing = [folder for folder in target.parents if not folder.exists()]
             for folder in reversed(missing):
-                disk.make_folder(folder)
-                made.append(folder)
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    disk.make_folder(folder)
+                    made.append(folder)
                 disk.sync_folder(folder.parent)
         yield
     except BaseException:
@@ -299,15 +298,11 @@ def _sweep(target: Path) -> None:
     displaced = _displaced_name(target)
     if displaced.exists():
         disk.rename(displaced, _temporary_name(target) if target.exists() else target)
-    leftovers = [
-        path
-        for path in target.parent.iterdir()
-        if path.name.startswith(f".{target.name}.") and path.name.endswith(TEMPORARY_SUFFIX)
-    ]
-    if leftovers:
-        disk.sync_folder(
-            target.parent
-        )  # one of them may be the old folder of an exchange that is not safe yet
+    prefix = f".{target.name}."
+    names = [name for name in os.listdir(target.parent) if name.startswith(prefix)]
+    leftovers = [target.with_name(name) for name in names if name.endswith(TEMPORARY_SUFFIX)]
+    if leftovers:  # one of them may be the old folder of an exchange that was not synced yet
+        disk.sync_folder(target.parent)
     for path in leftovers:
         if disk.is_abandoned(path):
             disk.remove(path)

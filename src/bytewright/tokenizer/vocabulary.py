@@ -4,8 +4,9 @@
 twins encode with. It is checked once, on construction, so that everything behind it may rely on these facts:
 
 - every byte 0-255 is a token; ids are unique and fit in 32 bits; no two ordinary tokens are the same bytes;
-- both halves of a merge are bytes or were made by an *earlier* merge, and what it makes is a token;
-- special tokens are non-empty, distinct, and have ids of their own.
+- both halves of a merge are bytes or were made by an *earlier* merge; what it makes is an ordinary token, and
+  no other merge makes that token, so "merges in order" and "lowest rank first" mean the same thing;
+- special tokens are non-empty, distinct, valid Unicode, and have ids of their own.
 
 It knows nothing of files, threads or the native extension.
 """
@@ -13,9 +14,11 @@ It knows nothing of files, threads or the native extension.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import reprlib
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from bytewright.errors import TokenizerError
 
@@ -28,9 +31,19 @@ PATTERNS: Mapping[str, str] = {
         r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
     ),
 }
-"""The pre-tokenisation patterns that have a name; any other string given as a pattern is a regular expression."""
+"""The pre-tokenisation patterns that have a name; any other pattern is a regular expression."""
+
+_SPELLINGS = {expression: name for name, expression in PATTERNS.items()} | {
+    # The same two patterns as their authors first published them, which is how most files spell them.
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ): "gpt4",
+}
 
 Merge = tuple[bytes, bytes]
+Item = TypeVar("Item", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +51,7 @@ class Vocabulary:
     """Tokens by id, merges in order of creation, special tokens by text, and the pre-tokenisation pattern.
 
     `tokens` holds the special tokens too, as their UTF-8 bytes. `pattern` is a name from `PATTERNS` or a
-    regular expression of the user's own.
+    regular expression of the user's own; one that spells out a named pattern becomes the name.
     """
 
     tokens: Mapping[int, bytes]
@@ -47,36 +60,59 @@ class Vocabulary:
     pattern: str = "gpt2"
 
     def __post_init__(self) -> None:
-        _check_tokens(self.tokens, self.special_tokens)
-        _check_merges(self.merges, set(self.ids_of_ordinary_tokens))
+        for field in ("tokens", "special_tokens"):  # copies: what the caller does with his is his affair
+            object.__setattr__(self, field, dict(getattr(self, field)))
+        object.__setattr__(self, "merges", tuple(self.merges))
+        object.__setattr__(self, "pattern", name_of_pattern(self.pattern))
+        _encode(self.pattern, "pattern")
+        _check_special_tokens(self.special_tokens, self.tokens)
+        _check_tokens(self.tokens, set(self.special_tokens.values()))
+        _check_merges(self.merges, self.ids_of_ordinary_tokens)
 
     @classmethod
     def from_parts(
         cls,
         tokens: Mapping[int, bytes],
         merges: Iterable[Merge],
-        special_tokens: Iterable[str] | None = None,
+        special_tokens: Mapping[str, int] | Iterable[str] | None = None,
         pattern: str = "gpt2",
     ) -> Vocabulary:
-        """Join tokens, merges and special tokens; specials that `tokens` lacks get the next free ids."""
-        tokens = dict(tokens)
+        """Join tokens, merges and special tokens, these with their ids or by name alone.
+
+        Names that `tokens` lacks get the next free ids. A special token may be spelled like an ordinary one
+        (a byte, or what a merge makes): of two ids with the same bytes, the larger is the special one.
+
+        >>> tokens = {id: bytes([id]) for id in range(256)} | {300: b"<|end|>"}
+        >>> Vocabulary.from_parts(tokens, [], ["<|end|>", "a"]).special_tokens
+        {'<|end|>': 300, 'a': 301}
+        """
+        tokens, merges = dict(tokens), tuple(merges)
+        if isinstance(special_tokens, Mapping):
+            for special, id in special_tokens.items():
+                tokens.setdefault(id, _encode(special, "special token"))
+            return cls(tokens=tokens, merges=merges, special_tokens=special_tokens, pattern=pattern)
         special_tokens = list(special_tokens or ())
-        if duplicate := first_duplicate(special_tokens):
-            raise TokenizerError(f"special token {duplicate!r} is given twice")
+        if (duplicate := first_duplicate(special_tokens)) is not None:
+            raise TokenizerError(f"special token {shorten(duplicate)} is given twice")
         made_by_merge = {left + right for left, right in merges}
-        id_of = {
-            token: id for id, token in tokens.items() if token not in made_by_merge and len(token) != 1
-        }
+        free: dict[bytes, int] = {}
+        ordinary: set[bytes] = set()
+        for id in sorted(tokens):
+            token = tokens[id]
+            if token not in ordinary and (len(token) == 1 or token in made_by_merge):
+                ordinary.add(token)
+            else:
+                free.setdefault(token, id)
         next_id = max(tokens, default=-1) + 1
         specials: dict[str, int] = {}
         for special in special_tokens:
-            token = special.encode()
-            if token not in id_of:
+            token = _encode(special, "special token")
+            if token not in free:
+                free[token] = next_id
                 tokens[next_id] = token
-                id_of[token] = next_id
                 next_id += 1
-            specials[special] = id_of[token]
-        return cls(tokens=tokens, merges=tuple(merges), special_tokens=specials, pattern=pattern)
+            specials[special] = free[token]
+        return cls(tokens=tokens, merges=merges, special_tokens=specials, pattern=pattern)
 
     @cached_property
     def ids_of_ordinary_tokens(self) -> dict[bytes, int]:
@@ -84,7 +120,7 @@ class Vocabulary:
         special_ids = set(self.special_tokens.values())
         return {token: id for id, token in self.tokens.items() if id not in special_ids}
 
-    @property
+    @cached_property
     def size(self) -> int:
         """One more than the largest id: the number of rows an embedding needs."""
         return max(self.tokens) + 1
@@ -116,9 +152,18 @@ class Vocabulary:
         return digest.hexdigest()
 
 
-def first_duplicate(items: Iterable[str]) -> str | None:
+def name_of_pattern(pattern: str) -> str:
+    """Return the name of a pattern that is spelled out, if it has one, or else the pattern as it is.
+
+    >>> name_of_pattern(PATTERNS["gpt2"]), name_of_pattern("gpt2"), name_of_pattern("[a-z]+")
+    ('gpt2', 'gpt2', '[a-z]+')
+    """
+    return _SPELLINGS.get(pattern, pattern)
+
+
+def first_duplicate(items: Iterable[Item]) -> Item | None:
     """Return the first item that occurs a second time, or None: `["a", "b", "a"] -> "a"`."""
-    seen: set[str] = set()
+    seen: set[Item] = set()
     for item in items:
         if item in seen:
             return item
@@ -126,48 +171,77 @@ def first_duplicate(items: Iterable[str]) -> str | None:
     return None
 
 
-def _check_tokens(tokens: Mapping[int, bytes], special_tokens: Mapping[str, int]) -> None:
-    specials_by_id: dict[int, str] = {}
+def shorten(value: object) -> str:
+    """Show a value in an error sentence: on one line, and no longer than a sentence can bear.
+
+    >>> shorten(b"newest"), shorten("a" * 10_000)
+    ("b'newest'", "'aaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaa'")
+    """
+    return _SHORT.repr(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 42
+
+
+def _encode(text: str, what: str) -> bytes:
+    if not isinstance(text, str):
+        raise TokenizerError(f"{what} {shorten(text)} is not a string")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(
+            f"{what} {shorten(text)} is not Unicode text: character {error.start} is a lone surrogate"
+        ) from None
+
+
+def _check_special_tokens(special_tokens: Mapping[str, int], tokens: Mapping[int, bytes]) -> None:
+    owner: dict[int, str] = {}
     for special, id in special_tokens.items():
-        if not special:
+        token = _encode(special, "special token")
+        if not token:
             raise TokenizerError("a special token is empty; it must be at least one character")
-        if id in specials_by_id:
-            raise TokenizerError(f"special tokens {specials_by_id[id]!r} and {special!r} share the id {id}")
-        if tokens.get(id) != special.encode():
+        if id in owner:
             raise TokenizerError(
-                f"special token {special!r} has the id {id}, but that id stands for {tokens.get(id)!r}"
+                f"special tokens {shorten(owner[id])} and {shorten(special)} share the id {shorten(id)}"
             )
-        specials_by_id[id] = special
+        if tokens.get(id) != token:
+            stands_for = f"stands for {shorten(tokens[id])}" if id in tokens else "is not in the vocabulary"
+            raise TokenizerError(
+                f"special token {shorten(special)} has the id {shorten(id)}, but that id {stands_for}"
+            )
+        owner[id] = special
+
+
+def _check_tokens(tokens: Mapping[int, bytes], special_ids: set[int]) -> None:
     id_of: dict[bytes, int] = {}
     for id, token in tokens.items():
-        if not 0 <= id <= MAX_TOKEN_ID:
-            raise TokenizerError(f"token id {id} is outside the range 0 to {MAX_TOKEN_ID}")
-        if not token:
-            raise TokenizerError(f"token {id} is empty")
-        if id in specials_by_id:
+        if type(id) is not int or not 0 <= id <= MAX_TOKEN_ID:
+            raise TokenizerError(f"token id {shorten(id)} is not an integer from 0 to {MAX_TOKEN_ID}")
+        if not isinstance(token, bytes) or not token:
+            raise TokenizerError(f"token {id} must be one or more bytes, not {shorten(token)}")
+        if id in special_ids:
             continue
         if token in id_of:
-            raise TokenizerError(f"ids {id_of[token]} and {id} stand for the same token {token!r}")
+            raise TokenizerError(f"ids {id_of[token]} and {id} stand for the same token {shorten(token)}")
         id_of[token] = id
     for byte in range(256):
         if bytes([byte]) not in id_of:
             raise TokenizerError(f"byte {byte:#04x} is missing: a byte-level vocabulary holds all 256 bytes")
 
 
-def _check_merges(merges: tuple[Merge, ...], ordinary_tokens: set[bytes]) -> None:
-    made: set[bytes] = {bytes([byte]) for byte in range(256)}
-    seen: set[Merge] = set()
+def _check_merges(merges: tuple[Merge, ...], ordinary_tokens: Mapping[bytes, int]) -> None:
+    made = {bytes([byte]) for byte in range(256)}
     for number, (left, right) in enumerate(merges):
-        if (left, right) in seen:
-            raise TokenizerError(f"merge {number} ({left!r}, {right!r}) is given twice")
-        seen.add((left, right))
-        for half in (left, right):
-            if half not in made:
-                raise TokenizerError(
-                    f"merge {number} ({left!r}, {right!r}) uses {half!r}, which no earlier merge makes"
-                )
-        if left + right not in ordinary_tokens:
-            raise TokenizerError(
-                f"merge {number} makes {left + right!r}, which is not in the vocabulary"
-            )
-        made.add(left + right)
+        product = left + right
+        if left not in made or right not in made:
+            missing = left if left not in made else right
+            complaint = f"uses {shorten(missing)}, which no earlier merge makes"
+        elif product not in ordinary_tokens:
+            complaint = f"makes {shorten(product)}, which is not in the vocabulary"
+        elif product in made:
+            complaint = f"makes {shorten(product)}, which an earlier merge makes already"
+        else:
+            made.add(product)
+            continue
+        raise TokenizerError(f"merge {number} ({shorten(left)}, {shorten(right)}) {complaint}")

@@ -1,0 +1,160 @@
+"""Checks that odd input stays cheap: twice the text may take at most 2.3 times as long, and nothing may fail.
+
+    python benchmarks/tokenizer_scaling.py --json benchmarks/out/scaling.json
+
+One letter, spaces, `^`, random letters and random bytes, of 1, 2, 10 and 20 MB each, are trained on and
+encoded with both named patterns. Such text is one enormous pre-token, or nothing but tiny ones; it is what
+makes a tokenizer that is quadratic in the length of a word hang. Each time is the best of several, since
+noise only ever adds. Leaves with exit code 1 when a ratio is over the limit or a call raises.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+from corpora import MB, SEED
+from harness import commit, is_usable, machine, three_digits, timed, wide_console, write_report
+from rich.table import Table
+from trainers import OURS
+from vocabularies import vocabulary_files
+
+LIMIT = 2.3
+VOCAB_SIZE = 1_000
+PATTERNS = ("gpt2", "gpt4")
+
+
+def _random_bytes(num_bytes: int, lowest: int, highest: int) -> bytes:
+    return np.random.default_rng(SEED).integers(lowest, highest + 1, num_bytes, dtype=np.uint8).tobytes()
+
+
+ODD_TEXTS: dict[str, Callable[[int], bytes]] = {
+    "one letter": lambda num_bytes: b"a" * num_bytes,
+    "spaces": lambda num_bytes: b" " * num_bytes,
+    "^": lambda num_bytes: b"^" * num_bytes,
+    "random letters": lambda num_bytes: _random_bytes(num_bytes, ord("a"), ord("z")),
+    "random bytes": lambda num_bytes: _random_bytes(num_bytes, 0, 255),
+}
+
+
+@dataclass
+class Scaling:
+    """The time for n and 2n bytes of one kind of text, or the error that came instead."""
+
+    job: str
+    pattern: str
+    text: str
+    megabytes: int
+    seconds: float = 0.0
+    seconds_for_twice: float = 0.0
+    error: str | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How much longer twice the text takes."""
+        return self.seconds_for_twice / self.seconds if self.seconds else float("inf")
+
+    @property
+    def holds(self) -> bool:
+        """Whether the promise was kept."""
+        return self.error is None and self.ratio <= LIMIT
+
+
+def trainer(pattern: str, text: bytes, folder: Path) -> Callable[[], Any]:
+    """Prepare training on a file of this text."""
+    train_bpe = import_module("bytewright.tokenizer.train").train_bpe
+    path = folder / "odd.txt"
+    path.write_bytes(text)
+    return lambda: train_bpe(path, VOCAB_SIZE, [], pattern=pattern)
+
+
+def encoder(pattern: str, text: bytes, folder: Path) -> Callable[[], Any]:
+    """Prepare encoding this text with the benchmark's vocabulary, by a tokenizer that has seen nothing."""
+    tokenizer_class = import_module("bytewright.tokenizer").Tokenizer
+    from_files = tokenizer_class.from_files(*vocabulary_files())
+    tokenizer = tokenizer_class(from_files.vocab, from_files.merges, pattern=pattern)
+    return lambda: tokenizer.encode_array(text)
+
+
+JOBS: dict[str, Callable[[str, bytes, Path], Callable[[], Any]]] = {"train": trainer, "encode": encoder}
+
+
+def best_of(repeats: int, prepare: Callable[[], Callable[[], Any]]) -> float:
+    """Return the least seconds that a freshly prepared call took."""
+    return min(timed(prepare())[0].seconds for _ in range(repeats))
+
+
+def measure(job: str, pattern: str, kind: str, megabytes: int, repeats: int) -> Scaling:
+    """Time one job on n and on 2n bytes."""
+    scaling = Scaling(job, pattern, kind, megabytes)
+    num_bytes = megabytes * MB
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            scaling.seconds, scaling.seconds_for_twice = (
+                best_of(repeats, partial(JOBS[job], pattern, text, Path(folder)))
+                for text in (ODD_TEXTS[kind](num_bytes), ODD_TEXTS[kind](2 * num_bytes))
+            )
+        except Exception as error:
+            scaling.error = f"{type(error).__name__}: {error}"
+    return scaling
+
+
+def main(
+    megabytes: tuple[int, ...] = (1, 10),
+    jobs: tuple[str, ...] = tuple(JOBS),
+    repeats: int = 3,
+    json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+) -> None:
+    """Measure how training and encoding grow with odd input.
+
+    Args:
+        megabytes: the sizes n to compare with 2n.
+        jobs: train, encode, or both.
+        repeats: how often each is timed; the best counts.
+        json_path: where to write the figures as JSON.
+
+    """
+    console = wide_console()
+    if not is_usable(OURS, "bytewright._native", console):
+        raise SystemExit(1)
+    about = {"machine": machine(), "commit": commit(), "limit": LIMIT, "repeats": repeats}
+    console.print(about)
+    table = Table(title=f"time(2n) / time(n), at most {LIMIT}", title_justify="left")
+    for heading in ("job", "pattern", "text", "n MB", "time(n) s", "time(2n) s", "ratio"):
+        table.add_column(heading, justify="left" if heading in ("job", "pattern", "text") else "right")
+    measured: list[Scaling] = []
+    for job in jobs:
+        for pattern in PATTERNS:
+            for kind in ODD_TEXTS:
+                for size in megabytes:
+                    scaling = measure(job, pattern, kind, size, repeats)
+                    measured.append(scaling)
+                    times = [three_digits(scaling.seconds), three_digits(scaling.seconds_for_twice)]
+                    outcome = scaling.error or f"{scaling.ratio:.2f}"
+                    table.add_row(
+                        job,
+                        pattern,
+                        kind,
+                        str(size),
+                        *times,
+                        outcome,
+                        style=None if scaling.holds else "bold red",
+                    )
+    console.print(table)
+    if json_path:
+        rows = [{**asdict(scaling), "ratio": scaling.ratio, "holds": scaling.holds} for scaling in measured]
+        write_report(json_path, {**about, "measured": rows})
+    broken = sum(not scaling.holds for scaling in measured)
+    console.print(f"{len(measured) - broken} of {len(measured)} hold.")
+    raise SystemExit(1 if broken else 0)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,129 @@
+//! Counting words and learning merges.
+
+use std::path::PathBuf;
+
+use bpe::count::Counter;
+use bpe::merge::{self, MergeOptions};
+use bpe::pattern::Pattern;
+use bpe::special::Specials;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::errors::{IntoPython, to_python};
+use crate::text::bytes_of;
+
+/// Counts the words (pre-tokens) of texts and files; the fast twin of `reference.count_words`.
+#[pyclass(module = "bytewright._native")]
+pub(crate) struct WordCounter {
+    /// `None` once the counts were handed to `learn_merges`.
+    counter: Option<Counter>,
+}
+
+impl WordCounter {
+    fn counter(&mut self) -> PyResult<&mut Counter> {
+        self.counter.as_mut().ok_or_else(|| PyRuntimeError::new_err("these counts have been used up by learn_merges"))
+    }
+}
+
+#[pymethods]
+impl WordCounter {
+    #[new]
+    fn new(pattern: &str, special_tokens: Vec<String>) -> PyResult<WordCounter> {
+        let pattern = Pattern::parse(pattern).into_python()?;
+        let specials = Specials::new(special_tokens).into_python()?;
+        Ok(WordCounter { counter: Some(Counter::new(pattern, specials)) })
+    }
+
+    /// Count files on several threads; `on_progress` hears the number of bytes done.
+    fn add_files(
+        &mut self,
+        py: Python<'_>,
+        paths: Vec<PathBuf>,
+        num_threads: usize,
+        on_progress: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let counter = self.counter()?;
+        watched(py, on_progress, |report| counter.add_files(&paths, num_threads, report))
+    }
+
+    /// Count one text.
+    fn add_text(&mut self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<()> {
+        let bytes = bytes_of(text)?;
+        let counter = self.counter()?;
+        py.detach(|| counter.add_text(bytes)).into_python()
+    }
+
+    /// Count a word `count` times.
+    fn add_word(&mut self, word: &[u8], count: u64) -> PyResult<()> {
+        self.counter()?.add_word(word, count);
+        Ok(())
+    }
+
+    /// The counts as a dictionary.
+    fn counts<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counts = PyDict::new(py);
+        let mut outcome = Ok(());
+        self.counter()?.counts().for_each(|word, count| {
+            if outcome.is_ok() {
+                outcome = counts.set_item(PyBytes::new(py, word), count);
+            }
+        });
+        outcome.map(|()| counts)
+    }
+
+    /// Bytes seen, words seen, distinct words, thread-seconds of scanning, thread-seconds of counting.
+    fn stats(&mut self) -> PyResult<(u64, u64, usize, f64, f64)> {
+        let counter = self.counter()?;
+        let (stats, distinct) = (counter.stats(), counter.counts().num_distinct());
+        let (scan, count) = (stats.scan_time.as_secs_f64(), stats.count_time.as_secs_f64());
+        Ok((stats.num_bytes, stats.num_words, distinct, scan, count))
+    }
+}
+
+/// Learn merges from counts, which are used up; `on_progress` hears the number of merges done.
+///
+/// Returns the merges as (left symbol, right symbol, count). Symbols 0 to 255 are the bytes, then come the initial
+/// merges and the new ones.
+#[pyfunction]
+pub(crate) fn learn_merges(
+    py: Python<'_>,
+    words: &mut WordCounter,
+    num_merges: usize,
+    min_count: u64,
+    initial: Vec<(u32, u32)>,
+    on_progress: Option<Py<PyAny>>,
+) -> PyResult<Vec<(u32, u32, u64)>> {
+    words.counter()?;
+    let Some(counter) = words.counter.take() else { return Ok(Vec::new()) };
+    let options = MergeOptions { num_merges, min_count, initial };
+    let merges = watched(py, on_progress, |report| {
+        merge::learn_merges(counter.into_counts(), &options, &mut |done| report(done as u64))
+    })?;
+    Ok(merges.into_iter().map(|merge| (merge.left, merge.right, merge.count)).collect())
+}
+
+/// Run work without the GIL. At every heartbeat Python hears how much is done, and signals are looked at: a Ctrl-C or
+/// an exception in `on_progress` stops the work.
+fn watched<T: Send>(
+    py: Python<'_>,
+    on_progress: Option<Py<PyAny>>,
+    work: impl FnOnce(&mut dyn FnMut(u64) -> bool) -> bpe::error::Result<T> + Send,
+) -> PyResult<T> {
+    let (outcome, raised) = py.detach(|| {
+        let mut raised = None;
+        let outcome = work(&mut |done| {
+            let heard = Python::attach(|py| {
+                py.check_signals()?;
+                on_progress.as_ref().map_or(Ok(()), |callback| callback.call1(py, (done,)).map(drop))
+            });
+            raised = raised.take().or(heard.err());
+            raised.is_none()
+        });
+        (outcome, raised)
+    });
+    match raised {
+        Some(error) => Err(error),
+        None => outcome.map_err(to_python),
+    }
+}

@@ -1,0 +1,195 @@
+//! Encoding and decoding.
+
+use bpe::encode::{self, Id};
+use bpe::pattern::Pattern;
+use numpy::{Element, PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::errors::{IntoPython, TokenizerError};
+use crate::text::bytes_of;
+
+/// Texts shorter than this are encoded without giving up the GIL, which would take longer than the work.
+const SMALL_TEXT: usize = 4096;
+
+/// A vocabulary made ready for encoding and decoding; the fast twin of `reference.encode` and `reference.decode`.
+#[pyclass(frozen, module = "bytewright._native")]
+pub(crate) struct Encoder {
+    encoder: encode::Encoder,
+    /// Whether all ids fit in 16 bits, and arrays are therefore of uint16.
+    narrow: bool,
+}
+
+#[pymethods]
+impl Encoder {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        tokens: Vec<(u32, Vec<u8>)>,
+        merges: Vec<(Vec<u8>, Vec<u8>)>,
+        special_tokens: Vec<(String, u32)>,
+        pattern: &str,
+    ) -> PyResult<Encoder> {
+        let narrow = tokens.iter().all(|&(id, _)| id <= u32::from(u16::MAX));
+        let pattern = Pattern::parse(pattern).into_python()?;
+        let encoder = py.detach(|| encode::Encoder::new(&tokens, &merges, special_tokens, pattern)).into_python()?;
+        Ok(Encoder { encoder, narrow })
+    }
+
+    /// Encode a text to a list, all special tokens recognised.
+    fn encode<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let bytes = bytes_of(text)?;
+        let mut ids: Vec<u32> = Vec::with_capacity(bytes.len() / 3 + 4);
+        if bytes.len() < SMALL_TEXT {
+            self.encoder.encode(bytes, &mut ids).into_python()?;
+        } else {
+            py.detach(|| self.encoder.encode(bytes, &mut ids)).into_python()?;
+        }
+        PyList::new(py, ids)
+    }
+
+    /// Encode a text to a list, only `allowed` special tokens recognised and `disallowed` ones an error.
+    fn encode_selected<'py>(
+        &self,
+        py: Python<'py>,
+        text: &Bound<'py, PyAny>,
+        allowed: Vec<String>,
+        disallowed: Vec<String>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let bytes = bytes_of(text)?;
+        let mut ids: Vec<u32> = Vec::new();
+        py.detach(|| self.encoder.encode_selected(bytes, &allowed, &disallowed, &mut ids)).into_python()?;
+        PyList::new(py, ids)
+    }
+
+    /// Encode a text to an array, on several threads if it is long.
+    fn encode_array<'py>(
+        &self,
+        py: Python<'py>,
+        text: &Bound<'py, PyAny>,
+        num_threads: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let bytes = bytes_of(text)?;
+        if self.narrow {
+            self.to_array::<u16>(py, bytes, num_threads)
+        } else {
+            self.to_array::<u32>(py, bytes, num_threads)
+        }
+    }
+
+    /// Encode many texts to arrays, on several threads.
+    fn encode_batch<'py>(
+        &self,
+        py: Python<'py>,
+        texts: Vec<Bound<'py, PyAny>>,
+        num_threads: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let texts = texts.iter().map(bytes_of).collect::<PyResult<Vec<_>>>()?;
+        if self.narrow {
+            self.to_arrays::<u16>(py, &texts, num_threads)
+        } else {
+            self.to_arrays::<u32>(py, &texts, num_threads)
+        }
+    }
+
+    /// The bytes of a sequence of ids.
+    fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        let mut bytes = Vec::new();
+        if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u16>>() {
+            self.encoder.tokens().decode(ids.as_array().iter().map(|&id| id.into()), &mut bytes).into_python()?;
+        } else if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u32>>() {
+            self.encoder.tokens().decode(ids.as_array().iter().copied(), &mut bytes).into_python()?;
+        } else {
+            for (position, id) in ids.try_iter()?.enumerate() {
+                let id = id?;
+                let token = id.extract::<u32>().ok().and_then(|id| self.encoder.tokens().get(id));
+                let token = token.ok_or_else(|| {
+                    TokenizerError::new_err(format!("token id {id} at position {position} is outside the vocabulary"))
+                })?;
+                bytes.extend_from_slice(token);
+            }
+        }
+        Ok(PyBytes::new(py, &bytes))
+    }
+}
+
+impl Encoder {
+    fn to_array<'py, I: Id + Element>(
+        &self,
+        py: Python<'py>,
+        text: &[u8],
+        num_threads: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut pieces = py.detach(|| self.encoder.encode_pieces::<I>(text, num_threads)).into_python()?;
+        if let [ids] = pieces.as_mut_slice() {
+            return Ok(PyArray1::from_vec(py, std::mem::take(ids)).into_any());
+        }
+        let ids = py.detach(|| pieces.concat());
+        Ok(PyArray1::from_vec(py, ids).into_any())
+    }
+
+    fn to_arrays<'py, I: Id + Element>(
+        &self,
+        py: Python<'py>,
+        texts: &[&[u8]],
+        num_threads: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let batch = py.detach(|| self.encoder.encode_batch::<I>(texts, num_threads)).into_python()?;
+        PyList::new(py, batch.into_iter().map(|ids| PyArray1::from_vec(py, ids)))
+    }
+}
+
+/// Encodes a text that arrives in pieces.
+#[pyclass(module = "bytewright._native")]
+pub(crate) struct StreamEncoder {
+    encoder: Py<Encoder>,
+    stream: encode::Stream,
+}
+
+#[pymethods]
+impl StreamEncoder {
+    #[new]
+    fn new(encoder: Py<Encoder>) -> StreamEncoder {
+        StreamEncoder { encoder, stream: encode::Stream::new() }
+    }
+
+    /// More text: the ids that are certain now.
+    fn feed<'py>(&mut self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let mut ids: Vec<u32> = Vec::new();
+        self.stream.feed(&self.encoder.get().encoder, bytes_of(text)?, &mut ids).into_python()?;
+        PyList::new(py, ids)
+    }
+
+    /// No more text: the remaining ids.
+    fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let mut ids: Vec<u32> = Vec::new();
+        self.stream.finish(&self.encoder.get().encoder, &mut ids).into_python()?;
+        PyList::new(py, ids)
+    }
+}
+
+/// Cut a text into its pre-tokens; the fast twin of `reference.pretokenize`.
+#[pyfunction]
+pub(crate) fn pretokenize<'py>(
+    py: Python<'py>,
+    text: &Bound<'py, PyAny>,
+    pattern: &str,
+) -> PyResult<Bound<'py, PyList>> {
+    let bytes = bytes_of(text)?;
+    let words = PyList::empty(py);
+    let mut start = 0;
+    let mut outcome = Ok(());
+    let pattern = Pattern::parse(pattern).into_python()?;
+    pattern
+        .scan(bytes, |base, ends| {
+            for &end in ends {
+                let end = base + end as usize;
+                if outcome.is_ok() {
+                    outcome = words.append(PyBytes::new(py, &bytes[start..end]));
+                }
+                start = end;
+            }
+        })
+        .into_python()?;
+    outcome.map(|()| words)
+}

@@ -1,0 +1,33 @@
+//! The Python binding of the `bpe` crate: translates types and errors, releases the GIL, and nothing else.
+//!
+//! Every error becomes one of `bytewright.errors`; nothing here or below panics on any input. Should a panic
+//! happen all the same, PyO3 turns it into a Python exception instead of ending the process.
+
+mod counting;
+mod encoding;
+mod errors;
+mod text;
+
+use pyo3::prelude::*;
+
+/// The native core of Bytewright: the fast twins of `bytewright.tokenizer.reference`.
+#[pymodule]
+mod _native {
+    use super::*;
+
+    #[pymodule_export]
+    use super::counting::WordCounter;
+    #[pymodule_export]
+    use super::counting::learn_merges;
+    #[pymodule_export]
+    use super::encoding::Encoder;
+    #[pymodule_export]
+    use super::encoding::StreamEncoder;
+    #[pymodule_export]
+    use super::encoding::pretokenize;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,234 @@
+//! Counting the words of files and texts, in parallel, in memory that grows with distinct words only.
+//!
+//! Files are memory-mapped and dealt out in chunks that end at safe cuts. Every thread counts into a table of
+//! its own; the tables are added up at the end, so the result does not depend on the number of threads.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use memmap2::Mmap;
+
+use crate::cut::next_cut;
+use crate::error::{Error, Result};
+use crate::lowlevel;
+use crate::pattern::Pattern;
+use crate::special::{Piece, Specials};
+use crate::threads;
+use crate::words::WordCounts;
+
+/// Enough to make the cost of fetching a chunk vanish, and small enough for its words to stay in the cache.
+const CHUNK: usize = 128 << 10;
+
+/// What counting has seen and how long it took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CountStats {
+    /// Bytes read.
+    pub num_bytes: u64,
+    /// Words counted, repetitions included.
+    pub num_words: u64,
+    /// Time spent reading and scanning, summed over threads.
+    pub scan_time: Duration,
+    /// Time spent counting, summed over threads.
+    pub count_time: Duration,
+}
+
+impl CountStats {
+    fn add(&mut self, other: CountStats) {
+        self.num_bytes += other.num_bytes;
+        self.num_words += other.num_words;
+        self.scan_time += other.scan_time;
+        self.count_time += other.count_time;
+    }
+}
+
+/// Counts words of texts and files.
+pub struct Counter {
+    pattern: Pattern,
+    specials: Specials,
+    counts: WordCounts,
+    stats: CountStats,
+}
+
+impl Counter {
+    /// Nothing counted yet.
+    pub fn new(pattern: Pattern, specials: Specials) -> Counter {
+        Counter { pattern, specials, counts: WordCounts::new(), stats: CountStats::default() }
+    }
+
+    /// What has been seen so far.
+    pub fn stats(&self) -> CountStats {
+        self.stats
+    }
+
+    /// The counts so far.
+    pub fn counts(&mut self) -> &mut WordCounts {
+        &mut self.counts
+    }
+
+    /// The counts, for good.
+    pub fn into_counts(self) -> WordCounts {
+        self.counts
+    }
+
+    /// Count one text, on this thread. No word reaches from one text into the next.
+    pub fn add_text(&mut self, text: &[u8]) -> Result<()> {
+        let mut worker = Worker::new(&self.pattern, &self.specials, std::mem::take(&mut self.counts));
+        let mut start = 0;
+        while start < text.len() {
+            let rest = &text[start..];
+            let end = next_cut(&self.pattern, &self.specials, rest, CHUNK);
+            worker.count(&rest[..end])?;
+            start += end;
+        }
+        self.counts = worker.counts;
+        self.stats.add(worker.stats);
+        Ok(())
+    }
+
+    /// Count ready-made words.
+    pub fn add_word(&mut self, word: &[u8], count: u64) {
+        self.counts.add(word, count);
+        self.stats.num_words = self.stats.num_words.saturating_add(count);
+    }
+
+    /// Count files on `num_threads` threads. `on_progress` hears how many bytes are done and may stop the work by
+    /// returning false.
+    pub fn add_files(
+        &mut self,
+        paths: &[PathBuf],
+        num_threads: usize,
+        on_progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<()> {
+        let queue = Mutex::new(Queue { paths: paths.to_vec(), next_path: 0, current: None });
+        let initial = Mutex::new(Some(std::mem::take(&mut self.counts)));
+        let bytes_done = AtomicU64::new(0);
+        let stop = AtomicBool::new(false);
+        let (pattern, specials) = (&self.pattern, &self.specials);
+        let mut heartbeat = || on_progress(bytes_done.load(Ordering::Relaxed));
+        let workers = threads::gather_watched(num_threads, &stop, &mut heartbeat, || {
+            let counts = initial.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+            let mut worker = Worker::new(pattern, specials, counts);
+            while !stop.load(Ordering::Relaxed) {
+                let chunk = queue.lock().unwrap_or_else(PoisonError::into_inner).next(pattern, specials)?;
+                let Some((file, range)) = chunk else { break };
+                bytes_done.fetch_add(range.len() as u64, Ordering::Relaxed);
+                worker.count(&file[range])?;
+            }
+            worker.counts.settle();
+            Ok(vec![worker])
+        })?;
+        heartbeat();
+        let started = Instant::now();
+        for worker in workers {
+            self.stats.add(worker.stats);
+            self.counts.merge(worker.counts);
+        }
+        self.stats.count_time += started.elapsed();
+        Ok(())
+    }
+}
+
+/// One thread's share of the counting.
+struct Worker<'p> {
+    pattern: &'p Pattern,
+    specials: &'p Specials,
+    counts: WordCounts,
+    stats: CountStats,
+}
+
+impl<'p> Worker<'p> {
+    fn new(pattern: &'p Pattern, specials: &'p Specials, counts: WordCounts) -> Worker<'p> {
+        Worker { pattern, specials, counts, stats: CountStats::default() }
+    }
+
+    /// Count a chunk that begins and ends at safe cuts.
+    fn count(&mut self, chunk: &[u8]) -> Result<()> {
+        let Worker { pattern, specials, counts, stats } = self;
+        stats.num_bytes += chunk.len() as u64;
+        let mut last = Instant::now();
+        specials.split(chunk, |piece| {
+            let Piece::Text(text) = piece else { return Ok(()) };
+            let mut start = 0;
+            pattern.scan(text, |base, ends| {
+                let scanned = Instant::now();
+                for &end in ends {
+                    let end = base + end as usize;
+                    counts.count(text, start, end);
+                    start = end;
+                }
+                let counted = Instant::now();
+                stats.num_words += ends.len() as u64;
+                stats.scan_time += scanned - last;
+                stats.count_time += counted - scanned;
+                last = counted;
+            })
+        })
+    }
+}
+
+/// The files still to be counted, dealt out chunk by chunk.
+struct Queue {
+    paths: Vec<PathBuf>,
+    next_path: usize,
+    current: Option<(Arc<Source>, usize)>,
+}
+
+impl Queue {
+    fn next(&mut self, pattern: &Pattern, specials: &Specials) -> Result<Option<(Arc<Source>, Range<usize>)>> {
+        loop {
+            if let Some((source, start)) = &mut self.current
+                && *start < source.len()
+            {
+                let length = next_cut(pattern, specials, &source[*start..], CHUNK);
+                let range = *start..*start + length;
+                *start = range.end;
+                return Ok(Some((source.clone(), range)));
+            }
+            let Some(path) = self.paths.get(self.next_path) else { return Ok(None) };
+            self.next_path += 1;
+            self.current = Some((Arc::new(Source::open(path)?), 0));
+        }
+    }
+}
+
+/// The bytes of a file: mapped where that is possible, read where it is not (pipes and the like).
+pub enum Source {
+    /// A memory map.
+    Mapped(Mmap),
+    /// A copy.
+    Read(Vec<u8>),
+}
+
+impl Source {
+    /// Open a file.
+    pub fn open(path: &Path) -> Result<Source> {
+        let fail = |source: io::Error| Error::File { path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(fail)?;
+        let metadata = file.metadata().map_err(fail)?;
+        if metadata.is_dir() {
+            return Err(fail(io::ErrorKind::IsADirectory.into()));
+        }
+        if metadata.is_file() && metadata.len() > 0 {
+            return lowlevel::map_file(&file).map(Source::Mapped).map_err(fail);
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(fail)?;
+        Ok(Source::Read(bytes))
+    }
+}
+
+impl std::ops::Deref for Source {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Source::Mapped(map) => map,
+            Source::Read(bytes) => bytes,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Everything that can go wrong in this crate, each variant one clear sentence.
+
+use std::path::PathBuf;
+
+/// The result of every fallible operation of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be opened, inspected or mapped.
+    #[error("{path}: {source}", path = path.display())]
+    File {
+        /// The file in question.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A user's regular expression does not compile.
+    #[error("the pattern is not a valid regular expression: {0}")]
+    Pattern(String),
+    /// A user's regular expression gave up on some text, for example by backtracking too often.
+    #[error("the pattern failed on the text at byte {position}: {reason}")]
+    Match {
+        /// Where in the text the search had begun.
+        position: usize,
+        /// What the regular expression engine said.
+        reason: String,
+    },
+    /// A vocabulary contradicts itself.
+    #[error("{0}")]
+    Vocabulary(String),
+    /// An id has no token.
+    #[error("token id {id} at position {position} is outside the vocabulary")]
+    UnknownId {
+        /// The id that was asked for.
+        id: u64,
+        /// Its place in the sequence.
+        position: usize,
+    },
+    /// A special token stands in a text that may not hold it.
+    #[error("the text holds the special token {token:?} at byte {position}, which is not allowed here")]
+    DisallowedSpecial {
+        /// The special token.
+        token: String,
+        /// Where it begins, in bytes.
+        position: usize,
+    },
+    /// Word counts so large that sums over them would not fit in 64 bits.
+    #[error("the word counts are too large: their sum over all bytes exceeds 2^63")]
+    CountOverflow,
+    /// More distinct text than 32-bit positions can address.
+    #[error("the corpus has {bytes} bytes of distinct words; training can hold at most {limit}")]
+    TooManyWords {
+        /// What the corpus holds.
+        bytes: u64,
+        /// What training can address.
+        limit: u64,
+    },
+    /// The caller asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}

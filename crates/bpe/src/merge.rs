@@ -1,0 +1,547 @@
+//! Learning merges: again and again, join the pair of neighbours that occurs most often.
+//!
+//! **The text.** All distinct words lie in one array with a slot for every byte. A token that spans several slots
+//! writes its symbol into its first and its last slot, so the neighbours of a token are read directly: the slot
+//! before its first, the slot after its last. Words are grouped by how often they occur, and every group begins
+//! at a multiple of 64 slots, so one small table gives the count of the word at any position.
+//!
+//! **The index.** For every pair worth tracking: its count and the positions where it occurs, in rising order.
+//! Joining a pair visits just those positions; what it does to the neighbouring pairs is first summed by
+//! neighbour and then applied once. A position may have gone stale meanwhile; the slots tell.
+//!
+//! **The threshold.** A pair's count never rises once both its tokens exist, so a pair that is rarer than every
+//! merge still to come need not be tracked. We guess a threshold, track only pairs that reach it, and when those
+//! are used up, lower it and index the text again. That is exact, and keeps the index small.
+//!
+//! **Ties.** Of the pairs with the highest count, the one with the greater (left bytes, right bytes) wins. Counts
+//! only fall, so all pairs of the highest count are drawn at once and ordered by their bytes.
+
+use std::collections::BinaryHeap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::time::Instant;
+
+use hashbrown::HashMap;
+
+use crate::error::{Error, Result};
+use crate::lowlevel::prefetch;
+use crate::threads::HEARTBEAT;
+use crate::words::WordCounts;
+
+/// A token while merges are learnt: 0 to 255 are the bytes, then one for every merge.
+pub type Symbol = u32;
+
+/// A learnt merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merge {
+    /// The left half.
+    pub left: Symbol,
+    /// The right half.
+    pub right: Symbol,
+    /// How often the pair occurred when it was joined.
+    pub count: u64,
+}
+
+/// What to learn.
+#[derive(Clone, Debug, Default)]
+pub struct MergeOptions {
+    /// How many merges to learn at most.
+    pub num_merges: usize,
+    /// Leave pairs alone that occur less often than this; 0 means the same as 1.
+    pub min_count: u64,
+    /// Merges that are there already and stay as they are; both halves must be bytes or made by earlier ones.
+    pub initial: Vec<(Symbol, Symbol)>,
+}
+
+/// A slot outside every word.
+const BOUNDARY: Symbol = Symbol::MAX;
+/// A slot inside a token, neither its first nor its last.
+const INSIDE: Symbol = Symbol::MAX - 1;
+/// Slots that share one entry of the count table, as a power of two.
+const GROUP_BITS: u32 = 6;
+/// How far the threshold falls each time; measured between 4 and 64, all within a few percent.
+const THRESHOLD_STEP: u64 = 16;
+
+/// Learn merges from word counts. `on_progress` hears how many are done and may stop the work by returning false.
+pub fn learn_merges(
+    words: WordCounts,
+    options: &MergeOptions,
+    on_progress: &mut dyn FnMut(usize) -> bool,
+) -> Result<Vec<Merge>> {
+    let mut learner = Learner::new(words, &options.initial)?;
+    let mut merges = Vec::new();
+    let min_count = options.min_count.max(1);
+    let mut last_heartbeat = Instant::now();
+    while merges.len() < options.num_merges {
+        if merges.len() % 64 == 0 && last_heartbeat.elapsed() > HEARTBEAT {
+            last_heartbeat = Instant::now();
+            if !on_progress(merges.len()) {
+                return Err(Error::Interrupted);
+            }
+        }
+        match learner.best_pair() {
+            Some(pair) => merges.push(learner.join(pair)),
+            None if learner.threshold > min_count || !learner.indexed => learner.index(min_count),
+            None => break,
+        }
+    }
+    on_progress(merges.len());
+    Ok(merges)
+}
+
+/// A pair of neighbours that is tracked.
+#[derive(Clone, Copy)]
+struct Pair {
+    left: Symbol,
+    right: Symbol,
+    count: u64,
+    /// Where its positions stand in `Learner::positions`.
+    first: usize,
+    len: usize,
+}
+
+/// What joining a pair means for the pairs with one particular neighbour.
+#[derive(Clone, Copy, Default)]
+struct Neighbour {
+    /// How often the neighbour was met, weighted by the words' counts.
+    weight: u64,
+    /// How many positions that was.
+    num_positions: usize,
+    /// Where the next of them goes in `Learner::positions`; `None` if the new pair is too rare to track.
+    cursor: Option<usize>,
+}
+
+/// One side's neighbours of the pair that is being joined.
+#[derive(Default)]
+struct Side {
+    by_symbol: Vec<Neighbour>,
+    met: Vec<Symbol>,
+    occurrences: Vec<(Symbol, u32)>,
+}
+
+impl Side {
+    #[inline]
+    fn meet(&mut self, symbol: Symbol, weight: u64, position: u32) {
+        let neighbour = &mut self.by_symbol[symbol as usize];
+        if neighbour.weight == 0 {
+            self.met.push(symbol);
+        }
+        neighbour.weight += weight;
+        neighbour.num_positions += 1;
+        self.occurrences.push((symbol, position));
+    }
+}
+
+struct Learner {
+    slots: Vec<Symbol>,
+    group_counts: Vec<u64>,
+    /// The bytes of every token, and their number.
+    tokens: Vec<Box<[u8]>>,
+    lens: Vec<u32>,
+
+    threshold: u64,
+    indexed: bool,
+    pairs: Vec<Pair>,
+    pair_of: HashMap<u64, u32, PairHash>,
+    positions: Vec<u32>,
+
+    /// Tracked pairs by count; a pair whose count fell since stands too high, and is put right when drawn.
+    queue: BinaryHeap<(u64, u32)>,
+    ties: Ties,
+
+    left: Side,
+    right: Side,
+    doubled: Vec<u32>,
+}
+
+impl Learner {
+    fn new(words: WordCounts, initial: &[(Symbol, Symbol)]) -> Result<Learner> {
+        let tokens: Vec<Box<[u8]>> = (0..=255u8).map(|byte| [byte].into()).collect();
+        let (slots, group_counts) = lay_out(words)?;
+        let mut learner = Learner {
+            slots,
+            group_counts,
+            lens: vec![1; tokens.len()],
+            tokens,
+            threshold: u64::MAX,
+            indexed: false,
+            pairs: Vec::new(),
+            pair_of: HashMap::default(),
+            positions: Vec::new(),
+            queue: BinaryHeap::new(),
+            ties: Ties::default(),
+            left: Side::default(),
+            right: Side::default(),
+            doubled: Vec::new(),
+        };
+        learner.repeat(initial)?;
+        Ok(learner)
+    }
+
+    /// Join the pairs of merges that are there already, in their order.
+    fn repeat(&mut self, initial: &[(Symbol, Symbol)]) -> Result<()> {
+        if initial.is_empty() {
+            return Ok(());
+        }
+        self.index(1);
+        for &(left, right) in initial {
+            let made = self.tokens.len();
+            if left as usize >= made || right as usize >= made {
+                return Err(Error::Vocabulary(format!("merge {} uses a token that no earlier merge makes", made - 256)));
+            }
+            match self.pair_of.get(&key(left, right)) {
+                Some(&pair) => {
+                    self.join(pair);
+                }
+                None => {
+                    self.add_token(left, right);
+                }
+            }
+        }
+        self.threshold = u64::MAX;
+        self.indexed = false;
+        self.queue.clear();
+        self.ties.clear();
+        Ok(())
+    }
+
+    fn add_token(&mut self, left: Symbol, right: Symbol) -> Symbol {
+        let bytes = [&*self.tokens[left as usize], &*self.tokens[right as usize]].concat();
+        self.lens.push(self.lens[left as usize] + self.lens[right as usize]);
+        self.tokens.push(bytes.into());
+        (self.tokens.len() - 1) as Symbol
+    }
+
+    /// Lower the threshold and find all pairs that reach it.
+    fn index(&mut self, min_count: u64) {
+        self.queue.clear();
+        self.pair_of.clear();
+        self.pairs.clear();
+        self.positions.clear();
+
+        let mut found: HashMap<u64, (u64, u32), PairHash> = HashMap::default();
+        walk_pairs(&self.slots, &self.lens, |position, left, right| {
+            let entry = found.entry(key(left, right)).or_insert((0, 0));
+            entry.0 += self.group_counts[position >> GROUP_BITS];
+            entry.1 += 1;
+        });
+        let highest = found.values().map(|&(count, _)| count).max().unwrap_or(0);
+        self.threshold = (highest / THRESHOLD_STEP).min(self.threshold / 2).max(min_count);
+        self.indexed = true;
+
+        let mut total = 0;
+        for (&key, &(count, len)) in found.iter().filter(|(_, (count, _))| *count >= self.threshold) {
+            let number = self.pairs.len() as u32;
+            let (left, right) = ((key >> 32) as Symbol, key as Symbol);
+            self.pairs.push(Pair { left, right, count, first: total, len: 0 });
+            self.pair_of.insert(key, number);
+            self.queue.push((count, number));
+            total += len as usize;
+        }
+        drop(found);
+        self.positions.resize(total, 0);
+        walk_pairs(&self.slots, &self.lens, |position, left, right| {
+            if let Some(&number) = self.pair_of.get(&key(left, right)) {
+                let pair = &mut self.pairs[number as usize];
+                self.positions[pair.first + pair.len] = position as u32;
+                pair.len += 1;
+            }
+        });
+    }
+
+    /// Draw the pair with the highest count; of several, the one with the greater bytes.
+    fn best_pair(&mut self) -> Option<u32> {
+        loop {
+            if self.ties.is_empty() {
+                let &(count, _) = self.queue.peek()?;
+                self.ties.count = count;
+                while let Some(&(count, pair)) = self.queue.peek() {
+                    if count != self.ties.count {
+                        break;
+                    }
+                    self.queue.pop();
+                    match self.pairs[pair as usize].count {
+                        now if now == count => self.ties.push_unordered(pair),
+                        now if now >= self.threshold => self.queue.push((now, pair)),
+                        _ => {}
+                    }
+                }
+                let Learner { ties, pairs, tokens, .. } = self;
+                ties.order(|a, b| bytes_of(pairs, tokens, a) > bytes_of(pairs, tokens, b));
+            }
+            let Learner { ties, pairs, tokens, .. } = self;
+            let Some(pair) = ties.pop(|a, b| bytes_of(pairs, tokens, a) > bytes_of(pairs, tokens, b)) else {
+                continue;
+            };
+            match self.pairs[pair as usize].count {
+                now if now == self.ties.count => return Some(pair),
+                now if now >= self.threshold => self.queue.push((now, pair)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Join a pair wherever it stands.
+    fn join(&mut self, number: u32) -> Merge {
+        let Pair { left: a, right: b, count, first, len } = self.pairs[number as usize];
+        let made = self.add_token(a, b);
+        self.pair_of.remove(&key(a, b));
+        self.pairs[number as usize].count = 0;
+
+        self.left.by_symbol.resize(self.tokens.len(), Neighbour::default());
+        self.right.by_symbol.resize(self.tokens.len(), Neighbour::default());
+        let (len_a, len_b, len_made) =
+            (self.lens[a as usize] as usize, self.lens[b as usize] as usize, self.lens[made as usize]);
+        let slots = self.slots.as_mut_slice();
+        let mut doubled_weight = 0;
+        for index in first..first + len {
+            if let Some(&ahead) = self.positions.get(index + 8) {
+                prefetch(slots, ahead as usize);
+            }
+            let start = self.positions[index] as usize;
+            let middle = start + len_a;
+            if slots[start] != a || slots[middle] != b {
+                continue; // stale: one of the two has become part of another token
+            }
+            let end = middle + len_b;
+            let weight = self.group_counts[start >> GROUP_BITS];
+            let (before, after) = (slots[start - 1], slots[end]);
+            slots[middle - 1] = INSIDE;
+            slots[middle] = INSIDE;
+            slots[start] = made;
+            slots[end - 1] = made;
+            if before == made {
+                // The neighbour was made a moment ago, and has counted our left half as what follows it.
+                doubled_weight += weight;
+                self.doubled.push(start as u32 - len_made);
+            } else if before != BOUNDARY {
+                self.left.meet(before, weight, start as u32 - self.lens[before as usize]);
+            }
+            if after != BOUNDARY {
+                self.right.meet(after, weight, start as u32);
+            }
+        }
+
+        for index in 0..self.left.met.len() {
+            let x = self.left.met[index];
+            let Neighbour { weight, num_positions, .. } = self.left.by_symbol[x as usize];
+            self.lower(x, a, weight);
+            self.left.by_symbol[x as usize].cursor = self.track(x, made, weight, num_positions);
+        }
+        for index in 0..self.right.met.len() {
+            let y = self.right.met[index];
+            let Neighbour { weight, num_positions, .. } = self.right.by_symbol[y as usize];
+            self.lower(b, y, weight);
+            let remaining = if y == a { weight - doubled_weight } else { weight };
+            self.right.by_symbol[y as usize].cursor = self.track(made, y, remaining, num_positions);
+        }
+        if let Some(first) = self.track(made, made, doubled_weight, self.doubled.len()) {
+            self.positions[first..first + self.doubled.len()].copy_from_slice(&self.doubled);
+        }
+        self.doubled.clear();
+        for side in [&mut self.left, &mut self.right] {
+            for &(symbol, position) in &side.occurrences {
+                if let Some(cursor) = &mut side.by_symbol[symbol as usize].cursor {
+                    self.positions[*cursor] = position;
+                    *cursor += 1;
+                }
+            }
+            for &symbol in &side.met {
+                side.by_symbol[symbol as usize] = Neighbour::default();
+            }
+            side.occurrences.clear();
+            side.met.clear();
+        }
+        Merge { left: a, right: b, count }
+    }
+
+    /// A pair lost some of its occurrences.
+    #[inline]
+    fn lower(&mut self, left: Symbol, right: Symbol, weight: u64) {
+        if let Some(&number) = self.pair_of.get(&key(left, right)) {
+            self.pairs[number as usize].count -= weight;
+        }
+    }
+
+    /// Begin to track a new pair if it is frequent enough; returns where its positions go.
+    #[inline]
+    fn track(&mut self, left: Symbol, right: Symbol, count: u64, len: usize) -> Option<usize> {
+        if count < self.threshold || count == 0 {
+            return None;
+        }
+        let first = self.positions.len();
+        self.positions.resize(first + len, 0);
+        let number = self.pairs.len() as u32;
+        self.pairs.push(Pair { left, right, count, first, len });
+        self.pair_of.insert(key(left, right), number);
+        if count == self.ties.count && !self.ties.is_empty() {
+            let Learner { ties, pairs, tokens, .. } = self;
+            ties.push(number, |a, b| bytes_of(pairs, tokens, a) > bytes_of(pairs, tokens, b));
+        } else {
+            self.queue.push((count, number));
+        }
+        Some(first)
+    }
+}
+
+#[inline]
+fn bytes_of<'t>(pairs: &[Pair], tokens: &'t [Box<[u8]>], pair: u32) -> (&'t [u8], &'t [u8]) {
+    let Pair { left, right, .. } = pairs[pair as usize];
+    (&tokens[left as usize], &tokens[right as usize])
+}
+
+/// Write all words of two bytes or more into slots, grouped by count.
+fn lay_out(mut words: WordCounts) -> Result<(Vec<Symbol>, Vec<u64>)> {
+    let group = 1usize << GROUP_BITS;
+    // Slots needed for each count: a boundary, then every word with a boundary behind it.
+    let mut next_slot: HashMap<u64, usize, PairHash> = HashMap::default();
+    let mut weight: u128 = 0;
+    let mut num_bytes = 0;
+    words.for_each(|word, count| {
+        weight += u128::from(count) * word.len() as u128;
+        if word.len() > 1 {
+            *next_slot.entry(count).or_insert(1) += word.len() + 1;
+            num_bytes += word.len() as u64;
+        }
+    });
+    if weight >> 63 != 0 {
+        return Err(Error::CountOverflow);
+    }
+    let mut counts: Vec<u64> = next_slot.keys().copied().collect();
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let mut num_slots = 0;
+    let mut group_counts = Vec::new();
+    for count in counts {
+        if let Some(needed) = next_slot.get_mut(&count) {
+            let start = num_slots;
+            num_slots += needed.next_multiple_of(group);
+            group_counts.resize(num_slots / group, count);
+            *needed = start + 1;
+        }
+    }
+    if num_slots > INSIDE as usize {
+        return Err(Error::TooManyWords { bytes: num_bytes, limit: u64::from(INSIDE) });
+    }
+    let mut slots = vec![BOUNDARY; num_slots];
+    words.for_each(|word, count| {
+        if let (true, Some(next)) = (word.len() > 1, next_slot.get_mut(&count)) {
+            for (slot, &byte) in slots[*next..].iter_mut().zip(word) {
+                *slot = Symbol::from(byte);
+            }
+            *next += word.len() + 1;
+        }
+    });
+    Ok((slots, group_counts))
+}
+
+/// Visit every pair of neighbouring tokens, from left to right, with the position of the first.
+#[inline]
+fn walk_pairs(slots: &[Symbol], lens: &[u32], mut visit: impl FnMut(usize, Symbol, Symbol)) {
+    let mut position = 0;
+    while let Some(&symbol) = slots.get(position) {
+        if symbol == BOUNDARY {
+            position += 1;
+            continue;
+        }
+        let next = position + lens[symbol as usize] as usize;
+        if let Some(&right) = slots.get(next).filter(|&&right| right != BOUNDARY) {
+            visit(position, symbol, right);
+        }
+        position = next;
+    }
+}
+
+#[inline]
+fn key(left: Symbol, right: Symbol) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
+}
+
+type PairHash = BuildHasherDefault<PairHasher>;
+
+/// One multiplication: enough for keys that nobody can choose freely.
+#[derive(Default)]
+struct PairHasher(u64);
+
+impl Hasher for PairHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, value: u64) {
+        let product = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+}
+
+/// The pairs that share the highest count: a binary heap whose order is given from outside, since it lies in the
+/// tokens' bytes.
+#[derive(Default)]
+struct Ties {
+    count: u64,
+    heap: Vec<u32>,
+}
+
+impl Ties {
+    fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.heap.clear();
+    }
+
+    /// Add a pair; `order` must be called before anything is drawn.
+    fn push_unordered(&mut self, pair: u32) {
+        self.heap.push(pair);
+    }
+
+    fn order(&mut self, greater: impl Fn(u32, u32) -> bool) {
+        for index in (0..self.heap.len() / 2).rev() {
+            self.sift_down(index, &greater);
+        }
+    }
+
+    fn push(&mut self, pair: u32, greater: impl Fn(u32, u32) -> bool) {
+        self.heap.push(pair);
+        let mut index = self.heap.len() - 1;
+        while index > 0 {
+            let parent = (index - 1) / 2;
+            if !greater(self.heap[index], self.heap[parent]) {
+                break;
+            }
+            self.heap.swap(index, parent);
+            index = parent;
+        }
+    }
+
+    fn pop(&mut self, greater: impl Fn(u32, u32) -> bool) -> Option<u32> {
+        let last = self.heap.len().checked_sub(1)?;
+        self.heap.swap(0, last);
+        let top = self.heap.pop();
+        self.sift_down(0, &greater);
+        top
+    }
+
+    fn sift_down(&mut self, mut index: usize, greater: &impl Fn(u32, u32) -> bool) {
+        loop {
+            let child = 2 * index + 1;
+            if child >= self.heap.len() {
+                return;
+            }
+            let right = child + 1;
+            let larger =
+                if right < self.heap.len() && greater(self.heap[right], self.heap[child]) { right } else { child };
+            if !greater(self.heap[larger], self.heap[index]) {
+                return;
+            }
+            self.heap.swap(index, larger);
+            index = larger;
+        }
+    }
+}

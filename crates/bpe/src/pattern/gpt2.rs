@@ -1,0 +1,226 @@
+//! The GPT-2 pattern, scanned 64 bytes at a time.
+//!
+//! `'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+//!
+//! Every byte gets the class of its character (letter, number, white, other), as bits of one word per class. In
+//! these bits the pattern says: a pre-token begins
+//!
+//! - where a run of one class begins, unless a U+0020 stands before it, which then begins the pre-token;
+//! - at the first character of a run of white space;
+//! - at the last one too if something else follows (`\s+(?!\S)` gives it back; U+0020 joins what follows);
+//! - right after a contraction, which is an apostrophe that begins a pre-token and one of s d m t ll ve re.
+//!
+//! Non-ASCII characters are rare in most text: their bits are set one by one, after the vector pass.
+
+use crate::lowlevel::{self, BLOCK, Masks, Task};
+use crate::unicode::{self, Class};
+
+const BLOCKS_PER_WINDOW: usize = 64;
+const WINDOW: usize = BLOCK * BLOCKS_PER_WINDOW;
+
+/// What the bits of one block do not know: the class of the byte before it.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    letter: u64,
+    number: u64,
+    other: u64,
+    white: u64,
+    blank: u64,
+}
+
+/// Finds the ends of pre-tokens, one window of text after the other.
+struct Scanner {
+    masks: [Masks; BLOCKS_PER_WINDOW],
+    /// Non-ASCII white space that nothing white follows, by its first byte.
+    wide_ends: [u64; BLOCKS_PER_WINDOW],
+    before: Before,
+    /// Where a contraction ended, if that was past the block it began in.
+    resume_at: Option<usize>,
+    /// The ends found in a window, counted from its beginning; written eight at a time, hence the spare room.
+    ends: [u32; WINDOW + 8],
+}
+
+/// Call `emit(base, ends)` for every window of text: the next pre-tokens end at `base + end`.
+#[inline(always)]
+pub(crate) fn scan(text: &[u8], mut emit: impl FnMut(usize, &[u32])) {
+    let mut scanner = Scanner {
+        masks: [Masks::default(); BLOCKS_PER_WINDOW],
+        wide_ends: [0; BLOCKS_PER_WINDOW],
+        before: Before::default(),
+        resume_at: None,
+        ends: [0; WINDOW + 8],
+    };
+    let mut start = 0;
+    while start < text.len() {
+        let end = end_of_window(text, start);
+        let num_ends = lowlevel::dispatch(ScanWindow { scanner: &mut scanner, text, start, end });
+        emit(start, &scanner.ends[..num_ends]);
+        start = end;
+    }
+    if !text.is_empty() {
+        emit(text.len(), &[0]);
+    }
+}
+
+/// Find the pre-tokens that end inside one window, and return their number.
+struct ScanWindow<'s, 't> {
+    scanner: &'s mut Scanner,
+    text: &'t [u8],
+    start: usize,
+    end: usize,
+}
+
+impl Task for ScanWindow<'_, '_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        let ScanWindow { scanner, text, start: window_start, end: window_end } = self;
+        let Scanner { masks, wide_ends, before, resume_at, ends } = scanner;
+        let window = &text[window_start..window_end];
+        let num_blocks = window.len().div_ceil(BLOCK);
+        lowlevel::classify(window, masks);
+        classify_wide(text, window_start, &mut masks[..num_blocks], wide_ends);
+        // At the end of the text nothing follows a run of white space, so none of it is given back.
+        let white_follows = unicode::char_at(text, window_end).is_none_or(|next| next.class == Class::Space);
+        let mut num_ends = 0;
+        for index in 0..num_blocks {
+            let mask = masks[index];
+            let len = (window.len() - index * BLOCK).min(BLOCK);
+            let valid = !0 >> (BLOCK - len);
+            let other = !(mask.letter | mask.number | mask.white) & valid;
+            let white_next = if index + 1 < num_blocks { masks[index + 1].white & 1 } else { white_follows.into() };
+            let before_white = mask.white >> 1 | white_next << (len - 1);
+            let after_blank = mask.blank << 1 | before.blank;
+
+            let mut starts = (mask.letter & !(mask.letter << 1 | before.letter)
+                | mask.number & !(mask.number << 1 | before.number)
+                | other & !(other << 1 | before.other))
+                & !after_blank;
+            starts |= mask.white & !(mask.white << 1 | before.white);
+            starts |= mask.white & !mask.high & !before_white | wide_ends[index];
+
+            let block_start = window_start + index * BLOCK;
+            if let Some(position) = resume_at.take() {
+                let offset = position - block_start;
+                starts = (starts & (!0 << offset) | 1 << offset) & valid;
+            }
+            let mut apostrophes = starts & mask.apostrophe;
+            while apostrophes != 0 {
+                let offset = apostrophes.trailing_zeros() as usize;
+                apostrophes &= apostrophes - 1;
+                if let Some(length) = contraction_at(text, block_start + offset) {
+                    let end = offset + length;
+                    starts &= !(((1 << length) - 2) << offset);
+                    if end < len {
+                        starts |= 1 << end;
+                    } else {
+                        *resume_at = Some(block_start + end);
+                    }
+                }
+            }
+            if block_start == 0 {
+                starts &= !1; // the first pre-token begins here; nothing ends here
+            }
+            let next_num_ends = num_ends + starts.count_ones() as usize;
+            while starts != 0 {
+                // Eight at a time without a look at how many there are: what is too much is overwritten next.
+                let Some(eight) = ends[num_ends..].first_chunk_mut::<8>() else { break };
+                for end in eight {
+                    *end = (index * BLOCK) as u32 + starts.trailing_zeros();
+                    starts &= starts.wrapping_sub(1);
+                }
+                num_ends += 8;
+            }
+            num_ends = next_num_ends;
+            let last = len - 1;
+            *before = Before {
+                letter: mask.letter >> last & 1,
+                number: mask.number >> last & 1,
+                other: other >> last & 1,
+                white: mask.white >> last & 1,
+                blank: mask.blank >> last & 1,
+            };
+        }
+        num_ends
+    }
+}
+
+/// Where the window that begins at `start` ends: after `WINDOW` bytes, less what would split a character.
+#[inline]
+fn end_of_window(text: &[u8], start: usize) -> usize {
+    let end = start + WINDOW;
+    if end >= text.len() {
+        return text.len();
+    }
+    let back = (0..3).take_while(|&back| unicode::is_continuation(text[end - back])).count();
+    // Three continuation bytes and no lead: either the lead is just before, or they are invalid anyway.
+    end - back
+}
+
+/// Set the bits of all non-ASCII characters, and in `wide_ends` those white ones that nothing white follows.
+#[inline]
+fn classify_wide(text: &[u8], window_start: usize, masks: &mut [Masks], wide_ends: &mut [u64; BLOCKS_PER_WINDOW]) {
+    wide_ends.fill(0);
+    let mut position = window_start;
+    for index in 0..masks.len() {
+        let block_start = window_start + index * BLOCK;
+        let mut remaining = masks[index].high;
+        while remaining != 0 {
+            let offset = remaining.trailing_zeros() as usize;
+            remaining &= remaining - 1;
+            if block_start + offset < position {
+                continue; // inside a character that is done
+            }
+            let start = block_start + offset;
+            let Some(found) = unicode::char_at(text, start) else { continue };
+            position = start + found.len;
+            if found.class == Class::Other {
+                continue;
+            }
+            for byte in start..position {
+                let bit = 1 << ((byte - window_start) % BLOCK);
+                let Some(mask) = masks.get_mut((byte - window_start) / BLOCK) else { break };
+                match found.class {
+                    Class::Letter => mask.letter |= bit,
+                    Class::Number => mask.number |= bit,
+                    Class::Space => mask.white |= bit,
+                    Class::Other => {}
+                }
+            }
+            if found.class == Class::Space
+                && unicode::char_at(text, position).is_some_and(|next| next.class != Class::Space)
+            {
+                wide_ends[index] |= 1 << offset;
+            }
+        }
+    }
+}
+
+/// The length of the contraction whose apostrophe stands at `position`, if there is one.
+#[inline]
+fn contraction_at(text: &[u8], position: usize) -> Option<usize> {
+    match text.get(position + 1..)? {
+        [b's' | b'd' | b'm' | b't', ..] => Some(2),
+        [b'l', b'l', ..] | [b'v' | b'r', b'e', ..] => Some(3),
+        _ => None,
+    }
+}
+
+/// Whether every text that reads the same around `position` has a pre-token boundary there.
+///
+/// A letter or number is never followed inside its pre-token by another class, and neither is an other
+/// character, except that a contraction joins an apostrophe with letters.
+pub(crate) fn is_boundary(text: &[u8], position: usize) -> bool {
+    let (Some(before), Some(after)) = (unicode::char_before(text, position), unicode::char_at(text, position)) else {
+        return false;
+    };
+    match before.class {
+        Class::Space => false,
+        Class::Letter | Class::Number => after.class != before.class,
+        Class::Other => {
+            after.class != Class::Other
+                && !(after.class == Class::Letter && before.code == Some(u32::from(b'\'')))
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Any regular expression of the user's own: the slow, general path.
+//!
+//! The engine reads `str`, so each byte of invalid UTF-8 is shown to it as U+FFFD, which is neither letter, number
+//! nor space, and positions are translated back. What the expression leaves unmatched becomes a pre-token of its
+//! own, so that no byte is ever lost; empty matches are dropped.
+
+use fancy_regex::Regex;
+
+use crate::error::{Error, Result};
+
+/// Compile a user's expression.
+pub(crate) fn compile(expression: &str) -> Result<Regex> {
+    Regex::new(expression).map_err(|error| Error::Pattern(error.to_string()))
+}
+
+/// Call `end_at` with the end of every pre-token of `text`, in order.
+pub(crate) fn scan(regex: &Regex, text: &[u8], mut end_at: impl FnMut(usize)) -> Result<()> {
+    match std::str::from_utf8(text) {
+        Ok(text) => scan_str(regex, text, end_at),
+        Err(_) => {
+            let (shown, origin) = replace_invalid(text);
+            scan_str(regex, &shown, |end| end_at(origin[end]))
+        }
+    }
+}
+
+fn scan_str(regex: &Regex, text: &str, mut end_at: impl FnMut(usize)) -> Result<()> {
+    let mut done = 0;
+    for found in regex.find_iter(text) {
+        let found = found.map_err(|error| Error::Match { position: done, reason: error.to_string() })?;
+        if found.start() == found.end() {
+            continue;
+        }
+        if found.start() > done {
+            end_at(found.start());
+        }
+        end_at(found.end());
+        done = found.end();
+    }
+    if done < text.len() {
+        end_at(text.len());
+    }
+    Ok(())
+}
+
+/// Replace each invalid byte by U+FFFD; `origin[i]` is the place in `text` of byte `i` of the result.
+fn replace_invalid(text: &[u8]) -> (String, Vec<usize>) {
+    let mut shown = String::with_capacity(text.len());
+    let mut origin = Vec::with_capacity(text.len() + 1);
+    let mut position = 0;
+    for chunk in text.utf8_chunks() {
+        shown.push_str(chunk.valid());
+        origin.extend(position..position + chunk.valid().len());
+        position += chunk.valid().len();
+        for _ in chunk.invalid() {
+            shown.push(char::REPLACEMENT_CHARACTER);
+            origin.extend([position; 3]);
+            position += 1;
+        }
+    }
+    origin.push(position);
+    (shown, origin)
+}

@@ -1,0 +1,120 @@
+"""What the commands print with: results on stdout, progress on stderr, and numbers people can read.
+
+On a terminal progress is a bar, redrawn at most ten times a second; in a pipe or a log it is a plain line
+every few seconds, and none at all for work that is over within a second. It knows nothing of what is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+PLAIN_WIDTH = 110
+SECONDS_BEFORE_FIRST_LINE = 1.0
+SECONDS_BETWEEN_LINES = 5.0
+
+Report = Callable[[str, int, int, str], None]
+"""Tell how far a phase is: its name, what is done, the total, and the unit ("bytes" is shown as MB)."""
+
+
+def stdout() -> Console:
+    """Make the console for results; in a pipe it has a fixed width and no colour."""
+    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+
+
+def stderr() -> Console:
+    """Make the console for progress and remarks."""
+    return Console(stderr=True, width=None if sys.stderr.isatty() else PLAIN_WIDTH, highlight=False)
+
+
+def table(*headings: str, title: str | None = None) -> Table:
+    """Start a table whose first column is words and whose others are numbers."""
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for position, heading in enumerate(headings):
+        made.add_column(heading, justify="left" if position == 0 else "right", overflow="fold")
+    return made
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Report]:
+    """Show the progress of the block, phase after phase; what is yielded is called as often as one likes."""
+    console = stderr()
+    if not console.is_terminal:
+        yield _plain_lines(console)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.fields[amount]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, refresh_per_second=10) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(phase: str, done: int, total: int, unit: str) -> None:
+            amount = _amount(done, total, unit)
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=total, amount=amount)
+            bars.update(tasks[phase], completed=done, total=total, amount=amount)
+
+        yield report
+
+
+def _plain_lines(console: Console) -> Report:
+    started: dict[str, float] = {}
+    next_line = time.monotonic() + SECONDS_BEFORE_FIRST_LINE
+
+    def report(phase: str, done: int, total: int, unit: str) -> None:
+        nonlocal next_line
+        now = time.monotonic()
+        start = started.setdefault(phase, now)
+        if now < next_line or not total:
+            return
+        next_line = now + SECONDS_BETWEEN_LINES
+        left = f", about {format_seconds((now - start) * (total - done) / done)} left" if done else ""
+        console.print(f"{phase}: {done / total:.0%} ({_amount(done, total, unit)}){left}")
+
+    return report
+
+
+def _amount(done: int, total: int, unit: str) -> str:
+    if unit == "bytes":
+        return f"{format_bytes(done)} of {format_bytes(total)}"
+    return f"{done:,} of {total:,} {unit}"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Write a size in decimal units.
+
+    >>> format_bytes(512), format_bytes(6_100_000), format_bytes(825e9)
+    ('512 B', '6.1 MB', '825.0 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(num_bytes) < 1000 or unit == "TB":
+            break
+        num_bytes /= 1000
+    return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration in the largest unit that fits.
+
+    >>> format_seconds(0.0042), format_seconds(12.34), format_seconds(90), format_seconds(7200)
+    ('4 ms', '12.3 s', '1 min 30 s', '2 h 0 min')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"

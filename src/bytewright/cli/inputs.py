@@ -1,0 +1,68 @@
+"""Checks of what a command was given, made before any work starts.
+
+A file that is missing, is no file, or is empty is the user's mistake: one sentence, exit code 2. This module
+knows which kinds of tokenizer files there are only through `bytewright.tokenizer`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bytewright import durable
+from bytewright.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from bytewright.tokenizer import Tokenizer
+
+
+def require_text_file(path: Path) -> Path:
+    """Refuse a text that is missing, a directory, not a regular file, or empty."""
+    require_exists(path)
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory; a text file is needed here")
+    if not path.is_file():
+        raise UsageError(f"{path} is not a regular file")
+    if path.stat().st_size == 0:
+        raise UsageError(f"{path} is empty")
+    return path
+
+
+def require_source(path: Path) -> Path:
+    """Refuse what cannot be trained on: unlike `require_text_file`, a folder of texts will do."""
+    require_exists(path)
+    return path if path.is_dir() else require_text_file(path)
+
+
+def require_exists(path: Path) -> Path:
+    """Refuse a path at which there is nothing."""
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be looked at: {error.strerror}") from None
+    if not exists:
+        raise UsageError(f"{path} does not exist")
+    return path
+
+
+def read_text_bytes(path: Path) -> bytes:
+    """Read a whole text as it is, valid UTF-8 or not."""
+    try:
+        return durable.read_bytes(require_text_file(path))
+    except StorageError as error:
+        raise UsageError(str(error)) from None
+
+
+def require_some(paths: tuple[Path, ...], what: str) -> tuple[Path, ...]:
+    """Refuse an empty list of paths."""
+    if not paths:
+        raise UsageError(f"{what} is needed, and none was given (see --help)")
+    return paths
+
+
+def load_tokenizer(path: Path, special_tokens: tuple[str, ...] = ()) -> Tokenizer:
+    """Load a tokenizer from our folder, GPT-2's pair of files, a `tokenizer.json` or tiktoken ranks."""
+    from bytewright.tokenizer import Tokenizer
+    from bytewright.tokenizer.files import read_vocabulary
+
+    return Tokenizer.from_vocabulary(read_vocabulary(require_exists(path), special_tokens))

@@ -1,0 +1,79 @@
+"""`bytewright tokenizer encode`: a file to a token file, or a text on the command line to ids on stdout."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from bytewright import durable
+from bytewright.cli import inputs
+from bytewright.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeText:
+    """Turn text into token ids: a file into a token file, or a short text into numbers on the terminal.
+
+    A token file is a .npy array, uint16 if the vocabulary allows, with a manifest beside it.
+
+    For example:
+      bytewright tokenizer encode stories-10k stories.txt --out stories.npy
+      bytewright tokenizer encode stories-10k --text 'Once upon a time'
+    """
+
+    tokenizer: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
+    """The tokenizer: our folder or GPT-2's, a tokenizer.json, or a file of tiktoken ranks."""
+
+    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
+    """The text file to encode; needs --out."""
+
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """The token file to write."""
+
+    text: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
+    """Encode this text instead, and print its ids."""
+
+    num_threads: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Threads to encode with; all cores by default. The result does not depend on it."""
+
+    replace: bool = False
+    """Replace a token file that is there already."""
+
+    def run(self) -> None:
+        """Encode a text or a file."""
+        if self.text is not None:
+            if self.source is not None or self.out is not None:
+                raise UsageError("give either --text or a file with --out, not both")
+            print(*inputs.load_tokenizer(self.tokenizer).encode(self.text))
+            return
+        if self.source is None or self.out is None:
+            raise UsageError("give a file and --out, or --text")
+        self._encode_file(inputs.require_text_file(self.source), self.out)
+
+    def _encode_file(self, source: Path, out: Path) -> None:
+        durable.check_target(out, replace=self.replace)
+        tokenizer = inputs.load_tokenizer(self.tokenizer)
+
+        from bytewright.cli import console
+
+        num_bytes = source.stat().st_size
+        started = time.perf_counter()
+        with console.progress() as report:
+            tokens = tokenizer.encode_file(
+                source,
+                out,
+                num_threads=self.num_threads,
+                progress=lambda done, total: report("encode", done, total, "bytes"),
+            )
+        seconds = time.perf_counter() - started
+        console.stdout().print(
+            f"Wrote {out}: {len(tokens):,} tokens ({tokens.dtype}),"
+            f" {num_bytes / len(tokens):.2f} bytes per token; {console.format_bytes(num_bytes)}"
+            f" in {console.format_seconds(seconds)}, {console.format_bytes(num_bytes / seconds)}/s.",
+            markup=False,
+            soft_wrap=True,
+        )

@@ -1,0 +1,57 @@
+"""Reading and writing tokenizer files: our own folder, and the three formats that others read.
+
+| format | read | write | what it cannot say |
+|---|---|---|---|
+| our folder | `read_folder` | `write_folder` | nothing is lost |
+| GPT-2 `vocab.json` + `merges.txt` | `read_gpt2` | `write_gpt2` | which tokens are special; another pattern |
+| Hugging Face `tokenizer.json` | `read_huggingface` | `write_huggingface` | specials spelled like tokens |
+| tiktoken ranks | `read_tiktoken` | `write_tiktoken` | special tokens, the pattern, unreachable tokens |
+
+Readers give a `Vocabulary` or one sentence, and trust nothing in a file (see `formats`, a module for each);
+what a format cannot say is refused on writing. `read_vocabulary` finds out which one a path holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bytewright import durable
+from bytewright.errors import UsageError
+from bytewright.tokenizer.formats.folder import read_folder, write_folder
+from bytewright.tokenizer.formats.gpt2 import read_gpt2, write_gpt2
+from bytewright.tokenizer.formats.huggingface import read_huggingface, write_huggingface
+from bytewright.tokenizer.formats.tiktoken import read_tiktoken, write_tiktoken
+from bytewright.tokenizer.vocabulary import Vocabulary
+
+__all__ = [
+    "read_folder",
+    "read_gpt2",
+    "read_huggingface",
+    "read_tiktoken",
+    "read_vocabulary",
+    "write_folder",
+    "write_gpt2",
+    "write_huggingface",
+    "write_tiktoken",
+]
+
+
+def read_vocabulary(path: durable.StrPath, special_tokens: Sequence[str] = ()) -> Vocabulary:
+    """Read a tokenizer in whichever of the four formats `path` is.
+
+    A folder may hold our own format, GPT-2's two files or a `tokenizer.json`; a file is a `tokenizer.json` if
+    its name ends in `.json`, and ranks if not. Special tokens may be named only for the formats that do not.
+    """
+    path = Path(path)
+    with durable.explain("read", path):
+        names = {child.name for child in path.iterdir()} if path.is_dir() else set()
+    if {"vocab.json", "merges.txt"} <= names:
+        return read_gpt2(path / "vocab.json", path / "merges.txt", special_tokens)
+    if not names and path.suffix != ".json":
+        return read_tiktoken(path, special_tokens=special_tokens)
+    if special_tokens:
+        raise UsageError(f"{path}: says itself which tokens are special, so none can be named")
+    if not names or "tokenizer.json" in names:
+        return read_huggingface(path / "tokenizer.json" if names else path)
+    return read_folder(path)

@@ -1,0 +1,101 @@
+"""GPT-2's format: `vocab.json` (ids by spelling) and `merges.txt` (one merge a line).
+
+Neither file says which tokens are special or how text is cut: special tokens are named by the caller, and the
+pattern is GPT-2's. Special tokens stand in `vocab.json` as plain text, where Hugging Face looks for them.
+The two files are written one after the other: each is old or new, but not the pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from bytewright import durable
+from bytewright.errors import FormatError, TokenizerError
+from bytewright.tokenizer.formats.checked import Json, blaming, read_lines
+from bytewright.tokenizer.formats.spelling import (
+    read_ids,
+    read_merge,
+    read_token,
+    spell_merges,
+    spell_tokens,
+    unspell,
+)
+from bytewright.tokenizer.vocabulary import Merge, Vocabulary, shorten
+
+HEADER = "#version: 0.2"
+# Taking a token apart at every place costs the square of its length, so a giant one is left whole.
+LONGEST_TOKEN_TO_TAKE_APART = 256
+
+
+def write_gpt2(vocabulary: Vocabulary, vocab_path: durable.StrPath, merges_path: durable.StrPath) -> None:
+    """Write both files; a vocabulary whose pattern is not GPT-2's is refused, since they cannot say so."""
+    if vocabulary.pattern != "gpt2":
+        raise TokenizerError(
+            "vocab.json and merges.txt imply the gpt2 pattern, but this tokenizer has"
+            f" {shorten(vocabulary.pattern)}"
+        )
+    lines = [HEADER, *spell_merges(vocabulary.merges)]
+    spelled = spell_with_special_tokens(vocabulary)
+    durable.write_text(merges_path, "\n".join(lines) + "\n")
+    durable.write_json(vocab_path, spelled)
+
+
+def spell_with_special_tokens(vocabulary: Vocabulary) -> dict[str, int]:
+    """Spell the ordinary tokens and add the special ones as plain text, in the order of their ids."""
+    spelled = spell_tokens(vocabulary.ids_of_ordinary_tokens)
+    for special, id in vocabulary.special_tokens.items():
+        if special in spelled:
+            raise TokenizerError(
+                f"special token {shorten(special)} is spelled like the ordinary token"
+                f" {shorten(vocabulary.tokens[spelled[special]])}, which this format cannot tell apart"
+            )
+        spelled[special] = id
+    return dict(sorted(spelled.items(), key=lambda item: item[1]))
+
+
+def read_gpt2(
+    vocab_path: durable.StrPath, merges_path: durable.StrPath, special_tokens: Iterable[str] | None = None
+) -> Vocabulary:
+    """Read both files; special tokens that `vocab.json` lacks get the next free ids."""
+    special_tokens = list(special_tokens or ())
+    specials = set(special_tokens)
+    vocab = Json.read(vocab_path)
+    merges = read_merges(merges_path)
+    known = {left + right for left, right in merges} | {bytes([byte]) for byte in range(256)}
+    tokens: dict[int, bytes] = {}
+    for spelling, id in read_ids(vocab).items():
+        if spelling in specials and unspell(spelling) not in known:
+            tokens[id] = spelling.encode()
+        else:
+            tokens[id] = read_token(spelling, vocab)
+    with blaming(vocab_path, merges_path):
+        vocabulary = Vocabulary.from_parts(tokens, merges, special_tokens)
+    _refuse_lost_merge(vocabulary, known, Path(merges_path))
+    return vocabulary
+
+
+def read_merges(path: durable.StrPath) -> list[Merge]:
+    """Read the merges of a `merges.txt`, with or without its line of version."""
+    lines = read_lines(path)
+    first = 1 if lines and lines[0].startswith("#version") else 0
+    return [
+        read_merge(Json(line, Path(path), f"line {number}"))
+        for number, line in enumerate(lines[first:], start=first + 1)
+    ]
+
+
+def _refuse_lost_merge(vocabulary: Vocabulary, known: set[bytes], merges_path: Path) -> None:
+    """Refuse a token that no merge makes though two tokens would: the mark of a truncated `merges.txt`.
+
+    A special token that the caller did not name, such as GPT-2's <|endoftext|>, is no merge of two tokens.
+    """
+    ordinary = vocabulary.ids_of_ordinary_tokens
+    for token, id in ordinary.items():
+        if token in known or len(token) > LONGEST_TOKEN_TO_TAKE_APART:
+            continue
+        if any(token[:cut] in ordinary and token[cut:] in ordinary for cut in range(1, len(token))):
+            raise FormatError(
+                f"{merges_path}: no line makes token {shorten(token)} (id {id}); the file is truncated,"
+                " or this is a special token that must be named as one"
+            )

@@ -1,0 +1,203 @@
+"""Hugging Face's `tokenizer.json`, as far as it describes byte-level BPE and nothing more.
+
+A `tokenizer.json` can ask for much that a `Vocabulary` cannot say: normalisers, other models, prefix spaces,
+dropout, templates that add tokens. Each is refused by name, for to ignore it would be to give other ids than
+the library does. Ids in `added_tokens` are only a claim: the library takes the id from the model's vocabulary
+or else counts on. So ours are written into that vocabulary too, and theirs must agree with that rule.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import NoReturn
+
+from bytewright import durable
+from bytewright.errors import TokenizerError
+from bytewright.tokenizer.formats.checked import Json, blaming
+from bytewright.tokenizer.formats.gpt2 import spell_with_special_tokens
+from bytewright.tokenizer.formats.spelling import read_ids, read_merge, read_token, spell_merges
+from bytewright.tokenizer.ranks import check_reachable, recover_merges
+from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, shorten
+
+_WIDENING_FLAGS = ("single_word", "lstrip", "rstrip")
+_KEYS = (
+    *("version", "truncation", "padding", "added_tokens", "normalizer"),
+    *("pre_tokenizer", "post_processor", "decoder", "model"),
+)
+# `unk_token` and `fuse_unk` are never used, since every byte is a token.
+_MODEL_KEYS = (
+    *("type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk"),
+    *("byte_fallback", "ignore_merges", "vocab", "merges"),
+)
+
+
+# Writing
+
+
+def write_huggingface(vocabulary: Vocabulary, path: durable.StrPath) -> None:
+    """Write a `tokenizer.json` that the `tokenizers` library loads and encodes with as we do."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+    durable.write_json(
+        path,
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                _added_token(special, id)
+                for special, id in sorted(vocabulary.special_tokens.items(), key=lambda item: item[1])
+            ],
+            "normalizer": None,
+            "pre_tokenizer": _pre_tokenizer(vocabulary.pattern, byte_level),
+            "post_processor": None,
+            "decoder": byte_level,
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "ignore_merges": False,
+                "vocab": spell_with_special_tokens(vocabulary),
+                "merges": spell_merges(vocabulary.merges),
+            },
+        },
+    )
+
+
+def _added_token(special: str, id: int) -> dict[str, object]:
+    flags = dict.fromkeys((*_WIDENING_FLAGS, "normalized"), False)
+    return {"id": id, "content": special, **flags, "special": True}
+
+
+def _pre_tokenizer(pattern: str, byte_level: dict[str, object]) -> dict[str, object]:
+    if pattern == "gpt2":
+        return byte_level
+    expression = PATTERNS.get(pattern, pattern)
+    split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, byte_level | {"use_regex": False}]}
+
+
+# Reading
+
+
+def read_huggingface(path: durable.StrPath) -> Vocabulary:
+    """Read a `tokenizer.json`; what a `Vocabulary` cannot say is refused."""
+    root = Json.read(path)
+    root.refuse_other_keys(*_KEYS)
+    for feature in ("truncation", "padding", "normalizer"):
+        if root.get(feature).value is not None:
+            _refuse(root[feature])
+    for step in (root.get("post_processor"), root.get("decoder")):  # ByteLevel ones do not touch ids
+        if step.value is not None:
+            _expect_type(step, "ByteLevel")
+    pattern = _read_pattern(root.get("pre_tokenizer"))
+    model = root["model"]
+    ignores_merges = _read_model_options(model)
+    ids = read_ids(model["vocab"])
+    specials = _read_added_tokens(root.get("added_tokens"), ids)
+    tokens = {id: read_token(key, model["vocab"]) for key, id in ids.items() if key not in specials}
+    with blaming(path):
+        merges = _without_idle_merges([read_merge(merge) for merge in model["merges"].elements()])
+        vocabulary = Vocabulary.from_parts(tokens, merges, specials, pattern)
+        if ignores_merges:  # words that are tokens are looked up whole: the same thing if each is reachable
+            check_reachable(vocabulary)
+    return vocabulary
+
+
+def _read_pattern(step: Json) -> str:
+    """Read how text is cut: by ByteLevel with its own GPT-2 pattern, or by a Split before a ByteLevel."""
+    if step.get("type").value != "Sequence":
+        _check_byte_level(step, uses_regex=True)
+        return "gpt2"
+    steps = list(step["pretokenizers"].elements())
+    if len(steps) != 2:
+        raise step["pretokenizers"].complain("one Split and one ByteLevel")
+    split, byte_level = steps
+    _expect_type(split, "Split")
+    split.refuse_other_keys("type", "pattern", "behavior", "invert")
+    if split["behavior"].value != "Isolated":
+        raise split["behavior"].complain("'Isolated', the only one that Bytewright can follow")
+    _expect_flag(split.get("invert"), False, default=False)
+    split["pattern"].refuse_other_keys("Regex")
+    expression = split["pattern"]["Regex"].as_text()
+    _check_byte_level(byte_level, uses_regex=False)
+    return f"(?:{expression})" if expression in PATTERNS else expression  # the words "gpt2" are no name there
+
+
+def _check_byte_level(step: Json, *, uses_regex: bool) -> None:
+    _expect_type(step, "ByteLevel")
+    step.refuse_other_keys("type", "add_prefix_space", "trim_offsets", "use_regex")
+    _expect_flag(step.get("add_prefix_space"), False, default=True)
+    _expect_flag(step.get("use_regex"), uses_regex, default=True)
+
+
+def _read_model_options(model: Json) -> bool:
+    """Refuse what is not plain BPE; return whether words that are tokens are looked up before any merge."""
+    model.refuse_other_keys(*_MODEL_KEYS)
+    if model.get("type").value is not None:  # the first published files do not name it
+        _expect_type(model, "BPE")
+    if model.get("dropout").value not in (None, 0):
+        _refuse(model["dropout"])
+    for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(affix).value not in (None, ""):
+            _refuse(model[affix])
+    _expect_flag(model.get("byte_fallback"), False, default=False)
+    return model.get("ignore_merges").as_boolean(default=False)
+
+
+def _read_added_tokens(added: Json, ids: dict[str, int]) -> dict[str, int]:
+    """Read the special tokens, and check that their ids are those the library will give them."""
+    specials: dict[str, int] = {}
+    highest = -1
+    normalized: bool | None = None
+    for token in added.elements() if added.value is not None else ():
+        token.refuse_other_keys("id", "content", "special", "normalized", *_WIDENING_FLAGS)
+        for flag in _WIDENING_FLAGS:
+            _expect_flag(token.get(flag), False, default=False)
+        if normalized is None:
+            normalized = token.get("normalized").as_boolean(default=True)
+        _expect_flag(token.get("normalized"), normalized, default=True)  # or else one kind is matched first
+        content = token["content"].as_text()
+        if content in specials:
+            raise token["content"].complain("a token that was not added before")
+        expected = ids.get(content, highest + 1 if highest >= len(ids) else len(ids))
+        if token["id"].as_integer() != expected:
+            raise token["id"].complain(f"{expected}, the id that the library gives to {shorten(content)}")
+        specials[content] = expected
+        highest = max(highest, expected)
+    return specials
+
+
+def _without_idle_merges(merges: list[Merge]) -> list[Merge] | tuple[Merge, ...]:
+    """Keep one merge per token where a file, made from ranks, lists every pair of tokens that would make it.
+
+    The others never come into play if each token is reachable and all pairs of a token stand together: then
+    this is merging by rank (see `ranks`).
+    """
+    products = [left + right for left, right in merges]
+    distinct = list(dict.fromkeys(products))
+    if len(distinct) == len(products) or len(distinct) != sum(1 for _ in groupby(products)):
+        return merges  # nothing to do, or no such file: two merges of one token are then refused
+    kept = recover_merges(distinct)
+    listed = set(merges)
+    for merge in kept:
+        if merge not in listed:
+            raise TokenizerError(f"merge {shorten(merge)} is missing, though other pairs make the same token")
+    return kept
+
+
+def _expect_type(step: Json, expected: str) -> None:
+    if step.get("type").value != expected:
+        raise step.get("type").complain(f"{shorten(expected)}, the only one that Bytewright can follow")
+
+
+def _expect_flag(flag: Json, expected: bool, *, default: bool) -> None:
+    if flag.as_boolean(default) is not expected:
+        raise flag.complain(f"{str(expected).lower()}, the only case that Bytewright can follow")
+
+
+def _refuse(feature: Json) -> NoReturn:
+    raise feature.complain("null, since Bytewright has nothing that corresponds to it")

@@ -1,0 +1,211 @@
+"""When the power fails after any operation, what the disk kept is exactly the old or exactly the new.
+
+No test can cut the power, so this one keeps a model of the disk that `durable` documents: contents that were
+not synced may be anything; changes to the names in a folder that were not synced may be lost, each on its
+own. After each recorded operation, *every* disk that the model allows is looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import scenarios
+from scenarios import SCENARIOS, Scenario
+
+from bytewright import disk
+from bytewright.manifest import MANIFEST
+
+pytestmark = pytest.mark.fault
+
+
+@dataclass(eq=False)
+class File:
+    content: bytes | None = None
+    """What is certainly on disk; None before the first sync, and again from each write to the next sync."""
+
+
+@dataclass(eq=False)
+class Directory:
+    synced: dict[str, File | Directory] = field(default_factory=dict)
+    pending: list[Callable[[dict[str, File | Directory]], None]] = field(default_factory=list)
+    partly_removed: bool = False
+
+    def change(self, change: Callable[[dict[str, File | Directory]], None]) -> None:
+        self.pending.append(change)
+
+    def now(self) -> dict[str, File | Directory]:
+        return self.after(self.pending)
+
+    def after(
+        self, changes: list[Callable[[dict[str, File | Directory]], None]]
+    ) -> dict[str, File | Directory]:
+        names = dict(self.synced)
+        for change in changes:
+            change(names)
+        return names
+
+    def possible(self) -> Iterator[dict[str, File | Directory]]:
+        """Every set of names that a power cut may leave."""
+        for kept in itertools.product([True, False], repeat=len(self.pending)):
+            yield self.after(list(itertools.compress(self.pending, kept)))
+
+
+class ModelDisk:
+    """Follows the operations of one scenario, and tells what a power cut could leave of its target."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.top = self._load(root)
+        self.num_operations = 0
+        self.checks: list[Callable[[], None]] = []
+
+    def _load(self, path: Path) -> Directory:
+        names = {
+            child.name: self._load(child) if child.is_dir() else File(child.read_bytes())
+            for child in path.iterdir()
+        }
+        return Directory(synced=dict(names))
+
+    def _directory(self, path: Path) -> Directory:
+        node = self.top
+        for part in path.relative_to(self.root).parts:
+            child = node.now()[part]
+            assert isinstance(child, Directory)
+            node = child
+        return node
+
+    def follow(self, operation: str, *paths: Path) -> None:
+        """Apply an operation that the seam announces (so it has not happened on the real disk yet)."""
+        for check in self.checks:
+            check()
+        self.num_operations += 1
+        path = paths[0]
+        if not path.is_relative_to(self.root):
+            return  # a folder above the scenario's root
+        if path == self.root:
+            assert operation == "sync"
+            self._sync(self.top)
+            return
+        parent, name = self._directory(path.parent), path.name
+        node = parent.now().get(name)
+        if operation in ("create", "mkdir"):
+            made = File() if operation == "create" else Directory()
+            parent.change(lambda names: names.update({name: made}))
+        elif operation == "write":
+            assert isinstance(node, File)
+            node.content = None
+        elif operation == "sync" and isinstance(node, File):
+            node.content = path.read_bytes()
+        elif operation == "sync" and isinstance(node, Directory):
+            self._sync(node)
+        elif operation == "rename" and node is not None:
+            assert paths[1].parent == path.parent
+            parent.change(lambda names: (names.pop(name, None), names.update({paths[1].name: node}))[1])
+        elif operation == "exchange" and node is not None:
+            assert paths[1].parent == path.parent
+            other = parent.now()[paths[1].name]
+            parent.change(lambda names: names.update({name: other, paths[1].name: node}))
+        elif operation == "remove":
+            if isinstance(node, Directory):
+                node.partly_removed = True
+            parent.change(lambda names: (names.pop(name, None), None)[1])
+        else:
+            raise AssertionError(f"the model does not know {operation!r} of {path}")
+
+    @staticmethod
+    def _sync(directory: Directory) -> None:
+        directory.synced, directory.pending = directory.now(), []
+
+    def possible_states(self, target: str) -> Iterator[scenarios.State | str]:
+        """What a reader could find after a power cut now; a string says how it would be broken."""
+        *folders, name = target.split("/")
+        yield from self._states_below(self.top, folders, name)
+
+    def _states_below(
+        self, directory: Directory, folders: list[str], name: str
+    ) -> Iterator[scenarios.State | str]:
+        for names in directory.possible():
+            if folders:
+                child = names.get(folders[0])
+                if isinstance(child, Directory):
+                    yield from self._states_below(child, folders[1:], name)
+                else:
+                    yield None
+                continue
+            node = names.get(name) or names.get(f".{name}.bytewright-old")
+            if node is None:
+                yield None
+            elif isinstance(node, File):
+                yield "a file with contents never synced" if node.content is None else node.content
+            else:
+                yield from self._folder_states(node)
+
+    @staticmethod
+    def _folder_states(folder: Directory) -> Iterator[scenarios.State | str]:
+        if folder.partly_removed:
+            yield "a folder whose files are being removed"
+            return
+        for names in folder.possible():
+            contents = {name: node.content for name, node in names.items() if isinstance(node, File)}
+            if None in contents.values():
+                yield "a folder with a file whose contents were never synced"
+            elif contents and MANIFEST not in contents:
+                yield "a folder without its manifest"
+            else:
+                yield {name: data for name, data in contents.items() if name != MANIFEST and data is not None}
+
+
+def watch(scenario: Scenario, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[scenarios.State | str]:
+    """Run a scenario with the model beside it; return the possible states after the last operation."""
+    root.mkdir()
+    scenario.prepare(root)
+    model = ModelDisk(root)
+
+    def check() -> None:
+        for state in model.possible_states(scenario.target):
+            assert state in (scenario.old, scenario.new), f"after operation {model.num_operations}: {state!r}"
+
+    model.checks.append(check)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "before_operation", model.follow)
+        if not scenario.can_exchange:
+            patch.setattr(disk, "exchange", scenarios.cannot_exchange)
+        scenario.act(root)
+    check()
+    assert model.num_operations >= 3
+    return list(model.possible_states(scenario.target))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_power_cut_at_any_moment_leaves_old_or_new_and_afterwards_new(
+    scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final_states = watch(scenario, tmp_path / "watched", monkeypatch)
+    assert final_states
+    assert all(state == scenario.new for state in final_states), (
+        "the call had returned, so nothing may be lost"
+    )
+
+
+@pytest.mark.parametrize("name", ["file-replaced", "folder-created", "folder-replaced"])
+def test_the_model_notices_when_contents_are_not_synced(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
+    monkeypatch.setattr(disk, "_sync_file", lambda file: None)
+    with pytest.raises(AssertionError, match="never synced"):
+        watch(scenario, tmp_path / "watched", monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["folder-replaced", "folder-replaced-without-exchange", "folder-removed"])
+def test_the_model_notices_when_names_are_not_synced_before_old_files_go(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
+    monkeypatch.setattr(disk, "sync_folder", lambda path: None)
+    with pytest.raises(AssertionError, match="after operation"):
+        watch(scenario, tmp_path / "watched", monkeypatch)

@@ -1,0 +1,340 @@
+"""What the one door to disk promises when nothing is killed: see faults/ for when something is."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bytewright import disk, durable
+from bytewright.errors import FormatError, StorageError, UsageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "folder"
+    with durable.write_folder(path, about={"kind": "test"}) as writer:
+        writer.write_text("words.txt", "naïve\r\n")
+        writer.write_json("numbers.json", {"pi": 3.14})
+    return path
+
+
+def names_in(path: Path) -> list[str]:
+    return sorted(child.name for child in path.iterdir())
+
+
+# Single files
+
+
+def test_text_bytes_and_json_come_back_as_they_were(tmp_path: Path) -> None:
+    durable.write_text(tmp_path / "text", "a\r\nb\n☃")
+    durable.write_bytes(tmp_path / "bytes", b"\x00\xff")
+    durable.write_json(tmp_path / "json", {"ключ": [1, None, "x"]})
+    assert durable.read_text(tmp_path / "text") == "a\r\nb\n☃"
+    assert durable.read_bytes(tmp_path / "bytes") == b"\x00\xff"
+    assert durable.read_json(tmp_path / "json") == {"ключ": [1, None, "x"]}
+    assert names_in(tmp_path) == ["bytes", "json", "text"]
+
+
+def test_an_error_inside_the_block_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    def write_and_fail() -> None:
+        with durable.write_stream(tmp_path / "file") as stream:
+            stream.write(b"new" * 1_000_000)
+            raise KeyError
+
+    durable.write_bytes(tmp_path / "file", b"old")
+    with pytest.raises(KeyError):
+        write_and_fail()
+    assert durable.read_bytes(tmp_path / "file") == b"old"
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_an_error_of_the_caller_is_not_blamed_on_the_target(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileNotFoundError, match="input"),
+        durable.write_stream(tmp_path / "out"),
+        open(tmp_path / "input"),
+    ):
+        pass
+    assert names_in(tmp_path) == []
+
+
+def test_missing_folders_above_a_file_are_made_and_unmade_on_failure(tmp_path: Path) -> None:
+    durable.write_bytes(tmp_path / "a/b/file", b"x")
+    assert durable.read_bytes(tmp_path / "a/b/file") == b"x"
+    with pytest.raises(KeyError), durable.write_stream(tmp_path / "c/d/file"):
+        raise KeyError
+    assert names_in(tmp_path) == ["a"]
+
+
+def test_a_symbolic_link_stays_a_link_to_the_new_contents(tmp_path: Path) -> None:
+    durable.write_bytes(tmp_path / "real", b"old")
+    (tmp_path / "link").symlink_to("real")
+    durable.write_bytes(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert durable.read_bytes(tmp_path / "real") == b"new"
+
+
+def test_a_temporary_file_of_a_living_writer_is_not_swept(tmp_path: Path) -> None:
+    with durable.write_stream(tmp_path / "file") as slow:
+        slow.write(b"slow")
+        durable.write_bytes(tmp_path / "file", b"fast")
+        assert durable.read_bytes(tmp_path / "file") == b"fast"
+    assert durable.read_bytes(tmp_path / "file") == b"slow"
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="not a regular file"):
+        durable.read_bytes(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="not a regular file"):
+        durable.write_bytes(tmp_path / "pipe", b"x")
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("missing", "cannot read {}: no such file or folder"),
+        ("", "cannot read {}: it is a directory, not a file"),
+        ("file/below", "cannot read {}: a file stands where a folder was expected"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_explained_in_one_sentence(
+    tmp_path: Path, path: str, sentence: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError) as caught:
+        durable.read_bytes(tmp_path / path)
+    assert str(caught.value) == sentence.format(tmp_path / path)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, "no space left on the disk"),
+        (errno.EDQUOT, "quota"),
+        (errno.EACCES, "permission denied"),
+        (errno.EROFS, "read-only"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_a_write_that_fails_is_explained_and_keeps_its_errno(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
+) -> None:
+    def refuse(operation: str, *paths: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(disk, "before_operation", refuse)
+    with pytest.raises(StorageError, match=words) as caught:
+        durable.write_bytes(tmp_path / "file", b"x")
+    assert caught.value.errno == code
+    assert str(tmp_path / "file") in str(caught.value)
+
+
+def test_writing_over_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="it is a directory, not a file"):
+        durable.write_bytes(tmp_path, b"x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": 1, "a": 2}', "[NaN]", "[1e999", "[" * 200_000, "1" * 10_000, "", "\ufeff{}"],
+    ids=["repeated-key", "nan", "cut-off", "deep", "huge-number", "empty", "byte-order-mark"],
+)
+def test_json_that_is_not_plain_json_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(FormatError, match=r"x.json: is not valid JSON"):
+        durable.read_json(tmp_path / "x.json")
+
+
+def test_a_file_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with open(tmp_path / "huge", "wb") as stream:
+        stream.truncate(2**40)  # a hole: reading it would need a terabyte
+    with pytest.raises(FormatError, match="more than the 1000 "):
+        durable.read_bytes(tmp_path / "huge", max_bytes=1000)
+
+
+# Folders
+
+
+def test_a_folder_comes_back_with_its_manifest(folder: Path) -> None:
+    opened = durable.open_folder(folder)
+    assert opened.about == {"kind": "test"}
+    assert set(opened.files) == {"words.txt", "numbers.json"}
+    assert opened.read_text("words.txt") == "naïve\r\n"
+    assert opened.read_json("numbers.json") == {"pi": 3.14}
+    assert opened.check("words.txt").read_bytes() == "naïve\r\n".encode()
+    assert names_in(folder.parent) == ["folder"]
+
+
+def test_an_existing_folder_is_replaced_only_on_request(folder: Path) -> None:
+    with pytest.raises(UsageError, match="exists already"), durable.write_folder(folder):
+        pass
+    with durable.write_folder(folder, replace=True) as writer:
+        writer.write_text("words.txt", "other")
+    assert names_in(folder) == ["manifest.json", "words.txt"]
+    assert durable.open_folder(folder).read_text("words.txt") == "other"
+    assert names_in(folder.parent) == ["folder"]
+
+
+def test_a_folder_with_a_file_of_the_users_own_is_never_replaced(folder: Path) -> None:
+    (folder / "thesis.txt").write_text("years of work")
+    with (
+        pytest.raises(StorageError, match=r"holds 'thesis\.txt'"),
+        durable.write_folder(folder, replace=True),
+    ):
+        pass
+    assert names_in(folder) == ["manifest.json", "numbers.json", "thesis.txt", "words.txt"]
+
+
+def test_a_file_that_appears_while_the_folder_is_being_built_is_not_lost(folder: Path) -> None:
+    def write_for_hours() -> None:
+        with durable.write_folder(folder, replace=True) as writer:
+            writer.write_text("words.txt", "other")
+            (folder / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(StorageError, match=r"holds 'thesis\.txt'"):
+        write_for_hours()
+    assert (folder / "thesis.txt").read_text() == "years of work"
+    assert names_in(folder.parent) == ["folder"]
+
+
+def test_a_folder_without_a_manifest_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    with pytest.raises(FormatError, match=r"no manifest\.json"):
+        durable.open_folder(tmp_path / "photos")
+    with (
+        pytest.raises(FormatError, match=r"no manifest\.json"),
+        durable.write_folder(tmp_path / "photos", replace=True),
+    ):
+        pass
+    assert names_in(tmp_path / "photos") == ["cat.jpg"]
+
+
+def test_a_changed_byte_is_noticed(folder: Path) -> None:
+    (folder / "words.txt").write_bytes("naïvE\r\n".encode())
+    opened = durable.open_folder(folder)
+    for read in (opened.read_bytes, opened.check):
+        with pytest.raises(FormatError, match=r"words\.txt: its SHA-256 is"):
+            read("words.txt")
+
+
+@pytest.mark.parametrize("data", [b"na", b"naive and some more bytes"], ids=["truncated", "grown"])
+def test_a_changed_size_is_noticed(folder: Path, data: bytes) -> None:
+    (folder / "words.txt").write_bytes(data)
+    opened = durable.open_folder(folder)
+    with pytest.raises(FormatError, match=rf"words\.txt: has {len(data)} bytes"):
+        opened.read_bytes("words.txt")
+    with pytest.raises(FormatError, match="but the manifest says 8"):
+        opened.check("words.txt")
+
+
+def test_a_missing_file_is_noticed(folder: Path) -> None:
+    (folder / "words.txt").unlink()
+    with pytest.raises(StorageError, match=r"cannot read .*words\.txt: no such file"):
+        durable.open_folder(folder).read_bytes("words.txt")
+    with pytest.raises(FormatError, match="lists no file 'other'"):
+        durable.open_folder(folder).read_bytes("other")
+
+
+def test_a_missing_folder_or_a_file_in_its_place_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot read .*nothing: no such file or folder"):
+        durable.open_folder(tmp_path / "nothing")
+    with pytest.raises(StorageError, match=r"cannot read .*file: a file stands where a folder was expected"):
+        durable.open_folder(tmp_path / "file")
+
+
+def _set_name(manifest: dict[str, dict[str, object]], name: str) -> None:
+    manifest["files"] = {name: manifest["files"]["words.txt"]}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda manifest: manifest.clear(),
+        lambda manifest: manifest.update(format="bytewright folder 2"),
+        lambda manifest: manifest.update(files=[]),
+        lambda manifest: manifest.update(about=None),
+        lambda manifest: _set_name(manifest, "../../etc/passwd"),
+        lambda manifest: _set_name(manifest, "/etc/passwd"),
+        lambda manifest: _set_name(manifest, ".."),
+        lambda manifest: _set_name(manifest, ""),
+        lambda manifest: manifest["files"].update({"words.txt": 3}),
+        lambda manifest: manifest["files"]["words.txt"].update(bytes=-1),
+        lambda manifest: manifest["files"]["words.txt"].update(bytes=True),
+        lambda manifest: manifest["files"]["words.txt"].update(bytes=1.5),
+        lambda manifest: manifest["files"]["words.txt"].update(sha256="abc"),
+        lambda manifest: manifest["files"]["words.txt"].pop("sha256"),
+    ],
+)
+def test_a_hostile_manifest_is_refused(
+    folder: Path, spoil: Callable[[dict[str, dict[str, dict[str, object]]]], None]
+) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    spoil(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(FormatError, match=r"manifest\.json: "):
+        durable.open_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "manifest.json", "nul\0"])
+def test_a_name_that_leaves_the_folder_is_a_bug_in_the_caller(tmp_path: Path, name: str) -> None:
+    with (
+        pytest.raises(ValueError, match="not a plain file name"),
+        durable.write_folder(tmp_path / "f") as writer,
+    ):
+        writer.write_bytes(name, b"x")
+    assert names_in(tmp_path) == []
+
+
+def test_a_removed_folder_is_gone(folder: Path) -> None:
+    durable.remove_folder(folder)
+    assert names_in(folder.parent) == []
+    with pytest.raises(StorageError, match=r"cannot remove .*folder: no such file"):
+        durable.remove_folder(folder)
+
+
+# Asking before the work starts
+
+
+def test_a_target_that_will_do_is_left_untouched(tmp_path: Path, folder: Path) -> None:
+    durable.check_target(tmp_path / "new")
+    durable.check_target(tmp_path / "new/below", folder=True)
+    durable.check_target(folder, folder=True, replace=True)
+    assert names_in(tmp_path) == ["folder"]
+
+
+def test_a_target_that_will_not_do_is_refused_at_once(tmp_path: Path, folder: Path) -> None:
+    durable.write_bytes(tmp_path / "file", b"")
+    with pytest.raises(UsageError, match="exists already"):
+        durable.check_target(folder, folder=True)
+    with pytest.raises(UsageError, match="exists already"):
+        durable.check_target(tmp_path / "file")
+    with pytest.raises(StorageError, match="it is a directory, not a file"):
+        durable.check_target(folder, replace=True)
+    with pytest.raises(StorageError, match="a file stands where a folder was expected"):
+        durable.check_target(tmp_path / "file", folder=True, replace=True)
+    with pytest.raises(StorageError, match="a file stands where a folder was expected"):
+        durable.check_target(tmp_path / "file/below")
+
+
+def test_a_target_in_a_folder_that_takes_no_files_is_refused_at_once() -> None:
+    if not Path("/proc/self").is_dir():
+        pytest.skip("needs a /proc, which takes no files even from root")
+    with pytest.raises(StorageError, match="cannot write /proc/"):
+        durable.check_target("/proc/tokenizer", folder=True)
+
+
+def test_an_unwritable_folder_is_refused_at_once(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="permission denied"):
+        durable.check_target(tmp_path / "file")

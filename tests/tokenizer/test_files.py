@@ -1,0 +1,399 @@
+"""Each format gives back what it was given, and the libraries that own three of them read ours as we do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiktoken
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tiktoken.load import load_tiktoken_bpe
+
+from bytewright.errors import TokenizerError, UsageError
+from bytewright.tokenizer.files import (
+    read_folder,
+    read_gpt2,
+    read_huggingface,
+    read_tiktoken,
+    read_vocabulary,
+    write_folder,
+    write_gpt2,
+    write_huggingface,
+    write_tiktoken,
+)
+from bytewright.tokenizer.formats.spelling import spell, unspell
+from bytewright.tokenizer.reference import BYTES, encode_reference, train_bpe_reference
+from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
+
+TEXT = (
+    "It's the newest, the widest, the lowest! Don't they're WE'LL 1234567 12.5%\n\n  indented\ttabs \r\n"
+    "Fußgänger gehen über die Straße, naïve café. Ёлка и ёжик. 日本語の文章です。 "
+    "한국어 مرحبا 🙂👍🏽 \u00a0 e\u0301 "
+) * 4
+SPECIALS = ["<|end|>", "<|end|><|end|>", "<| with spaces |>", "<|é|>"]
+APART = ["<|end|>", "<| with spaces |>", "<|é|>"]  # tiktoken does not say which of two that overlap it takes
+USERS_OWN = r"\p{L}+|\p{N}|[^\p{L}\p{N}]+"
+WITH_SPECIALS = TEXT + "<|end|>" + TEXT + "<|end|><|end|><|end|>a<| with spaces |> b<|é|>" + "<|end" + TEXT
+
+
+def trained(pattern: str = "gpt2", specials: list[str] = SPECIALS, vocab_size: int = 420) -> Vocabulary:
+    tokens, merges, _ = train_bpe_reference(TEXT.encode(), vocab_size, pattern=pattern)
+    return Vocabulary.from_parts(tokens, merges, specials, pattern)
+
+
+def renumbered(vocabulary: Vocabulary) -> Vocabulary:
+    """Turn the ids round and spread them, so that nothing holds by the luck of a tidy order."""
+    new_id = {id: 5 + 3 * (vocabulary.size - id) for id in vocabulary.tokens}
+    return Vocabulary(
+        tokens={new_id[id]: token for id, token in vocabulary.tokens.items()},
+        merges=vocabulary.merges,
+        special_tokens={special: new_id[id] for special, id in vocabulary.special_tokens.items()},
+        pattern=vocabulary.pattern,
+    )
+
+
+PATTERNS_TO_TRY = pytest.mark.parametrize("pattern", ["gpt2", "gpt4", USERS_OWN])
+
+
+# The alphabet
+
+
+def test_the_alphabet_has_one_printable_character_for_each_byte() -> None:
+    spelled = [spell(byte) for byte in BYTES]
+    assert len(set(spelled)) == 256
+    assert all(len(character) == 1 and character.isprintable() and character != " " for character in spelled)
+    assert set(spelled) == set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+
+
+@given(st.binary())
+def test_a_spelling_is_read_back(token: bytes) -> None:
+    assert unspell(spell(token)) == token
+
+
+@given(st.text())
+def test_no_other_text_is_a_spelling(text: str) -> None:
+    alphabet = {spell(byte) for byte in BYTES}
+    assert (unspell(text) is None) == (not set(text) <= alphabet)
+
+
+# Our own folder
+
+
+@PATTERNS_TO_TRY
+def test_our_folder_gives_back_what_it_was_given(tmp_path: Path, pattern: str) -> None:
+    for number, vocabulary in enumerate(
+        [trained(pattern), renumbered(trained(pattern)), trained(pattern, [])]
+    ):
+        write_folder(vocabulary, tmp_path / str(number))
+        again = read_folder(tmp_path / str(number))
+        assert again == vocabulary
+        assert again.fingerprint == vocabulary.fingerprint
+
+
+def test_our_folder_holds_special_tokens_that_are_spelled_like_ordinary_ones(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.from_parts(dict(enumerate(BYTES)), [], ["a", "Ġ", "\n", "é"])
+    write_folder(vocabulary, tmp_path / "tokenizer")
+    assert read_folder(tmp_path / "tokenizer") == vocabulary
+
+
+def test_our_folder_is_replaced_only_on_request(tmp_path: Path) -> None:
+    write_folder(trained(), tmp_path / "tokenizer")
+    with pytest.raises(UsageError, match="exists"):
+        write_folder(trained("gpt4"), tmp_path / "tokenizer")
+    assert read_folder(tmp_path / "tokenizer").pattern == "gpt2"
+    write_folder(trained("gpt4"), tmp_path / "tokenizer", replace=True)
+    assert read_folder(tmp_path / "tokenizer").pattern == "gpt4"
+
+
+# GPT-2
+
+
+def test_gpt2_files_give_back_what_they_were_given(tmp_path: Path) -> None:
+    for vocabulary in [trained(), renumbered(trained()), trained(specials=[])]:
+        write_gpt2(vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
+        again = read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt", list(vocabulary.special_tokens))
+        assert again == vocabulary
+
+
+def test_the_first_line_of_merges_may_name_a_version_or_be_a_merge(tmp_path: Path) -> None:
+    tokens, merges, _ = train_bpe_reference({b"##": 9, b"ab": 5}, 258)
+    assert merges[0] == (b"#", b"#")
+    vocabulary = Vocabulary.from_parts(tokens, merges)
+    write_gpt2(vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
+    version, *lines = (tmp_path / "merges.txt").read_text().splitlines(keepends=True)
+    assert version == "#version: 0.2\n"
+    (tmp_path / "merges.txt").write_text("".join(lines))
+    assert read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt") == vocabulary
+
+
+def test_a_special_token_the_files_lack_gets_the_next_free_id(tmp_path: Path) -> None:
+    vocabulary = trained(specials=["<|end|>"])
+    write_gpt2(vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
+    again = read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt", ["<|pad|>", "<|end|>"])
+    assert again.special_tokens == {"<|end|>": vocabulary.size - 1, "<|pad|>": vocabulary.size}
+
+
+def test_a_special_token_nobody_named_is_an_ordinary_token_that_nothing_makes(tmp_path: Path) -> None:
+    vocabulary = trained(specials=["<|end|>"])
+    write_gpt2(vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
+    again = read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt")
+    assert again.special_tokens == {}
+    assert again.ids_of_ordinary_tokens[b"<|end|>"] == vocabulary.special_tokens["<|end|>"]
+
+
+def test_special_tokens_spelled_as_bytes_are_understood_too(tmp_path: Path) -> None:
+    vocabulary = trained(specials=["<| é |>"])
+    write_gpt2(vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
+    vocab = json.loads((tmp_path / "vocab.json").read_text())
+    vocab[spell("<| é |>".encode())] = vocab.pop("<| é |>")
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    assert read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt", ["<| é |>"]) == vocabulary
+
+
+@pytest.mark.parametrize("writer", [write_huggingface, lambda v, path: write_gpt2(v, path, path)])
+def test_a_special_token_spelled_like_an_ordinary_one_is_not_written(
+    tmp_path: Path, writer: Callable[[Vocabulary, Path], None]
+) -> None:
+    vocabulary = Vocabulary.from_parts(dict(enumerate(BYTES)), [], ["Ġ"])
+    with pytest.raises(TokenizerError, match="special token 'Ġ' is spelled like the ordinary token b' '"):
+        writer(vocabulary, tmp_path / "file")
+    assert not list(tmp_path.iterdir())
+
+
+def test_gpt2_files_cannot_hold_another_pattern(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="imply the gpt2 pattern, but this tokenizer has 'gpt4'"):
+        write_gpt2(trained("gpt4"), tmp_path / "vocab.json", tmp_path / "merges.txt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_tokenizers_library_reads_our_gpt2_files_as_we_do(tmp_path: Path) -> None:
+    vocabulary = renumbered(trained())
+    write_gpt2(vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
+    model = tokenizers.models.BPE.from_file(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    theirs = tokenizers.Tokenizer(model)
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.add_special_tokens(list(vocabulary.special_tokens))
+    assert theirs.encode(WITH_SPECIALS).ids == encode_reference(WITH_SPECIALS.encode(), vocabulary)
+
+
+# Hugging Face
+
+
+@PATTERNS_TO_TRY
+def test_the_tokenizers_library_reads_our_tokenizer_json_as_we_do(tmp_path: Path, pattern: str) -> None:
+    for vocabulary in [trained(pattern), renumbered(trained(pattern)), trained(pattern, [])]:
+        write_huggingface(vocabulary, tmp_path / "tokenizer.json")
+        theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        assert theirs.encode(WITH_SPECIALS).ids == encode_reference(WITH_SPECIALS.encode(), vocabulary)
+        assert theirs.decode(theirs.encode(TEXT).ids) == TEXT
+        assert read_huggingface(tmp_path / "tokenizer.json") == vocabulary
+
+
+@PATTERNS_TO_TRY
+def test_what_the_tokenizers_library_writes_is_read_back_the_same(tmp_path: Path, pattern: str) -> None:
+    write_huggingface(trained(pattern), tmp_path / "ours.json")
+    tokenizers.Tokenizer.from_file(str(tmp_path / "ours.json")).save(str(tmp_path / "theirs.json"))
+    assert read_huggingface(tmp_path / "theirs.json") == trained(pattern)
+
+
+def test_a_tokenizer_trained_by_the_tokenizers_library_encodes_here_as_there(tmp_path: Path) -> None:
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.decoder = tokenizers.decoders.ByteLevel()
+    theirs.train_from_iterator(
+        [TEXT],
+        tokenizers.trainers.BpeTrainer(
+            vocab_size=400,
+            special_tokens=["<|end|>"],
+            initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    theirs.add_special_tokens(["<|late|>"])  # an id the library counts out by itself
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = read_huggingface(tmp_path / "tokenizer.json")
+    text = TEXT + "<|end|>a<|late|>b"
+    assert encode_reference(text.encode(), ours) == theirs.encode(text).ids
+
+
+def test_added_tokens_that_are_not_in_the_models_vocabulary_get_the_ids_the_library_gives(
+    tmp_path: Path,
+) -> None:
+    vocabulary = trained(specials=["<a>", "<b>"])
+    write_huggingface(vocabulary, tmp_path / "tokenizer.json")
+    contents = json.loads((tmp_path / "tokenizer.json").read_text())
+    for special in vocabulary.special_tokens:
+        del contents["model"]["vocab"][special]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ours = read_huggingface(tmp_path / "tokenizer.json")
+    assert ours.special_tokens == {special: theirs.token_to_id(special) for special in ("<a>", "<b>")}
+
+
+def all_pairs(vocabulary: Vocabulary) -> list[list[str]]:
+    """List every pair of tokens that spells a token, as files converted from ranks do."""
+    tokens = vocabulary.ids_of_ordinary_tokens
+    pairs = []
+    for left, right in vocabulary.merges:
+        token = left + right
+        for cut in range(1, len(token)):
+            if token[:cut] in tokens and token[cut:] in tokens:
+                pairs.append([spell(token[:cut]), spell(token[cut:])])
+    return pairs
+
+
+def test_a_file_that_lists_every_pair_of_each_token_is_read_as_its_merges(tmp_path: Path) -> None:
+    text = "aaaaaaaa aaaaa aaa banana anna bananas ananas nanas " * 3
+    vocabulary = Vocabulary.from_parts(*train_bpe_reference(text.encode(), 285)[:2])
+    write_huggingface(vocabulary, tmp_path / "tokenizer.json")
+    contents = json.loads((tmp_path / "tokenizer.json").read_text())
+    contents["model"]["merges"] = all_pairs(vocabulary)
+    contents["model"]["ignore_merges"] = True
+    assert len(contents["model"]["merges"]) > len(vocabulary.merges)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
+    assert read_huggingface(tmp_path / "tokenizer.json") == vocabulary
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for word in text.split():
+        for cut in range(len(word)):
+            assert theirs.encode(word[cut:]).ids == encode_reference(word[cut:].encode(), vocabulary)
+
+
+def test_the_published_spellings_of_named_patterns_are_recognised(tmp_path: Path) -> None:
+    published = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    write_huggingface(trained("gpt4"), tmp_path / "tokenizer.json")
+    contents = json.loads((tmp_path / "tokenizer.json").read_text())
+    contents["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = published
+    (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
+    assert read_huggingface(tmp_path / "tokenizer.json") == trained("gpt4")
+
+
+def test_a_regular_expression_that_reads_like_a_name_is_no_name(tmp_path: Path) -> None:
+    write_huggingface(trained("gpt4"), tmp_path / "tokenizer.json")
+    contents = json.loads((tmp_path / "tokenizer.json").read_text())
+    contents["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "gpt2"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
+    assert read_huggingface(tmp_path / "tokenizer.json").pattern == "(?:gpt2)"
+
+
+# tiktoken
+
+
+def tiktoken_of(path: Path, vocabulary: Vocabulary) -> tiktoken.Encoding:
+    return tiktoken.Encoding(
+        "ours",
+        pat_str=PATTERNS.get(vocabulary.pattern, vocabulary.pattern),
+        mergeable_ranks=load_tiktoken_bpe(str(path)),
+        special_tokens=dict(vocabulary.special_tokens),
+    )
+
+
+@PATTERNS_TO_TRY
+def test_tiktoken_reads_our_ranks_as_we_do(
+    tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
+    for vocabulary in [trained(pattern, APART), trained(pattern, [])]:
+        write_tiktoken(vocabulary, tmp_path / "ours.tiktoken")
+        theirs = tiktoken_of(tmp_path / "ours.tiktoken", vocabulary)
+        ids = theirs.encode(WITH_SPECIALS, allowed_special="all")
+        assert ids == encode_reference(WITH_SPECIALS.encode(), vocabulary)
+        again = read_tiktoken(
+            tmp_path / "ours.tiktoken", special_tokens=vocabulary.special_tokens, pattern=pattern
+        )
+        assert again == vocabulary
+        by_name = read_tiktoken(
+            tmp_path / "ours.tiktoken", special_tokens=list(vocabulary.special_tokens), pattern=pattern
+        )
+        assert by_name == vocabulary
+
+
+def test_bytes_and_special_tokens_may_have_any_ids_in_a_ranks_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
+    plain = trained(specials=APART)
+    new_id = {id: 900 - id if id < 256 else id * 2 - 512 for id in plain.tokens}
+    vocabulary = Vocabulary(
+        tokens={new_id[id]: token for id, token in plain.tokens.items()},
+        merges=plain.merges,
+        special_tokens={special: new_id[id] for special, id in plain.special_tokens.items()},
+    )
+    write_tiktoken(vocabulary, tmp_path / "ours.tiktoken")
+    theirs = tiktoken_of(tmp_path / "ours.tiktoken", vocabulary)
+    ids = theirs.encode(WITH_SPECIALS, allowed_special="all")
+    assert ids == encode_reference(WITH_SPECIALS.encode(), vocabulary)
+    assert read_tiktoken(tmp_path / "ours.tiktoken", special_tokens=vocabulary.special_tokens) == vocabulary
+
+
+def test_ids_out_of_the_order_of_merges_cannot_be_ranks(tmp_path: Path) -> None:
+    with pytest.raises(
+        TokenizerError, match=r"merges in the order of ids, but merge 1 makes id \d+ after id \d+"
+    ):
+        write_tiktoken(renumbered(trained()), tmp_path / "ours.tiktoken")
+
+
+def test_a_token_that_merges_do_not_reach_cannot_be_a_rank(tmp_path: Path) -> None:
+    tokens = dict(enumerate([*BYTES, b"ab", b"bc", b"abc"]))
+    vocabulary = Vocabulary.from_parts(tokens, [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc")])
+    with pytest.raises(TokenizerError, match="token b'abc' cannot be reached"):
+        write_tiktoken(vocabulary, tmp_path / "ours.tiktoken")
+    orphan = Vocabulary.from_parts(dict(enumerate([*BYTES, b"<|end|>"])), [])
+    with pytest.raises(TokenizerError, match="a special token must be named as one"):
+        write_tiktoken(orphan, tmp_path / "ours.tiktoken")
+
+
+# Whatever a path holds
+
+
+def test_the_format_of_a_path_is_found_out(tmp_path: Path) -> None:
+    vocabulary = trained(specials=["<|end|>"])
+    write_folder(vocabulary, tmp_path / "ours")
+    write_gpt2(vocabulary, tmp_path / "gpt2" / "vocab.json", tmp_path / "gpt2" / "merges.txt")
+    write_huggingface(vocabulary, tmp_path / "hf" / "tokenizer.json")
+    write_tiktoken(vocabulary, tmp_path / "ours.tiktoken")
+    assert read_vocabulary(tmp_path / "ours") == vocabulary
+    assert read_vocabulary(tmp_path / "gpt2", ["<|end|>"]) == vocabulary
+    assert read_vocabulary(tmp_path / "hf") == vocabulary
+    assert read_vocabulary(tmp_path / "hf" / "tokenizer.json") == vocabulary
+    assert read_vocabulary(tmp_path / "ours.tiktoken", ["<|end|>"]) == vocabulary
+    with pytest.raises(UsageError, match="says itself which tokens are special"):
+        read_vocabulary(tmp_path / "ours", ["<|end|>"])
+
+
+# The real GPT-2
+
+
+def test_gpt2_itself_survives_every_format(shared_data: Path, tmp_path: Path) -> None:
+    gpt2 = read_gpt2(shared_data / "gpt2_vocab.json", shared_data / "gpt2_merges.txt", ["<|endoftext|>"])
+    assert gpt2.size == 50257
+    assert gpt2.special_tokens == {"<|endoftext|>": 50256}
+    write_folder(gpt2, tmp_path / "ours")
+    write_gpt2(gpt2, tmp_path / "vocab.json", tmp_path / "merges.txt")
+    write_huggingface(gpt2, tmp_path / "tokenizer.json")
+    write_tiktoken(gpt2, tmp_path / "gpt2.tiktoken")
+    assert read_folder(tmp_path / "ours") == gpt2
+    assert read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt", ["<|endoftext|>"]) == gpt2
+    assert read_huggingface(tmp_path / "tokenizer.json") == gpt2
+    assert read_tiktoken(tmp_path / "gpt2.tiktoken", special_tokens=["<|endoftext|>"]) == gpt2
+
+
+def test_gpt2_itself_encodes_alike_in_all_libraries(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
+    gpt2 = read_gpt2(shared_data / "gpt2_vocab.json", shared_data / "gpt2_merges.txt", ["<|endoftext|>"])
+    write_huggingface(gpt2, tmp_path / "tokenizer.json")
+    write_tiktoken(gpt2, tmp_path / "gpt2.tiktoken")
+    text: Any = (shared_data / "multilingual.txt").read_text()[:100_000]
+    text += (shared_data / "tinystories_valid.txt").read_text()[:100_000]
+    ours = encode_reference(text.encode(), gpt2)
+    assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(text).ids == ours
+    assert tiktoken_of(tmp_path / "gpt2.tiktoken", gpt2).encode(text, allowed_special="all") == ours
