@@ -7,6 +7,13 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from jaxtyping import install_import_hook
+
+# Before anything imports them: from here on every call of these packages is checked against its annotations.
+install_import_hook(
+    ["bytewright.data", "bytewright.model", "bytewright.train", "bytewright.generate", "bytewright.account"],
+    "typechecking.check",
+)
 
 # On CI the same examples every time: a red run must be repeatable, and a green one must not be luck.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)

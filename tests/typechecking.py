@@ -1,4 +1,4 @@
-"""The run-time type checker of the tests: every annotation, shapes of tensors included, is checked at each call.
+"""The run-time type checker of the tests: all annotations, shapes of tensors included, hold at each call.
 
 `conftest` installs it as an import hook, so it costs nothing outside the tests. A whole number passes for a
 float here, as it does for mypy.

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,9 +23,17 @@ from torch.nn import Module
 from bytewright import durable
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.train.state import pack, read_tensors, unpack, write_tensors
+from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors
 
 FORMAT = "bytewright checkpoint 1"
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """Anything that gives bytes: an open file or a `BytesIO`."""
+
+    def read(self) -> bytes:
+        """Give all bytes that are left."""
 
 
 @runtime_checkable
@@ -40,7 +48,7 @@ class Stateful(Protocol):
 
 
 def save_checkpoint(
-    model: Module, optimizer: Stateful, iteration: int, out: str | os.PathLike[str] | BinaryIO
+    model: Module, optimizer: Stateful, iteration: int, out: str | os.PathLike[str] | Writable
 ) -> None:
     """Write model, optimizer and iteration into one file, given by path or open for writing."""
     tensors = {f"model.{name}": tensor for name, tensor in plain_state_dict(model).items()}
@@ -53,7 +61,7 @@ def save_checkpoint(
         write_tensors(out, tensors | of_optimizer, metadata)
 
 
-def load_checkpoint(src: str | os.PathLike[str] | BinaryIO, model: Module, optimizer: Stateful) -> int:
+def load_checkpoint(src: str | os.PathLike[str] | Readable, model: Module, optimizer: Stateful) -> int:
     """Load what `save_checkpoint` wrote into `model` and `optimizer`; return the iteration."""
     if isinstance(src, str | os.PathLike):
         source, data = os.fspath(src), durable.read_bytes(src)

@@ -17,10 +17,8 @@ from jaxtyping import Int64
 from bytewright.data.batches import Tokens
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import FormatError, UsageError
+from bytewright.model import ModelConfig
 from bytewright.train.config import TrainConfig
-
-CHUNK = 2**24
-"""Tokens looked at in one piece while checking."""
 
 
 @dataclass(frozen=True)
@@ -35,63 +33,41 @@ class Inputs:
 
 def open_inputs(config: TrainConfig) -> Inputs:
     """Open the files that `config.data` names and check them against each other and the model."""
-    train = open_tokens(config.data.train, config)
-    identity = {"train": train.sha256}
+    train = open_tokens(config.data.train, config.model)
+    identity = {"train": train.manifest.sha256}
     validation = None
     if config.data.validation is not None:
-        validation = open_tokens(config.data.validation, config)
-        identity["validation"] = validation.sha256
-        if validation.fingerprint != train.fingerprint:
-            raise FormatError(
-                f"{config.data.validation}: was encoded with tokenizer {validation.fingerprint[:12]}…, "
-                f"{config.data.train} with {train.fingerprint[:12]}…"
-            )
+        validation = open_tokens(config.data.validation, config.model)
+        validation.require_tokenizer(train.manifest.tokenizer_fingerprint)
+        identity["validation"] = validation.manifest.sha256
     token_bytes = None
     if config.data.tokenizer is not None:
-        token_bytes = read_token_bytes(config.data.tokenizer, train, config.data.train)
-    return Inputs(train.ids, None if validation is None else validation.ids, token_bytes, identity)
+        token_bytes = read_token_bytes(config.data.tokenizer, train)
+    return Inputs(train.tokens, None if validation is None else validation.tokens, token_bytes, identity)
 
 
-def open_tokens(path: Path, config: TrainConfig) -> TokenFile:
+def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
     """Open a token file whose every id the model has a row for, and that holds at least one window."""
-    file = TokenFile.open(path)
-    vocab_size, context_length = config.model.vocab_size, config.model.context_length
-    if file.vocab_size > vocab_size:
+    file = TokenFile.open(path, verify=True)
+    if file.manifest.vocabulary_size > model.vocab_size:
         raise FormatError(
-            f"{path}: was encoded with a vocabulary of {file.vocab_size} tokens "
-            f"(tokenizer {file.fingerprint[:12]}…), but the model has {vocab_size}"
+            f"{path}: was encoded with a vocabulary of {file.manifest.vocabulary_size} tokens "
+            f"(tokenizer {file.manifest.tokenizer_fingerprint[:12]}…), but the model has {model.vocab_size}"
         )
-    if len(file.ids) < context_length + 1:
+    if len(file) < model.context_length + 1:
         raise UsageError(
-            f"{path}: has {len(file.ids)} tokens, but a context of {context_length} needs at least "
-            f"{context_length + 1}: one window and the token after it"
+            f"{path}: has {len(file)} tokens, but a context of {model.context_length} needs at least "
+            f"{model.context_length + 1}: one window and the token after it"
         )
-    check_ids(file.ids, vocab_size, path)
     return file
 
 
-def check_ids(tokens: Tokens, vocab_size: int, path: Path) -> None:
-    """Refuse an id outside the vocabulary, by its position."""
-    for first in range(0, len(tokens), CHUNK):
-        chunk = tokens[first : first + CHUNK]
-        if chunk.max() >= vocab_size:
-            position = int((chunk >= vocab_size).argmax())
-            raise FormatError(
-                f"{path}: token id {chunk[position]} at position {first + position} "
-                f"is outside the vocabulary ({vocab_size})"
-            )
-
-
-def read_token_bytes(folder: Path, tokens: TokenFile, path: Path) -> Int64[np.ndarray, " vocab"]:
+def read_token_bytes(folder: Path, tokens: TokenFile) -> Int64[np.ndarray, " vocab"]:
     """Read how many bytes of text each id stands for; special tokens stand for none."""
-    from bytewright.tokenizer.files import read_vocabulary
+    from bytewright.tokenizer.files import read_vocabulary  # not needed by runs without bits per byte
 
     vocabulary = read_vocabulary(folder)
-    if vocabulary.fingerprint != tokens.fingerprint:
-        raise FormatError(
-            f"{path}: was encoded with tokenizer {tokens.fingerprint[:12]}…, "
-            f"but {folder} holds tokenizer {vocabulary.fingerprint[:12]}…"
-        )
+    tokens.require_tokenizer(vocabulary.fingerprint)
     lengths = np.zeros(vocabulary.size, dtype=np.int64)
     for token, id in vocabulary.ids_of_ordinary_tokens.items():
         lengths[id] = len(token)

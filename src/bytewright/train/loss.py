@@ -11,6 +11,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from bytewright.model import TransformerLM
+from bytewright.model.fused import linear_cross_entropy
 
 
 def cross_entropy(
@@ -42,6 +43,4 @@ def language_model_loss(
     """Mean cross-entropy of predicting `targets` from `ids`, by the twin that the model is built from."""
     if model.config.implementation == "reference":
         return cross_entropy(model(ids), targets)
-    from bytewright.model.fused import linear_cross_entropy
-
     return linear_cross_entropy(model.hidden_states(ids), model.output_weight, targets)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import Any, Protocol, runtime_checkable
 
 import safetensors
 import safetensors.torch
@@ -33,6 +33,14 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 """What safetensors calls the types that a model or an optimizer may keep."""
+
+
+@runtime_checkable
+class Writable(Protocol):
+    """Anything that takes bytes: an open file, a `BytesIO`, a socket's file."""
+
+    def write(self, data: Any, /) -> Any:
+        """Take the bytes."""
 
 
 def pack(tree: object, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
@@ -95,7 +103,7 @@ def unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
 
 
 def write_tensors(
-    stream: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    stream: Writable, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write tensors in the safetensors format: eight bytes of length, a JSON header, the data in its order.
 
