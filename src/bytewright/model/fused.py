@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from bytewright.model.attention import MultiHeadSelfAttention
-from bytewright.model.layers import SwiGLU, at_least_float32, rms_norm
+from bytewright.model.layers import EPSILON, SwiGLU, at_least_float32, rms_norm
 
 
 def halves_from_pairs(rows: Float[Tensor, "rows ..."], d_head: int) -> Float[Tensor, "rows ..."]:
@@ -53,26 +53,32 @@ def rotate_halves(
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x.dtype)
 
 
+def join_projections(
+    attention: MultiHeadSelfAttention, dtype: torch.dtype
+) -> Float[Tensor, "qkv_width d_model"]:
+    """Rows of q, k and v as one matrix, those of q and k in halves where they will be rotated."""
+    weights: list[Tensor] = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
+    if attention.rope is not None:
+        weights[:2] = (halves_from_pairs(weight, attention.d_head) for weight in weights[:2])
+    return torch.cat([weight.to(dtype) for weight in weights])
+
+
+def join_gains(
+    attention: MultiHeadSelfAttention,
+) -> tuple[Float[Tensor, " d_head"], Float[Tensor, " d_head"]] | None:
+    """Return the gains of the norms on q and k, if it has them, in the order of `join_projections`' rows."""
+    if attention.q_norm is None or attention.k_norm is None:
+        return None
+    if attention.rope is None:
+        return attention.q_norm.weight, attention.k_norm.weight
+    return (
+        halves_from_pairs(attention.q_norm.weight, attention.d_head),
+        halves_from_pairs(attention.k_norm.weight, attention.d_head),
+    )
+
+
 class FusedSelfAttention(MultiHeadSelfAttention):
     """`MultiHeadSelfAttention` with one input projection and the library's attention kernel."""
-
-    def joined_weight(self, dtype: torch.dtype) -> Float[Tensor, "qkv_width d_model"]:
-        """Rows of q, k and v as one matrix, those of q and k in halves where they will be rotated."""
-        weights: list[Tensor] = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]
-        if self.rope is not None:
-            weights[:2] = (halves_from_pairs(weight, self.d_head) for weight in weights[:2])
-        return torch.cat([weight.to(dtype) for weight in weights])
-
-    def joined_gains(self) -> tuple[Float[Tensor, " d_head"], Float[Tensor, " d_head"]] | None:
-        """Return the gains of the norms on q and k, in the order of `joined_weight`'s rows."""
-        if self.q_norm is None or self.k_norm is None:
-            return None
-        if self.rope is None:
-            return self.q_norm.weight, self.k_norm.weight
-        return (
-            halves_from_pairs(self.q_norm.weight, self.d_head),
-            halves_from_pairs(self.k_norm.weight, self.d_head),
-        )
 
     def forward(
         self,
@@ -80,13 +86,12 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         token_positions: Integer[Tensor, "*#batch seq"] | None = None,
     ) -> Float[Tensor, "*batch seq d_model"]:
         """Attend; positions count from 0 unless `token_positions` says otherwise."""
-        qkv = x @ self.joined_weight(x.dtype).T
+        qkv = x @ join_projections(self, x.dtype).T
         qkv = qkv.reshape(*qkv.shape[:-1], -1, self.d_head)
         q, k, v = torch.split(qkv, [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-2)
-        gains = self.joined_gains()
-        if gains is not None and self.q_norm is not None:
-            q = rms_norm(q, gains[0], self.q_norm.eps)
-            k = rms_norm(k, gains[1], self.q_norm.eps)
+        gains = join_gains(self)
+        if gains is not None:
+            q, k = rms_norm(q, gains[0], EPSILON), rms_norm(k, gains[1], EPSILON)
         if self.rope is not None:
             if token_positions is None:
                 cos, sin = self.rope.cos[: x.shape[-2]], self.rope.sin[: x.shape[-2]]

@@ -18,6 +18,9 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.nn import Module, Parameter
 
+EPSILON = 1e-5
+"""What every norm of the model adds to the mean square, so that a zero vector stays one."""
+
 
 class Layer(Module):
     """A module whose call returns one tensor (the library types every call as Any)."""
@@ -117,7 +120,7 @@ class RMSNorm(Layer):
     def __init__(
         self,
         d_model: int,
-        eps: float = 1e-5,
+        eps: float = EPSILON,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
