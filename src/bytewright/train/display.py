@@ -72,7 +72,10 @@ class LiveDisplay:
         self._live.start()
 
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
-        """Draw the panel anew."""
+        """Draw the panel anew; an event is a line above it."""
+        if "event" in record:
+            self.say(summarise(record, num_steps))
+            return
         if is_number(record.get("loss")):
             self._losses.append(record["loss"])
         if is_number(record.get("validation_loss")):

@@ -29,9 +29,11 @@ class MetricsLog:
         self.path = path
         with explain("write", path):
             self._file = path.open("ab")
-            if self._file.tell() < position:
+            found = self._file.tell()
+            if found < position:
+                self._file.close()
                 raise FormatError(
-                    f"{path}: has {self._file.tell()} bytes, but had {position} when the checkpoint was made"
+                    f"{path}: has {found} bytes, but had {position} when the checkpoint was made"
                 )
             self._file.truncate(position)
             self._file.seek(position)
