@@ -85,7 +85,8 @@ class Bytewright(Encoder):
         return lambda: self._tokenizer.encode(text)
 
     def ids(self, result: Any) -> Ids:
-        return np.concatenate(result) if isinstance(result, list) and result else np.asarray(result)
+        is_batch = isinstance(result, list) and bool(result) and isinstance(result[0], np.ndarray)
+        return np.concatenate(result) if is_batch else np.asarray(result)
 
 
 class Gigatoken(Encoder):

@@ -185,7 +185,7 @@ def wide_console() -> Console:
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine: processor, cores, memory, kernel, Python."""
+    """Describe this machine: processor, cores, memory, kernel, Python, and how busy it was at the start."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     model = next(
         (line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if "model name" in line), "?"
@@ -196,6 +196,7 @@ def machine() -> dict[str, Any]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "load_average_at_start": round(os.getloadavg()[0], 2),
     }
 
 

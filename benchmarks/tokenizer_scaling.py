@@ -13,7 +13,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,21 +85,17 @@ def encoder(pattern: str, text: bytes, folder: Path) -> Callable[[], Any]:
 JOBS: dict[str, Callable[[str, bytes, Path], Callable[[], Any]]] = {"train": trainer, "encode": encoder}
 
 
-def best_of(repeats: int, prepare: Callable[[], Callable[[], Any]]) -> float:
-    """Return the least seconds that a freshly prepared call took."""
-    return min(timed(prepare())[0].seconds for _ in range(repeats))
-
-
 def measure(job: str, pattern: str, kind: str, megabytes: int, repeats: int) -> Scaling:
-    """Time one job on n and on 2n bytes."""
+    """Time one job on n and on 2n bytes, in turns, and keep the best of each."""
     scaling = Scaling(job, pattern, kind, megabytes)
-    num_bytes = megabytes * MB
+    texts = [ODD_TEXTS[kind](megabytes * MB), ODD_TEXTS[kind](2 * megabytes * MB)]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            scaling.seconds, scaling.seconds_for_twice = (
-                best_of(repeats, partial(JOBS[job], pattern, text, Path(folder)))
-                for text in (ODD_TEXTS[kind](num_bytes), ODD_TEXTS[kind](2 * num_bytes))
-            )
+            rounds = [
+                [timed(JOBS[job](pattern, text, Path(folder)))[0].seconds for text in texts]
+                for _ in range(repeats)
+            ]
+            scaling.seconds, scaling.seconds_for_twice = map(min, zip(*rounds, strict=True))
         except Exception as error:
             scaling.error = f"{type(error).__name__}: {error}"
     return scaling
@@ -109,7 +104,7 @@ def measure(job: str, pattern: str, kind: str, megabytes: int, repeats: int) -> 
 def main(
     megabytes: tuple[int, ...] = (1, 10),
     jobs: tuple[str, ...] = tuple(JOBS),
-    repeats: int = 3,
+    repeats: int = 5,
     json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Measure how training and encoding grow with odd input.

@@ -64,8 +64,10 @@ def _tokens_of_merges(trained: Any, job: TrainingJob) -> Tokens:
 
 
 def _train_gigatoken(job: TrainingJob) -> Any:
-    # A path is as fast as its TextFileSource or faster, and its three tie rules cost the same.
-    return import_module("gigatoken").train_bpe(str(job.corpus), job.vocab_size, [END_OF_TEXT])
+    gigatoken = import_module("gigatoken")
+    # Given a plain path instead, it is as fast but keeps more in memory; its three tie rules cost the same.
+    source = gigatoken.TextFileSource([str(job.corpus)], separator=END_OF_TEXT)
+    return gigatoken.train_bpe(source, job.vocab_size, [END_OF_TEXT])
 
 
 def _train_rustbpe(job: TrainingJob) -> Any:

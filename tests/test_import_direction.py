@@ -16,6 +16,7 @@ LAYERS = [
     {"disk"},
     {"manifest"},
     {"durable"},
+    {"checked"},
     {"_native"},
     {"corpus", "tokenizer", "model"},
     {"data", "account"},

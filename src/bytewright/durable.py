@@ -250,7 +250,7 @@ def check_target(path: StrPath, *, folder: bool = False, replace: bool = False) 
         else:
             disk.refuse_special_file(target)
             if target.exists() and not replace:
-                raise UsageError(f"{target} exists already; choose another name, or ask to replace it")
+                raise UsageError(f"{target} exists already; choose another name, or set the option replace")
         ancestor = next(parent for parent in target.parents if parent.exists())
         probe = _temporary_name(ancestor / "probe")
         disk.NewFile(probe, target).close()
@@ -315,7 +315,7 @@ def _refuse_folder_target(target: Path, *, replace: bool) -> None:
     if not found:
         return
     if not replace:
-        raise UsageError(f"{target} exists already; choose another name, or ask to replace it")
+        raise UsageError(f"{target} exists already; choose another name, or set the option replace")
     foreign = found - {MANIFEST, *open_folder(target).files}
     if foreign:
         raise StorageError(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bytewright.errors import TokenizerError
-from bytewright.tokenizer.vocabulary import MAX_TOKEN_ID, PATTERNS, Vocabulary, first_duplicate, shorten
+from bytewright.tokenizer.vocabulary import MAX_TOKEN_ID, PATTERNS, Vocabulary, first_duplicate
 
 BYTES = {id: bytes([id]) for id in range(256)}
 
@@ -182,7 +182,3 @@ def test_the_first_duplicate_is_the_first_item_seen_again() -> None:
     assert first_duplicate(["a", "b", "b", "a"]) == "b"
     assert first_duplicate(["a", "b"]) is None
     assert first_duplicate(["", ""]) == ""
-
-
-def test_a_shortened_value_is_on_one_line() -> None:
-    assert "\n" not in shorten("a\nb\u2028c\x85d")

@@ -60,6 +60,11 @@ impl WordCounter {
         Ok(())
     }
 
+    /// The same counts once more.
+    fn copy(&mut self) -> PyResult<WordCounter> {
+        Ok(WordCounter { counter: Some(self.counter()?.clone()) })
+    }
+
     /// The counts as a dictionary.
     fn counts<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);

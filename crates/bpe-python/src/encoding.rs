@@ -1,5 +1,8 @@
 //! Encoding and decoding.
 
+use std::path::PathBuf;
+
+use bpe::count::Source;
 use bpe::encode::{self, Id};
 use bpe::pattern::Pattern;
 use numpy::{Element, PyArray1, PyReadonlyArray1};
@@ -69,12 +72,7 @@ impl Encoder {
         text: &Bound<'py, PyAny>,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let bytes = bytes_of(text)?;
-        if self.narrow {
-            self.to_array::<u16>(py, bytes, num_threads)
-        } else {
-            self.to_array::<u32>(py, bytes, num_threads)
-        }
+        self.bytes_to_array(py, bytes_of(text)?, num_threads)
     }
 
     /// Encode many texts to arrays, on several threads.
@@ -114,6 +112,14 @@ impl Encoder {
 }
 
 impl Encoder {
+    fn bytes_to_array<'py>(&self, py: Python<'py>, text: &[u8], num_threads: usize) -> PyResult<Bound<'py, PyAny>> {
+        if self.narrow {
+            self.to_array::<u16>(py, text, num_threads)
+        } else {
+            self.to_array::<u32>(py, text, num_threads)
+        }
+    }
+
     fn to_array<'py, I: Id + Element>(
         &self,
         py: Python<'py>,
@@ -165,6 +171,47 @@ impl StreamEncoder {
         let mut ids: Vec<u32> = Vec::new();
         self.stream.finish(&self.encoder.get().encoder, &mut ids).into_python()?;
         PyList::new(py, ids)
+    }
+}
+
+/// Encodes a file piece by piece, in memory that does not grow with it.
+#[pyclass(module = "bytewright._native")]
+pub(crate) struct FileEncoder {
+    encoder: Py<Encoder>,
+    source: Source,
+    position: usize,
+    num_threads: usize,
+}
+
+#[pymethods]
+impl FileEncoder {
+    #[new]
+    fn new(encoder: Py<Encoder>, path: PathBuf, num_threads: usize) -> PyResult<FileEncoder> {
+        Ok(FileEncoder { encoder, source: Source::open(&path).into_python()?, position: 0, num_threads })
+    }
+
+    /// How many bytes the file has.
+    #[getter]
+    fn num_bytes(&self) -> usize {
+        self.source.len()
+    }
+
+    /// How many of them have been encoded.
+    #[getter]
+    fn position(&self) -> usize {
+        self.position
+    }
+
+    /// The ids of about `num_bytes` more bytes as an array, or None at the end.
+    fn next<'py>(&mut self, py: Python<'py>, num_bytes: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let encoder = self.encoder.get();
+        let rest = &self.source[self.position..];
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        let text = &rest[..encoder.encoder.next_cut(rest, num_bytes)];
+        self.position += text.len();
+        encoder.bytes_to_array(py, text, self.num_threads).map(Some)
     }
 }
 

@@ -22,6 +22,8 @@ mod _native {
     #[pymodule_export]
     use super::encoding::Encoder;
     #[pymodule_export]
+    use super::encoding::FileEncoder;
+    #[pymodule_export]
     use super::encoding::StreamEncoder;
     #[pymodule_export]
     use super::encoding::pretokenize;

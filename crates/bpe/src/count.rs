@@ -47,6 +47,7 @@ impl CountStats {
 }
 
 /// Counts words of texts and files.
+#[derive(Clone)]
 pub struct Counter {
     pattern: Pattern,
     specials: Specials,

@@ -80,7 +80,10 @@ pub fn learn_merges(
         }
         match learner.best_pair() {
             Some(pair) => merges.push(learner.join(pair)),
-            None if learner.threshold > min_count || !learner.indexed => learner.index(min_count),
+            None if learner.threshold > min_count => {
+                let below = learner.threshold / 2;
+                learner.index(|highest| (highest / THRESHOLD_STEP).min(below).max(min_count));
+            }
             None => break,
         }
     }
@@ -139,7 +142,6 @@ struct Learner {
     lens: Vec<u32>,
 
     threshold: u64,
-    indexed: bool,
     pairs: Vec<Pair>,
     pair_of: HashMap<u64, u32, PairHash>,
     positions: Vec<u32>,
@@ -163,7 +165,6 @@ impl Learner {
             lens: vec![1; tokens.len()],
             tokens,
             threshold: u64::MAX,
-            indexed: false,
             pairs: Vec::new(),
             pair_of: HashMap::default(),
             positions: Vec::new(),
@@ -182,7 +183,7 @@ impl Learner {
         if initial.is_empty() {
             return Ok(());
         }
-        self.index(1);
+        self.index(|_| 1);
         for &(left, right) in initial {
             let made = self.tokens.len();
             if left as usize >= made || right as usize >= made {
@@ -198,7 +199,6 @@ impl Learner {
             }
         }
         self.threshold = u64::MAX;
-        self.indexed = false;
         self.queue.clear();
         self.ties.clear();
         Ok(())
@@ -211,8 +211,8 @@ impl Learner {
         (self.tokens.len() - 1) as Symbol
     }
 
-    /// Lower the threshold and find all pairs that reach it.
-    fn index(&mut self, min_count: u64) {
+    /// Find all pairs that reach a threshold, which is chosen when the highest count is known.
+    fn index(&mut self, threshold: impl FnOnce(u64) -> u64) {
         self.queue.clear();
         self.pair_of.clear();
         self.pairs.clear();
@@ -225,8 +225,7 @@ impl Learner {
             entry.1 += 1;
         });
         let highest = found.values().map(|&(count, _)| count).max().unwrap_or(0);
-        self.threshold = (highest / THRESHOLD_STEP).min(self.threshold / 2).max(min_count);
-        self.indexed = true;
+        self.threshold = threshold(highest);
 
         let mut total = 0;
         for (&key, &(count, len)) in found.iter().filter(|(_, (count, _))| *count >= self.threshold) {

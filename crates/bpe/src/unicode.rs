@@ -93,18 +93,14 @@ fn decode_multibyte(text: &[u8], position: usize) -> Option<(u32, usize)> {
 
 /// Read the character that ends just before `position`, or `None` at the beginning of the text.
 pub fn char_before(text: &[u8], position: usize) -> Option<Char> {
-    let last = position.checked_sub(1)?;
-    for back in 0..4 {
-        let Some(start) = last.checked_sub(back) else { break };
-        let found = char_at(text, start)?;
-        if found.len == back + 1 {
-            return Some(found);
-        }
-        if text.get(start)? & 0xc0 != 0x80 {
-            break;
-        }
-    }
-    Some(Char { code: None, class: Class::Other, len: 1 })
+    let invalid = Char { code: None, class: Class::Other, len: 1 };
+    let before = text.get(..position)?;
+    let tail = &before[before.len().saturating_sub(4)..];
+    let Some(lead) = tail.iter().rposition(|&byte| !is_continuation(byte)) else {
+        return before.last().map(|_| invalid);
+    };
+    let found = char_at(tail, lead)?;
+    Some(if lead + found.len == tail.len() { found } else { invalid })
 }
 
 /// Whether `byte` can only stand inside a multi-byte character.
@@ -125,6 +121,8 @@ mod tests {
             let expected = Char { code: Some(code as u32), class: Class::of(code as u32), len: text.len() };
             assert_eq!(char_at(text, 0), Some(expected));
             assert_eq!(char_before(text, text.len()), Some(expected));
+            let twice = [text, text].concat();
+            assert_eq!(char_before(&twice, twice.len()), Some(expected));
         }
     }
 
@@ -151,6 +149,15 @@ mod tests {
                 expected.extend(chunk.invalid().iter().map(|_| 1));
             }
             assert_eq!(lengths, expected, "{sample:02x?}");
+
+            let mut position = sample.len();
+            let mut backwards = Vec::new();
+            while let Some(found) = char_before(&sample, position) {
+                backwards.push(found.len);
+                position -= found.len;
+            }
+            backwards.reverse();
+            assert_eq!(backwards, expected, "{sample:02x?}");
         }
     }
 }

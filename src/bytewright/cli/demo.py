@@ -1,7 +1,7 @@
 """`bytewright demo`: the whole way, as far as it is built, on text made on the spot.
 
-For now that is the tokenizer: train, look, encode, decode. Every stage says what it is about to do. Nothing is
-downloaded, and what is written goes into one folder that is removed at the end unless it is asked for.
+For now that is the tokenizer: train, look, encode, decode. Every stage says what it is about to do. Nothing
+is downloaded, and what is written goes into one folder that is removed at the end unless it is asked for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NUM_STORIES = 4000
 VOCAB_SIZE = 600
 SENTENCE = "One morning Mila and the hedgehog couldn't find a silver key."
-UNSEEN = "Η κουκουβάγια: naïve 🦉, \t2026!"
+UNSEEN = "Сова спит: naïve 🦉, \t2026!"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,9 @@ class Demo:
       bytewright demo --keep demo
     """
 
-    keep: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    keep: Annotated[
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: remove it)")
+    ] = None
     """Keep what is made in this folder; it must be new or empty."""
 
     def run(self) -> None:
@@ -124,7 +126,7 @@ def encode_and_decode(out: Console, tokenizer: Tokenizer, text: Path, folder: Pa
 
     _announce(out, 5, "Encoding all the stories to a token file, and decoding it again.")
     tokens = tokenizer.encode_file(text, folder / "stories.npy")
-    ids = tokens.ids
+    ids = tokens.tokens
     num_bytes = text.stat().st_size
     out.print(
         f"{console.format_bytes(num_bytes)} became {len(ids):,} tokens of type {ids.dtype}"

@@ -35,7 +35,7 @@ WEATHER = ["the sun was shining", "it was raining softly", "the wind was singing
 
 OPENINGS = [
     "One morning {name} went to {place}, and {weather}.",
-    "Once upon a time there was a {animal} who lived near {place}.",
+    "Once upon a time there was a little {animal} who lived near {place}.",
     "{name} couldn't sleep, so {name} walked to {place} where {weather}.",
 ]
 MIDDLES = [

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from bytewright.tokenizer import Tokenizer
 
 
-def require_text_file(path: Path) -> Path:
-    """Refuse a text that is missing, a directory, not a regular file, or empty."""
+def require_file(path: Path) -> Path:
+    """Refuse a file that is missing, a directory, not a regular file, or empty."""
     require_exists(path)
     if path.is_dir():
-        raise UsageError(f"{path} is a directory; a text file is needed here")
+        raise UsageError(f"{path} is a directory; a file is needed here")
     if not path.is_file():
         raise UsageError(f"{path} is not a regular file")
     if path.stat().st_size == 0:
@@ -29,9 +29,9 @@ def require_text_file(path: Path) -> Path:
 
 
 def require_source(path: Path) -> Path:
-    """Refuse what cannot be trained on: unlike `require_text_file`, a folder of texts will do."""
+    """Refuse what cannot be trained on: unlike `require_file`, a folder of texts will do."""
     require_exists(path)
-    return path if path.is_dir() else require_text_file(path)
+    return path if path.is_dir() else require_file(path)
 
 
 def require_exists(path: Path) -> Path:
@@ -48,7 +48,7 @@ def require_exists(path: Path) -> Path:
 def read_text_bytes(path: Path) -> bytes:
     """Read a whole text as it is, valid UTF-8 or not."""
     try:
-        return durable.read_bytes(require_text_file(path))
+        return durable.read_bytes(require_file(path))
     except StorageError as error:
         raise UsageError(str(error)) from None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bytewright.cli import inputs
+from bytewright.cli import inputs, options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Merge
 
 EXAMPLES_SHOWN = 8
+ONE = f"One tokenizer: {options.ANY_FORMAT}."
+TEXTS = tyro.conf.arg(metavar="[TEXT ...]", help_behavior_hint="(optional)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +35,12 @@ class CompareTokenizers:
       bytewright tokenizer compare stories-10k news-32k stories.txt news.txt
     """
 
-    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
-    """One tokenizer: our folder or GPT-2's, a tokenizer.json, or a file of tiktoken ranks."""
+    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST", help=ONE)]
 
-    second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
+    second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND")]
     """The other tokenizer."""
 
-    texts: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT ...]")] = ()
+    texts: Annotated[tuple[Path, ...], tyro.conf.Positional, TEXTS] = ()
     """Text files to measure both on."""
 
     def run(self) -> None:
@@ -99,7 +100,10 @@ def print_divergence(
         out.print(f"All {len(tokenizers[0].merges):,} merges are the same, in the same order.")
         return
     choices = (divergence.first, divergence.second)
-    out.print(f"The first {divergence.index:,} merges are the same. Then they differ:")
+    shared = (
+        f"the first {divergence.index:,} merges are the same" if divergence.index else "no merge is shared"
+    )
+    out.print(f"In order of learning, {shared}; then they differ:")
     table = console.table(f"merge number {divergence.index + 1:,}", *names)
     table.add_row("merges", *(_spell(choice) for choice in choices))
     for path, data in texts.items():
@@ -135,9 +139,9 @@ def _spell(merge: Merge | None) -> str:
 
 def _count(tokenizer: Tokenizer, num_merges: int, choice: Merge | None, data: bytes) -> str:
     from bytewright.tokenizer.inspect import count_pairs_after
-    from bytewright.tokenizer.train import count_words
+    from bytewright.tokenizer.train import count_texts
 
     if choice is None:
         return ""
-    words = count_words(data, tokenizer.special_tokens, tokenizer.pattern)
+    words = count_texts([data], tokenizer.special_tokens, pattern=tokenizer.pattern).counts()
     return f"{count_pairs_after(words, tokenizer.merges[:num_merges], [choice])[choice]:,}"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import tyro
 
 from bytewright import durable
-from bytewright.cli import inputs
+from bytewright.cli import inputs, options
 from bytewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bytewright.tokenizer import Tokenizer
+    from bytewright.tokenizer.tokenizer import Ids
 
 IDS_AT_A_TIME = 2**20
 
@@ -28,17 +33,64 @@ class DecodeIds:
       bytewright tokenizer decode stories-10k --ids 430 511 32
     """
 
-    tokenizer: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
-    """The tokenizer: our folder or GPT-2's, a tokenizer.json, or a file of tiktoken ranks."""
+    tokenizer: options.TokenizerPath
 
-    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
+    source: options.OptionalFile = None
     """The token file to decode."""
 
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    out: options.OutputFile = None
     """The text file to write; standard output by default."""
 
-    ids: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ID [ID ...]")] = ()
+    ids: Annotated[
+        tuple[int, ...], tyro.conf.arg(metavar="ID [ID ...]", help_behavior_hint="(optional)")
+    ] = ()
     """Decode these ids instead."""
 
-    replace: bool = False
-    """Replace a file that is there already."""
+    replace: options.Replace = False
+
+    def run(self) -> None:
+        """Decode ids or a file, to stdout or a file."""
+        if (self.source is None) == (not self.ids):
+            raise UsageError("give either a token file or --ids")
+        if self.source is not None:
+            inputs.require_file(self.source)
+        if self.out is not None:
+            durable.check_target(self.out, replace=self.replace)
+        tokenizer = inputs.load_tokenizer(self.tokenizer)
+        ids = self._read_ids(tokenizer)
+        if self.out is None:
+            for chunk in _decode(tokenizer, ids):
+                _write_all(sys.stdout.buffer, chunk)
+            if sys.stdout.isatty():
+                print()
+            return
+        with durable.write_stream(self.out) as stream:
+            for chunk in _decode(tokenizer, ids):
+                stream.write(chunk)
+        print(f"Wrote {self.out}: {self.out.stat().st_size:,} bytes from {len(ids):,} tokens.")
+
+    def _read_ids(self, tokenizer: Tokenizer) -> Sequence[int] | Ids:
+        if self.source is None:
+            return self.ids
+        from bytewright.data import TokenFile
+
+        tokens = TokenFile.open(self.source, verify=True)
+        tokens.require_tokenizer(tokenizer.fingerprint)
+        return tokens.tokens
+
+
+def _write_all(stream: BinaryIO, data: bytes) -> None:
+    """Write all of it: an unbuffered stdout (python -u) takes as much at a time as the pipe has room for."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[stream.write(rest) :]
+
+
+def _decode(tokenizer: Tokenizer, ids: Sequence[int] | Ids) -> Iterator[bytes]:
+    """Decode a stretch at a time, so that a long file does not have to fit in memory."""
+    from bytewright.cli import console
+
+    with console.progress() as report:
+        for start in range(0, len(ids), IDS_AT_A_TIME):
+            yield tokenizer.decode_bytes(ids[start : start + IDS_AT_A_TIME])
+            report("decode", min(start + IDS_AT_A_TIME, len(ids)), len(ids), "tokens")

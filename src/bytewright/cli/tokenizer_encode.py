@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from bytewright import durable
-from bytewright.cli import inputs
+from bytewright.cli import inputs, options
 from bytewright.errors import UsageError
 
 
@@ -25,23 +22,20 @@ class EncodeText:
       bytewright tokenizer encode stories-10k --text 'Once upon a time'
     """
 
-    tokenizer: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
-    """The tokenizer: our folder or GPT-2's, a tokenizer.json, or a file of tiktoken ranks."""
+    tokenizer: options.TokenizerPath
 
-    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
+    source: options.OptionalFile = None
     """The text file to encode; needs --out."""
 
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    out: options.OutputFile = None
     """The token file to write."""
 
-    text: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
+    text: options.GivenText = None
     """Encode this text instead, and print its ids."""
 
-    num_threads: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Threads to encode with; all cores by default. The result does not depend on it."""
+    num_threads: options.NumThreads = None
 
-    replace: bool = False
-    """Replace a token file that is there already."""
+    replace: options.Replace = False
 
     def run(self) -> None:
         """Encode a text or a file."""
@@ -52,10 +46,13 @@ class EncodeText:
             return
         if self.source is None or self.out is None:
             raise UsageError("give a file and --out, or --text")
-        self._encode_file(inputs.require_text_file(self.source), self.out)
+        self._encode_file(inputs.require_file(self.source), self.out)
 
     def _encode_file(self, source: Path, out: Path) -> None:
-        durable.check_target(out, replace=self.replace)
+        from bytewright.data.tokenfile import manifest_path_of
+
+        for path in (out, manifest_path_of(out)):
+            durable.check_target(path, replace=self.replace)
         tokenizer = inputs.load_tokenizer(self.tokenizer)
 
         from bytewright.cli import console
@@ -71,7 +68,7 @@ class EncodeText:
             )
         seconds = time.perf_counter() - started
         console.stdout().print(
-            f"Wrote {out}: {len(tokens):,} tokens ({tokens.dtype}),"
+            f"Wrote {out}: {len(tokens):,} tokens ({tokens.manifest.dtype}),"
             f" {num_bytes / len(tokens):.2f} bytes per token; {console.format_bytes(num_bytes)}"
             f" in {console.format_seconds(seconds)}, {console.format_bytes(num_bytes / seconds)}/s.",
             markup=False,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from bytewright.cli import inputs
+from bytewright.cli import inputs, options
 from bytewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,13 +41,12 @@ class InspectTokenizer:
       bytewright tokenizer inspect stories-10k --text "The owl couldn't sleep."
     """
 
-    tokenizer: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
-    """The tokenizer: our folder or GPT-2's, a tokenizer.json, or a file of tiktoken ranks."""
+    tokenizer: options.TokenizerPath
 
-    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
+    source: options.OptionalFile = None
     """A text file to look at it with."""
 
-    text: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
+    text: options.GivenText = None
     """A text to look at it with."""
 
     num_longest: int = 10
@@ -59,8 +55,7 @@ class InspectTokenizer:
     throughput: bool = False
     """Measure the encoding speed here, and say how many hours the Pile (825 GB) would take."""
 
-    num_threads: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Threads for --throughput; all cores by default."""
+    num_threads: options.NumThreads = None
 
     def run(self) -> None:
         """Print the vocabulary, then what it does to the text."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from bytewright import durable
-from bytewright.cli import inputs
+from bytewright.cli import inputs, options
 
 if TYPE_CHECKING:
-    from bytewright.tokenizer.train import Estimate, Phase, Training
+    from bytewright.tokenizer import Estimate, Phase, Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +28,14 @@ class TrainTokenizer:
       bytewright tokenizer train chat.txt --out chat --vocab-size 8000 --special-tokens '<|user|>' '<|end|>'
     """
 
-    sources: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT [TEXT ...]")]
+    sources: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="TEXT [TEXT ...]", help_behavior_hint="(required)"),
+    ]
     """Text files, or folders of them."""
 
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
+    out: options.OutputFolder
     """Where the tokenizer goes."""
 
     vocab_size: int
@@ -46,11 +50,9 @@ class TrainTokenizer:
     min_count: int = 1
     """Stop when no pair occurs this often."""
 
-    num_threads: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Threads to count with; all cores by default. The result does not depend on it."""
+    num_threads: options.NumThreads = None
 
-    replace: bool = False
-    """Replace a tokenizer that is there already."""
+    replace: options.Replace = False
 
     def run(self) -> None:
         """Check everything that can be checked, train, write, and account for the time."""
@@ -58,8 +60,8 @@ class TrainTokenizer:
         durable.check_target(self.out, folder=True, replace=self.replace)
 
         from bytewright.cli import console
+        from bytewright.tokenizer import Progress, estimate_training, train_tokenizer
         from bytewright.tokenizer.files import write_folder
-        from bytewright.tokenizer.train import Progress, estimate_training, train_tokenizer
 
         remarks = console.stderr()
         estimate = estimate_training(
@@ -96,9 +98,9 @@ def _expect(estimate: Estimate) -> str:
 
 def _print(training: Training, seconds_writing: float, out: Path) -> None:
     from bytewright.cli import console
-    from bytewright.tokenizer.train import Phase
+    from bytewright.tokenizer import Phase
 
-    phases = [*training.phases, Phase("write", seconds_writing, seconds_writing)]
+    phases = [*training.phases, Phase(name="write", seconds=seconds_writing, wall_seconds=seconds_writing)]
     total = sum(phase.wall_seconds for phase in phases)
     table = console.table("phase", "time", "share", "of all threads", "throughput")
     for phase in phases:

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
+from bytewright.checked import shorten
 from bytewright.errors import TokenizerError
-from bytewright.tokenizer.vocabulary import Merge, Vocabulary, shorten
+from bytewright.tokenizer.vocabulary import Merge, Vocabulary
 
 
 def recover_merges(tokens: Sequence[bytes]) -> tuple[Merge, ...]:

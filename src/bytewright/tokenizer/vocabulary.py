@@ -14,12 +14,12 @@ It knows nothing of files, threads or the native extension.
 from __future__ import annotations
 
 import hashlib
-import reprlib
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+from bytewright.checked import shorten
 from bytewright.errors import TokenizerError
 
 MAX_TOKEN_ID = 2**32 - 1
@@ -169,19 +169,6 @@ def first_duplicate(items: Iterable[Item]) -> Item | None:
             return item
         seen.add(item)
     return None
-
-
-def shorten(value: object) -> str:
-    """Show a value in an error sentence: on one line, and no longer than a sentence can bear.
-
-    >>> shorten(b"newest"), shorten("a" * 10_000)
-    ("b'newest'", "'aaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaa'")
-    """
-    return _SHORT.repr(value)
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 42
 
 
 def _encode(text: str, what: str) -> bytes:

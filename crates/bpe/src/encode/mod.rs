@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use hashbrown::HashMap;
 
+use crate::cut::next_cut;
 use crate::decode::TokenBytes;
 use crate::error::{Error, Result};
 use crate::pattern::Pattern;
@@ -94,6 +95,11 @@ impl Encoder {
     /// The tokens' bytes.
     pub fn tokens(&self) -> &TokenBytes {
         &self.tokens
+    }
+
+    /// The first place at or after `from` where `text` may be cut without changing its ids, or its end.
+    pub fn next_cut(&self, text: &[u8], from: usize) -> usize {
+        next_cut(&self.pattern, &self.specials, text, from)
     }
 
     /// Encode a text on this thread, with all special tokens recognised.

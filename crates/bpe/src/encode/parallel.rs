@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::{Encoder, Id};
-use crate::cut::next_cut;
 use crate::error::Result;
 use crate::threads;
 
@@ -28,7 +27,7 @@ impl Encoder {
             if start >= text.len() {
                 return None;
             }
-            let end = start + next_cut(&self.pattern, &self.specials, &text[start..], CHUNK);
+            let end = start + self.next_cut(&text[start..], CHUNK);
             *next = (index + 1, end);
             Some((index, start..end))
         };

@@ -18,49 +18,49 @@ const SHORT_WORD: usize = 48;
 const SYMBOL_BITS: u32 = 21;
 const EMPTY: u64 = u64::MAX;
 
-/// All merges of a vocabulary. Symbols 0 to 255 are the bytes; the others are numbered as merges first make them.
+/// All merges of a vocabulary. Symbols 0 to 255 are the bytes, and merge number `rank` makes symbol `256 + rank`.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranks {
     /// Open addressing: left, right and rank packed into one word.
     entries: Vec<u64>,
-    /// What each merge joins, and what it makes.
+    /// What each merge joins.
     halves: Vec<(Symbol, Symbol)>,
-    products: Vec<Symbol>,
     /// How many bytes each symbol stands for.
     lens: Vec<u32>,
 }
 
 impl Ranks {
-    /// Build the table. Halves must be single bytes or made by an earlier merge.
+    /// Build the table; also returns the bytes of every symbol.
+    ///
+    /// Both halves of a merge must be single bytes or made by an earlier merge, and no two merges may make the same
+    /// token. Hence a pair with a lower rank never appears while a word is merged, and "lowest rank first" means the
+    /// same as "one merge after the other".
     pub(crate) fn new(merges: &[(Vec<u8>, Vec<u8>)]) -> Result<(Ranks, Vec<Vec<u8>>)> {
-        if merges.len() >= (1 << SYMBOL_BITS) - 256 {
-            let limit = (1 << SYMBOL_BITS) - 257;
-            return Err(Error::Vocabulary(format!("there are {} merges; at most {limit} are supported", merges.len())));
+        const LIMIT: usize = (1 << SYMBOL_BITS) - 257;
+        if merges.len() > LIMIT {
+            return Err(Error::Vocabulary(format!("there are {} merges; at most {LIMIT} are supported", merges.len())));
         }
         let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
         let mut symbol_of: HashMap<Vec<u8>, Symbol> = tokens.iter().cloned().zip(0..).collect();
         let mut ranks = Ranks {
             entries: vec![EMPTY; (merges.len() * 2).next_power_of_two().max(16)],
             halves: Vec::with_capacity(merges.len()),
-            products: Vec::with_capacity(merges.len()),
             lens: vec![1; 256],
         };
         for (rank, (left, right)) in merges.iter().enumerate() {
+            let complain = |what: &str| Error::Vocabulary(format!("merge {rank} {what}"));
             let symbol = |half: &Vec<u8>| {
-                symbol_of.get(half).copied().ok_or_else(|| {
-                    Error::Vocabulary(format!("merge {rank} uses a token that no earlier merge makes"))
-                })
+                symbol_of.get(half).copied().ok_or_else(|| complain("uses a token that no earlier merge makes"))
             };
             let (left_symbol, right_symbol) = (symbol(left)?, symbol(right)?);
             let token = [left.as_slice(), right].concat();
-            let next = tokens.len() as Symbol;
-            let product = *symbol_of.entry(token).or_insert_with_key(|token| {
-                tokens.push(token.clone());
-                ranks.lens.push(token.len().try_into().unwrap_or(u32::MAX));
-                next
-            });
+            let len = u32::try_from(token.len()).map_err(|_| complain("makes a token longer than 4 GiB"))?;
+            if symbol_of.insert(token.clone(), product(rank as u32)).is_some() {
+                return Err(complain("makes a token that is there already"));
+            }
+            tokens.push(token);
+            ranks.lens.push(len);
             ranks.halves.push((left_symbol, right_symbol));
-            ranks.products.push(product);
             ranks.insert(left_symbol, right_symbol, rank as u64);
         }
         Ok((ranks, tokens))
@@ -71,9 +71,6 @@ impl Ranks {
         let key = pair_key(left, right);
         let mut slot = self.slot(key);
         while self.entries[slot & mask] != EMPTY {
-            if self.entries[slot & mask] >> SYMBOL_BITS == key {
-                return; // the same pair again: the earlier merge wins
-            }
             slot += 1;
         }
         self.entries[slot & mask] = key << SYMBOL_BITS | rank;
@@ -123,17 +120,19 @@ impl Ranks {
                     (lowest, at) = (rank, index);
                 }
             }
-            let Some(&product) = self.products.get(lowest as usize) else { break };
+            if lowest == NONE {
+                break;
+            }
             symbols.copy_within(at + 2..len, at + 1);
             ranks.copy_within(at + 1..len, at);
             len -= 1;
-            symbols[at] = product;
+            symbols[at] = product(lowest);
             ranks[len - 1] = NONE;
             if at + 1 < len {
-                ranks[at] = self.rank(product, symbols[at + 1]);
+                ranks[at] = self.rank(symbols[at], symbols[at + 1]);
             }
             if at > 0 {
-                ranks[at - 1] = self.rank(symbols[at - 1], product);
+                ranks[at - 1] = self.rank(symbols[at - 1], symbols[at]);
             }
         }
         out.extend_from_slice(&symbols[..len]);
@@ -141,9 +140,6 @@ impl Ranks {
 
     /// Every rank is taken up with all its positions from left to right, so no pair is looked at more often than it
     /// is made. A token's symbol stands in the first and the last of the slots it spans.
-    ///
-    /// A new pair can have a lower rank than the merge that made it only where two merges make the same token; then
-    /// the remaining positions wait.
     fn merge_long(&self, word: &[u8], out: &mut Vec<Symbol>) {
         const INSIDE: Symbol = Symbol::MAX;
         let mut slots: Vec<Symbol> = word.iter().map(|&byte| Symbol::from(byte)).collect();
@@ -152,9 +148,9 @@ impl Ranks {
             self.note(&mut waiting, pair[0].into(), pair[1].into(), position);
         }
         while let Some((rank, mut positions)) = waiting.pop_first() {
-            let ((left, right), product) = (self.halves[rank as usize], self.products[rank as usize]);
+            let ((left, right), made) = (self.halves[rank as usize], product(rank));
             positions.sort_unstable(); // quick: they come as a few rising sequences
-            for (index, &start) in positions.iter().enumerate() {
+            for start in positions {
                 let middle = start + self.len(left);
                 if slots[start] != left || slots.get(middle) != Some(&right) {
                     continue; // stale: one of the two has become part of another token
@@ -162,19 +158,14 @@ impl Ranks {
                 let end = middle + self.len(right);
                 slots[middle - 1] = INSIDE;
                 slots[middle] = INSIDE;
-                slots[start] = product;
-                slots[end - 1] = product;
-                let mut lowest = NONE;
+                slots[start] = made;
+                slots[end - 1] = made;
                 if start > 0 {
                     let before = slots[start - 1];
-                    lowest = self.note(&mut waiting, before, product, start - self.len(before));
+                    self.note(&mut waiting, before, made, start - self.len(before));
                 }
                 if let Some(&after) = slots.get(end) {
-                    lowest = lowest.min(self.note(&mut waiting, product, after, start));
-                }
-                if lowest < rank {
-                    waiting.entry(rank).or_default().extend(&positions[index + 1..]);
-                    break;
+                    self.note(&mut waiting, made, after, start);
                 }
             }
         }
@@ -185,13 +176,12 @@ impl Ranks {
         }
     }
 
-    /// Remember that `left` at `position` and `right` behind it are a pair, if they have a merge; return its rank.
-    fn note(&self, waiting: &mut BTreeMap<u32, Vec<usize>>, left: Symbol, right: Symbol, position: usize) -> u32 {
+    /// Remember that `left` at `position` and `right` behind it are a pair, if they have a merge.
+    fn note(&self, waiting: &mut BTreeMap<u32, Vec<usize>>, left: Symbol, right: Symbol, position: usize) {
         let rank = self.rank(left, right);
         if rank != NONE {
             waiting.entry(rank).or_default().push(position);
         }
-        rank
     }
 
     #[inline]
@@ -203,4 +193,10 @@ impl Ranks {
 #[inline(always)]
 fn pair_key(left: Symbol, right: Symbol) -> u64 {
     u64::from(left) << SYMBOL_BITS | u64::from(right)
+}
+
+/// The symbol that the merge of this rank makes.
+#[inline(always)]
+fn product(rank: u32) -> Symbol {
+    256 + rank
 }

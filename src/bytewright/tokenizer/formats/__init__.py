@@ -5,3 +5,27 @@ Every reader treats its file as hostile: it returns a `Vocabulary` that holds to
 proportional to the file and time not much more. Every writer goes through `bytewright.durable`, and refuses
 with a `TokenizerError` what its format cannot say, rather than write a file that means something else.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bytewright import durable
+from bytewright.errors import FormatError, TokenizerError
+
+
+@contextmanager
+def blaming(*files: durable.StrPath) -> Iterator[None]:
+    """Name the files whose contents contradict themselves.
+
+    >>> with blaming("vocab.json", "merges.txt"):
+    ...     raise TokenizerError("byte 0x61 is missing")
+    Traceback (most recent call last):
+    bytewright.errors.FormatError: vocab.json, merges.txt: byte 0x61 is missing
+    """
+    try:
+        yield
+    except TokenizerError as error:
+        raise FormatError(f"{', '.join(str(Path(file)) for file in files)}: {error}") from None

@@ -8,10 +8,11 @@ SHA-256 of the file, and both are checked on reading. Nothing is lost: what is r
 from __future__ import annotations
 
 from bytewright import durable
+from bytewright.checked import Json, shorten
 from bytewright.errors import FormatError
-from bytewright.tokenizer.formats.checked import Json, blaming
+from bytewright.tokenizer.formats import blaming
 from bytewright.tokenizer.formats.spelling import read_ids, read_merge, read_token, spell_merges, spell_tokens
-from bytewright.tokenizer.vocabulary import Vocabulary, shorten
+from bytewright.tokenizer.vocabulary import Vocabulary
 
 KIND = "bytewright tokenizer 1"
 FILE = "vocabulary.json"

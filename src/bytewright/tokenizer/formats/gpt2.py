@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bytewright import durable
+from bytewright.checked import Json, read_lines, shorten
 from bytewright.errors import FormatError, TokenizerError
-from bytewright.tokenizer.formats.checked import Json, blaming, read_lines
+from bytewright.tokenizer.formats import blaming
 from bytewright.tokenizer.formats.spelling import (
     read_ids,
     read_merge,
@@ -21,7 +22,7 @@ from bytewright.tokenizer.formats.spelling import (
     spell_tokens,
     unspell,
 )
-from bytewright.tokenizer.vocabulary import Merge, Vocabulary, shorten
+from bytewright.tokenizer.vocabulary import Merge, Vocabulary
 
 HEADER = "#version: 0.2"
 # Taking a token apart at every place costs the square of its length, so a giant one is left whole.

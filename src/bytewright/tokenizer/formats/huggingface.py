@@ -12,12 +12,13 @@ from itertools import groupby
 from typing import NoReturn
 
 from bytewright import durable
+from bytewright.checked import Json, shorten
 from bytewright.errors import TokenizerError
-from bytewright.tokenizer.formats.checked import Json, blaming
+from bytewright.tokenizer.formats import blaming
 from bytewright.tokenizer.formats.gpt2 import spell_with_special_tokens
 from bytewright.tokenizer.formats.spelling import read_ids, read_merge, read_token, spell_merges
 from bytewright.tokenizer.ranks import check_reachable, recover_merges
-from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, shorten
+from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary
 
 _WIDENING_FLAGS = ("single_word", "lstrip", "rstrip")
 _KEYS = (

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from bytewright.checked import Json, shorten
 from bytewright.errors import FormatError
-from bytewright.tokenizer.formats.checked import Json
-from bytewright.tokenizer.vocabulary import Merge, shorten
+from bytewright.tokenizer.vocabulary import Merge
 
 VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _INVISIBLE = [byte for byte in range(256) if byte not in VISIBLE]

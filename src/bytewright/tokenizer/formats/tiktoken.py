@@ -14,10 +14,11 @@ import re
 from collections.abc import Iterable, Mapping
 
 from bytewright import durable
+from bytewright.checked import read_lines, shorten
 from bytewright.errors import FormatError, TokenizerError
-from bytewright.tokenizer.formats.checked import blaming, read_lines
+from bytewright.tokenizer.formats import blaming
 from bytewright.tokenizer.ranks import check_reachable, recover_merges
-from bytewright.tokenizer.vocabulary import Vocabulary, shorten
+from bytewright.tokenizer.vocabulary import Vocabulary
 
 _RANK = re.compile(r"0|[1-9][0-9]{0,9}")
 

@@ -1,20 +1,19 @@
 """What an untrusted file says, with the place where it says it, so that a complaint can name both.
 
 `Json` promises that what its methods return has the type they say, and that strings are Unicode text without
-lone surrogates; anything else is a `FormatError`. `read_lines` does the same for a file of lines. Neither
-knows anything of tokenizers.
+lone surrogates; anything else is a `FormatError`. `read_lines` does the same for a file of lines. This module
+does not know what the files mean.
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from bytewright import durable
-from bytewright.errors import FormatError, TokenizerError
-from bytewright.tokenizer.vocabulary import shorten
+from bytewright.errors import FormatError
 
 KINDS = {dict: "an object", list: "an array", str: "a string", int: "an integer", bool: "true or false"}
 
@@ -124,16 +123,14 @@ def read_lines(path: durable.StrPath) -> list[str]:
     return lines
 
 
-@contextmanager
-def blaming(*files: durable.StrPath) -> Iterator[None]:
-    """Name the files whose contents contradict themselves.
+def shorten(value: object) -> str:
+    """Show a value in an error sentence: on one line, and no longer than a sentence can bear.
 
-    >>> with blaming("vocab.json", "merges.txt"):
-    ...     raise TokenizerError("byte 0x61 is missing")
-    Traceback (most recent call last):
-    bytewright.errors.FormatError: vocab.json, merges.txt: byte 0x61 is missing
+    >>> shorten(b"newest"), shorten("a" * 10_000)
+    ("b'newest'", "'aaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaa'")
     """
-    try:
-        yield
-    except TokenizerError as error:
-        raise FormatError(f"{', '.join(str(Path(file)) for file in files)}: {error}") from None
+    return _SHORT.repr(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 42

@@ -1,0 +1,37 @@
+"""Options that several commands have in common, spelled and explained the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+ANY_FORMAT = "our folder or GPT-2's, a tokenizer.json, or a file of tiktoken ranks"
+
+TokenizerPath = Annotated[
+    Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER", help=f"The tokenizer: {ANY_FORMAT}.")
+]
+
+OptionalFile = Annotated[
+    Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]", help_behavior_hint="(optional)")
+]
+
+OutputFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")]
+
+OutputFolder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
+
+GivenText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="(optional)")]
+
+NumThreads = Annotated[
+    int | None,
+    tyro.conf.arg(
+        metavar="INT",
+        help="How many threads to use; the result does not depend on it.",
+        help_behavior_hint="(default: all cores)",
+    ),
+]
+
+Replace = Annotated[
+    bool, tyro.conf.arg(help="Replace what is there already.", help_behavior_hint="(default: refuse)")
+]

@@ -1,0 +1,80 @@
+"""`bytewright tokenizer convert`: read a tokenizer in any of the four formats, write it in another."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from bytewright import durable
+from bytewright.cli import inputs, options
+from bytewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from bytewright.tokenizer.vocabulary import Vocabulary
+
+GPT2_FILES = ("vocab.json", "merges.txt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertTokenizer:
+    """Read a tokenizer in whichever format it is, and write it in another; refuse what that one cannot say.
+
+    bytewright and gpt2 (vocab.json, merges.txt) are folders; huggingface (tokenizer.json) and tiktoken
+    (ranks) are files. gpt2 and tiktoken do not say which tokens are special: name them when reading those.
+
+    For example:
+      bytewright tokenizer convert stories-10k --to huggingface --out tokenizer.json
+      bytewright tokenizer convert gpt2/ --special-tokens '<|endoftext|>' --to bytewright --out gpt2-ours
+    """
+
+    tokenizer: options.TokenizerPath
+
+    to: Literal["bytewright", "gpt2", "huggingface", "tiktoken"]
+    """The format to write."""
+
+    out: Annotated[Path, tyro.conf.arg(metavar="PATH")]
+    """The folder or file to write."""
+
+    special_tokens: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="TOKEN [TOKEN ...]", help_behavior_hint="(optional)")
+    ] = ()
+    """Special tokens, for the formats that do not name them."""
+
+    replace: options.Replace = False
+
+    def run(self) -> None:
+        """Read, and write."""
+        from bytewright.tokenizer import files
+
+        if self.to == "huggingface" and self.out.suffix != ".json":
+            raise UsageError(f"{self.out}: the name must end in .json, by which this format is recognised")
+        if self.to == "tiktoken" and self.out.suffix == ".json":
+            raise UsageError(f"{self.out}: the name must not end in .json, which stands for huggingface")
+        inputs.require_exists(self.tokenizer)
+        durable.check_target(self.out, folder=self.to in ("bytewright", "gpt2"), replace=self.replace)
+        vocabulary = files.read_vocabulary(self.tokenizer, self.special_tokens)
+        match self.to:
+            case "bytewright":
+                files.write_folder(vocabulary, self.out, replace=self.replace)
+            case "gpt2":
+                write_gpt2_folder(vocabulary, self.out, replace=self.replace)
+            case "huggingface":
+                files.write_huggingface(vocabulary, self.out)
+            case "tiktoken":
+                files.write_tiktoken(vocabulary, self.out)
+        print(f"Wrote {self.out}: {len(vocabulary.tokens):,} tokens in the {self.to} format.")
+
+
+def write_gpt2_folder(vocabulary: Vocabulary, out: Path, *, replace: bool) -> None:
+    """Write GPT-2's two files as one folder, so that there are never a new one and an old one together."""
+    from bytewright.tokenizer import files
+
+    with tempfile.TemporaryDirectory() as folder, durable.write_folder(out, replace=replace) as writer:
+        paths = [Path(folder) / name for name in GPT2_FILES]
+        files.write_gpt2(vocabulary, *paths)
+        for path in paths:
+            writer.write_bytes(path.name, path.read_bytes())

@@ -1,0 +1,313 @@
+"""Token files: ids as one `.npy` array that `np.load(path, mmap_mode="r")` reads, and a manifest beside it.
+
+`stories.npy` has its manifest in `stories.npy.json`: which tokenizer made the ids, how many there are, their
+SHA-256. Opening checks the array's header and size against it, and never unpickles anything; `verify=True`
+also reads the ids and checks their SHA-256 and that each is inside the vocabulary.
+
+Two files cannot be replaced in one step. So while the array is replaced, its manifest describes *both*, the
+old and the new, and a reader who meets that state (a writer was killed) tells by the SHA-256 which is there.
+At every moment a token file is exactly the old or exactly the new. This module knows no tokenizer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from bytewright import disk, durable
+from bytewright.checked import Json, shorten
+from bytewright.errors import BytewrightError, FormatError, TokenizerError
+
+FORMAT = "bytewright token file 1"
+MAX_MANIFEST_BYTES = 2**20
+CHUNK = 2**20
+"""How many ids are converted, hashed or checked at a time: the bound of the memory that this takes."""
+
+Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+
+# An `.npy` header is a magic string, a version, a length and a Python literal, padded with spaces. Ours has a
+# fixed length, so that the count can be filled in at the end; of others only the literal that NumPy writes is
+# understood, by its letters: nothing is evaluated.
+_MAGIC = b"\x93NUMPY"
+_VERSION = b"\x01\x00"
+_HEADER_BYTES = 128
+_LITERAL = re.compile(
+    rb"\{'descr': '<u([24])', 'fortran_order': False, 'shape': \((0|[1-9]\d{0,18}),\), \} *\n"
+)
+
+
+def dtype_for(vocabulary_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
+    """Return the smaller type that holds every id of the vocabulary.
+
+    >>> dtype_for(65536), dtype_for(65537)
+    (dtype('uint16'), dtype('uint32'))
+    """
+    return np.dtype("<u2") if vocabulary_size <= 2**16 else np.dtype("<u4")
+
+
+def manifest_path_of(path: durable.StrPath) -> Path:
+    """Return where the manifest of a token file stands: `stories.npy -> stories.npy.json`."""
+    path = Path(path)
+    return path.with_name(path.name + ".json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What is known of the ids without reading them."""
+
+    tokenizer_fingerprint: str
+    vocabulary_size: int
+    dtype: str
+    num_tokens: int
+    num_documents: int
+    sha256: str
+
+    @classmethod
+    def parse(cls, said: Json) -> Manifest:
+        """Check what a manifest says of an array."""
+        said.refuse_other_keys("format", *cls.__dataclass_fields__)
+
+        def digits(key: str) -> str:
+            if not re.fullmatch("[0-9a-f]{64}", said[key].as_text()):
+                raise said[key].complain("64 hexadecimal digits")
+            return said[key].as_text()
+
+        def number(key: str, lowest: int, highest: int) -> int:
+            if not lowest <= said[key].as_integer() <= highest:
+                raise said[key].complain(f"from {lowest} to {highest}")
+            return said[key].as_integer()
+
+        vocabulary_size = number("vocabulary_size", 1, 2**32)
+        dtype = dtype_for(vocabulary_size).name
+        if said["dtype"].value != dtype:
+            raise said["dtype"].complain(f"{shorten(dtype)} for a vocabulary of {vocabulary_size}")
+        return cls(
+            tokenizer_fingerprint=digits("tokenizer_fingerprint"),
+            vocabulary_size=vocabulary_size,
+            dtype=dtype,
+            num_tokens=number("num_tokens", 0, 2**60),
+            num_documents=number("num_documents", 0, 2**60),
+            sha256=digits("sha256"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenFile:
+    """A token file open for reading; `tokens` is a read-only array on the mapped file."""
+
+    path: Path
+    tokens: Ids
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: durable.StrPath, *, verify: bool = False) -> TokenFile:
+        """Open a token file; with `verify`, read all of it and check every id.
+
+        Without `verify`, ids may be outside the vocabulary if somebody forged the file.
+        """
+        path = Path(path)
+        tokens, described, is_settled = _read_both(path)
+        fitting = [
+            each for each in described if (each.dtype, each.num_tokens) == (tokens.dtype.name, len(tokens))
+        ]
+        if not fitting:
+            raise FormatError(
+                f"{path}: holds {len(tokens)} ids of type {tokens.dtype.name}, but its manifest says"
+                f" {described[-1].num_tokens} of type {described[-1].dtype}"
+            )
+        highest = -1
+        if verify or not is_settled:
+            sha256, highest = _scan(tokens)
+            intact = [each for each in fitting if each.sha256 == sha256]
+            if not intact:
+                raise FormatError(
+                    f"{path}: the SHA-256 of its ids is {sha256[:12]}…, but its manifest says"
+                    f" {fitting[-1].sha256[:12]}…; the file was damaged or changed"
+                )
+            fitting = intact
+        if highest >= fitting[0].vocabulary_size:
+            raise FormatError(
+                f"{path}: token id {highest} at position {int(np.argmax(tokens))} is outside the vocabulary"
+                f" ({fitting[0].vocabulary_size})"
+            )
+        return cls(path=path, tokens=tokens, manifest=fitting[0])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def require_tokenizer(self, fingerprint: str) -> None:
+        """Raise unless the ids were made by the tokenizer with this fingerprint."""
+        if self.manifest.tokenizer_fingerprint != fingerprint:
+            raise TokenizerError(
+                f"{self.path}: was encoded with tokenizer {self.manifest.tokenizer_fingerprint[:12]}…,"
+                f" but this run uses {fingerprint[:12]}…"
+            )
+
+
+class TokenFileWriter:
+    """Writes a token file chunk by chunk, in memory that does not grow with it.
+
+    The file appears when the block ends; if the block ends in an error, nothing has changed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/stories.npy"
+    ...     with TokenFileWriter(path, tokenizer_fingerprint="0" * 64, vocabulary_size=300) as writer:
+    ...         writer.append([7, 8, 299], num_documents=1)
+    ...     np.load(path, mmap_mode="r").tolist()
+    [7, 8, 299]
+    """
+
+    def __init__(self, path: durable.StrPath, *, tokenizer_fingerprint: str, vocabulary_size: int) -> None:
+        self.path = Path(path)
+        self.num_tokens = 0
+        self.num_documents = 0
+        self._tokenizer_fingerprint = tokenizer_fingerprint
+        self._vocabulary_size = vocabulary_size
+        self._dtype = dtype_for(vocabulary_size)
+        self._digest = hashlib.sha256()
+        self._stack = contextlib.ExitStack()
+        self._stream: BinaryIO
+
+    def __enter__(self) -> TokenFileWriter:
+        with durable.explain("write", manifest_path_of(self.path)):
+            disk.refuse_special_file(manifest_path_of(self.path))
+        self._stream = self._stack.enter_context(durable.write_stream(self.path))
+        self._stream.write(_header(self._dtype, 0))
+        return self
+
+    def append(self, ids: npt.ArrayLike, *, num_documents: int = 0) -> None:
+        """Write ids, and count the documents that they end."""
+        array = np.asarray(ids)
+        if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
+            raise TokenizerError(
+                f"ids must be a list of integers, not an array {array.shape} of {array.dtype}"
+            )
+        for start in range(0, array.size, CHUNK):
+            self._append_chunk(array[start : start + CHUNK])
+        self.num_documents += num_documents
+
+    def _append_chunk(self, chunk: npt.NDArray[np.integer]) -> None:
+        outside = (chunk < 0) | (chunk >= self._vocabulary_size)
+        if outside.any():
+            place = int(np.argmax(outside))
+            raise TokenizerError(
+                f"{self.path}: token id {chunk[place]} at position {self.num_tokens + place} is outside the"
+                f" vocabulary ({self._vocabulary_size})"
+            )
+        data = np.ascontiguousarray(chunk, dtype=self._dtype).data
+        self._digest.update(data)
+        self._stream.write(data)
+        self.num_tokens += len(chunk)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._stack.__exit__(kind, error, trace)
+            return
+        new = Manifest(
+            tokenizer_fingerprint=self._tokenizer_fingerprint,
+            vocabulary_size=self._vocabulary_size,
+            dtype=self._dtype.name,
+            num_tokens=self.num_tokens,
+            num_documents=self.num_documents,
+            sha256=self._digest.hexdigest(),
+        )
+        manifest_path = manifest_path_of(self.path)
+        with self._stack:  # the array takes its name where this block ends
+            self._stream.seek(0)
+            self._stream.write(_header(self._dtype, self.num_tokens))
+            with durable.explain("write", self.path):  # a full disk must show before the manifest is touched
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
+            either = dict.fromkeys([*_manifests_if_any(self.path), new])
+            durable.write_json(manifest_path, {"format": FORMAT, "either": [asdict(each) for each in either]})
+        durable.write_json(manifest_path, {"format": FORMAT, **asdict(new)})
+
+
+def _header(dtype: np.dtype[np.uint16] | np.dtype[np.uint32], num_tokens: int) -> bytes:
+    literal = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({num_tokens},), }}"
+    start = _MAGIC + _VERSION + (_HEADER_BYTES - 10).to_bytes(2, "little")
+    return start + literal.encode().ljust(_HEADER_BYTES - 11) + b"\n"
+
+
+def _map_array(path: Path) -> tuple[Ids, os.stat_result]:
+    """Check the header of an array against the size of its file, and map it; also tell which file it was."""
+    with durable.explain("read", path):
+        disk.refuse_special_file(path)
+        with path.open("rb") as file:
+            start = file.read(10)
+            if start[:6] != _MAGIC:
+                raise FormatError(f"{path}: begins with {start[:6]!r}, so it is no .npy file")
+            literal = file.read(int.from_bytes(start[8:10], "little"))
+            match = _LITERAL.fullmatch(literal)
+            if start[6:8] != _VERSION or not match:
+                raise FormatError(
+                    f"{path}: its header is {shorten(literal)}; expected one of version 1.0 that tells of a"
+                    " one-dimensional array of '<u2' or '<u4'"
+                )
+            dtype = np.dtype(f"<u{match[1].decode()}")
+            num_tokens, offset = int(match[2]), len(start) + len(literal)
+            status = os.fstat(file.fileno())
+            expected = offset + num_tokens * dtype.itemsize
+            if status.st_size != expected:
+                raise FormatError(
+                    f"{path}: has {status.st_size} bytes, but the {num_tokens} ids of its header take"
+                    f" {expected}"
+                )
+            return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=(num_tokens,)), status
+
+
+def _read_both(path: Path) -> tuple[Ids, list[Manifest], bool]:
+    """Map the array and read its manifest, again if a writer replaced them in between."""
+    while True:
+        tokens, mapped = _map_array(path)
+        described, is_settled = _read_manifests(path)
+        with durable.explain("read", path):
+            if os.path.samestat(path.stat(), mapped):
+                return tokens, described, is_settled
+
+
+def _read_manifests(path: Path) -> tuple[list[Manifest], bool]:
+    """Read what the manifest says of one array, or of several of which one is there: that is not settled."""
+    file = manifest_path_of(path)
+    if path.exists() and not file.exists():
+        raise FormatError(f"{path}: has no manifest {file.name} beside it, so it is not a token file of ours")
+    root = Json(durable.read_json(file, max_bytes=MAX_MANIFEST_BYTES), file)
+    if root["format"].value != FORMAT:
+        raise root["format"].complain(shorten(FORMAT))
+    if "either" not in root.as_object():
+        return [Manifest.parse(root)], True
+    root.refuse_other_keys("format", "either")
+    manifests = [Manifest.parse(each) for each in root["either"].elements()]
+    if not manifests:
+        raise root["either"].complain("an array of at least one")
+    return manifests, False
+
+
+def _manifests_if_any(path: Path) -> list[Manifest]:
+    try:
+        return _read_manifests(path)[0]
+    except BytewrightError:
+        return []  # then there is no token file here that could be lost
+
+
+def _scan(tokens: Ids) -> tuple[str, int]:
+    """Return the SHA-256 of the ids and the highest of them, -1 if there is none."""
+    digest = hashlib.sha256()
+    highest = -1
+    for start in range(0, len(tokens), CHUNK):
+        chunk = tokens[start : start + CHUNK]
+        digest.update(chunk.data)
+        highest = max(highest, int(chunk.max()))
+    return digest.hexdigest(), highest

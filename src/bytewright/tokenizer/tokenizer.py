@@ -1,0 +1,230 @@
+"""Text to ids and back: the face of the fast twin.
+
+A `Tokenizer` is a `Vocabulary` made ready for use. Its ids are exactly those of `reference.encode_reference`,
+whatever way the text comes in: at once, in pieces, in a file, on one thread or on many. It may be used from
+several threads at a time. It knows nothing of training, and of files only whom to ask.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bytewright import _native
+from bytewright.data.tokenfile import TokenFile, TokenFileWriter
+from bytewright.errors import TokenizerError
+from bytewright.tokenizer.files import read_folder, read_gpt2, write_folder
+from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
+
+Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+
+END_OF_TEXT = "<|endoftext|>"
+FILE_STEP = 16 << 20
+"""How much of a file is encoded between two writes; with what it becomes, this bounds the memory."""
+
+
+def default_num_threads() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Tokenizer:
+    """A byte-level BPE tokenizer.
+
+    >>> vocab = {id: bytes([id]) for id in range(256)} | {256: b"lo", 257: b"low"}
+    >>> tokenizer = Tokenizer(vocab, [(b"l", b"o"), (b"lo", b"w")], ["<|endoftext|>"])
+    >>> tokenizer.encode("low<|endoftext|>")
+    [257, 258]
+    >>> tokenizer.decode([257, 258])
+    'low<|endoftext|>'
+    """
+
+    def __init__(
+        self,
+        vocab: Mapping[int, bytes],
+        merges: Iterable[Merge],
+        special_tokens: Iterable[str] | None = None,
+        *,
+        pattern: str = "gpt2",
+    ) -> None:
+        self._prepare(Vocabulary.from_parts(vocab, merges, special_tokens, pattern))
+
+    @classmethod
+    def from_vocabulary(cls, vocabulary: Vocabulary) -> Tokenizer:
+        """Make a vocabulary ready for use."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._prepare(vocabulary)
+        return tokenizer
+
+    @classmethod
+    def from_files(
+        cls,
+        vocab_path: str | Path,
+        merges_path: str | Path,
+        special_tokens: Sequence[str] | None = None,
+    ) -> Tokenizer:
+        """Read GPT-2 style `vocab.json` and `merges.txt`."""
+        return cls.from_vocabulary(read_gpt2(vocab_path, merges_path, special_tokens or ()))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tokenizer:
+        """Read a folder that `save` wrote."""
+        return cls.from_vocabulary(read_folder(folder))
+
+    def save(self, folder: str | Path, *, replace: bool = False) -> None:
+        """Write a folder that `load` reads; it appears whole or not at all."""
+        write_folder(self.vocabulary, folder, replace=replace)
+
+    def _prepare(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._native = _native.Encoder(
+            list(vocabulary.tokens.items()),
+            vocabulary.merges,
+            list(vocabulary.special_tokens.items()),
+            name_of_pattern(vocabulary.pattern),
+        )
+
+    @property
+    def vocab(self) -> Mapping[int, bytes]:
+        """All tokens by id, special ones included."""
+        return self.vocabulary.tokens
+
+    @property
+    def merges(self) -> tuple[Merge, ...]:
+        """The merges in order of creation."""
+        return self.vocabulary.merges
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """The special tokens and their ids."""
+        return self.vocabulary.special_tokens
+
+    @property
+    def pattern(self) -> str:
+        """The pre-tokenisation pattern: a name of `PATTERNS`, or a regular expression."""
+        return self.vocabulary.pattern
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return self.vocabulary.size
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this tokenizer from every other."""
+        return self.vocabulary.fingerprint
+
+    def __repr__(self) -> str:
+        pattern = self.pattern if self.pattern in PATTERNS else "of the user"
+        return f"<Tokenizer: {self.vocab_size:,} ids, pattern {pattern}, fingerprint {self.fingerprint[:12]}>"
+
+    def encode(
+        self,
+        text: str | bytes,
+        *,
+        allowed_special: Literal["all"] | Collection[str] = "all",
+        disallowed_special: Literal["all"] | Collection[str] = (),
+    ) -> list[int]:
+        """Encode a text.
+
+        Special tokens in it become their ids. With `allowed_special` only those named do, and the others are
+        ordinary text. A special token of `disallowed_special` ("all" means all that are not allowed) raises a
+        `TokenizerError`: the way to refuse special tokens in text from strangers.
+        """
+        if allowed_special == "all" and not disallowed_special:
+            return self._native.encode(text)
+        everything = list(self.special_tokens)
+        allowed = everything if allowed_special == "all" else list(allowed_special)
+        if disallowed_special == "all":
+            disallowed_special = [special for special in everything if special not in allowed]
+        return self._native.encode_selected(text, allowed, list(disallowed_special))
+
+    def encode_array(self, text: str | bytes, *, num_threads: int | None = None) -> Ids:
+        """Encode a text to an array of the smallest type that fits, on several threads if it is long."""
+        return self._native.encode_array(text, num_threads or default_num_threads())
+
+    def encode_batch(self, texts: Sequence[str | bytes], *, num_threads: int | None = None) -> list[Ids]:
+        """Encode many texts, on several threads."""
+        return self._native.encode_batch(texts, num_threads or default_num_threads())
+
+    def encode_iterable(self, strings: Iterable[str | bytes]) -> Iterator[int]:
+        """Encode a text that comes in pieces, such as the lines of a file, as lazily as it comes.
+
+        The ids are those of all pieces joined, wherever they were cut. Memory stays small: no thread is
+        started, and what is kept is the text since the last place where cutting is safe, about a word.
+        """
+        stream = _native.StreamEncoder(self._native)
+        for piece in strings:
+            yield from stream.feed(piece)
+        yield from stream.finish()
+
+    def encode_file(
+        self,
+        source: str | Path,
+        target: str | Path,
+        *,
+        num_threads: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> TokenFile:
+        """Encode a file to a token file, in bounded memory; `progress` hears bytes done and bytes in all.
+
+        Documents are what `<|endoftext|>` ends; without that special token, the file is one document.
+        """
+        end_of_text = self.special_tokens.get(END_OF_TEXT)
+        file = _native.FileEncoder(self._native, os.fspath(source), num_threads or default_num_threads())
+        last = end_of_text
+        with TokenFileWriter(
+            target, tokenizer_fingerprint=self.fingerprint, vocabulary_size=self.vocab_size
+        ) as writer:
+            while (ids := file.next(FILE_STEP)) is not None:
+                num_ended = 0 if end_of_text is None else int(np.count_nonzero(ids == end_of_text))
+                writer.append(ids, num_documents=num_ended)
+                last = int(ids[-1])
+                if progress is not None:
+                    progress(file.position, file.num_bytes)
+            if last != end_of_text:
+                writer.append(np.empty(0, dtype=np.uint16), num_documents=1)
+        return TokenFile.open(target)
+
+    def decode_bytes(self, ids: Iterable[int] | npt.NDArray[np.integer]) -> bytes:
+        """Decode ids to the bytes they stand for."""
+        return self._native.decode(ids)
+
+    def decode(self, ids: Iterable[int] | npt.NDArray[np.integer]) -> str:
+        """Decode ids to text; what is not UTF-8 becomes U+FFFD."""
+        return self._native.decode(ids).decode("utf-8", "replace")
+
+    def stream_decoder(self) -> StreamDecoder:
+        """Decode ids one by one as they are generated."""
+        return StreamDecoder(self)
+
+
+class StreamDecoder:
+    r"""Decodes one id after the other, and never shows half a character.
+
+    >>> decoder = Tokenizer({id: bytes([id]) for id in range(256)}, []).stream_decoder()
+    >>> [decoder.feed(id) for id in "é!".encode()]
+    ['', 'é', '!']
+    >>> decoder.feed(0xC3), decoder.finish()
+    ('', '\ufffd')
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokens = tokenizer.vocab
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, id: int) -> str:
+        """Return the characters that this id completes."""
+        if id not in self._tokens:
+            raise TokenizerError(f"token id {id} is outside the vocabulary")
+        return self._decoder.decode(self._tokens[id])
+
+    def finish(self) -> str:
+        """Return what is left: U+FFFD if the ids ended inside a character."""
+        return self._decoder.decode(b"", final=True)

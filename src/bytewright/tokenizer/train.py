@@ -1,0 +1,294 @@
+"""Training a tokenizer: the face of the fast twin.
+
+What is learnt is exactly what `reference.train_bpe_reference` learns, for every number of threads. Training
+has two phases, counting words and learning merges, and both tell how far they are. Text comes from files and
+folders, or, for anything else, from a `WordCounter` that the caller fills with texts or with counted words.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from bytewright._native import WordCounter, learn_merges
+from bytewright.errors import StorageError, UsageError
+from bytewright.tokenizer.memory import PeakMemory
+from bytewright.tokenizer.tokenizer import Tokenizer, default_num_threads
+from bytewright.tokenizer.vocabulary import Merge, Vocabulary, first_duplicate, name_of_pattern
+
+StrPath = str | os.PathLike[str]
+Source = StrPath | Sequence[StrPath] | WordCounter
+"""What to train on: a file, a folder (all files below it), several of them, or words already counted."""
+
+NUM_BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far training is: `done` of `total` bytes counted or merges learnt."""
+
+    phase: str
+    done: int
+    total: int
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """What a phase took: `seconds` of all threads together, `wall_seconds` by the clock."""
+
+    name: str
+    seconds: float
+    wall_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What training gave, and what it took.
+
+    `merge_counts[i]` is how often the pair of the i-th *new* merge occurred when it was learnt. `stopped` is
+    a sentence if the text held fewer merges than were asked for.
+    """
+
+    vocabulary: Vocabulary
+    merge_counts: list[int]
+    phases: list[Phase]
+    corpus_bytes: int
+    num_words: int
+    num_distinct_words: int
+    peak_memory_bytes: int
+    stopped: str | None
+
+
+OnProgress = Callable[[Progress], object]
+
+
+def train_bpe(
+    input_path: Source,
+    vocab_size: int,
+    special_tokens: Iterable[str],
+    *,
+    pattern: str = "gpt2",
+    min_count: int = 1,
+    num_threads: int | None = None,
+) -> tuple[dict[int, bytes], list[Merge]]:
+    """Train and return tokens by id and merges: bytes first, then merges in order, then special tokens."""
+    training = train_tokenizer(
+        input_path, vocab_size, special_tokens, pattern=pattern, min_count=min_count, num_threads=num_threads
+    )
+    return dict(training.vocabulary.tokens), list(training.vocabulary.merges)
+
+
+def train_tokenizer(
+    source: Source,
+    vocab_size: int,
+    special_tokens: Iterable[str] = (),
+    *,
+    pattern: str = "gpt2",
+    min_count: int = 1,
+    num_threads: int | None = None,
+    progress: OnProgress | None = None,
+) -> Training:
+    """Train a new tokenizer of `vocab_size` ids: 256 bytes, the merges, the special tokens.
+
+    Pairs rarer than `min_count` are left alone. If the text runs out of pairs, the vocabulary stays smaller
+    and `Training.stopped` says so.
+    """
+    specials = check_special_tokens(special_tokens)
+    check_vocab_size(vocab_size, specials)
+    start = Vocabulary.from_parts({byte: bytes([byte]) for byte in range(NUM_BYTES)}, [], (), pattern)
+    learner = _Learner(source, start, specials, num_threads, progress)
+    new_merges = learner.learn(vocab_size - NUM_BYTES - len(specials), min_count)
+    tokens = [*start.tokens.values(), *(left + right for left, right in new_merges)]
+    return learner.result(Vocabulary.from_parts(dict(enumerate(tokens)), new_merges, specials, pattern))
+
+
+def extend_tokenizer(
+    tokenizer: Tokenizer,
+    source: Source,
+    vocab_size: int,
+    *,
+    min_count: int = 1,
+    num_threads: int | None = None,
+    progress: OnProgress | None = None,
+) -> Training:
+    """Go on training: each id and merge stays as it is, new merges follow, new tokens take the next ids."""
+    start = tokenizer.vocabulary
+    if vocab_size < start.size:
+        raise UsageError(f"vocab_size {vocab_size} is smaller than the vocabulary is already ({start.size})")
+    learner = _Learner(source, start, list(start.special_tokens), num_threads, progress)
+    new_merges = learner.learn(vocab_size - start.size, min_count)
+    tokens = dict(start.tokens)
+    tokens.update(enumerate((left + right for left, right in new_merges), start=start.size))
+    return learner.result(
+        Vocabulary(
+            tokens=tokens,
+            merges=(*start.merges, *new_merges),
+            special_tokens=start.special_tokens,
+            pattern=start.pattern,
+        )
+    )
+
+
+def count_texts(
+    texts: Iterable[str | bytes], special_tokens: Iterable[str] = (), *, pattern: str = "gpt2"
+) -> WordCounter:
+    """Count the words of texts from anywhere, as a source to train on. No word reaches across two texts.
+
+    >>> sorted(count_texts(["low low", "lower"]).counts().items())
+    [(b' low', 1), (b'low', 1), (b'lower', 1)]
+    """
+    counter = WordCounter(name_of_pattern(pattern), check_special_tokens(special_tokens))
+    for text in texts:
+        counter.add_text(text)
+    return counter
+
+
+def count_words(words: Mapping[bytes, int] | Iterable[tuple[bytes, int]]) -> WordCounter:
+    """Take words that somebody else has counted, as a source to train on.
+
+    >>> train_tokenizer(count_words({b"low": 5, b"lower": 2}), 258).vocabulary.merges
+    ((b'o', b'w'), (b'l', b'ow'))
+    """
+    counter = WordCounter("gpt2", [])
+    for word, count in words.items() if isinstance(words, Mapping) else words:
+        if not 0 <= count < 2**63:
+            raise UsageError(f"the word {word!r} has the count {count}; expected 0 to 2^63 - 1")
+        counter.add_word(word, count)
+    return counter
+
+
+def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
+    """Return the special tokens as a list, or say which one is wrong."""
+    specials = list(special_tokens)
+    if (duplicate := first_duplicate(specials)) is not None:
+        raise UsageError(f"special token {duplicate!r} is given twice")
+    if "" in specials:
+        raise UsageError("a special token is empty; it must be at least one character")
+    return specials
+
+
+def check_vocab_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
+    """Refuse a vocabulary that has no room for the bytes and the special tokens."""
+    needed = NUM_BYTES + len(special_tokens)
+    if vocab_size < needed:
+        raise UsageError(
+            f"vocab_size {vocab_size} is too small: 256 bytes and {len(special_tokens)} special tokens"
+            f" need at least {needed}"
+        )
+
+
+def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
+    """List the files to read: those given, and of a folder all files below it, in order of their names.
+
+    Hidden files are passed over. A path that does not exist, or holds no text at all, is an error.
+    """
+    paths = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    if not paths:
+        raise UsageError("there is nothing to train on: no file was given")
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            below = [
+                file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file, path)
+            ]
+            if not below:
+                raise UsageError(f"{path}: the folder holds no files")
+            files += below
+        elif path.exists():
+            files.append(path)
+        else:
+            raise StorageError(f"{path}: no such file or folder")
+    if not any(file.stat().st_size for file in files if file.is_file()) and all(map(Path.is_file, files)):
+        raise UsageError(f"{files[0]}: the file is empty; there is nothing to train on")
+    return files
+
+
+def _is_hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+class _Learner:
+    """One training: counts when made, then learns, and keeps the books."""
+
+    def __init__(
+        self,
+        source: Source,
+        start: Vocabulary,
+        special_tokens: list[str],
+        num_threads: int | None,
+        progress: OnProgress | None,
+    ) -> None:
+        self._start = start
+        self._progress = progress or (lambda _: None)
+        self._memory = PeakMemory()
+        self._stopped: str | None = None
+        self._counts: list[int] = []
+        started = perf_counter()
+        if isinstance(source, WordCounter):
+            self._counter = source.copy()
+        else:
+            self._counter = WordCounter(name_of_pattern(start.pattern), special_tokens)
+            self._count(files_of(source), num_threads or default_num_threads())
+        wall = perf_counter() - started
+        self._corpus_bytes, self._num_words, self._num_distinct, scan, count = self._counter.stats()
+        share = scan / (scan + count) if scan + count else 0.5
+        self._phases = [
+            Phase(name="read and scan", seconds=scan, wall_seconds=wall * share),
+            Phase(name="count", seconds=count, wall_seconds=wall * (1 - share)),
+        ]
+
+    def _count(self, files: list[Path], num_threads: int) -> None:
+        total = sum(file.stat().st_size for file in files)
+        self._counter.add_files(
+            [os.fspath(file) for file in files],
+            num_threads,
+            lambda done: self._report("count", min(done, total), total, "bytes"),
+        )
+
+    def _report(self, phase: str, done: int, total: int, unit: str) -> None:
+        self._memory.look()
+        self._progress(Progress(phase=phase, done=done, total=total, unit=unit))
+
+    def learn(self, num_merges: int, min_count: int) -> list[Merge]:
+        """Learn up to `num_merges` more."""
+        if min_count < 1:
+            raise UsageError(f"min_count is {min_count}; expected 1 or more")
+        tokens = [bytes([byte]) for byte in range(NUM_BYTES)]
+        tokens += [left + right for left, right in self._start.merges]
+        symbol_of = {token: symbol for symbol, token in enumerate(tokens)}
+        started = perf_counter()
+        learnt = learn_merges(
+            self._counter,
+            num_merges,
+            min_count,
+            [(symbol_of[left], symbol_of[right]) for left, right in self._start.merges],
+            lambda done: self._report("merge", done, num_merges, "merges"),
+        )
+        merges: list[Merge] = []
+        for left, right, count in learnt:
+            merges.append((tokens[left], tokens[right]))
+            tokens.append(tokens[left] + tokens[right])
+            self._counts.append(count)
+        elapsed = perf_counter() - started
+        self._phases.append(Phase(name="merge", seconds=elapsed, wall_seconds=elapsed))
+        if len(merges) < num_merges:
+            exhausted = "no pair is left" if min_count == 1 else f"no pair occurs {min_count} times or more"
+            self._stopped = f"stopped after {len(merges):,} of {num_merges:,} merges: {exhausted}"
+        return merges
+
+    def result(self, vocabulary: Vocabulary) -> Training:
+        """Close the books."""
+        return Training(
+            vocabulary=vocabulary,
+            merge_counts=self._counts,
+            phases=self._phases,
+            corpus_bytes=self._corpus_bytes,
+            num_words=self._num_words,
+            num_distinct_words=self._num_distinct,
+            peak_memory_bytes=self._memory.peak(),
+            stopped=self._stopped,
+        )

@@ -1,0 +1,457 @@
+"""Token files: what NumPy reads, what the manifest promises, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bytewright import disk
+from bytewright.data import TokenFile, TokenFileWriter, dtype_for
+from bytewright.data.tokenfile import CHUNK, Manifest, manifest_path_of
+from bytewright.errors import FormatError, StorageError, TokenizerError
+
+OURS, THEIRS = "1" * 64, "2" * 64
+
+
+def write(
+    path: Path, ids: npt.ArrayLike, *, size: int = 300, fingerprint: str = OURS, documents: int = 1
+) -> None:
+    with TokenFileWriter(path, tokenizer_fingerprint=fingerprint, vocabulary_size=size) as writer:
+        writer.append(ids, num_documents=documents)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "stories.npy"
+    write(path, [1, 2, 299], documents=2)
+    return path
+
+
+def sentence_of(act: Callable[[], object]) -> str:
+    with pytest.raises(FormatError) as caught:
+        act()
+    assert "stories.npy" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(child.name for child in folder.iterdir())
+
+
+# Writing and reading
+
+
+@given(st.lists(st.lists(st.integers(0, 69_999), max_size=50), max_size=5), st.sampled_from([70_000, 2**32]))
+def test_ids_come_back_from_numpy_and_from_us(
+    tmp_path_factory: pytest.TempPathFactory, chunks: list[list[int]], size: int
+) -> None:
+    path = tmp_path_factory.mktemp("ids") / "ids.npy"
+    with TokenFileWriter(path, tokenizer_fingerprint=OURS, vocabulary_size=size) as writer:
+        for chunk in chunks:
+            writer.append(chunk, num_documents=1)
+    expected = [id for chunk in chunks for id in chunk]
+    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    assert mapped.dtype == np.uint32
+    assert mapped.tolist() == expected
+    opened = TokenFile.open(path, verify=True)
+    assert opened.tokens.tolist() == expected
+    assert len(opened) == len(expected)
+    assert opened.manifest.num_documents == len(chunks)
+
+
+def test_the_type_is_the_smaller_that_fits(tmp_path: Path) -> None:
+    for size, dtype in [(256, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32), (2**32, np.uint32)]:
+        assert dtype_for(size) == dtype
+        write(tmp_path / "ids.npy", [0, size - 1], size=size)
+        opened = TokenFile.open(tmp_path / "ids.npy", verify=True)
+        assert opened.tokens.dtype == dtype
+        assert opened.tokens.tolist() == [0, size - 1]
+
+
+def test_the_manifest_says_what_the_ids_are(path: Path) -> None:
+    sha256 = hashlib.sha256(np.array([1, 2, 299], "<u2").tobytes()).hexdigest()
+    assert json.loads(manifest_path_of(path).read_text()) == {
+        "format": "bytewright token file 1",
+        "tokenizer_fingerprint": OURS,
+        "vocabulary_size": 300,
+        "dtype": "uint16",
+        "num_tokens": 3,
+        "num_documents": 2,
+        "sha256": sha256,
+    }
+
+
+def test_ids_of_any_integer_type_and_stride_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    with TokenFileWriter(path, tokenizer_fingerprint=OURS, vocabulary_size=300) as writer:
+        writer.append(np.arange(10, dtype=np.int64)[::2])
+        writer.append(np.array([1, 2], dtype=">u4"))
+        writer.append(np.array([3], dtype=np.uint8))
+        writer.append(np.empty(0, dtype=np.float64))
+        writer.append([])
+        assert writer.num_tokens == 8
+    assert TokenFile.open(path, verify=True).tokens.tolist() == [0, 2, 4, 6, 8, 1, 2, 3]
+
+
+def test_an_empty_token_file_is_a_token_file(tmp_path: Path) -> None:
+    write(tmp_path / "empty.npy", [], documents=0)
+    assert TokenFile.open(tmp_path / "empty.npy", verify=True).tokens.tolist() == []
+    assert np.load(tmp_path / "empty.npy", mmap_mode="r").tolist() == []
+
+
+def test_tokens_cannot_be_written_to(path: Path) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        TokenFile.open(path).tokens[0] = 5
+
+
+def test_an_array_that_numpy_saved_is_read_when_it_has_a_manifest(path: Path) -> None:
+    np.save(path, np.array([1, 2, 299], np.uint16))
+    assert TokenFile.open(path, verify=True).tokens.tolist() == [1, 2, 299]
+
+
+def test_another_tokenizer_is_named(path: Path) -> None:
+    TokenFile.open(path).require_tokenizer(OURS)
+    with pytest.raises(
+        TokenizerError, match=r"stories\.npy: was encoded with tokenizer 1{12}…, .* uses 2{12}…"
+    ):
+        TokenFile.open(path).require_tokenizer(THEIRS)
+
+
+def test_writing_and_verifying_take_memory_that_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    chunk = np.zeros(CHUNK, np.uint16)
+    tracemalloc.start()
+    try:
+        with TokenFileWriter(tmp_path / "big.npy", tokenizer_fingerprint=OURS, vocabulary_size=300) as writer:
+            for _ in range(12):
+                writer.append(chunk)
+        TokenFile.open(tmp_path / "big.npy", verify=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * chunk.nbytes < (tmp_path / "big.npy").stat().st_size / 2
+
+
+# Ids that do not belong
+
+
+@pytest.mark.parametrize("bad", [-1, 300, 2**16 + 5])
+def test_an_id_outside_the_vocabulary_is_not_written(tmp_path: Path, bad: int) -> None:
+    sentence = rf"token id {bad} at position 4 is outside the vocabulary \(300\)"
+    with pytest.raises(TokenizerError, match=sentence):
+        write(tmp_path / "ids.npy", [1, 2, 3, 4, bad])
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("bad", [[1.5], ["a"], [[1, 2]], [None]])
+def test_what_is_no_list_of_integers_is_not_written(tmp_path: Path, bad: Any) -> None:
+    with pytest.raises(TokenizerError, match="ids must be a list of integers"):
+        write(tmp_path / "ids.npy", bad)
+    assert names_in(tmp_path) == []
+
+
+def test_an_error_while_writing_keeps_the_old_file(path: Path) -> None:
+    with pytest.raises(TokenizerError):
+        write(path, [*range(300), 300], fingerprint=THEIRS)
+    assert TokenFile.open(path, verify=True).tokens.tolist() == [1, 2, 299]
+    assert names_in(path.parent) == ["stories.npy", "stories.npy.json"]
+
+
+def test_an_unwritable_manifest_shows_before_the_work_starts(tmp_path: Path) -> None:
+    (tmp_path / "ids.npy.json").mkdir()
+    with pytest.raises(StorageError, match="is a directory"):
+        TokenFileWriter(tmp_path / "ids.npy", tokenizer_fingerprint=OURS, vocabulary_size=300).__enter__()
+    assert names_in(tmp_path) == ["ids.npy.json"]
+
+
+# Broken and hostile arrays
+
+
+def npy(array: npt.NDArray[Any], **options: Any) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, array, **options)
+    return stream.getvalue()
+
+
+def with_literal(literal: str, data: bytes = b"\1\0\2\0\3\0") -> bytes:
+    padded = literal.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded + data
+
+
+class Explosive:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (1,)
+
+
+GOOD = "{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }"
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        (b"", "begins with b'', so it is no .npy file"),
+        (b"\x93NUM", "so it is no .npy file"),
+        (b"PK\x03\x04" + bytes(200), "so it is no .npy file"),
+        (b"\x80\x04\x95" + bytes(200), "so it is no .npy file"),
+        (b"\x93NUMPY", "its header is b''"),
+        (b"\x93NUMPY\x01\x00\xff\xff", "its header is b''"),
+        (npy(np.array([1, 2, 3], np.uint16), version=(2, 0)), "expected one of version 1.0"),
+        (npy(np.array([1, 2, 3], np.int16)), "expected one of version 1.0"),
+        (npy(np.array([1, 2, 3], np.float64)), "one-dimensional array of '<u2' or '<u4'"),
+        (npy(np.array([1, 2, 3], ">u2")), "one-dimensional array"),
+        (npy(np.array([[1, 2, 3]], np.uint16)), "one-dimensional array"),
+        (npy(np.array(3, np.uint16)), "one-dimensional array"),
+        (npy(np.asfortranarray(np.ones((2, 2), np.uint16))), "one-dimensional array"),
+        (npy(np.array([(1, 2)], [("a", "u2"), ("b", "u2")])), "one-dimensional array"),
+        (npy(np.array([Explosive()], object)), "one-dimensional array"),
+        (with_literal(GOOD.replace("<u2", "|O")), "one-dimensional array"),
+        (with_literal(GOOD.replace("False", "True")), "one-dimensional array"),
+        (with_literal(GOOD.replace("3", "-3")), "one-dimensional array"),
+        (with_literal(GOOD.replace("3", "03")), "one-dimensional array"),
+        (with_literal(GOOD.replace("3", "9" * 30)), "one-dimensional array"),
+        (with_literal(GOOD.replace("3", "9" * 5000)), "one-dimensional array"),
+        (with_literal(GOOD.replace("3", "__import__('os')._exit(1)")), "one-dimensional array"),
+        (with_literal("(" * 60_000), "one-dimensional array"),
+        (with_literal(GOOD.replace("3", "9" * 18)), "ids of its header take 2000000000000000083"),
+        (with_literal(GOOD, b"\1\0\2\0\3"), "bytes, but the 3 ids of its header take"),
+        (with_literal(GOOD, bytes(8)), "bytes, but the 3 ids of its header take"),
+    ],
+)
+def test_a_broken_or_hostile_array_is_refused(path: Path, contents: bytes, sentence: str) -> None:
+    path.write_bytes(contents)
+    assert sentence in sentence_of(lambda: TokenFile.open(path))
+
+
+def test_a_header_of_the_right_form_is_what_the_hostile_ones_differ_from(path: Path) -> None:
+    path.write_bytes(with_literal(GOOD, np.array([1, 2, 299], "<u2").tobytes()))
+    assert TokenFile.open(path, verify=True).tokens.tolist() == [1, 2, 299]
+
+
+def test_a_file_truncated_anywhere_is_refused(path: Path) -> None:
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        sentence_of(lambda: TokenFile.open(path))
+
+
+# Manifests that do not fit
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"format": "bytewright token file 2"}, "format should be 'bytewright token file 1'"),
+        ({"num_tokens": 4}, "holds 3 ids of type uint16, but its manifest says 4 of type uint16"),
+        ({"num_tokens": -3}, "num_tokens should be from 0 to"),
+        ({"num_tokens": 3.0}, "num_tokens should be an integer, but is 3.0"),
+        ({"num_tokens": 10**100}, "num_tokens should be from 0 to"),
+        ({"num_documents": True}, "num_documents should be an integer, but is true"),
+        ({"vocabulary_size": 0}, "vocabulary_size should be from 1 to 4294967296"),
+        ({"vocabulary_size": 70_000}, "dtype should be 'uint32' for a vocabulary of 70000"),
+        (
+            {"vocabulary_size": 70_000, "dtype": "uint32"},
+            "3 ids of type uint16, but its manifest says 3 of type uint32",
+        ),
+        ({"dtype": "object"}, "dtype should be 'uint16'"),
+        ({"sha256": "f" * 63}, "sha256 should be 64 hexadecimal digits"),
+        ({"tokenizer_fingerprint": None}, "tokenizer_fingerprint should be a string, but is null"),
+        ({"extra": 1}, "extra is not a key that is known here"),
+        ({"either": []}, "is not a key that is known here"),
+    ],
+)
+def test_a_manifest_that_contradicts_the_array_or_itself_is_refused(
+    path: Path, change: dict[str, object], sentence: str
+) -> None:
+    manifest = json.loads(manifest_path_of(path).read_text())
+    manifest_path_of(path).write_text(json.dumps(manifest | change))
+    assert sentence in sentence_of(lambda: TokenFile.open(path))
+
+
+@pytest.mark.parametrize("key", [*Manifest.__dataclass_fields__, "format"])
+def test_a_manifest_without_one_of_its_keys_is_refused(path: Path, key: str) -> None:
+    manifest = json.loads(manifest_path_of(path).read_text())
+    del manifest[key]
+    manifest_path_of(path).write_text(json.dumps(manifest))
+    assert f"{key} is missing" in sentence_of(lambda: TokenFile.open(path))
+
+
+@pytest.mark.parametrize("contents", [b"", b"[]", b"{", b"\xff", b"[" * 10**5, b"NaN", b"{}" + b" " * 2**20])
+def test_a_manifest_of_another_kind_is_refused(path: Path, contents: bytes) -> None:
+    manifest_path_of(path).write_bytes(contents)
+    sentence_of(lambda: TokenFile.open(path))
+
+
+@pytest.mark.parametrize("either", [[], {}, None, [1], [{}]])
+def test_a_half_replaced_manifest_that_says_nothing_is_refused(path: Path, either: object) -> None:
+    manifest_path_of(path).write_text(json.dumps({"format": "bytewright token file 1", "either": either}))
+    sentence_of(lambda: TokenFile.open(path))
+
+
+def test_an_array_without_a_manifest_is_refused(path: Path) -> None:
+    manifest_path_of(path).unlink()
+    assert "has no manifest stories.npy.json beside it" in sentence_of(lambda: TokenFile.open(path))
+
+
+def test_a_missing_file_and_a_folder_are_storage_errors(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cannot read .*ids\.npy"):
+        TokenFile.open(tmp_path / "ids.npy")
+    with pytest.raises(StorageError, match="is a directory"):
+        TokenFile.open(tmp_path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ids.npy")
+    with pytest.raises(StorageError, match="not a regular file"):
+        TokenFile.open(tmp_path / "ids.npy")
+
+
+# Verifying
+
+
+def test_a_changed_id_is_found_when_asked_for(path: Path) -> None:
+    contents = bytearray(path.read_bytes())
+    contents[-1] ^= 1
+    path.write_bytes(contents)
+    TokenFile.open(path)
+    assert "the file was damaged or changed" in sentence_of(lambda: TokenFile.open(path, verify=True))
+
+
+def test_a_forged_id_outside_the_vocabulary_is_found_when_asked_for(path: Path) -> None:
+    forged = np.array([1, 300, 2], "<u2")
+    np.save(path, forged)
+    manifest = json.loads(manifest_path_of(path).read_text())
+    manifest["sha256"] = hashlib.sha256(forged.tobytes()).hexdigest()
+    manifest_path_of(path).write_text(json.dumps(manifest))
+    found = sentence_of(lambda: TokenFile.open(path, verify=True))
+    assert "token id 300 at position 1 is outside the vocabulary (300)" in found
+
+
+# Killed and failed writers: exactly the old, or exactly the new
+
+
+OLD, NEW = ([1, 2, 299], OURS), ([4, 5, 6], THEIRS)  # as many ids: nothing but the SHA-256 tells them apart
+
+
+def state_of(path: Path) -> tuple[list[int], str] | None:
+    try:
+        opened = TokenFile.open(path)
+    except StorageError:
+        return None
+    return opened.tokens.tolist(), opened.manifest.tokenizer_fingerprint
+
+
+def operations_of(act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> int:
+    operations: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "before_operation", lambda operation, *paths: operations.append(operation))
+        act()
+    return len(operations)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("replacing", [False, True], ids=["created", "replaced"])
+@pytest.mark.parametrize("disk_stays_full", [False, True], ids=["once", "from-then-on"])
+def test_a_full_disk_at_any_operation_leaves_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replacing: bool, disk_stays_full: bool
+) -> None:
+    before = OLD if replacing else None
+    (tmp_path / "0").mkdir()
+    num_operations = operations_of(
+        lambda: write(tmp_path / "0" / "a.npy", NEW[0], fingerprint=NEW[1]), monkeypatch
+    )
+    states = []
+    for k in range(1, num_operations + 1):
+        path = tmp_path / str(k) / "stories.npy"
+        path.parent.mkdir()
+        if replacing:
+            write(path, OLD[0], fingerprint=OLD[1])
+        seen = 0
+
+        def fail(operation: str, *paths: Path, k: int = k) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == k or (disk_stays_full and seen > k):
+                raise OSError(errno.ENOSPC, "injected")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "before_operation", fail)
+            try:
+                write(path, NEW[0], fingerprint=NEW[1])
+            except StorageError:
+                pass
+            else:
+                assert not disk_stays_full or k == num_operations
+        states.append(state_of(path))
+        assert states[-1] in (before, NEW)
+        write(path, NEW[0], fingerprint=NEW[1])
+        assert state_of(path) == NEW
+        assert names_in(path.parent) == ["stories.npy", "stories.npy.json"]
+    assert before in states
+    assert NEW in states
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("replacing", [False, True], ids=["created", "replaced"])
+def test_a_kill_at_any_operation_leaves_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replacing: bool
+) -> None:
+    before = OLD if replacing else None
+    (tmp_path / "0").mkdir()
+    num_operations = operations_of(
+        lambda: write(tmp_path / "0" / "a.npy", NEW[0], fingerprint=NEW[1]), monkeypatch
+    )
+    states = []
+    for k in range(1, num_operations + 1):
+        path = tmp_path / str(k) / "stories.npy"
+        path.parent.mkdir()
+        if replacing:
+            write(path, OLD[0], fingerprint=OLD[1])
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # of forking beside threads: the child needs none
+            child = os.fork()
+        if child == 0:
+            seen = 0
+
+            def kill(operation: str, *paths: Path, k: int = k) -> None:
+                nonlocal seen
+                seen += 1
+                if seen == k:
+                    os._exit(9)  # as a kill would: no handler, no cleaning up
+
+            disk.before_operation = kill
+            try:
+                write(path, NEW[0], fingerprint=NEW[1])
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 9
+        states.append(state_of(path))
+        assert states[-1] in (before, NEW)
+    assert before in states
+    assert NEW in states
+
+
+def test_a_reader_in_the_middle_of_a_replacement_gets_one_or_the_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "before_operation", lambda operation, *paths: seen.append(state_of(path)))
+        write(path, NEW[0], fingerprint=NEW[1])
+    assert set(map(str, seen)) == {str(OLD), str(NEW)}
