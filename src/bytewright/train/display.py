@@ -84,7 +84,7 @@ class LiveDisplay:
 
     def say(self, sentence: str) -> None:
         """Print the sentence above the panel."""
-        self._live.console.print(sentence, markup=False)
+        self._live.console.print(sentence, markup=False, highlight=False)
 
     def close(self) -> None:
         """Leave the last panel standing."""

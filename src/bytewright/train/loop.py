@@ -20,6 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bytewright.account import training_flops_per_token
 from bytewright.data.batches import Batch, TokenStore, WindowSampler
 from bytewright.errors import FormatError
 from bytewright.model import TransformerLM
@@ -29,7 +30,7 @@ from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.inputs import Inputs, open_inputs
 from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import MetricsLog, TensorBoard
-from bytewright.train.monitor import flops_per_token, measure_norms, peak_flops
+from bytewright.train.monitor import measure_norms, peak_flops
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.run_folder import RunFolder, refuse_existing_run, refuse_without_space
 from bytewright.train.setup import build_model, checkpoint_bytes, choose_backend, resolve_device
@@ -160,7 +161,7 @@ class Trainer:
                 windows_of=lambda step: self.sampler.windows(step - 1).tolist(),
                 tokens_per_step=self.config.tokens_per_step,
                 max_refused=self.config.max_refused,
-                mfu_per_token=flops_per_token(self.config.model)
+                mfu_per_token=training_flops_per_token(self.config.model)
                 / peak_flops(self.device, self.config.precision),
             )
             if self.config.tensorboard:

@@ -15,7 +15,7 @@ from jaxtyping import Integer
 from torch import Tensor
 from torch.nn import Module
 
-from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model import TransformerLM
 
 PEAK_FLOPS = {
     # Dense peaks by a word of the device's name, from the makers' data sheets; fp32 is true fp32, not TF32.
@@ -52,21 +52,6 @@ def measure_norms(model: TransformerLM, ids: Integer[Tensor, "batch seq"]) -> di
             handle.remove()
     weights = {name.removesuffix(".weight"): root_mean_square(p) for name, p in model.named_parameters()}
     return {"weight_rms": _to_host(weights), "activation_rms": _to_host(activations)}
-
-
-def flops_per_token(config: ModelConfig) -> float:
-    """FLOPs of forward and backward per token: six per matrix weight, and attention over the full context.
-
-    >>> config = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
-    >>> round(flops_per_token(config) / 1e6, 1)
-    111.7
-    """
-    model = TransformerLM(config, device="meta")
-    in_blocks = sum(
-        p.numel() for name, p in model.named_parameters() if name.startswith("layers.") and p.ndim == 2
-    )
-    attention = 12 * config.num_layers * config.context_length * config.d_model
-    return 6 * (in_blocks + config.vocab_size * config.d_model) + attention
 
 
 def peak_flops(device: torch.device, precision: str) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from bytewright.account import count_parameters
 from bytewright.data.batches import mix_key
 from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
@@ -43,6 +44,5 @@ def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
 
 
 def checkpoint_bytes(config: TrainConfig) -> int:
-    """Bound the size of a checkpoint; makes no tensor."""
-    model = TransformerLM(config.model, device="meta")
-    return 4 * NUM_COPIES[config.optimizer.name] * sum(p.numel() for p in model.parameters()) + 2**20
+    """Bound the size of a checkpoint."""
+    return 4 * NUM_COPIES[config.optimizer.name] * count_parameters(config.model).total + 2**20
