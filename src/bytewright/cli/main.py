@@ -41,6 +41,9 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "tokenizer inspect": ("tokenizer_inspect", "InspectTokenizer", "look at one tokenizer"),
     "tokenizer compare": ("tokenizer_compare", "CompareTokenizers", "see where two tokenizers differ"),
     "tokenizer convert": ("tokenizer_convert", "ConvertTokenizer", "read one file format, write another"),
+    "train": ("train", "Train", "train a model as a recipe says"),
+    "resume": ("resume", "Resume", "continue a run exactly where it stopped"),
+    "evaluate": ("evaluate", "Evaluate", "measure a model on a token file"),
     "doctor": ("doctor", "Doctor", "say what this machine has, and what is missing"),
 }
 """Each command's module, class and summary, in the order in which a newcomer needs them."""

@@ -32,7 +32,7 @@ from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import MetricsLog, TensorBoard
 from bytewright.train.monitor import measure_norms, peak_flops
 from bytewright.train.recorder import Progress, Recorder
-from bytewright.train.run_folder import RunFolder, refuse_existing_run, refuse_without_space
+from bytewright.train.run_folder import RunFolder, config_of, refuse_existing_run, refuse_without_space
 from bytewright.train.setup import build_model, checkpoint_bytes, choose_backend, resolve_device
 from bytewright.train.signals import StopSignals
 from bytewright.train.step import Loss, TrainStep, make_optimizer
@@ -83,7 +83,7 @@ def resume(
 ) -> TrainResult:
     """Continue the run in the folder `run` from its last checkpoint, or from its start if it has none."""
     with RunFolder.open(run) as folder:
-        config = folder.read_config()
+        config = config_of(run)
         trainer = Trainer(config, open_inputs(config), folder, sample=sample, loss=loss)
         trainer.restore()
         return trainer.run(console or Console())

@@ -53,13 +53,8 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Take over a run that is there."""
-        if not (path / "config.json").is_file():
-            raise UsageError(f"{path}: is not a run, for it has no config.json")
+        config_of(path)
         return cls(path, _lock(path))
-
-    def read_config(self) -> TrainConfig:
-        """Read the config that the run was started with."""
-        return read_config(self.path / "config.json")
 
     @property
     def metrics(self) -> Path:
@@ -79,6 +74,13 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def config_of(path: Path) -> TrainConfig:
+    """Read the config that a run was started with."""
+    if not (path / "config.json").is_file():
+        raise UsageError(f"{path}: is not a run, for it has no config.json")
+    return read_config(path / "config.json")
 
 
 def refuse_existing_run(path: Path) -> None:
