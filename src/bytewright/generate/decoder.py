@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
 from bytewright.generate.cache import KeyValueCache
-from bytewright.generate.packed import PackedBlock, PackedMatrix, pack_block
+from bytewright.generate.packed import PackedBlock, PackedMatrix, pack_block, snapshot
 from bytewright.model import TransformerBlock, TransformerLM
 from bytewright.model.config import Norm
 from bytewright.model.fused import rotate_halves
@@ -29,15 +29,15 @@ class Decoder:
     """The weights of `model` as they are now, packed for `batch_size` sequences; any number works."""
 
     def __init__(self, model: TransformerLM, batch_size: int = 1) -> None:
-        weights = model.token_embeddings.weight.detach()
+        weights = model.token_embeddings.weight
         self.config, self.device = model.config, weights.device
         self.dtype = weights.dtype if model.compute_dtype is None else model.compute_dtype
-        self.embeddings = weights.to(self.dtype, copy=True)
+        self.embeddings = snapshot(weights, self.dtype)
         blocks = [block for block in model.layers if isinstance(block, TransformerBlock)]
         with torch.no_grad():
             self.blocks = [pack_block(block, self.dtype, batch_size) for block in blocks]
-        self.final_gain = None if model.ln_final is None else model.ln_final.weight.detach().to(self.dtype)
-        self.head = PackedMatrix(model.output_weight.detach().to(self.dtype), batch_size)
+        self.final_gain = None if model.ln_final is None else snapshot(model.ln_final.weight, self.dtype)
+        self.head = PackedMatrix(snapshot(model.output_weight, self.dtype), batch_size)
         self.rope = blocks[0].attn.rope
 
     def new_cache(self, batch_size: int, capacity: int) -> KeyValueCache:

@@ -18,6 +18,11 @@ from bytewright.model import SwiGLU, TransformerBlock
 from bytewright.model.fused import join_gains, join_projections
 
 
+def snapshot(weight: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "*shape"]:
+    """Copy a weight as it is now: training that goes on does not reach the copy."""
+    return weight.detach().to(dtype, copy=True)
+
+
 class PackedMatrix:
     """A weight in the layout whose products with about `num_rows` rows are fastest; they may have any number.
 
@@ -64,11 +69,11 @@ def pack_block(block: TransformerBlock, dtype: torch.dtype, num_rows: int) -> Pa
     attention, ffn = block.attn, block.ffn
 
     def packed(weight: Tensor) -> PackedMatrix:
-        return PackedMatrix(weight.detach().to(dtype), num_rows)
+        return PackedMatrix(snapshot(weight, dtype), num_rows)
 
     gains_of_heads = None
     if (qk_gains := join_gains(attention)) is not None:
-        q_gain, k_gain = (gain.detach().to(dtype) for gain in qk_gains)
+        q_gain, k_gain = (snapshot(gain, dtype) for gain in qk_gains)
         gains_of_heads = torch.cat(
             (q_gain.expand(attention.num_heads, -1), k_gain.expand(attention.num_kv_heads, -1))
         )
@@ -82,5 +87,5 @@ def pack_block(block: TransformerBlock, dtype: torch.dtype, num_rows: int) -> Pa
         down=packed(ffn.w2.weight),
         gains=None
         if block.norm == "none"
-        else (block.ln1.weight.detach().to(dtype), block.ln2.weight.detach().to(dtype)),
+        else (snapshot(block.ln1.weight, dtype), snapshot(block.ln2.weight, dtype)),
     )
