@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "tokenizer convert": ("tokenizer_convert", "ConvertTokenizer", "read one file format, write another"),
     "train": ("train", "Train", "train a model as a recipe says"),
     "resume": ("resume", "Resume", "continue a run exactly where it stopped"),
+    "generate": ("generate", "Generate", "let a model write"),
     "evaluate": ("evaluate", "Evaluate", "measure a model on a token file"),
     "doctor": ("doctor", "Doctor", "say what this machine has, and what is missing"),
 }

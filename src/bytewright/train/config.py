@@ -173,7 +173,9 @@ class TrainConfig:
     keep_last: int = 2
     """Checkpoints to keep besides the best."""
     sample_every: int = 0
-    """Updates between samples of text; 0: none."""
+    """Updates between samples of text; 0: none. Samples need `data.tokenizer`."""
+    sample_prompt: str = ""
+    """What samples go on from; empty: the beginning of a document."""
     norms_every: int = 0
     """Updates between records of the norms of weights and activations, by layer; 0: none."""
     max_refused: int = 10

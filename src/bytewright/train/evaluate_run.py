@@ -6,7 +6,6 @@ measured once, by the precision of the run.
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import torch
@@ -15,10 +14,10 @@ from bytewright.errors import UsageError
 from bytewright.train.checkpoint import find_checkpoint, load_model
 from bytewright.train.config import Device
 from bytewright.train.evaluate import Evaluation, EvaluationSet
-from bytewright.train.inputs import open_tokens, read_token_bytes
+from bytewright.train.inputs import count_token_bytes, open_tokens, read_vocabulary_of
 from bytewright.train.loss import language_model_loss
 from bytewright.train.run_folder import config_of
-from bytewright.train.setup import resolve_device
+from bytewright.train.setup import find_device
 
 
 def evaluate_run(
@@ -35,8 +34,8 @@ def evaluate_run(
         tokens.require_tokenizer(open_tokens(config.data.train, config.model).manifest.tokenizer_fingerprint)
     token_bytes = None
     if config.data.tokenizer is not None:
-        token_bytes = read_token_bytes(config.data.tokenizer, tokens)
-    target = resolve_device(dataclasses.replace(config, device=device))
+        token_bytes = count_token_bytes(read_vocabulary_of(tokens, config.data.tokenizer))
+    target = find_device(device)
     compute_dtype = torch.bfloat16 if config.precision == "bf16" else None
     model = load_model(checkpoint, device=target, compute_dtype=compute_dtype)
     evaluation_set = EvaluationSet(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int64
@@ -20,6 +21,9 @@ from bytewright.errors import FormatError, UsageError
 from bytewright.model import ModelConfig
 from bytewright.train.config import TrainConfig
 
+if TYPE_CHECKING:
+    from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -27,8 +31,13 @@ class Inputs:
 
     train: Tokens
     validation: Tokens | None
-    token_bytes: Int64[np.ndarray, " vocab"] | None
+    vocabulary: Vocabulary | None
     identity: Mapping[str, object]
+
+    @property
+    def token_bytes(self) -> Int64[np.ndarray, " vocab"] | None:
+        """How many bytes of text each id stands for, if the tokenizer is known."""
+        return None if self.vocabulary is None else count_token_bytes(self.vocabulary)
 
 
 def open_inputs(config: TrainConfig) -> Inputs:
@@ -40,10 +49,10 @@ def open_inputs(config: TrainConfig) -> Inputs:
         validation = open_tokens(config.data.validation, config.model)
         validation.require_tokenizer(train.manifest.tokenizer_fingerprint)
         identity["validation"] = validation.manifest.sha256
-    token_bytes = None
+    vocabulary = None
     if config.data.tokenizer is not None:
-        token_bytes = read_token_bytes(config.data.tokenizer, train)
-    return Inputs(train.tokens, None if validation is None else validation.tokens, token_bytes, identity)
+        vocabulary = read_vocabulary_of(train, config.data.tokenizer)
+    return Inputs(train.tokens, None if validation is None else validation.tokens, vocabulary, identity)
 
 
 def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
@@ -62,12 +71,17 @@ def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
     return file
 
 
-def read_token_bytes(folder: Path, tokens: TokenFile) -> Int64[np.ndarray, " vocab"]:
-    """Read how many bytes of text each id stands for; special tokens stand for none."""
-    from bytewright.tokenizer.files import read_vocabulary  # not needed by runs without bits per byte
+def read_vocabulary_of(tokens: TokenFile, path: Path) -> Vocabulary:
+    """Read the tokenizer at `path`, and refuse it if it did not make `tokens`."""
+    from bytewright.tokenizer.files import read_vocabulary  # a run of bare ids does not need it
 
-    vocabulary = read_vocabulary(folder)
+    vocabulary = read_vocabulary(path)
     tokens.require_tokenizer(vocabulary.fingerprint)
+    return vocabulary
+
+
+def count_token_bytes(vocabulary: Vocabulary) -> Int64[np.ndarray, " vocab"]:
+    """Count the bytes of text that each id stands for; special tokens stand for none."""
     lengths = np.zeros(vocabulary.size, dtype=np.int64)
     for token, id in vocabulary.ids_of_ordinary_tokens.items():
         lengths[id] = len(token)

@@ -33,7 +33,7 @@ from bytewright.train.metrics import MetricsLog, TensorBoard
 from bytewright.train.monitor import measure_norms, peak_flops
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.run_folder import RunFolder, config_of, refuse_existing_run, refuse_without_space
-from bytewright.train.setup import build_model, checkpoint_bytes, choose_backend, resolve_device
+from bytewright.train.setup import build_model, checkpoint_bytes, choose_backend, find_device
 from bytewright.train.signals import StopSignals
 from bytewright.train.step import Loss, TrainStep, make_optimizer
 
@@ -66,11 +66,13 @@ def train(
 ) -> TrainResult:
     """Train a model as `config` says, in the new folder `run`; everything is checked before it is made."""
     inputs = open_inputs(config)
-    resolve_device(config)
+    find_device(config.device)
     refuse_existing_run(run)
     refuse_without_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
     config = dataclasses.replace(config, data=config.data.absolute())
     with RunFolder.create(run, config) as folder:
+        if inputs.vocabulary is not None:
+            folder.write_tokenizer(inputs.vocabulary)
         return Trainer(config, inputs, folder, sample=sample, loss=loss).run(console or Console())
 
 
@@ -102,7 +104,7 @@ class Trainer:
         loss: Loss = language_model_loss,
     ) -> None:
         self.config, self.inputs, self.folder, self.sample = config, inputs, folder, sample
-        self.device = resolve_device(config)
+        self.device = find_device(config.device)
         self.model = build_model(config, self.device)
         self.optimizer = make_optimizer(self.model, config.optimizer)
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]

@@ -1,9 +1,9 @@
 """A run is a folder of plain files, and one process at a time writes it.
 
-`config.json` (the resolved config), `environment.json` (where and with what it ran), `metrics.jsonl`,
-`checkpoints/` and `samples/`. `create` refuses a folder that holds anything; `open` takes one that is there.
-Both hold a lock of the operating system for as long as the process lives, so a killed writer leaves nothing
-to clean up. Nothing here knows how training works.
+`config.json` (the resolved config), `environment.json` (where and with what it ran), `tokenizer/` (if one
+was given), `metrics.jsonl`, `checkpoints/` and `samples/`. `create` refuses a folder that holds anything;
+`open` takes one that is there. Both hold a lock of the operating system for as long as the process lives, so
+a killed writer leaves nothing to clean up. Nothing here knows how training works.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,6 +26,9 @@ from bytewright.errors import StorageError, UsageError
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import read_config, to_plain
+
+if TYPE_CHECKING:
+    from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
 
 LOCK = ".lock"
 
@@ -60,6 +64,12 @@ class RunFolder:
     def metrics(self) -> Path:
         """Where the metrics are."""
         return self.path / "metrics.jsonl"
+
+    def write_tokenizer(self, vocabulary: Vocabulary) -> None:
+        """Keep the tokenizer with the run, so that the run can write text wherever it is taken."""
+        from bytewright.tokenizer.files import write_folder
+
+        write_folder(vocabulary, self.path / "tokenizer", replace=True)
 
     def write_sample(self, step: int, text: str) -> None:
         """Keep a sample of what the model writes at `step`."""

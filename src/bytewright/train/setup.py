@@ -12,20 +12,20 @@ from bytewright.account import count_parameters
 from bytewright.data.batches import mix_key
 from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
-from bytewright.train.config import TrainConfig
+from bytewright.train.config import Device, TrainConfig
 
 NUM_COPIES = {"adamw": 3, "muon": 3, "sgd": 1}
 """Tensors of the size of the weights in a checkpoint, at most: the weights and the optimizer's state."""
 
 
-def resolve_device(config: TrainConfig) -> torch.device:
-    """Turn the device of a config into one that is there."""
-    if config.device == "auto":
+def find_device(name: Device) -> torch.device:
+    """Turn the name of a device into one that is there."""
+    if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     is_there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not is_there[config.device]:
-        raise UsageError(f"device is {config.device!r}, but this machine has none; use 'cpu' or 'auto'")
-    return torch.device(config.device)
+    if not is_there[name]:
+        raise UsageError(f"device is {name!r}, but this machine has none; use 'cpu' or 'auto'")
+    return torch.device(name)
 
 
 def choose_backend(config: TrainConfig, device: torch.device) -> str | None:
