@@ -75,6 +75,14 @@ SIZES = (
 )
 
 
+def corpus(name: str) -> Path:
+    """Return the path of a corpus that was built, or leave with a sentence that says how to build it."""
+    path = DATA / name
+    if not path.exists():
+        raise SystemExit(f"{path} is missing; build it with `python benchmarks/corpora.py`")
+    return path
+
+
 class _TextOfHtml(HTMLParser):
     """Collects what a reader of the page would see, a line break after every block."""
 

@@ -223,6 +223,14 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def check_names(asked: Iterable[str], known: Iterable[str]) -> None:
+    """Leave with one sentence when a name on the command line is none that the benchmark knows."""
+    known = list(known)
+    for name in asked:
+        if name not in known:
+            raise SystemExit(f"unknown name {name!r}; choose from {', '.join(known)}")
+
+
 def is_usable(contestant: str, module: str, console: Console) -> bool:
     """Say whether a contestant's module can be imported, and tell the reader what to do when it cannot."""
     check = subprocess.run(

@@ -22,7 +22,7 @@ from typing import Annotated
 
 import numpy as np
 import tyro
-from corpora import DATA, MB, SEED
+from corpora import DATA, MB, SEED, corpus
 from encoders import ENCODERS
 from harness import (
     Call,
@@ -30,6 +30,7 @@ from harness import (
     Figure,
     Result,
     Run,
+    check_names,
     commit,
     is_usable,
     machine,
@@ -90,9 +91,8 @@ def measure(
         contestants = [c for c in contestants if ENCODERS[c].reads_files]
     runs: dict[str, list[Run]] = {contestant: [] for contestant in contestants}
     with tempfile.TemporaryDirectory(dir=DATA) as folder:
-        source = DATA / task.corpus
+        source = corpus(task.corpus) if task.text is None else Path(folder) / "input.txt"
         if task.text is not None:
-            source = Path(folder) / "input.txt"
             source.write_text(task.text, newline="")
         for _ in range(repeats):
             for contestant in contestants:
@@ -181,6 +181,8 @@ def main(
         json_path: where to write the figures as JSON.
 
     """
+    check_names(columns, TASKS)
+    check_names(only, ENCODERS)
     console = wide_console()
     contestants = [name for name in only if is_usable(name, ENCODERS[name].module, console)]
     about = {

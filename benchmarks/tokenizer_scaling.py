@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 from corpora import MB, SEED
-from harness import commit, is_usable, machine, three_digits, timed, wide_console, write_report
+from harness import check_names, commit, is_usable, machine, three_digits, timed, wide_console, write_report
 from rich.table import Table
 from trainers import OURS
 from vocabularies import vocabulary_files
@@ -116,6 +116,7 @@ def main(
         json_path: where to write the figures as JSON.
 
     """
+    check_names(jobs, JOBS)
     console = wide_console()
     if not is_usable(OURS, "bytewright._native", console):
         raise SystemExit(1)

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from corpora import DATA
+from corpora import DATA, corpus
 from harness import (
     Column,
     Figure,
     Result,
     Run,
+    check_names,
     commit,
     is_usable,
     machine,
@@ -57,6 +58,7 @@ TASKS = {
 def measure(name: str, contestants: list[str], repeats: int, num_threads: int, console: Console) -> Column:
     """Run everybody in turn, `repeats` times, and compare what they learned with ours."""
     task = TASKS[name]
+    source = corpus(task.corpus)
     runs: dict[str, list[Run]] = {contestant: [] for contestant in contestants}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeats):
@@ -64,7 +66,7 @@ def measure(name: str, contestants: list[str], repeats: int, num_threads: int, c
                 job = {
                     "kind": "train",
                     "contestant": contestant,
-                    "corpus": str(DATA / task.corpus),
+                    "corpus": str(source),
                     "vocab_size": task.vocab_size,
                     "num_threads": num_threads,
                     "output": str(Path(folder) / contestant),
@@ -132,6 +134,8 @@ def main(
         json_path: where to write the figures as JSON.
 
     """
+    check_names(columns, TASKS)
+    check_names(only, TRAINERS)
     console = wide_console()
     contestants = [name for name in only if is_usable(name, TRAINERS[name].module, console)]
     about = {

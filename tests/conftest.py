@@ -1,8 +1,11 @@
-"""What all tests share: the --slow option, the folder of real text, and hypothesis profiles."""
+"""What all tests share: the --slow option, hypothesis profiles, texts, and running commands."""
 
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +17,9 @@ install_import_hook(
     ["bytewright.data", "bytewright.model", "bytewright.train", "bytewright.generate", "bytewright.account"],
     "typechecking.check",
 )
+
+from bytewright.cli.demo_text import write_stories
+from bytewright.cli.main import main
 
 # On CI the same examples every time: a red run must be repeatable, and a green one must not be luck.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -41,4 +47,51 @@ def shared_data() -> Path:
     folder = Path(os.environ.get("BYTEWRIGHT_TEST_DATA", beside_the_repository))
     if not folder.is_dir():
         pytest.skip("no folder of real text; set BYTEWRIGHT_TEST_DATA to one")
+    return folder
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command as the shell would, but in this process."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def run_command(*arguments: str | Path) -> Outcome:
+        handler = signal.getsignal(signal.SIGTERM)
+        capfd.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as exit:  # tyro leaves like this
+            code = exit.code if isinstance(exit.code, int) else 1
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        captured = capfd.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run_command
+
+
+@pytest.fixture(scope="session")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "stories.txt"
+    path.write_text("".join(write_stories(300)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory, stories: Path) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer") / "stories-400"
+    arguments = ["tokenizer", "train", str(stories), "--out", str(folder), "--vocab-size", "400"]
+    handler = signal.getsignal(signal.SIGTERM)
+    assert main(arguments) == 0
+    signal.signal(signal.SIGTERM, handler)
     return folder

@@ -90,9 +90,9 @@ class Script:
         return self._position >= len(self._data)
 
 
-def edit(document: Any, script: Script) -> Any:
+def edit(document: Any, script: Script, depth: int = 0) -> Any:
     """Walk down into a JSON document and put, take away or repeat something there."""
-    if not isinstance(document, dict | list) or not document or script.below(4) == 0:
+    if not isinstance(document, dict | list) or not document or (depth and script.below(4) == 0):
         return PIECES[script.below(len(PIECES))]
     if isinstance(document, list):
         place = script.below(len(document))
@@ -104,7 +104,7 @@ def edit(document: Any, script: Script) -> Any:
             case 2:
                 return document[place:] + document[:place]
             case _:
-                return [*document[:place], edit(document[place], script), *document[place + 1 :]]
+                return [*document[:place], edit(document[place], script, depth + 1), *document[place + 1 :]]
     key = list(document)[script.below(len(document))]
     match script.below(4):
         case 0:
@@ -112,7 +112,7 @@ def edit(document: Any, script: Script) -> Any:
         case 1:
             return {**document, str(PIECES[script.below(len(PIECES))]): document[key]}
         case _:
-            return {**document, key: edit(document[key], script)}
+            return {**document, key: edit(document[key], script, depth + 1)}
 
 
 def mutate(sound: bytes, data: bytes, *, is_json: bool) -> bytes:

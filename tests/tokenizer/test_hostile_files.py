@@ -303,6 +303,13 @@ def test_a_contradiction_in_merges_txt_is_named(folder: Path, lines: list[str], 
     assert sentence in sentence_of(lambda: read(path), path)
 
 
+def test_a_special_token_that_is_not_unicode_is_refused(folder: Path) -> None:
+    path = folder / "vocab.json"
+    edit_json(path, lambda v: v.update({"\ud800": 999}))
+    found = sentence_of(lambda: read_gpt2(path, folder / "merges.txt", ["\ud800"]), path)
+    assert "is not Unicode text" in found
+
+
 def test_a_merge_given_twice_and_a_merge_of_itself_are_named(folder: Path) -> None:
     path = folder / "merges.txt"
     lines = path.read_text().splitlines()

@@ -156,3 +156,14 @@ def test_pair_counts_after_some_merges_are_those_that_training_saw(text: str, nu
     for index, (pair, count) in enumerate(learned):
         before = [earlier for earlier, _ in learned[:index]]
         assert inspect.count_pairs_after(counts, before, [pair]) == {pair: count}
+
+
+def test_a_pair_that_no_merge_has_made_possible_yet_is_counted_as_absent() -> None:
+    pairs = [(b"xx", b"y"), (b"zz", b"y"), (b"a", b"b")]
+    assert inspect.count_pairs_after({b"xxyab": 3}, [], pairs) == dict(zip(pairs, (0, 0, 3), strict=True))
+
+
+def test_a_word_of_a_hundred_thousand_letters_is_counted_too() -> None:
+    aa = (b"a", b"a")
+    counts = inspect.count_pairs_after({b"a" * 100_000: 1}, [aa], [(b"aa", b"aa"), aa])
+    assert counts == {(b"aa", b"aa"): 49_999, aa: 0}

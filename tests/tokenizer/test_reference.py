@@ -25,7 +25,7 @@ from bytewright.tokenizer.reference import (
     split_on_special_tokens,
     train_bpe_reference,
 )
-from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
+from bytewright.tokenizer.vocabulary import PATTERNS, SPELLINGS, Vocabulary, name_of_pattern
 
 few_letters = st.text("ab", max_size=12).map(str.encode)
 texts = st.one_of(
@@ -50,6 +50,13 @@ def test_no_byte_is_lost_by_pretokenizing(text: bytes, pattern: str) -> None:
 def test_words_of_valid_text_are_the_matches_of_the_pattern(text: str) -> None:
     for name, pattern in PATTERNS.items():
         assert pretokenize(text.encode(), name) == [word.encode() for word in regex.findall(pattern, text)]
+
+
+@given(texts)
+def test_every_spelling_of_a_named_pattern_cuts_as_the_named_one_does(text: bytes) -> None:
+    for spelling, name in SPELLINGS.items():
+        assert name_of_pattern(spelling) == name
+        assert pretokenize(text, spelling) == pretokenize(text, name)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +99,12 @@ def test_after_an_empty_match_the_search_goes_on_one_character_further() -> None
     assert pretokenize("éaa".encode(), "|a") == ["éaa".encode()]
 
 
-def test_a_broken_pattern_is_refused_in_one_sentence() -> None:
-    with pytest.raises(TokenizerError, match=r"pattern '\(' is not a regular expression: .*"):
-        pretokenize(b"text", "(")
+@pytest.mark.parametrize("pattern", ["(", "[", "a{2,1}", r"\p{Nonsense}", "(" * 100_000, "a\n("])
+def test_a_broken_pattern_is_refused_in_one_sentence(pattern: str) -> None:
+    with pytest.raises(TokenizerError, match=r"pattern '.*' is not a regular expression: ") as caught:
+        pretokenize(b"text", pattern)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 # Special tokens
@@ -262,7 +272,7 @@ def test_extending_keeps_every_id_and_merge() -> None:
 
 def test_extending_to_a_smaller_vocabulary_is_refused() -> None:
     start = vocabulary_trained_on(b"low low", 258)
-    with pytest.raises(UsageError, match=r"vocab_size 10 is smaller than the vocabulary is already \(260\)"):
+    with pytest.raises(UsageError, match=r"vocab_size 10 is smaller than the vocabulary already is \(260\)"):
         extend_reference(start, b"low", 10)
 
 

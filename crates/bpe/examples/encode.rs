@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("build {:?}", t.elapsed());
     let src = Source::open(a[2].as_ref())?;
     let threads: usize = a[3].parse()?;
-    for _ in 0..6 { let t=Instant::now(); let p = enc.encode_pieces::<u16>(&src, threads)?; let d=t.elapsed(); println!("{:?} {:.0} MB/s {} ids", d, src.len() as f64/d.as_secs_f64()/1e6, p.iter().map(|v|v.len()).sum::<usize>()); }
+    for _ in 0..a.get(4).map_or(6, |n| n.parse().unwrap_or(6)) { let t=Instant::now(); let p = enc.encode_pieces::<u16>(&src, threads)?; let d=t.elapsed(); println!("{:?} {:.0} MB/s {} ids", d, src.len() as f64/d.as_secs_f64()/1e6, p.iter().map(|v|v.len()).sum::<usize>()); }
+    println!("{}", std::fs::read_to_string("/proc/self/smaps_rollup")?.lines().filter(|l| l.starts_with("AnonHuge")||l.starts_with("Anonymous")).collect::<Vec<_>>().join(" "));
     Ok(())
 }

@@ -67,8 +67,8 @@ impl Counter {
     }
 
     /// The counts so far.
-    pub fn counts(&mut self) -> &mut WordCounts {
-        &mut self.counts
+    pub fn counts(&self) -> &WordCounts {
+        &self.counts
     }
 
     /// The counts, for good.
@@ -120,7 +120,6 @@ impl Counter {
                 bytes_done.fetch_add(range.len() as u64, Ordering::Relaxed);
                 worker.count(&file[range])?;
             }
-            worker.counts.settle();
             Ok(vec![worker])
         })?;
         heartbeat();
@@ -157,11 +156,7 @@ impl<'p> Worker<'p> {
             let mut start = 0;
             pattern.scan(text, |base, ends| {
                 let scanned = Instant::now();
-                for &end in ends {
-                    let end = base + end as usize;
-                    counts.count(text, start, end);
-                    start = end;
-                }
+                start = counts.count(text, start, base, ends);
                 let counted = Instant::now();
                 stats.num_words += ends.len() as u64;
                 stats.scan_time += scanned - last;

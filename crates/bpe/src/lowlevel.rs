@@ -1,9 +1,10 @@
-//! The only module with `unsafe`: four things that safe Rust cannot say, each behind a safe function.
+//! The only module with `unsafe`: five things that safe Rust cannot say, each behind a safe function.
 //!
 //! - `map_file`: a read-only memory map. The mapping is private and never written. If another process shortens
 //!   the file while it is mapped, the operating system kills us with SIGBUS: a documented limit, not corruption.
 //! - `prefetch`: a hint to the cache. It never reads or writes as far as the program can tell, and an address
 //!   outside the slice would be ignored by the processor; we still only form addresses of existing elements.
+//! - `filled`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not what it holds.
 //! - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one.
 //! - `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function has
 //!   no preconditions but the instruction set, which is checked just before the call; its twin in plain Rust is
@@ -12,6 +13,7 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 
 use memmap2::Mmap;
 
@@ -52,6 +54,34 @@ pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (slice, index);
+}
+
+/// A vector of `len` times `value`, on huge pages where the system has them.
+///
+/// A table of many megabytes in pages of 4 KiB costs a random look-up twice: once for the data and once for the page's
+/// address. On pages of 2 MiB the second is free.
+pub(crate) fn filled<T: Clone>(value: T, len: usize) -> Vec<T> {
+    let mut vector = Vec::with_capacity(len);
+    prefer_huge_pages(vector.spare_capacity_mut());
+    vector.resize(len, value);
+    vector
+}
+
+fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
+    #[cfg(target_os = "linux")]
+    {
+        const PAGE: usize = 4096;
+        const HUGE_PAGE: usize = 2 << 20;
+        let range = memory.as_mut_ptr_range();
+        let start = (range.start as usize).next_multiple_of(PAGE);
+        let len = (range.end as usize).saturating_sub(start) / PAGE * PAGE;
+        if len >= HUGE_PAGE {
+            // SAFETY: the pages lie wholly inside memory that is ours, and the hint leaves their contents alone.
+            unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_HUGEPAGE) };
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = memory;
 }
 
 /// Work that is worth compiling for the vector and bit instructions of newer processors.

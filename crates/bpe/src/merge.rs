@@ -23,7 +23,7 @@ use std::time::Instant;
 use hashbrown::HashMap;
 
 use crate::error::{Error, Result};
-use crate::lowlevel::prefetch;
+use crate::lowlevel::{filled, prefetch};
 use crate::threads::HEARTBEAT;
 use crate::words::WordCounts;
 
@@ -389,7 +389,7 @@ fn bytes_of<'t>(pairs: &[Pair], tokens: &'t [Box<[u8]>], pair: u32) -> (&'t [u8]
 }
 
 /// Write all words of two bytes or more into slots, grouped by count.
-fn lay_out(mut words: WordCounts) -> Result<(Vec<Symbol>, Vec<u64>)> {
+fn lay_out(words: WordCounts) -> Result<(Vec<Symbol>, Vec<u64>)> {
     let group = 1usize << GROUP_BITS;
     // Slots needed for each count: a boundary, then every word with a boundary behind it.
     let mut next_slot: HashMap<u64, usize, PairHash> = HashMap::default();
@@ -420,7 +420,7 @@ fn lay_out(mut words: WordCounts) -> Result<(Vec<Symbol>, Vec<u64>)> {
     if num_slots > INSIDE as usize {
         return Err(Error::TooManyWords { bytes: num_bytes, limit: u64::from(INSIDE) });
     }
-    let mut slots = vec![BOUNDARY; num_slots];
+    let mut slots = filled(BOUNDARY, num_slots);
     words.for_each(|word, count| {
         if let (true, Some(next)) = (word.len() > 1, next_slot.get_mut(&count)) {
             for (slot, &byte) in slots[*next..].iter_mut().zip(word) {

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use hashbrown::HashMap;
 
-use crate::lowlevel::prefetch;
+use crate::lowlevel::{filled, prefetch};
 
 /// The longest word that is packed into a key.
 pub(crate) const SHORT: usize = 15;
@@ -92,7 +92,7 @@ struct Entry {
 }
 
 /// How many look-ups wait together for their cache lines.
-const GROUP: usize = 32;
+pub(crate) const GROUP: usize = 32;
 
 /// Counts of words.
 #[derive(Clone, Debug)]
@@ -102,8 +102,6 @@ pub struct WordCounts {
     num_short: usize,
     long: HashMap<Box<[u8]>, u64>,
     seed: Seed,
-    waiting: [(Key, u64); GROUP],
-    num_waiting: usize,
 }
 
 impl Default for WordCounts {
@@ -113,8 +111,6 @@ impl Default for WordCounts {
             num_short: 0,
             long: HashMap::new(),
             seed: Seed::random(),
-            waiting: [(Key::default(), 0); GROUP],
-            num_waiting: 0,
         }
     }
 }
@@ -125,30 +121,28 @@ impl WordCounts {
         WordCounts::default()
     }
 
-    /// Count the word `text[start..end]` once. What surrounds it in `text` does not matter, but lets it be read
-    /// faster.
+    /// Count the words of `text` that begin at `start` and end at `base + ends[..]`; returns where the last ends.
     #[inline(always)]
-    pub(crate) fn count(&mut self, text: &[u8], start: usize, end: usize) {
-        if end - start > SHORT {
-            return self.add_long(&text[start..end], 1);
+    pub(crate) fn count(&mut self, text: &[u8], mut start: usize, base: usize, ends: &[u32]) -> usize {
+        for group in ends.chunks(GROUP) {
+            let mut keys = [(Key::default(), 0); GROUP];
+            for (place, &end) in keys.iter_mut().zip(group) {
+                let end = base + end as usize;
+                if end - start <= SHORT {
+                    let key = Key::pack(text, start, end);
+                    let hash = key.hash(self.seed);
+                    prefetch(&self.table, self.slot(hash));
+                    *place = (key, hash);
+                } else {
+                    self.add_long(&text[start..end], 1);
+                }
+                start = end;
+            }
+            for &(key, hash) in keys[..group.len()].iter().filter(|(key, _)| !key.is_empty()) {
+                self.add_key(key, hash, 1);
+            }
         }
-        let key = Key::pack(text, start, end);
-        let hash = key.hash(self.seed);
-        prefetch(&self.table, self.slot(hash));
-        self.waiting[self.num_waiting % GROUP] = (key, hash);
-        self.num_waiting += 1;
-        if self.num_waiting == GROUP {
-            self.settle();
-        }
-    }
-
-    /// Add what still waits. Every reader of the counts calls this first.
-    pub(crate) fn settle(&mut self) {
-        for index in 0..self.num_waiting {
-            let (key, hash) = self.waiting[index % GROUP];
-            self.add_key(key, hash, 1);
-        }
-        self.num_waiting = 0;
+        start
     }
 
     /// Count `word` `count` times. The empty word is ignored.
@@ -164,10 +158,8 @@ impl WordCounts {
 
     /// Add all of `other`.
     pub fn merge(&mut self, mut other: WordCounts) {
-        other.settle();
         if other.num_distinct() > self.num_distinct() {
             std::mem::swap(self, &mut other);
-            other.settle();
         }
         for group in other.table.chunks(GROUP) {
             let hashes = group.iter().map(|entry| entry.key.hash(self.seed)).collect::<Vec<_>>();
@@ -190,8 +182,7 @@ impl WordCounts {
     }
 
     /// Visit every word with its count, in no particular order.
-    pub fn for_each(&mut self, mut visit: impl FnMut(&[u8], u64)) {
-        self.settle();
+    pub fn for_each(&self, mut visit: impl FnMut(&[u8], u64)) {
         for entry in self.table.iter().filter(|entry| !entry.key.is_empty()) {
             let (bytes, len) = entry.key.unpack();
             visit(&bytes[..len], entry.count);
@@ -230,7 +221,7 @@ impl WordCounts {
 
     #[cold]
     fn grow(&mut self) {
-        let doubled = vec![Entry::default(); self.table.len() * 2];
+        let doubled = filled(Entry::default(), self.table.len() * 2);
         let old = std::mem::replace(&mut self.table, doubled);
         let mask = self.table.len() - 1;
         for entry in old.into_iter().filter(|entry| !entry.key.is_empty()) {

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-PLAIN_WIDTH = 110
+PLAIN_WIDTH = 10_000  # in a pipe a line is never broken: whoever reads it may want to search it
+# Text is shown as it is: [bold] and :owl: in a story are part of the story.
+AS_IT_IS: Mapping[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 SECONDS_BEFORE_FIRST_LINE = 1.0
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -24,13 +27,13 @@ Report = Callable[[str, int, int, str], None]
 
 
 def stdout() -> Console:
-    """Make the console for results; in a pipe it has a fixed width and no colour."""
-    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    """Make the console for results; in a pipe it has no colour."""
+    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, **AS_IT_IS)
 
 
 def stderr() -> Console:
     """Make the console for progress and remarks."""
-    return Console(stderr=True, width=None if sys.stderr.isatty() else PLAIN_WIDTH, highlight=False)
+    return Console(stderr=True, width=None if sys.stderr.isatty() else PLAIN_WIDTH, **AS_IT_IS)
 
 
 def table(*headings: str, title: str | None = None) -> Table:

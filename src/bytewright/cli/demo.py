@@ -54,7 +54,7 @@ class Demo:
             look(out, tokenizer, text)
             encode_and_decode(out, tokenizer, text, folder)
             if self.keep is not None:
-                out.print(f"\nEverything is in {self.keep}.", markup=False)
+                out.print(f"\nEverything is in {self.keep}.")
 
 
 @contextlib.contextmanager
@@ -77,15 +77,13 @@ def write_corpus(out: Console, folder: Path) -> Path:
     _announce(out, 1, f"Writing {NUM_STORIES:,} little stories, the same every time.")
     text = folder / "stories.txt"
     durable.write_text(text, "".join(write_stories(NUM_STORIES)))
-    out.print(next(write_stories(1)).rstrip(), style="italic", markup=False)
+    out.print(next(write_stories(1)).rstrip(), style="italic")
     out.print(f"{console.format_bytes(text.stat().st_size)} of text in all.")
     return text
 
 
 def train(out: Console, text: Path, folder: Path) -> Tokenizer:
     """Train, and show the merges that were learned."""
-    from rich.text import Text
-
     from bytewright.cli import console
     from bytewright.tokenizer import Tokenizer
     from bytewright.tokenizer.inspect import show_token
@@ -97,7 +95,7 @@ def train(out: Console, text: Path, folder: Path) -> Tokenizer:
     counted = list(zip(training.vocabulary.merges, training.merge_counts, strict=True))
     for number in [*range(8), len(counted) // 2, len(counted) - 1]:
         (left, right), count = counted[number]
-        table.add_row(str(number + 1), Text(f"{show_token(left)} + {show_token(right)}"), f"{count:,}")
+        table.add_row(str(number + 1), f"{show_token(left)} + {show_token(right)}", f"{count:,}")
     out.print(table)
     seconds = sum(phase.wall_seconds for phase in training.phases)
     out.print(f"{len(counted)} merges learned in {console.format_seconds(seconds)}.")
@@ -131,11 +129,10 @@ def encode_and_decode(out: Console, tokenizer: Tokenizer, text: Path, folder: Pa
     out.print(
         f"{console.format_bytes(num_bytes)} became {len(ids):,} tokens of type {ids.dtype}"
         f" ({console.format_bytes(ids.nbytes)}); the first ten: {ids[:10].tolist()}",
-        markup=False,
     )
     same = tokenizer.decode_bytes(ids) == durable.read_bytes(text)
     out.print("Decoded again it is the same text, byte for byte." if same else "It came back changed: a bug.")
 
 
 def _announce(out: Console, number: int, what: str) -> None:
-    out.print(f"\n[bold]{number}. {what}[/]")
+    out.print(f"\n{number}. {what}", style="bold")

@@ -121,7 +121,7 @@ def _gigabytes(num_bytes: int) -> str:
 
 
 def _print(findings: list[Finding], missing: list[Finding]) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     from bytewright.cli import console
 
@@ -129,10 +129,10 @@ def _print(findings: list[Finding], missing: list[Finding]) -> None:
     table = console.table("", "", "")
     table.columns[1].justify = "left"
     for finding in findings:
-        mark = "[green]ok[/]" if finding.remedy is None else "[red]missing[/]"
-        table.add_row(escape(finding.name), escape(finding.found), mark)
+        mark = Text("ok", "green") if finding.remedy is None else Text("missing", "red")
+        table.add_row(finding.name, finding.found, mark)
     out.print(table)
     for finding in missing:
-        out.print(escape(f"{finding.name} is missing: {finding.remedy}"))
+        out.print(f"{finding.name} is missing: {finding.remedy}")
     if not missing:
         out.print("Nothing is missing.")

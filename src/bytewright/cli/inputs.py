@@ -13,7 +13,7 @@ from bytewright import durable
 from bytewright.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from bytewright.tokenizer import Tokenizer
+    from bytewright.tokenizer import Tokenizer, Vocabulary
 
 
 def require_file(path: Path) -> Path:
@@ -60,9 +60,24 @@ def require_some(paths: tuple[Path, ...], what: str) -> tuple[Path, ...]:
     return paths
 
 
-def load_tokenizer(path: Path, special_tokens: tuple[str, ...] = ()) -> Tokenizer:
-    """Load a tokenizer from our folder, GPT-2's pair of files, a `tokenizer.json` or tiktoken ranks."""
-    from bytewright.tokenizer import Tokenizer
+def require_at_least(least: int, value: int | None, option: str) -> None:
+    """Refuse a number that is too small; one that was not given is never too small."""
+    if value is not None and value < least:
+        raise UsageError(f"{option} is {value}; it must be at least {least}")
+
+
+def load_vocabulary(path: Path, special_tokens: tuple[str, ...] = ()) -> Vocabulary:
+    """Read a tokenizer from our folder, GPT-2's pair of files, a `tokenizer.json` or tiktoken ranks."""
     from bytewright.tokenizer.files import read_vocabulary
 
-    return Tokenizer.from_vocabulary(read_vocabulary(require_exists(path), special_tokens))
+    try:
+        return read_vocabulary(require_exists(path), special_tokens)
+    except StorageError as error:
+        raise UsageError(str(error)) from None
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a tokenizer as `load_vocabulary` does, and make it ready for use."""
+    from bytewright.tokenizer import Tokenizer
+
+    return Tokenizer.from_vocabulary(load_vocabulary(path))

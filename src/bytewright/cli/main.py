@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import NoReturn, Protocol, cast
 
+import bytewright
 from bytewright.errors import BytewrightError, UsageError
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -84,9 +85,7 @@ def _run(arguments: list[str]) -> int:
         print(_overview(name))
         return 0
     if rest and rest[0] == "--version" and not path:
-        from bytewright import __version__
-
-        print(f"bytewright {__version__}")
+        print(f"bytewright {bytewright.__version__}")
         return 0
     raise UsageError(_complaint(name, rest))
 

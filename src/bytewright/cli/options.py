@@ -9,6 +9,9 @@ import tyro
 
 ANY_FORMAT = "our folder or GPT-2's, a tokenizer.json, or a file of tiktoken ranks"
 
+BYTES_SHOWN = 60
+"""How much of a token is shown in a list."""
+
 TokenizerPath = Annotated[
     Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER", help=f"The tokenizer: {ANY_FORMAT}.")
 ]

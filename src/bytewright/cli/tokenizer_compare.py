@@ -60,8 +60,6 @@ class CompareTokenizers:
 
 def print_overlap(out: Console, names: list[str], tokenizers: list[Tokenizer]) -> None:
     """Print how many tokens and merges are shared, and examples of those that are not."""
-    from rich.text import Text
-
     from bytewright.cli import console
     from bytewright.tokenizer.inspect import overlap, show_token
 
@@ -83,8 +81,8 @@ def print_overlap(out: Console, names: list[str], tokenizers: list[Tokenizer]) -
     for name, alone in zip(names, (shared.only_in_first, shared.only_in_second), strict=True):
         if alone:
             longest = sorted(alone, key=len, reverse=True)[:EXAMPLES_SHOWN]
-            shown = "  ".join(show_token(token) for token in longest)
-            out.print(Text(f"Only in {name}: {len(alone):,} tokens; the longest: {shown}"))
+            shown = "  ".join(show_token(token, options.BYTES_SHOWN) for token in longest)
+            out.print(f"Only in {name}: {len(alone):,} tokens; the longest: {shown}")
 
 
 def print_divergence(
@@ -134,7 +132,11 @@ def print_cross_table(
 def _spell(merge: Merge | None) -> str:
     from bytewright.tokenizer.inspect import show_token
 
-    return "none: it ends here" if merge is None else " + ".join(show_token(half) for half in merge)
+    return (
+        "none: it ends here"
+        if merge is None
+        else " + ".join(show_token(half, options.BYTES_SHOWN) for half in merge)
+    )
 
 
 def _count(tokenizer: Tokenizer, num_merges: int, choice: Merge | None, data: bytes) -> str:

@@ -54,9 +54,8 @@ class ConvertTokenizer:
             raise UsageError(f"{self.out}: the name must end in .json, by which this format is recognised")
         if self.to == "tiktoken" and self.out.suffix == ".json":
             raise UsageError(f"{self.out}: the name must not end in .json, which stands for huggingface")
-        inputs.require_exists(self.tokenizer)
         durable.check_target(self.out, folder=self.to in ("bytewright", "gpt2"), replace=self.replace)
-        vocabulary = files.read_vocabulary(self.tokenizer, self.special_tokens)
+        vocabulary = inputs.load_vocabulary(self.tokenizer, self.special_tokens)
         match self.to:
             case "bytewright":
                 files.write_folder(vocabulary, self.out, replace=self.replace)

@@ -39,6 +39,7 @@ class EncodeText:
 
     def run(self) -> None:
         """Encode a text or a file."""
+        inputs.require_at_least(1, self.num_threads, "--num-threads")
         if self.text is not None:
             if self.source is not None or self.out is not None:
                 raise UsageError("give either --text or a file with --out, not both")
@@ -71,6 +72,5 @@ class EncodeText:
             f"Wrote {out}: {len(tokens):,} tokens ({tokens.manifest.dtype}),"
             f" {num_bytes / len(tokens):.2f} bytes per token; {console.format_bytes(num_bytes)}"
             f" in {console.format_seconds(seconds)}, {console.format_bytes(num_bytes / seconds)}/s.",
-            markup=False,
             soft_wrap=True,
         )

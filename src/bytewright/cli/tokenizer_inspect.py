@@ -59,6 +59,8 @@ class InspectTokenizer:
 
     def run(self) -> None:
         """Print the vocabulary, then what it does to the text."""
+        inputs.require_at_least(0, self.num_longest, "--num-longest")
+        inputs.require_at_least(1, self.num_threads, "--num-threads")
         if self.source is not None and self.text is not None:
             raise UsageError("give either a file or --text, not both")
         if self.text == "":
@@ -91,11 +93,10 @@ def print_vocabulary(out: Console, tokenizer: Tokenizer, num_longest: int) -> No
         f"{len(vocabulary.tokens):,} tokens: 256 bytes, {len(vocabulary.merges):,} merges,"
         f" {len(vocabulary.special_tokens)} special ({specials}); pattern {vocabulary.pattern};"
         f" fingerprint {vocabulary.fingerprint[:12]}",
-        markup=False,
     )
     longest = console.table("longest tokens", "bytes", "id")
     for id, token in longest_tokens(vocabulary, num_longest):
-        longest.add_row(_plain(show_token(token)), str(len(token)), str(id))
+        longest.add_row(show_token(token, options.BYTES_SHOWN), str(len(token)), str(id))
     out.print()
     out.print(longest)
 
@@ -145,12 +146,7 @@ def colour_pieces(pieces: Sequence[Piece], *, coloured: bool) -> Text:
     for number, (piece, stripe) in enumerate(zip(pieces, cycle(STRIPES), strict=False)):
         if number and not coloured:
             made.append("|")
-        shown = show_token(piece.token).replace("\\n", "\\n\n")
-        made.append(shown, SPECIAL_STYLE if piece.is_special else stripe)
+        made.append(show_token(piece.token), SPECIAL_STYLE if piece.is_special else stripe)
+        if piece.token.endswith(b"\n"):
+            made.append("\n")
     return made
-
-
-def _plain(text: str) -> Text:
-    from rich.text import Text
-
-    return Text(text)

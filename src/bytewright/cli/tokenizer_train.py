@@ -57,6 +57,8 @@ class TrainTokenizer:
     def run(self) -> None:
         """Check everything that can be checked, train, write, and account for the time."""
         sources = [inputs.require_source(path) for path in inputs.require_some(self.sources, "a text")]
+        inputs.require_at_least(1, self.min_count, "--min-count")
+        inputs.require_at_least(1, self.num_threads, "--num-threads")
         durable.check_target(self.out, folder=True, replace=self.replace)
 
         from bytewright.cli import console
@@ -126,8 +128,8 @@ def _print(training: Training, seconds_writing: float, out: Path) -> None:
         f" peak memory {console.format_bytes(training.peak_memory_bytes)}."
     )
     if training.stopped:
-        printer.print(training.stopped, markup=False)
-    printer.print(f"Wrote {out}: {len(training.vocabulary.tokens):,} tokens.", markup=False, soft_wrap=True)
+        printer.print(training.stopped)
+    printer.print(f"Wrote {out}: {len(training.vocabulary.tokens):,} tokens.", soft_wrap=True)
 
 
 def _throughput(phase: Phase, training: Training) -> str:

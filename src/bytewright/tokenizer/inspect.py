@@ -14,13 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, Protocol
 
 import numpy as np
 
 from bytewright.errors import UsageError
-from bytewright.tokenizer.reference import encode_word, pairs_of, ranks_of
+from bytewright.tokenizer.ranks import merge_in_order
 from bytewright.tokenizer.vocabulary import Merge, Vocabulary
 
 PILE_BYTES = 825 * 10**9
@@ -45,12 +45,19 @@ class Encoder(Protocol):
 # One vocabulary
 
 
-def show_token(token: bytes) -> str:
+def show_token(token: bytes, max_bytes: int | None = None) -> str:
     r"""Spell a token so that all of it can be seen, and no two alike: a space as ␣, the unprintable escaped.
 
     >>> print(*map(show_token, [b" the", "né\n".encode(), b"\xc3", "\x85".encode(), b"a\\b"]))
     ␣the né\n \xc3 \u0085 a\\b
+
+    A vocabulary may hold tokens of a megabyte: with `max_bytes` only the beginning of one is spelled.
+
+    >>> show_token(b"a" * 1000, max_bytes=3)
+    'aaa… (1,000 bytes)'
     """
+    if max_bytes is not None and len(token) > max_bytes:
+        return f"{show_token(token[:max_bytes])}… ({len(token):,} bytes)"
     return "".join(_show_character(character) for character in token.decode("utf-8", "surrogateescape"))
 
 
@@ -213,12 +220,17 @@ def count_pairs_after(
     >>> count_pairs_after({b"low": 5, b"new": 6}, [(b"n", b"e")], [(b"ne", b"w"), (b"l", b"o"), (b"e", b"w")])
     {(b'ne', b'w'): 6, (b'l', b'o'): 5, (b'e', b'w'): 0}
     """
+    number_of = {bytes([byte]): byte for byte in range(256)}
+    made: dict[tuple[int, int], int] = {}
+    for number, (left, right) in enumerate(merges, start=256):
+        made[number_of[left], number_of[right]] = number_of[left + right] = number
     counts = dict.fromkeys(pairs, 0)
-    spelled = {pair[0] + pair[1] for pair in counts}
-    ranks = ranks_of(merges)
+    possible = [(left, right) for left, right in counts if left in number_of and right in number_of]
+    wanted = {(number_of[left], number_of[right]): (left, right) for left, right in possible}
+    products = [left + right for left, right in counts]
     for word, times in words.items():
-        if any(product in word for product in spelled):  # most words hold none of them
-            for pair in pairs_of(encode_word(word, ranks)):
-                if pair in counts:
-                    counts[pair] += times
+        if any(product in word for product in products):  # most words hold none of them
+            for pair in pairwise(merge_in_order(word, made)):
+                if pair in wanted:
+                    counts[wanted[pair]] += times
     return counts

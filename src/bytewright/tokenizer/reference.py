@@ -5,8 +5,8 @@ commonest pair of neighbours becomes a token again and again, and encoding repla
 in Rust must give exactly these merges and these ids; where the two disagree, this file is right.
 
 It promises clarity and exactness, and bytes that always survive encode -> decode, even bytes that are not
-UTF-8. It does not promise speed (about 1 MB/s), bounded memory, or good manners with a word of a million
-letters. It knows nothing of files, threads or the native extension.
+UTF-8. It does not promise speed (it does a few megabytes a second), bounded memory, or good manners with a
+word of a million letters. It knows nothing of files, threads or the native extension.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from itertools import pairwise
 
 import regex
 
+from bytewright.checked import shorten
 from bytewright.errors import TokenizerError, UsageError
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary
 
@@ -91,31 +92,26 @@ def compile_pattern(pattern: str) -> regex.Pattern[str]:
     """Compile a pattern given by name or as a regular expression in the syntax of the `regex` package."""
     try:
         return regex.compile(PATTERNS.get(pattern, pattern))
-    except regex.error as error:
-        raise TokenizerError(f"pattern {pattern!r} is not a regular expression: {error}") from None
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise TokenizerError(f"pattern {shorten(pattern)} is not a regular expression: {error}") from None
 
 
-def count_words(texts: Iterable[bytes], special_tokens: Iterable[str], pattern: str) -> Counter[bytes]:
-    """Count the words of all texts; special tokens cut the text but are not counted.
+def count_words(source: Source, special_tokens: Iterable[str], pattern: str) -> Mapping[bytes, int]:
+    """Count the words of all texts, unless they are counted already; special tokens cut, but do not count.
 
     >>> sorted(count_words([b"low low<|end|>low"], ["<|end|>"], "gpt2").items())
     [(b' low', 1), (b'low', 2)]
     """
+    if isinstance(source, Mapping):
+        return source
     special_tokens = list(special_tokens)
     specials = {special.encode() for special in special_tokens}
     counts: Counter[bytes] = Counter()
-    for text in texts:
+    for text in [source] if isinstance(source, bytes) else source:
         for part in split_on_special_tokens(text, special_tokens):
             if part not in specials:
                 counts.update(pretokenize(part, pattern))
     return counts
-
-
-def word_counts_of(source: Source, special_tokens: Iterable[str], pattern: str) -> Mapping[bytes, int]:
-    """Count the words of whatever kind of source this is; words that come counted stay as they are."""
-    if isinstance(source, Mapping):
-        return source
-    return count_words([source] if isinstance(source, bytes) else source, special_tokens, pattern)
 
 
 # From words to merges
@@ -139,6 +135,11 @@ def merge_pair(word: Word, pair: Merge) -> Word:
     return tuple(merged)
 
 
+def pairs_of(word: Word) -> list[Merge]:
+    """List the neighbours in a word: `(a, b, c) -> [(a, b), (b, c)]`."""
+    return list(pairwise(word))
+
+
 def count_pairs(words: Mapping[Word, int]) -> Counter[Merge]:
     """Count neighbours, each word as often as it occurs; overlapping pairs count each time.
 
@@ -150,11 +151,6 @@ def count_pairs(words: Mapping[Word, int]) -> Counter[Merge]:
         for pair in pairs_of(word):
             counts[pair] += count
     return counts
-
-
-def pairs_of(word: Word) -> list[Merge]:
-    """List the neighbours in a word: `(a, b, c) -> [(a, b), (b, c)]`."""
-    return list(pairwise(word))
 
 
 def commonest_pair(counts: Mapping[Merge, int]) -> Merge:
@@ -252,7 +248,7 @@ def train_bpe_reference(
             f"vocab_size {vocab_size} is too small: 256 bytes and {len(special_tokens)} special tokens"
             f" need at least {len(BYTES) + len(special_tokens)}"
         )
-    counts = word_counts_of(source, special_tokens, pattern)
+    counts = count_words(source, special_tokens, pattern)
     words = {tuple(BYTES[byte] for byte in word): times for word, times in counts.items()}
     learned = learn_merges(words, num_merges, min_count)
     merges = [pair for pair, _ in learned]
@@ -261,11 +257,7 @@ def train_bpe_reference(
 
 
 def extend_reference(
-    vocabulary: Vocabulary,
-    source: Source,
-    vocab_size: int,
-    *,
-    min_count: int = 1,
+    vocabulary: Vocabulary, source: Source, vocab_size: int, *, min_count: int = 1
 ) -> tuple[Vocabulary, list[int]]:
     """Go on training: each id and merge stays as it is, new merges follow, new tokens take the next free ids.
 
@@ -281,11 +273,11 @@ def extend_reference(
     """
     if vocab_size < vocabulary.size:
         raise UsageError(
-            f"vocab_size {vocab_size} is smaller than the vocabulary is already ({vocabulary.size})"
+            f"vocab_size {vocab_size} is smaller than the vocabulary already is ({vocabulary.size})"
         )
-    counts = word_counts_of(source, vocabulary.special_tokens, vocabulary.pattern)
+    counts = count_words(source, vocabulary.special_tokens, vocabulary.pattern)
     ranks = ranks_of(vocabulary.merges)
-    words = {tuple(encode_word(word, ranks)): times for word, times in counts.items()}
+    words = {encode_word(word, ranks): times for word, times in counts.items()}
     learned = learn_merges(words, vocab_size - vocabulary.size, min_count)
     tokens = dict(vocabulary.tokens)
     for id, ((left, right), _) in enumerate(learned, start=vocabulary.size):

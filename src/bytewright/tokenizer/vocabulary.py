@@ -33,7 +33,7 @@ PATTERNS: Mapping[str, str] = {
 }
 """The pre-tokenisation patterns that have a name; any other pattern is a regular expression."""
 
-_SPELLINGS = {expression: name for name, expression in PATTERNS.items()} | {
+SPELLINGS = {expression: name for name, expression in PATTERNS.items()} | {
     # The same two patterns as their authors first published them, which is how most files spell them.
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     (
@@ -41,6 +41,7 @@ _SPELLINGS = {expression: name for name, expression in PATTERNS.items()} | {
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ): "gpt4",
 }
+"""Every spelling of a named pattern that is recognised as such."""
 
 Merge = tuple[bytes, bytes]
 Item = TypeVar("Item", bound=Hashable)
@@ -158,7 +159,7 @@ def name_of_pattern(pattern: str) -> str:
     >>> name_of_pattern(PATTERNS["gpt2"]), name_of_pattern("gpt2"), name_of_pattern("[a-z]+")
     ('gpt2', 'gpt2', '[a-z]+')
     """
-    return _SPELLINGS.get(pattern, pattern)
+    return SPELLINGS.get(pattern, pattern)
 
 
 def first_duplicate(items: Iterable[Item]) -> Item | None:

@@ -6,7 +6,7 @@
 
 use hashbrown::HashMap;
 
-use crate::lowlevel::prefetch;
+use crate::lowlevel::{filled, prefetch};
 use crate::words::{Key, Seed};
 
 /// How many ids an entry holds itself.
@@ -28,7 +28,7 @@ pub(crate) struct Entry {
 }
 
 /// A cache of encoded words; each thread has its own.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WordCache {
     /// Open addressing; a power of two, at most half full.
     table: Vec<Entry>,
@@ -43,7 +43,7 @@ impl WordCache {
     pub(crate) fn new(num_words: usize) -> WordCache {
         let num_entries = (2 * num_words).next_power_of_two().clamp(1 << 10, MAX_ENTRIES);
         WordCache {
-            table: vec![Entry::default(); num_entries],
+            table: filled(Entry::default(), num_entries),
             num_entries: 0,
             spilled: Vec::with_capacity(num_entries / 8),
             long: HashMap::new(),
@@ -139,7 +139,7 @@ impl WordCache {
     }
 
     fn grow(&mut self) {
-        let doubled = vec![Entry::default(); 2 * self.table.len()];
+        let doubled = filled(Entry::default(), 2 * self.table.len());
         let old = std::mem::replace(&mut self.table, doubled);
         for entry in old.into_iter().filter(|entry| !entry.key.is_empty()) {
             self.place(entry);

@@ -18,13 +18,10 @@ use crate::decode::TokenBytes;
 use crate::error::{Error, Result};
 use crate::pattern::Pattern;
 use crate::special::{Piece, Specials};
-use crate::words::{Key, SHORT};
+use crate::words::{GROUP, Key, SHORT};
 use cache::{INLINE, WordCache};
 use ranks::Ranks;
 pub use stream::Stream;
-
-/// How many words are looked up together.
-const GROUP: usize = 32;
 
 /// A type that ids are written in.
 pub trait Id: Copy + Default + Send + 'static {

@@ -1,12 +1,18 @@
 //! Any regular expression of the user's own: the slow, general path.
 //!
-//! The engine reads `str`, so each byte of invalid UTF-8 is shown to it as U+FFFD, which is neither letter, number
-//! nor space, and positions are translated back. What the expression leaves unmatched becomes a pre-token of its
-//! own, so that no byte is ever lost; empty matches are dropped.
+//! The engine reads `str`, so each byte of invalid UTF-8 is shown to it as a character that is none, and positions
+//! are translated back. What the expression leaves unmatched becomes a pre-token of its own, so that no byte is ever
+//! lost; empty matches are dropped.
 
 use fancy_regex::Regex;
 
 use crate::error::{Error, Result};
+
+/// What stands for a byte of invalid UTF-8: a code point of plane 13, where nothing is assigned. So no expression takes
+/// it for a letter, a number, a space or, as it would U+FFFD, for a symbol; nor, in `(.)\1`, for another such byte.
+fn stand_in(byte: u8) -> char {
+    char::from_u32(0xd0000 + u32::from(byte)).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
 
 /// Compile a user's expression.
 pub(crate) fn compile(expression: &str) -> Result<Regex> {
@@ -43,7 +49,7 @@ fn scan_str(regex: &Regex, text: &str, mut end_at: impl FnMut(usize)) -> Result<
     Ok(())
 }
 
-/// Replace each invalid byte by U+FFFD; `origin[i]` is the place in `text` of byte `i` of the result.
+/// Replace each invalid byte by its `stand_in`; `origin[i]` is the place in `text` of byte `i` of the result.
 fn replace_invalid(text: &[u8]) -> (String, Vec<usize>) {
     let mut shown = String::with_capacity(text.len());
     let mut origin = Vec::with_capacity(text.len() + 1);
@@ -52,9 +58,10 @@ fn replace_invalid(text: &[u8]) -> (String, Vec<usize>) {
         shown.push_str(chunk.valid());
         origin.extend(position..position + chunk.valid().len());
         position += chunk.valid().len();
-        for _ in chunk.invalid() {
-            shown.push(char::REPLACEMENT_CHARACTER);
-            origin.extend([position; 3]);
+        for &byte in chunk.invalid() {
+            let character = stand_in(byte);
+            shown.push(character);
+            origin.extend(std::iter::repeat_n(position, character.len_utf8()));
             position += 1;
         }
     }

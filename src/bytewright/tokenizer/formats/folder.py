@@ -55,7 +55,8 @@ def _read_vocabulary(root: Json) -> Vocabulary:
     if root["format"].value != KIND:
         raise root["format"].complain(shorten(KIND))
     specials = read_ids(root["special_tokens"])
-    tokens = {id: read_token(spelling, root["tokens"]) for spelling, id in read_ids(root["tokens"]).items()}
+    vocab = root["tokens"]
+    tokens = {id: read_token(spelling, vocab) for spelling, id in read_ids(vocab).items()}
     merges = [read_merge(merge) for merge in root["merges"].elements()]
     with blaming(root.file):
         return Vocabulary.from_parts(tokens, merges, specials, root["pattern"].as_text())

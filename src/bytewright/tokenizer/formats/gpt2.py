@@ -67,7 +67,7 @@ def read_gpt2(
     tokens: dict[int, bytes] = {}
     for spelling, id in read_ids(vocab).items():
         if spelling in specials and unspell(spelling) not in known:
-            tokens[id] = spelling.encode()
+            tokens[id] = spelling.encode(errors="surrogatepass")  # what is not Unicode is refused below
         else:
             tokens[id] = read_token(spelling, vocab)
     with blaming(vocab_path, merges_path):

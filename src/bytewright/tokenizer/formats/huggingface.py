@@ -4,6 +4,7 @@ A `tokenizer.json` can ask for much that a `Vocabulary` cannot say: normalisers,
 dropout, templates that add tokens. Each is refused by name, for to ignore it would be to give other ids than
 the library does. Ids in `added_tokens` are only a claim: the library takes the id from the model's vocabulary
 or else counts on. So ours are written into that vocabulary too, and theirs must agree with that rule.
+A regular expression passes through as it is, though the library's engine is another than ours.
 """
 
 from __future__ import annotations
@@ -97,9 +98,10 @@ def read_huggingface(path: durable.StrPath) -> Vocabulary:
     pattern = _read_pattern(root.get("pre_tokenizer"))
     model = root["model"]
     ignores_merges = _read_model_options(model)
-    ids = read_ids(model["vocab"])
+    vocab = model["vocab"]
+    ids = read_ids(vocab)
     specials = _read_added_tokens(root.get("added_tokens"), ids)
-    tokens = {id: read_token(key, model["vocab"]) for key, id in ids.items() if key not in specials}
+    tokens = {id: read_token(key, vocab) for key, id in ids.items() if key not in specials}
     with blaming(path):
         merges = _without_idle_merges([read_merge(merge) for merge in model["merges"].elements()])
         vocabulary = Vocabulary.from_parts(tokens, merges, specials, pattern)

@@ -1,0 +1,187 @@
+"""How commands are found, and how they end."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bytewright.cli.main import COMMANDS
+from bytewright.tokenizer import Tokenizer
+from conftest import Run
+
+PROGRAM = [sys.executable, "-m", "bytewright.cli.main"]
+
+
+def test_every_command_has_help_with_examples(run: Run) -> None:
+    for name in COMMANDS:
+        outcome = run(*name.split(), "--help")
+        assert outcome.code == 0, name
+        assert f"usage: bytewright {name}" in outcome.out
+        examples = outcome.out.split("For example:\n")[1]
+        assert examples.startswith(f"  bytewright {name}"), name
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["tokenizer", "--help"]])
+def test_the_overview_lists_the_commands(run: Run, words: list[str]) -> None:
+    outcome = run(*words)
+    assert outcome.code == 0
+    assert "tokenizer train" in outcome.out
+    assert ("doctor" in outcome.out) == (words[0] != "tokenizer")
+
+
+def test_the_version_is_told(run: Run) -> None:
+    outcome = run("--version")
+    assert outcome.code == 0
+    assert outcome.out.startswith("bytewright ")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["doktor"], "bytewright has no command 'doktor'; did you mean 'doctor'? (see bytewright --help)"),
+        (
+            ["tokenizer", "trian"],
+            "bytewright tokenizer has no command 'trian'; did you mean 'train'?"
+            " (see bytewright tokenizer --help)",
+        ),
+        (
+            ["--versoin"],
+            "bytewright has no option '--versoin'; did you mean '--version'? (see bytewright --help)",
+        ),
+        ([], "bytewright needs a command: demo, doctor, tokenizer (see bytewright --help)"),
+    ],
+)
+def test_a_wrong_command_is_answered_with_a_suggestion(run: Run, words: list[str], sentence: str) -> None:
+    outcome = run(*words)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err == f"bytewright: {sentence}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "suggestion"),
+    [
+        (["doctor", "--jsno"], "--json"),
+        (["tokenizer", "train", "x", "--out", "y", "--vocab-sise", "300"], "--vocab-size"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_a_suggestion(run: Run, words: list[str], suggestion: str) -> None:
+    outcome = run(*words)
+    assert outcome.code == 2
+    assert suggestion in outcome.err
+
+
+def test_a_value_of_the_wrong_type_and_a_missing_option_are_refused(run: Run) -> None:
+    outcome = run("tokenizer", "train", "x", "--out", "y", "--vocab-size", "many")
+    assert outcome.code == 2
+    assert "--vocab-size" in outcome.err
+    outcome = run("tokenizer", "train", "x", "--vocab-size", "300")
+    assert outcome.code == 2
+    assert "--out" in outcome.err
+
+
+def test_help_needs_neither_torch_nor_numpy_nor_the_native_extension() -> None:
+    program = (
+        "import sys; from bytewright.cli.main import main; main(['--help']); "
+        "sys.exit(str({'torch', 'numpy', 'rich', 'bytewright._native'} & set(sys.modules) or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == ""
+
+
+def test_no_tokenizer_command_imports_torch(tokenizer: Path) -> None:
+    program = (
+        "import sys; from bytewright.cli.main import main; "
+        f"code = main(['tokenizer', 'inspect', {str(tokenizer)!r}, '--text', 'x']); "
+        "sys.exit(code or int('torch' in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+
+def test_a_reader_that_has_seen_enough_is_no_reason_for_noise(
+    tokenizer: Path, stories: Path, tmp_path: Path
+) -> None:
+    big = tmp_path / "big.txt"
+    big.write_bytes(stories.read_bytes() * 30)
+    tokens = tmp_path / "big.npy"
+    Tokenizer.load(tokenizer).encode_file(big, tokens)
+    for unbuffered in ("", "1"):
+        decode = subprocess.Popen(
+            [*PROGRAM, "tokenizer", "decode", str(tokenizer), str(tokens)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+        assert decode.stdout is not None
+        assert decode.stderr is not None
+        assert decode.stdout.read(10) == big.read_bytes()[:10]
+        decode.stdout.close()
+        assert decode.stderr.read() == b""
+        assert decode.wait(timeout=60) == 1
+        decode.stderr.close()
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_training_with_its_code_and_nothing_half_written(
+    number: signal.Signals, code: int, stories: Path, tmp_path: Path
+) -> None:
+    big = tmp_path / "big.txt"
+    big.write_bytes(stories.read_bytes() * 700)  # about 3 s on one thread with a pattern of the user's own
+    options = ["--vocab-size", "400", "--num-threads", "1", "--pattern", r"\w+|\W"]
+    training = subprocess.Popen(
+        [*PROGRAM, "tokenizer", "train", str(big), "--out", str(tmp_path / "out"), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert training.stderr is not None
+    assert "of text: about" in training.stderr.readline(), "the estimate comes before the work"
+    training.send_signal(number)
+    out, err = training.communicate(timeout=60)
+    assert training.returncode == code, err
+    assert err.splitlines()[-1] == f"bytewright: {'interrupted' if code == 130 else 'terminated'}"
+    assert out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["big.txt"]
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """Run a command on a pseudo-terminal and return what it showed there."""
+    controller, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen([*PROGRAM, *arguments], stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(controller, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(controller)
+    assert process.wait(timeout=60) == 0
+    return shown.decode()
+
+
+def test_on_a_terminal_splits_are_coloured_and_progress_is_a_bar(
+    tokenizer: Path, stories: Path, tmp_path: Path
+) -> None:
+    shown = on_a_terminal("tokenizer", "inspect", str(tokenizer), "--text", "the owl")
+    splits = shown.splitlines()[-1]
+    assert "\x1b[" in splits
+    assert "␣" in splits
+    assert "|" not in splits
+    shown = on_a_terminal(
+        "tokenizer", "train", str(stories), "--out", str(tmp_path / "out"), "--vocab-size", "300"
+    )
+    assert "━" in shown
+    assert "100 %" in shown

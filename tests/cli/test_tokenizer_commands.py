@@ -1,0 +1,241 @@
+"""The tokenizer commands do what they say, from text to ids and back, and what they print is true."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bytewright.tokenizer import Tokenizer, inspect, train_bpe
+from conftest import Run
+
+
+def test_train_writes_what_the_library_learns_and_accounts_for_the_time(
+    run: Run, stories: Path, tmp_path: Path
+) -> None:
+    outcome = run("tokenizer", "train", stories, "--out", tmp_path / "tok", "--vocab-size", 350)
+    assert outcome.code == 0
+    vocab, merges = train_bpe(stories, 350, ["<|endoftext|>"])
+    loaded = Tokenizer.load(tmp_path / "tok")
+    assert loaded.vocab == vocab
+    assert list(loaded.merges) == merges
+    rows = dict(re.findall(r"^(read and scan|count|merge|write|all) +.*?(\d+)%", outcome.out, re.M))
+    assert list(rows) == ["read and scan", "count", "merge", "write", "all"]
+    assert sum(int(share) for name, share in rows.items() if name != "all") in range(97, 104)
+    assert "peak memory" in outcome.out
+    assert re.search(r"of text: about .* and .* of memory", outcome.err), "the estimate"
+
+
+def test_train_takes_several_files_and_folders(run: Run, stories: Path, tmp_path: Path) -> None:
+    text = stories.read_bytes()
+    (tmp_path / "parts").mkdir()
+    cut = text.index(b"<|endoftext|>\n", len(text) // 2) + len(b"<|endoftext|>")
+    (tmp_path / "parts" / "a.txt").write_bytes(text[:cut])
+    (tmp_path / "b.txt").write_bytes(text[cut:])
+    assert (
+        run(
+            "tokenizer",
+            "train",
+            tmp_path / "parts",
+            tmp_path / "b.txt",
+            "--out",
+            tmp_path / "tok",
+            "--vocab-size",
+            350,
+        ).code
+        == 0
+    )
+    assert list(Tokenizer.load(tmp_path / "tok").merges) == train_bpe(stories, 350, ["<|endoftext|>"])[1]
+
+
+def test_train_without_special_tokens_and_with_several(run: Run, stories: Path, tmp_path: Path) -> None:
+    train = ("tokenizer", "train", stories, "--vocab-size", 300)
+    assert run(*train, "--out", tmp_path / "none", "--special-tokens").code == 0
+    assert run(*train, "--out", tmp_path / "two", "--special-tokens", "<|a|>", "<|b|>").code == 0
+    assert Tokenizer.load(tmp_path / "none").special_tokens == {}
+    assert Tokenizer.load(tmp_path / "two").special_tokens == {"<|a|>": 298, "<|b|>": 299}
+
+
+def test_train_says_when_there_was_nothing_left_to_merge(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "tiny.txt").write_text("low lower")
+    outcome = run(
+        "tokenizer", "train", tmp_path / "tiny.txt", "--out", tmp_path / "tok", "--vocab-size", 5000
+    )
+    assert outcome.code == 0
+    assert "no pair is left" in outcome.out
+
+
+def test_train_replaces_a_tokenizer_only_on_request(run: Run, stories: Path, tmp_path: Path) -> None:
+    train = ("tokenizer", "train", stories, "--out", tmp_path / "tok", "--vocab-size")
+    assert run(*train, 300).code == 0
+    assert run(*train, 310).code == 2
+    assert Tokenizer.load(tmp_path / "tok").vocab_size == 300
+    assert run(*train, 310, "--replace").code == 0
+    assert Tokenizer.load(tmp_path / "tok").vocab_size == 310
+    assert [path.name for path in tmp_path.iterdir()] == ["tok"]
+
+
+def test_a_file_survives_encode_and_decode_byte_for_byte(run: Run, tokenizer: Path, tmp_path: Path) -> None:
+    text = "Ωmega, naïve 🦉 <|endoftext|>\r\n".encode() * 50 + bytes(range(256))
+    (tmp_path / "text").write_bytes(text)
+    outcome = run("tokenizer", "encode", tokenizer, tmp_path / "text", "--out", tmp_path / "ids.npy")
+    assert outcome.code == 0
+    ids = np.load(tmp_path / "ids.npy", mmap_mode="r")
+    assert ids.dtype == np.uint16
+    assert ids.tolist() == Tokenizer.load(tokenizer).encode(text)
+    assert f"{len(ids):,} tokens (uint16), {len(text) / len(ids):.2f} bytes per token" in outcome.out
+    decode = ("tokenizer", "decode", tokenizer, tmp_path / "ids.npy")
+    assert run(*decode, "--out", tmp_path / "again").code == 0
+    assert (tmp_path / "again").read_bytes() == text
+    assert run(*decode, "--out", tmp_path / "again").code == 2, "it exists already"
+    assert run(*decode, "--out", tmp_path / "again", "--replace").code == 0
+
+
+def test_decode_writes_the_text_to_stdout(run: Run, tokenizer: Path, stories: Path, tmp_path: Path) -> None:
+    assert run("tokenizer", "encode", tokenizer, stories, "--out", tmp_path / "ids.npy").code == 0
+    assert run("tokenizer", "decode", tokenizer, tmp_path / "ids.npy").out == stories.read_text()
+
+
+def test_a_text_on_the_command_line_becomes_ids_and_comes_back(run: Run, tokenizer: Path) -> None:
+    text = "the owl — <|endoftext|>"
+    ids = run("tokenizer", "encode", tokenizer, "--text", text).out.split()
+    assert [int(id) for id in ids] == Tokenizer.load(tokenizer).encode(text)
+    assert run("tokenizer", "decode", tokenizer, "--ids", *ids).out == text
+
+
+def test_inspect_shows_vocabulary_compression_and_splits(run: Run, tokenizer: Path, stories: Path) -> None:
+    outcome = run("tokenizer", "inspect", tokenizer, stories, "--num-longest", 3)
+    loaded = Tokenizer.load(tokenizer)
+    assert outcome.code == 0
+    assert "400 tokens: 256 bytes, 143 merges, 1 special (<|endoftext|>)" in outcome.out
+    assert loaded.fingerprint[:12] in outcome.out
+    listed = outcome.out.split("longest tokens")[1].split("\n\n")[0].splitlines()[1:]
+    assert len(listed) == 3
+    ratio = stories.stat().st_size / len(loaded.encode(stories.read_bytes()))
+    assert f"{ratio:.3f} bytes per token" in outcome.out
+    counts = re.findall(r"^(\d+) +([\d,]+) +█", outcome.out, re.M)
+    assert sum(int(count.replace(",", "")) for _, count in counts) == 399
+    splits = run("tokenizer", "inspect", tokenizer, "--text", "the owl").out.splitlines()[-1]
+    assert splits.replace("|", "").replace("␣", " ") == "the owl"
+
+
+def test_inspect_shows_special_tokens_and_markup_as_they_are(run: Run, tokenizer: Path) -> None:
+    splits = run("tokenizer", "inspect", tokenizer, "--text", "[bold]:owl:<|endoftext|>[/]").out.splitlines()[
+        -1
+    ]
+    assert "<|endoftext|>" in splits
+    assert splits.replace("<|endoftext|>", "").replace("|", "") == "[bold]:owl:[/]"
+
+
+def test_inspect_measures_throughput(
+    run: Run, tokenizer: Path, stories: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quickly = functools.partial(inspect.measure_throughput, seconds=0.0)
+    monkeypatch.setattr(inspect, "measure_throughput", quickly)
+    outcome = run("tokenizer", "inspect", tokenizer, stories, "--throughput")
+    assert re.search(r"B/s here .*: [\d.]+ hours for the Pile \(825 GB\)", outcome.out)
+
+
+def test_compare_shows_overlap_divergence_with_counts_and_the_cross_table(run: Run, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
+    first.write_text("low low low lower lower newest newest " * 3)
+    second.write_text("low low low wide wide wide wide new " * 3)
+    for text in (first, second):
+        out = text.with_suffix("")
+        assert (
+            run("tokenizer", "train", text, "--out", out, "--vocab-size", 264, "--special-tokens").code == 0
+        )
+    outcome = run("tokenizer", "compare", tmp_path / "first", tmp_path / "second", first, second)
+    assert outcome.code == 0
+    merges = [Tokenizer.load(tmp_path / name).merges for name in ("first", "second")]
+    same = next(index for index, pair in enumerate(zip(*merges, strict=True)) if pair[0] != pair[1])
+    assert f"merge number {same + 1}" in outcome.out
+    flat = " ".join(outcome.out.split())
+    for text in (first, second):
+        assert re.search(rf"count in {re.escape(str(text))} [\d,]+ [\d,]+", flat)
+    for text in (first, second):
+        row = re.search(rf"(?<!count in ){re.escape(str(text))} ([\d.]+) ([\d.]+)", flat)
+        assert row is not None
+        for name, shown in zip(("first", "second"), row.groups(), strict=True):
+            ids = Tokenizer.load(tmp_path / name).encode(text.read_text())
+            assert float(shown) == pytest.approx(len(text.read_text()) / len(ids), abs=5e-4)
+
+
+def test_the_counts_at_the_divergence_are_those_of_training(run: Run, tmp_path: Path) -> None:
+    """On its own text a tokenizer's choice has the count that training saw, and the other's has no more."""
+    texts = {"a": "banana bandana cabana " * 7, "b": "banana bonobo bongo " * 7}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+        options = ("--vocab-size", 260, "--special-tokens")
+        assert (
+            run("tokenizer", "train", tmp_path / f"{name}.txt", "--out", tmp_path / name, *options).code == 0
+        )
+    outcome = run(
+        "tokenizer", "compare", tmp_path / "a", tmp_path / "b", tmp_path / "a.txt", tmp_path / "b.txt"
+    )
+    flat = " ".join(outcome.out.split())
+    counts = [tuple(map(int, found)) for found in re.findall(r"count in \S+ (\d+) (\d+)", flat)]
+    assert counts[0][0] >= counts[0][1]
+    assert counts[1][1] >= counts[1][0]
+    assert counts[0][0] == 7 * 5, "an: twice in banana, twice in bandana, once in cabana"
+
+
+def test_compare_of_a_tokenizer_with_itself_finds_no_difference(run: Run, tokenizer: Path) -> None:
+    outcome = run("tokenizer", "compare", tokenizer, tokenizer)
+    assert outcome.code == 0
+    assert "All 143 merges are the same" in outcome.out
+    assert "Only in" not in outcome.out
+
+
+def test_convert_there_and_back_keeps_every_id(
+    run: Run, tokenizer: Path, stories: Path, tmp_path: Path
+) -> None:
+    expected = Tokenizer.load(tokenizer).encode(stories.read_bytes())
+    targets = {"gpt2": "gpt2", "huggingface": "tokenizer.json", "tiktoken": "ranks.tiktoken"}
+    for format, name in targets.items():
+        assert run("tokenizer", "convert", tokenizer, "--to", format, "--out", tmp_path / name).code == 0
+        back = [
+            "tokenizer",
+            "convert",
+            tmp_path / name,
+            "--to",
+            "bytewright",
+            "--out",
+            tmp_path / f"back-{format}",
+        ]
+        if format != "huggingface":
+            back += ["--special-tokens", "<|endoftext|>"]
+        assert run(*back).code == 0
+        assert Tokenizer.load(tmp_path / f"back-{format}").encode(stories.read_bytes()) == expected
+
+
+def test_tokens_and_names_that_look_like_markup_are_shown_as_they_are(run: Run, tmp_path: Path) -> None:
+    text = tmp_path / "[red].txt"
+    text.write_text("[bold]:owl:[/] " * 20)
+    tokenizer = tmp_path / "[/]"
+    assert (
+        run("tokenizer", "train", text, "--out", tokenizer, "--vocab-size", 300, "--pattern", r"\S+").code
+        == 0
+    )
+    outcome = run("tokenizer", "inspect", tokenizer)
+    assert "[bold]:owl:[/]" in outcome.out
+    outcome = run("tokenizer", "compare", tokenizer, tokenizer, text)
+    assert "[red].txt" in outcome.out
+
+
+def test_a_token_of_a_hundred_thousand_letters_does_not_flood_the_screen(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * 100_000)
+    (tmp_path / "b.txt").write_text("ab" * 1000)
+    for name in "ab":
+        options = ("--out", tmp_path / name, "--vocab-size", 1000)
+        assert run("tokenizer", "train", tmp_path / f"{name}.txt", *options).code == 0
+    for outcome in (
+        run("tokenizer", "inspect", tmp_path / "a", tmp_path / "a.txt"),
+        run("tokenizer", "compare", tmp_path / "a", tmp_path / "b", tmp_path / "a.txt"),
+    ):
+        assert outcome.code == 0
+        assert "bytes)" in outcome.out
+        assert len(outcome.out) < 10_000
