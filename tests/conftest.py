@@ -18,8 +18,8 @@ install_import_hook(
     "typechecking.check",
 )
 
-from bytewright.cli.demo_text import write_stories
-from bytewright.cli.main import main
+from bytewright.cli.demo_text import write_stories  # noqa: E402
+from bytewright.cli.main import main  # noqa: E402
 
 # On CI the same examples every time: a red run must be repeatable, and a green one must not be luck.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
