@@ -57,7 +57,7 @@ def test_cached_generation_gives_the_ids_of_the_definition(
     assert generate(model, PROMPTS[:1], sampling) == by_definition(model, PROMPTS[:1], sampling)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     st.lists(st.lists(st.integers(0, SMALL.vocab_size - 1), min_size=1, max_size=15), min_size=1, max_size=5),
     st.integers(0, 1000),

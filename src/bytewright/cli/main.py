@@ -46,6 +46,8 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "resume": ("resume", "Resume", "continue a run exactly where it stopped"),
     "generate": ("generate", "Generate", "let a model write"),
     "evaluate": ("evaluate", "Evaluate", "measure a model on a token file"),
+    "export": ("export", "Export", "write a model in the form that other tools load"),
+    "import": ("import_model", "ImportModel", "read a model that another tool wrote"),
     "doctor": ("doctor", "Doctor", "say what this machine has, and what is missing"),
 }
 """Each command's module, class and summary, in the order in which a newcomer needs them."""
