@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,13 @@ def metrics_without_clock(run: Path) -> list[dict[str, Any]]:
 
 
 def digest(run: Path) -> dict[str, str]:
-    """SHA-256 of the last checkpoint's weights and optimizer state, and of the metrics without the clock."""
+    """SHA-256 of the last weights, the optimizer's state and settings, and the metrics without the clock."""
     checkpoints = CheckpointFolder(run / "checkpoints")
     last = checkpoints.at(checkpoints.steps()[-1])
     return {
         "step": last.name,
         "weights": hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest(),
         "optimizer": hashlib.sha256((last / "optimizer.safetensors").read_bytes()).hexdigest(),
+        "settings": repr(json.loads((last / "state.json").read_text())["optimizer"]),
         "metrics": hashlib.sha256(repr(finite(metrics_without_clock(run))).encode()).hexdigest(),
     }

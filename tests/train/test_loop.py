@@ -26,7 +26,7 @@ from bytewright.train import TrainConfig, resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import read_metrics
-from bytewright.train.recorder import DivergenceError
+from bytewright.train.recorder import DivergenceError, Recorder
 from bytewright.train.run_folder import RunFolder
 from runs import digest, make_config, make_ids, metrics_without_clock, write_tokens
 
@@ -183,17 +183,32 @@ def test_a_budget_of_tokens_ends_at_the_next_whole_batch(tmp_path: Path, quiet: 
 
 
 def test_a_budget_of_minutes_alone_plans_its_steps_and_decays_to_the_end(
-    tmp_path: Path, quiet: Console
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = make_config(
-        tmp_path, budget={"steps": None, "minutes": 0.02}, save_every=10**6, eval_every=10**6, log_every=1
-    )
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.5 * recorder.progress.step)
+    config = make_config(tmp_path, budget={"steps": None, "minutes": 0.25}, log_every=1)
     result = train(config, tmp_path / "run", console=quiet)
-    state = json.loads((tmp_path / f"run/checkpoints/step-{result.step:06d}/state.json").read_text())
-    assert state["num_steps"] is not None
-    assert result.step <= state["num_steps"]
+    assert result.step == 30  # half a second each
     rates = [record["lr"] for record in lines(tmp_path / "run")]
-    assert rates[-1] < 0.5 * max(rates)
+    assert max(rates) == pytest.approx(0.01, rel=0.01)
+    assert rates[-1] == pytest.approx(0.001)
+
+
+def test_a_clock_that_strikes_between_two_looks_still_ends_in_a_checkpoint(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time passes with every look at the clock, so that each possible moment is the one when it strikes."""
+    for num_looks in range(1, 12):
+        looks = [0]
+
+        def seconds(recorder: Recorder, looks: list[int] = looks, limit: int = num_looks) -> float:
+            looks[0] += 1
+            return 59.0 if looks[0] < limit else 61.0
+
+        monkeypatch.setattr(Recorder, "seconds", seconds)
+        run = tmp_path / f"run{num_looks}"
+        result = train(make_config(tmp_path, budget={"minutes": 1.0}), run, console=quiet)
+        assert result.step == (CheckpointFolder(run / "checkpoints").steps() or [0])[-1]
 
 
 def test_samples_are_written_on_the_way(tmp_path: Path, quiet: Console) -> None:

@@ -32,7 +32,7 @@ def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Float[Te
     return norm
 
 
-def global_norm(tensors: Iterable[Tensor]) -> Float[Tensor, ""]:
+def global_norm(tensors: Iterable[Float[Tensor, ...]]) -> Float[Tensor, ""]:
     """Length of all tensors together, as one long vector, in at least float32."""
     squares = [
         tensor.to(torch.promote_types(tensor.dtype, torch.float32)).square().sum() for tensor in tensors

@@ -23,6 +23,9 @@ from bytewright.errors import UsageError
 from bytewright.train.clip import clip_factor, global_norm
 from bytewright.train.optimizers import SGD, AdamW, Group, Muon, Optimizer, Together, orthogonalise
 
+OnSlab = Float[Tensor, "*slab"]
+"""Weights, gradients or state of a whole slab: in one call they all have one shape."""
+
 ALIGNMENT = 64
 """Elements: every parameter starts at a multiple of this in its slab, as fast matrix kernels want it."""
 
@@ -123,8 +126,8 @@ class FusedOptimizer(Optimizer):
         self.t.copy_(t)
 
     def update_slab(
-        self, slab: Slab, gradient: Tensor, t: Int64[Tensor, ""]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, slab: Slab, gradient: OnSlab, t: Int64[Tensor, ""]
+    ) -> tuple[OnSlab, dict[str, OnSlab]]:
         """Return the new weights and state of a slab; changes nothing."""
         raise NotImplementedError
 
@@ -158,8 +161,8 @@ class FusedSGD(FusedOptimizer, SGD):
         self.build_slabs()
 
     def update_slab(
-        self, slab: Slab, gradient: Tensor, t: Int64[Tensor, ""]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, slab: Slab, gradient: OnSlab, t: Int64[Tensor, ""]
+    ) -> tuple[OnSlab, dict[str, OnSlab]]:
         """Go down the slope."""
         rate = slab.lr * t.float().rsqrt() if slab.group["decay"] else slab.lr
         return slab.weights - rate * gradient, {}
@@ -173,8 +176,8 @@ class FusedAdamW(FusedOptimizer, AdamW):
         self.build_slabs()
 
     def update_slab(
-        self, slab: Slab, gradient: Tensor, t: Int64[Tensor, ""]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, slab: Slab, gradient: OnSlab, t: Int64[Tensor, ""]
+    ) -> tuple[OnSlab, dict[str, OnSlab]]:
         """Apply the four lines of `AdamW`."""
         beta1, beta2 = slab.group["betas"]
         m = beta1 * slab.state["m"] + (1 - beta1) * gradient
@@ -206,8 +209,8 @@ class FusedMuon(FusedOptimizer, Muon):
         return slab, list(slab)
 
     def update_slab(
-        self, slab: Slab, gradient: Tensor, t: Int64[Tensor, ""]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, slab: Slab, gradient: OnSlab, t: Int64[Tensor, ""]
+    ) -> tuple[OnSlab, dict[str, OnSlab]]:
         """Apply the two lines of `Muon`."""
         mu = slab.group["momentum"]
         m = mu * slab.state["m"] + (1 - mu) * gradient

@@ -181,9 +181,11 @@ class Trainer:
         )
 
     def _run(self, signals: StopSignals) -> signal.Signals | None:
-        while not self._is_over():
+        is_over = self._is_over()
+        while not is_over:
             self._advance()
-            saved = self._look()
+            is_over = self._is_over()  # asked once a step: the clock may strike at any moment
+            saved = self._look(is_last=is_over)
             if signals.received:
                 if not saved:
                     self._save()
@@ -228,9 +230,9 @@ class Trainer:
             per_step = (seconds - self._first_step_seconds) / (done - 1)
             self.progress.num_steps = done + max(1, int((limit - seconds) / per_step))
 
-    def _look(self) -> bool:
+    def _look(self, *, is_last: bool) -> bool:
         """Evaluate, record, sample and save what is due after this step; return whether it was saved."""
-        config, step, is_last = self.config, self.progress.step, self._is_over()
+        config, step = self.config, self.progress.step
 
         def due(every: int) -> bool:
             return bool(every) and (is_last or step % every == 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 
 import torch
-from jaxtyping import Integer
+from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.nn import Module
 
@@ -26,7 +26,7 @@ PEAK_FLOPS = {
 }
 
 
-def root_mean_square(tensor: Tensor) -> Tensor:
+def root_mean_square(tensor: Float[Tensor, ...]) -> Float[Tensor, ""]:
     """Size of a typical element."""
     return tensor.detach().float().square().mean().sqrt()
 

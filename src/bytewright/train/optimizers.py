@@ -21,6 +21,8 @@ from torch.nn import Parameter
 from bytewright.errors import FormatError, UsageError
 
 Group = dict[str, Any]
+Weight = Float[Tensor, "*weight"]
+"""A parameter, its gradient or a part of its state: in one call they all have one shape."""
 Parameters = Iterable[Parameter] | Iterable[Group]
 
 
@@ -75,7 +77,7 @@ class Optimizer:
                 number += 1
 
     def update(
-        self, weight: Tensor, gradient: Tensor, t: int, state: Mapping[str, Tensor], group: Group
+        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Weight], group: Group
     ) -> None:
         """Change `weight` and `state` in place; `t` counts this parameter's updates from 1."""
         raise NotImplementedError
@@ -121,7 +123,7 @@ class SGD(Optimizer):
         super().__init__(params, lr=lr, decay=decay)
 
     def update(
-        self, weight: Tensor, gradient: Tensor, t: int, state: Mapping[str, Tensor], group: Group
+        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Weight], group: Group
     ) -> None:
         """Go down the slope."""
         weight -= group["lr"] / (math.sqrt(t) if group["decay"] else 1.0) * gradient
@@ -154,7 +156,7 @@ class AdamW(Optimizer):
         super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
 
     def update(
-        self, weight: Tensor, gradient: Tensor, t: int, state: Mapping[str, Tensor], group: Group
+        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Weight], group: Group
     ) -> None:
         """Apply the four lines of the class's docstring."""
         lr, (beta1, beta2) = group["lr"], group["betas"]
@@ -216,7 +218,7 @@ class Muon(Optimizer):
                 )
 
     def update(
-        self, weight: Tensor, gradient: Tensor, t: int, state: Mapping[str, Tensor], group: Group
+        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Weight], group: Group
     ) -> None:
         """Apply the two lines of the class's docstring."""
         lr, mu, m = group["lr"], group["momentum"], state["m"]

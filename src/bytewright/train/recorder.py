@@ -110,8 +110,8 @@ class Recorder:
         self._write({"step": step, "event": event, "loss": loss, "windows": self._windows_of(step)})
         if self.progress.refused_in_a_row >= self._max_refused:
             raise DivergenceError(
-                f"{self.progress.refused_in_a_row} steps in a row, up to step {step}, had a loss or gradient "
-                "that is not finite; the weights are those of the last sound step, and the run stops"
+                f"{self.log.path.parent}: {self.progress.refused_in_a_row} steps in a row, up to step {step},"
+                " had a loss or gradient that is not finite; the run stops, its checkpoints are sound"
             )
 
     def line(self, *, lr: float, evaluation: Evaluation | None, extra: Mapping[str, Any]) -> None:
