@@ -9,6 +9,7 @@ targets) → loss.
 from __future__ import annotations
 
 import importlib
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.exchange import write_llama
+from bytewright.model.fused import halves_from_pairs
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.step import TrainStep, make_optimizer
 
@@ -127,20 +130,17 @@ class PlainModel(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def halves(weight: Tensor, num_heads: int) -> Tensor:
-    """Reorder the rows of a q or k projection from interleaved pairs to the two halves that others rotate."""
-    return weight.view(num_heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-
-
 def plain(shape: Shape) -> Step:
     """Build the plain compiled baseline: bf16 autocast, library attention, fused library AdamW."""
-    w = initial_weights(shape)
+    w, d_head = initial_weights(shape), shape.d_model // shape.num_heads
     state = {"embedding.weight": w["token_embeddings.weight"]}
     state |= {"norm.weight": w["ln_final.weight"], "head.weight": w["lm_head.weight"]}
     for i in range(shape.num_layers):
         source, target = f"layers.{i}.", f"blocks.{i}."
         q, k, v = (w[f"{source}attn.{name}_proj.weight"] for name in "qkv")
-        state[f"{target}qkv.weight"] = torch.cat([halves(q, shape.num_heads), halves(k, shape.num_heads), v])
+        state[f"{target}qkv.weight"] = torch.cat(
+            [halves_from_pairs(q, d_head), halves_from_pairs(k, d_head), v]
+        )
         state[f"{target}output.weight"] = w[f"{source}attn.output_proj.weight"]
         for name in ("ln1", "ln2"):
             state[f"{target}{name}.weight"] = w[f"{source}{name}.weight"]
@@ -155,39 +155,13 @@ def plain(shape: Shape) -> Step:
 def llama(shape: Shape) -> Step:
     """Build `LlamaForCausalLM`, compiled, with fused library AdamW."""
     transformers = importlib.import_module("transformers")  # not a dependency: only this peer needs it
-    config = transformers.LlamaConfig(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.d_model,
-        intermediate_size=shape.d_ff,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        max_position_embeddings=shape.context_length,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=False,
-        use_cache=False,
-        attn_implementation="sdpa",
-    )
-    w = initial_weights(shape)
-    names = {"model.embed_tokens": "token_embeddings", "model.norm": "ln_final", "lm_head": "lm_head"}
-    state = {f"{theirs}.weight": w[f"{mine}.weight"] for theirs, mine in names.items()}
-    for i in range(shape.num_layers):
-        source, target = f"layers.{i}.", f"model.layers.{i}."
-        for name in "qk":
-            rows = halves(w[f"{source}attn.{name}_proj.weight"], shape.num_heads)
-            state[f"{target}self_attn.{name}_proj.weight"] = rows
-        parts = {
-            "self_attn.v_proj": "attn.v_proj",
-            "self_attn.o_proj": "attn.output_proj",
-            "mlp.gate_proj": "ffn.w1",
-            "mlp.down_proj": "ffn.w2",
-            "mlp.up_proj": "ffn.w3",
-            "input_layernorm": "ln1",
-            "post_attention_layernorm": "ln2",
-        }
-        for theirs, mine in parts.items():
-            state[f"{target}{theirs}.weight"] = w[f"{source}{mine}.weight"]
-    model = transformers.LlamaForCausalLM(config)
-    model.load_state_dict(state)
+    exported = TransformerLM(shape.model_config())
+    exported.load_state_dict(initial_weights(shape))
+    with tempfile.TemporaryDirectory() as folder:
+        write_llama(exported, folder, replace=True)
+        model = transformers.LlamaForCausalLM.from_pretrained(
+            folder, attn_implementation="sdpa", dtype=torch.float32, use_cache=False
+        )
     model.to(shape.device)
 
     def forward(ids: Tensor, targets: Tensor) -> Tensor:
