@@ -29,7 +29,7 @@ from bytewright.train.display import make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.inputs import Inputs, open_inputs
 from bytewright.train.loss import language_model_loss
-from bytewright.train.metrics import MetricsLog, TensorBoard
+from bytewright.train.metrics import MetricsLog, TensorBoard, import_summary_writer
 from bytewright.train.monitor import measure_norms, peak_flops
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.run_folder import RunFolder, config_of, refuse_existing_run, refuse_without_space
@@ -67,6 +67,8 @@ def train(
     """Train a model as `config` says, in the new folder `run`; everything is checked before it is made."""
     inputs = open_inputs(config)
     find_device(config.device)
+    if config.tensorboard:
+        import_summary_writer()
     refuse_existing_run(run)
     refuse_without_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
     config = dataclasses.replace(config, data=config.data.absolute())

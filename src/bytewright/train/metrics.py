@@ -95,18 +95,23 @@ class Sink(Protocol):
         """Take no more."""
 
 
+def import_summary_writer() -> Any:
+    """Import what writes TensorBoard's events, or say what is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError(
+            "tensorboard = true needs the package tensorboard, which is not installed; "
+            "install it with pip, or leave it out: metrics.jsonl is written in any case"
+        ) from None
+    return SummaryWriter
+
+
 class TensorBoard:
     """The numbers of each record as TensorBoard scalars; needs the package tensorboard."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UsageError(
-                "tensorboard = true needs the package tensorboard, which is not installed; "
-                "install it with pip, or leave it out: metrics.jsonl is written in any case"
-            ) from None
-        self._writer: Any = SummaryWriter(str(folder), purge_step=first_step)
+        self._writer = import_summary_writer()(str(folder), purge_step=first_step)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Add every number of the record at its step."""
