@@ -1,4 +1,4 @@
-"""The same promises on a GPU: twins agree, batches are the host's, bad steps touch nothing, resume is exact."""
+"""The same promises on a GPU: twins, batches, bad steps and an exact resume."""
 
 from __future__ import annotations
 
