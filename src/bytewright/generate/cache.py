@@ -27,14 +27,15 @@ class KeyValueCache:
         dtype: torch.dtype | None = None,
     ) -> None:
         self.batch_size, self.capacity = batch_size, capacity
-        shape = (config.num_layers, batch_size, config.kv_heads, capacity, config.d_head)
-        self.keys = torch.zeros(shape, device=device, dtype=dtype)
-        self.values = torch.zeros(shape, device=device, dtype=dtype)
+        shape = (batch_size, config.kv_heads, capacity, config.d_head)
+        layers = range(config.num_layers)
+        self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in layers]
+        self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in layers]
 
     @property
     def num_bytes(self) -> int:
         """Memory it takes: 2 · layers · batch · kv_heads · capacity · d_head numbers."""
-        return 2 * self.keys.numel() * self.keys.element_size()
+        return sum(buffer.nbytes for buffer in self.keys + self.values)
 
     def write_prompt(
         self,
@@ -44,31 +45,24 @@ class KeyValueCache:
     ) -> None:
         """Fill the first slots of every row."""
         num_tokens = keys.shape[-2]
-        self.keys[layer, :, :, :num_tokens] = keys
-        self.values[layer, :, :, :num_tokens] = values
-
-    def write_column(
-        self,
-        layer: int,
-        slot: int,
-        keys: Float[Tensor, "batch kv_heads d_head"],
-        values: Float[Tensor, "batch kv_heads d_head"],
-    ) -> None:
-        """Put one token into each row, all at the same slot."""
-        self.keys[layer, :, :, slot] = keys
-        self.values[layer, :, :, slot] = values
+        self.keys[layer][:, :, :num_tokens] = keys
+        self.values[layer][:, :, :num_tokens] = values
 
     def write_token(
         self,
         layer: int,
-        slots: Int[Tensor, " batch"],
+        slots: int | Int[Tensor, " batch"],
         keys: Float[Tensor, "batch kv_heads d_head"],
         values: Float[Tensor, "batch kv_heads d_head"],
     ) -> None:
-        """Put one token into each row, at the slot of that row."""
-        rows = torch.arange(self.batch_size, device=slots.device)
-        self.keys[layer, rows, :, slots] = keys
-        self.values[layer, rows, :, slots] = values
+        """Put one token into each row: all at the same slot, or each at its own."""
+        if isinstance(slots, int):
+            self.keys[layer].select(2, slots).copy_(keys)
+            self.values[layer].select(2, slots).copy_(values)
+        else:
+            rows = torch.arange(self.batch_size, device=slots.device)
+            self.keys[layer][rows, :, slots] = keys
+            self.values[layer][rows, :, slots] = values
 
     def read(
         self, layer: int, num_slots: int
@@ -77,4 +71,4 @@ class KeyValueCache:
         Float[Tensor, "batch kv_heads slots d_head"],
     ]:
         """Return views of the first `num_slots` slots of every row."""
-        return self.keys[layer, :, :, :num_slots], self.values[layer, :, :, :num_slots]
+        return self.keys[layer][:, :, :num_slots], self.values[layer][:, :, :num_slots]

@@ -47,6 +47,15 @@ class PackedMatrix:
             return product
         return x @ self.weight if self.transposed else linear(x, self.weight)
 
+    def add_to(
+        self, residual: Float[Tensor, "rows d_out"], x: Float[Tensor, "rows d_in"]
+    ) -> Float[Tensor, "rows d_out"]:
+        """Return residual + x Wᵀ, without writing the product down in between."""
+        if self.blocked:
+            total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, None, "add")
+            return total
+        return torch.addmm(residual, x, self.weight if self.transposed else self.weight.T)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackedBlock:
