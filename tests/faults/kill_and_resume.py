@@ -27,7 +27,7 @@ from bytewright.train import resume, train
 from bytewright.train.loss import language_model_loss
 from bytewright.train.recipe import read_config
 
-LARGEST_K = {"operation": 45, "forward": 14, "millisecond": 400}
+LARGEST_K = {"operation": 45, "forward": 14, "millisecond": 200}
 
 
 def die() -> None:
