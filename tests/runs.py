@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bytewright.data.batches import Tokens
 from bytewright.data.tokenfile import TokenFileWriter
@@ -66,6 +70,22 @@ def make_config(folder: Path, **changes: Any) -> TrainConfig:
     for name, value in changes.items():
         fields[name] = {**fields.get(name, {}), **value} if isinstance(value, dict) else value
     return build(TrainConfig, fields, source="test")
+
+
+def rerun_unchecked(request: pytest.FixtureRequest) -> bool:
+    """Run a test again in a process without run-time type checks, unless this is that process."""
+    if os.environ.get("BYTEWRIGHT_UNCHECKED"):
+        return False
+    test = f"{request.path}::{request.node.name}"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--slow", "--show-capture=no", "-p", "no:cacheprovider", test],
+        env={**os.environ, "BYTEWRIGHT_UNCHECKED": "1"},
+        cwd=request.config.rootpath,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return True
 
 
 def metrics_without_clock(run: Path) -> list[dict[str, Any]]:
