@@ -24,7 +24,7 @@ RANDOM = SamplingConfig(max_new_tokens=12, top_k=30, top_p=0.95, min_p=0.01, sto
 
 
 def make_model(choice: str = "default", implementation: str = "fused") -> TransformerLM:
-    """Build the same small model every time, its weights so large that what it reads decides what it writes."""
+    """Build the same small model every time, weights so large that what it reads decides what it writes."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = TransformerLM(small_config(choice, implementation=implementation))

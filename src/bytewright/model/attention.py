@@ -33,16 +33,18 @@ class RotaryPositionalEmbedding(Layer):
     ) -> None:
         super().__init__()
         self.theta, self.d_k, self.max_seq_len = theta, d_k, max_seq_len
-        self._fill_tables(device, torch.float32)
-
-    def _fill_tables(self, device: torch.device | str | None, dtype: torch.dtype) -> None:
-        frequencies = self.theta ** -(
-            torch.arange(0, self.d_k, 2, device=device, dtype=torch.float64) / self.d_k
+        self._fill_tables(
+            torch.get_default_device() if device is None else torch.device(device), torch.float32
         )
-        positions = torch.arange(self.max_seq_len, device=device, dtype=torch.float64)
-        angles = torch.outer(positions, frequencies)
-        self.register_buffer("cos", angles.cos().to(dtype), persistent=False)
-        self.register_buffer("sin", angles.sin().to(dtype), persistent=False)
+
+    def _fill_tables(self, device: torch.device, dtype: torch.dtype) -> None:
+        # In float64, which not every device has; but a meta device must not be given anything to compute.
+        maker = "meta" if device.type == "meta" else "cpu"
+        exponents = torch.arange(0, self.d_k, 2, device=maker, dtype=torch.float64) / self.d_k
+        positions = torch.arange(self.max_seq_len, device=maker, dtype=torch.float64)
+        angles = torch.outer(positions, self.theta**-exponents)
+        self.register_buffer("cos", angles.cos().to(device, dtype), persistent=False)
+        self.register_buffer("sin", angles.sin().to(device, dtype), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryPositionalEmbedding:
         # `model.to(torch.bfloat16)` must not round the tables: in 8 bits, distant positions become one.

@@ -43,7 +43,7 @@ LLAMA_NAMES = {
 }
 """What Llama calls our parts; those of a block stand under `layers.0.` here and `model.layers.0.` there."""
 
-MAX_CONTEXT = 2**22
+MAX_CONTEXT = 2**20
 """The longest context that is believed of a file: tables of that length are made for it."""
 
 

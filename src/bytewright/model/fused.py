@@ -27,6 +27,9 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from bytewright.model.attention import MultiHeadSelfAttention
 from bytewright.model.layers import EPSILON, SwiGLU, at_least_float32, rms_norm
 
+LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**26}
+"""How many logits the loss works on at a time: what a CPU's cache holds, or enough to keep a GPU busy."""
+
 
 def halves_from_pairs(rows: Float[Tensor, "rows ..."], d_head: int) -> Float[Tensor, "rows ..."]:
     """Reorder each head's rows from interleaved pairs to two halves: all even dimensions, then all odd ones.
@@ -123,7 +126,7 @@ def linear_cross_entropy(
     weight: Float[Tensor, "vocab d_model"],
     targets: Integer[Tensor, "*batch"],
     *,
-    chunk_size: int = 4096,
+    chunk_size: int | None = None,
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy of the logits `hidden @ weightᵀ` against `targets`, in float32 at least.
 
@@ -131,6 +134,8 @@ def linear_cross_entropy(
     d loss / d logits = (softmax(logits) - onehot(target)) / count. So no product is computed twice, and
     memory grows with chunk_size x vocab instead of batch x vocab. Differentiable once.
     """
+    if chunk_size is None:
+        chunk_size = max(1, LOGITS_AT_ONCE.get(hidden.device.type, LOGITS_AT_ONCE["cuda"]) // len(weight))
     wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden.reshape(-1, hidden.shape[-1]), weight, targets.reshape(-1).long(), chunk_size, wants_gradient
@@ -144,21 +149,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
     ) -> Tensor:
         matrix = weight.to(hidden.dtype)
-        count = targets.shape[0]
         total = torch.zeros((), device=hidden.device, dtype=torch.promote_types(hidden.dtype, torch.float32))
         hidden_gradients, weight_gradient = [], torch.zeros_like(weight)
         chunks = zip(torch.split(hidden, chunk_size), torch.split(targets, chunk_size), strict=True)
         for rows, target in chunks:
             logits = at_least_float32(rows @ matrix.T)
             normaliser = logits.logsumexp(dim=-1, keepdim=True)
-            target_column = target.unsqueeze(-1)
-            total = total + (normaliser - logits.gather(-1, target_column)).sum()
+            column = target.unsqueeze(-1)
+            total = total + (normaliser - logits.gather(-1, column)).sum()
             if wants_gradient:
-                probabilities = (logits - normaliser).exp()
-                minus_one = torch.full_like(normaliser, -1.0)
-                gradient = probabilities.scatter_add(-1, target_column, minus_one).div(count).to(rows.dtype)
+                # In place, for nothing needs the logits any more; the count is divided by in the end.
+                gradient = logits.sub_(normaliser).exp_()
+                gradient.scatter_add_(-1, column, torch.full_like(normaliser, -1.0))
+                gradient = gradient.to(rows.dtype)
                 hidden_gradients.append(gradient @ matrix)
-                weight_gradient = weight_gradient + (gradient.T @ rows).to(weight.dtype)
+                weight_gradient += gradient.T @ rows
+        ctx.count = count = len(targets)
         if wants_gradient:
             ctx.save_for_backward(torch.cat(hidden_gradients), weight_gradient)
         return total / count
@@ -167,10 +173,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        return (
-            hidden_gradient * upstream.to(hidden_gradient.dtype),
-            weight_gradient * upstream.to(weight_gradient.dtype),
-            None,
-            None,
-            None,
-        )
+        scale = upstream / ctx.count  # in float32: rounded to a half type it would skew every gradient alike
+        hidden_gradient = (at_least_float32(hidden_gradient) * scale).to(hidden_gradient.dtype)
+        weight_gradient = (at_least_float32(weight_gradient) * scale).to(weight_gradient.dtype)
+        return hidden_gradient, weight_gradient, None, None, None

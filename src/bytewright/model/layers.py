@@ -43,8 +43,9 @@ def truncated_normal_(x: Tensor, std: float) -> Tensor:
     """
     with torch.no_grad():
         bound = math.erf(3 / math.sqrt(2))
-        x.uniform_(-bound, bound).erfinv_().mul_(math.sqrt(2) * std)
-        return x.clamp_(-3 * std, 3 * std)  # erf⁻¹ may round past the cut
+        wide = torch.empty_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
+        wide.uniform_(-bound, bound).erfinv_().mul_(math.sqrt(2) * std)
+        return x.copy_(wide.clamp_(-3 * std, 3 * std))  # erf⁻¹ may round past the cut
 
 
 def softmax(x: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*shape"]:
