@@ -10,6 +10,22 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from jaxtyping import install_import_hook
+
+# Before anything imports them: from here on every call of these packages is checked against its annotations.
+# torch.compile cannot trace the checks; tests that compile run without them (see `rerun_unchecked` in
+# runs.py).
+if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
+    install_import_hook(
+        [
+            "bytewright.data",
+            "bytewright.model",
+            "bytewright.train",
+            "bytewright.generate",
+            "bytewright.account",
+        ],
+        "typechecking.check",
+    )
 
 from bytewright.cli.demo_text import write_stories
 from bytewright.cli.main import main

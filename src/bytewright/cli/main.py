@@ -42,6 +42,12 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "tokenizer inspect": ("tokenizer_inspect", "InspectTokenizer", "look at one tokenizer"),
     "tokenizer compare": ("tokenizer_compare", "CompareTokenizers", "see where two tokenizers differ"),
     "tokenizer convert": ("tokenizer_convert", "ConvertTokenizer", "read one file format, write another"),
+    "train": ("train", "Train", "train a model as a recipe says"),
+    "resume": ("resume", "Resume", "continue a run exactly where it stopped"),
+    "generate": ("generate", "Generate", "let a model write"),
+    "evaluate": ("evaluate", "Evaluate", "measure a model on a token file"),
+    "export": ("export", "Export", "write a model in the form that other tools load"),
+    "import": ("import_model", "ImportModel", "read a model that another tool wrote"),
     "doctor": ("doctor", "Doctor", "say what this machine has, and what is missing"),
 }
 """Each command's module, class and summary, in the order in which a newcomer needs them."""

@@ -16,6 +16,12 @@ TokenizerPath = Annotated[
     Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER", help=f"The tokenizer: {ANY_FORMAT}.")
 ]
 
+RunPath = Annotated[
+    Path,
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="RUN", help="The folder of the run, or of one checkpoint."),
+]
+
 OptionalFile = Annotated[
     Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]", help_behavior_hint="(optional)")
 ]

@@ -1,0 +1,295 @@
+"""Lets the base experiment's model write, beside `generate` of `transformers` with its own caches.
+
+    python benchmarks/generation.py                                         # two cores: batch 1 and 32 in
+    float32 python benchmarks/generation.py --device cuda --precision bf16 --batch-sizes 1 32 256
+
+Everybody has the same weights (exported by `write_llama`, loaded as `LlamaForCausalLM`), the same prompts
+and the same number of greedy tokens; a first call of each is not counted (it compiles, captures and
+allocates), then they take turns. Time is that of the whole call, prompts included. The table gives tokens
+per second (median, min-max), the ratio to the fastest peer, whether the ids are ours, and how far the floor
+is: the bare matrix products of every step, back to back, in the layout that we keep them in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from harness import Figure, commit, machine, three_digits, versions, wide_console, write_report
+from rich.table import Table
+
+from bytewright.generate import Generator, SamplingConfig
+from bytewright.generate.decoder import Decoder
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.exchange import write_llama
+
+BASE = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
+OURS = "bytewright"
+
+Ids = list[list[int]]
+Write = Callable[[Ids, int], Ids]
+"""Continue prompts by a number of greedy tokens; return the new ids."""
+
+
+@dataclass
+class Contestant:
+    """One way of writing, and what it took at one batch size."""
+
+    name: str
+    write: Write
+    seconds: list[float] = field(default_factory=list)
+    ids: Ids = field(default_factory=list)
+    error: str | None = None
+
+
+def main() -> None:
+    """Measure, print, and write the report."""
+    arguments = parse_arguments()
+    torch.set_num_threads(arguments.threads or torch.get_num_threads())
+    console = wide_console()
+    about = {
+        "machine": machine(),
+        "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
+        "commit": commit(),
+        "versions": versions(["torch", "transformers"]),
+        "settings": {key: str(value) for key, value in vars(arguments).items()},
+    }
+    console.print(about)
+    model = make_model(arguments.device, arguments.precision)
+    rows = []
+    for batch_size in arguments.batch_sizes:
+        prompts = torch.randint(
+            0,
+            BASE.vocab_size,
+            (batch_size, arguments.prompt_tokens),
+            generator=torch.Generator().manual_seed(0),
+        ).tolist()
+        contestants = make_contestants(model, batch_size, arguments)
+        measure(contestants, prompts, arguments.new_tokens, arguments.repeats, arguments.device)
+        floor = measure_floor(model, batch_size) * arguments.new_tokens
+        rows += report(console, contestants, batch_size, arguments.new_tokens, floor)
+    if arguments.json:
+        write_report(arguments.json, {**about, "rows": rows})
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--prompt-tokens", type=int, default=16)
+    parser.add_argument("--new-tokens", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    parser.add_argument(
+        "--static", action="store_true", help="the peer's compiled static cache on a CPU, too"
+    )
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def make_model(device: str, precision: str) -> TransformerLM:
+    """Build the model; weights larger than at first, so that what it reads decides what it writes."""
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    model = TransformerLM(BASE)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(2)
+    return model.to(device, dtype)
+
+
+def make_contestants(
+    model: TransformerLM, batch_size: int, arguments: argparse.Namespace
+) -> list[Contestant]:
+    """Set everybody up with the same weights."""
+    contestants = [Contestant(OURS, write_with_ours(model, batch_size))]
+    try:
+        theirs = load_peer(model)
+    except ImportError:
+        wide_console().print("transformers is left out: it is not installed", style="bold red")
+        return contestants
+    contestants.append(Contestant("transformers, dynamic cache", write_with_peer(theirs)))
+    if arguments.device == "cuda" or arguments.static:
+        contestants.append(
+            Contestant(
+                "transformers, static cache, compiled", write_with_peer(theirs, cache_implementation="static")
+            )
+        )
+    return contestants
+
+
+def write_with_ours(model: TransformerLM, batch_size: int) -> Write:
+    """Make our way of writing."""
+    generator = Generator(model, batch_size)
+
+    def write(prompts: Ids, new_tokens: int) -> Ids:
+        sampling = SamplingConfig(max_new_tokens=new_tokens, temperature=0.0)
+        return [completion.ids for completion in generator.generate(prompts, sampling)]
+
+    return write
+
+
+def load_peer(model: TransformerLM) -> Any:
+    """Load our weights as a model of `transformers`."""
+    transformers = importlib.import_module("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    weight = model.output_weight
+    with tempfile.TemporaryDirectory() as folder:
+        write_llama(model, Path(folder) / "llama")
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(Path(folder) / "llama", dtype=weight.dtype)
+    return theirs.to(weight.device).eval()
+
+
+def write_with_peer(theirs: Any, **options: Any) -> Write:
+    """Make the peer's way of writing, as its documentation has it."""
+
+    @torch.inference_mode()
+    def write(prompts: Ids, new_tokens: int) -> Ids:
+        ids = torch.tensor(prompts, device=theirs.device)
+        written = theirs.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            **options,
+        )
+        continued: Ids = written[:, ids.shape[1] :].tolist()
+        return continued
+
+    return write
+
+
+def measure(contestants: list[Contestant], prompts: Ids, new_tokens: int, repeats: int, device: str) -> None:
+    """Let everybody write once uncounted, then in turns."""
+    for turn in range(repeats + 1):
+        for contestant in contestants:
+            if contestant.error:
+                continue
+            try:
+                start = time.perf_counter()
+                contestant.ids = contestant.write(prompts, new_tokens)
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                if turn:
+                    contestant.seconds.append(time.perf_counter() - start)
+            except Exception as error:  # a peer that fails must not take the others' figures with it
+                if contestant.name == OURS:
+                    raise
+                contestant.error = f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def measure_floor(model: TransformerLM, batch_size: int, repeats: int = 30) -> float:
+    """Time the matrix products of one step alone, in seconds."""
+    decoder = Decoder(model, batch_size)
+    device, dtype = decoder.device, decoder.dtype
+    narrow = torch.randn(batch_size, BASE.d_model, device=device, dtype=dtype)
+    wide = torch.randn(batch_size, BASE.ffn_width, device=device, dtype=dtype)
+
+    def products() -> None:
+        for block in decoder.blocks:
+            block.qkv(narrow)
+            block.output(narrow)
+            block.up(narrow)
+            block.down(wide)
+        decoder.head(narrow)
+
+    with torch.inference_mode():
+        call = captured(products) if device.type == "cuda" else products
+        call()
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            call()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+    return Figure.of(times).median
+
+
+def captured(call: Callable[[], None]) -> Callable[[], None]:
+    """Record a call as a CUDA graph, so that launching does not count."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def report(
+    console: Any, contestants: list[Contestant], batch_size: int, new_tokens: int, floor: float
+) -> list[dict[str, Any]]:
+    """Print the table of one batch size and return its rows."""
+    num_tokens = batch_size * new_tokens
+    peers = [c for c in contestants if c.name != OURS and c.seconds]
+    fastest = max((speed_of(peer, num_tokens).median for peer in peers), default=None)
+    table = Table(title=f"Batch {batch_size}, {new_tokens} greedy tokens", title_justify="left")
+    for heading in ("", "tokens/s", "min-max", "÷ fastest peer", "ids as ours", "time ÷ floor"):
+        table.add_column(heading, justify="left" if heading == "" else "right")
+    rows = []
+    for contestant in contestants:
+        if contestant.error:
+            table.add_row(contestant.name, "failed", "", "", contestant.error, "")
+            continue
+        speed = speed_of(contestant, num_tokens)
+        agreement = common_share(contestants[0].ids, contestant.ids)
+        ratio = None if fastest is None else speed.median / fastest
+        over_floor = num_tokens / speed.median / floor
+        table.add_row(
+            contestant.name,
+            f"{speed.median:,.0f}",
+            f"{speed.lowest:,.0f}-{speed.highest:,.0f}",
+            "" if ratio is None else f"{ratio:.2f}",
+            f"{agreement:.1%}",
+            three_digits(over_floor),
+            style="bold" if contestant.name == OURS else None,
+        )
+        rows.append(
+            {
+                "batch_size": batch_size,
+                "contestant": contestant.name,
+                "tokens_per_second": asdict(speed),
+                "ratio_to_fastest_peer": ratio,
+                "share_of_ids_before_the_first_difference": agreement,
+                "time_over_floor": over_floor,
+            }
+        )
+    console.print(table)
+    return rows
+
+
+def speed_of(contestant: Contestant, num_tokens: int) -> Figure:
+    """Tokens per second over the turns."""
+    return Figure.of(num_tokens / seconds for seconds in contestant.seconds)
+
+
+def common_share(ours: Ids, theirs: Ids) -> float:
+    """Share of ids before the first difference: after that, two sequences go their own ways."""
+    common = total = 0
+    for mine, other in zip(ours, theirs, strict=True):
+        total += len(mine)
+        for a, b in zip(mine, other, strict=False):
+            if a != b:
+                break
+            common += 1
+    return common / max(total, 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""How each contestant of `training.py` trains: ours, a plain compiled baseline, and Llama of `transformers`.
+
+Each starts from the same weights (those of our model, drawn from one seed), sees the same batches, clips at
+the same norm and uses AdamW with the same settings; so their losses must agree, and `training.py` prints
+them. What differs is what is measured. A contestant is built by a function from a `Shape` to a step: (ids,
+targets) → loss.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.exchange import write_llama
+from bytewright.model.fused import halves_from_pairs
+from bytewright.train.config import OptimizerConfig
+from bytewright.train.step import TrainStep, make_optimizer
+
+LR, BETAS, EPS, WEIGHT_DECAY, MAX_NORM = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What is trained, and on what: the base experiment unless told otherwise."""
+
+    vocab_size: int = 10_000
+    context_length: int = 256
+    d_model: int = 512
+    d_ff: int = 1344
+    num_layers: int = 4
+    num_heads: int = 16
+    device: str = "cpu"
+    precision: str = "fp32"
+    compile: bool = True
+
+    @property
+    def is_bf16(self) -> bool:
+        """Whether the matrix products are in bfloat16."""
+        return self.precision == "bf16"
+
+    def model_config(self) -> ModelConfig:
+        """Give the config of our model of this shape."""
+        return ModelConfig(
+            vocab_size=self.vocab_size,
+            context_length=self.context_length,
+            d_model=self.d_model,
+            d_ff=self.d_ff,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+        )
+
+
+def initial_weights(shape: Shape) -> dict[str, Tensor]:
+    """Draw the weights that everybody starts from."""
+    torch.manual_seed(0)
+    return dict(TransformerLM(shape.model_config()).state_dict())
+
+
+def ours(shape: Shape) -> Step:
+    """Build our fast twins: model, loss and optimizer as a run uses them."""
+    compute_dtype = torch.bfloat16 if shape.is_bf16 else None
+    model = TransformerLM(shape.model_config(), compute_dtype=compute_dtype)
+    model.load_state_dict(initial_weights(shape))
+    model.to(shape.device)
+    config = OptimizerConfig(lr=LR, beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=WEIGHT_DECAY)
+    backend = "inductor" if shape.compile else None
+    step = TrainStep(model, make_optimizer(model, config), max_grad_norm=MAX_NORM, backend=backend)
+    return lambda ids, targets: step([(ids, targets)]).loss
+
+
+class PlainBlock(nn.Module):
+    """A pre-norm block as one would write it today from the library's parts."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        d = shape.d_model
+        self.num_heads = shape.num_heads
+        self.ln1, self.ln2 = nn.RMSNorm(d, eps=1e-5), nn.RMSNorm(d, eps=1e-5)
+        self.qkv, self.output = nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
+        self.w1, self.w3 = nn.Linear(d, shape.d_ff, bias=False), nn.Linear(d, shape.d_ff, bias=False)
+        self.w2 = nn.Linear(shape.d_ff, d, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Attend, then feed forward."""
+        batch, length, d = x.shape
+        qkv = self.qkv(self.ln1(x)).view(batch, length, 3, self.num_heads, -1).transpose(1, 3)
+        q, k, v = rotate(qkv[:, :, 0], cos, sin), rotate(qkv[:, :, 1], cos, sin), qkv[:, :, 2]
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.output(attended.transpose(1, 2).reshape(batch, length, d))
+        y = self.ln2(x)
+        out: Tensor = x + self.w2(F.silu(self.w1(y)) * self.w3(y))
+        return out
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the two halves of each head against each other."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+class PlainModel(nn.Module):
+    """The baseline: library layers, library attention, one head over all positions."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocab_size, shape.d_model)
+        self.blocks = nn.ModuleList(PlainBlock(shape) for _ in range(shape.num_layers))
+        self.norm = nn.RMSNorm(shape.d_model, eps=1e-5)
+        self.head = nn.Linear(shape.d_model, shape.vocab_size, bias=False)
+        half = shape.d_model // shape.num_heads // 2
+        angles = torch.arange(shape.context_length)[:, None] * 10_000.0 ** (-torch.arange(half) / half)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Mean loss of the batch."""
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def plain(shape: Shape) -> Step:
+    """Build the plain compiled baseline: bf16 autocast, library attention, fused library AdamW."""
+    w, d_head = initial_weights(shape), shape.d_model // shape.num_heads
+    state = {"embedding.weight": w["token_embeddings.weight"]}
+    state |= {"norm.weight": w["ln_final.weight"], "head.weight": w["lm_head.weight"]}
+    for i in range(shape.num_layers):
+        source, target = f"layers.{i}.", f"blocks.{i}."
+        q, k, v = (w[f"{source}attn.{name}_proj.weight"] for name in "qkv")
+        state[f"{target}qkv.weight"] = torch.cat(
+            [halves_from_pairs(q, d_head), halves_from_pairs(k, d_head), v]
+        )
+        state[f"{target}output.weight"] = w[f"{source}attn.output_proj.weight"]
+        for name in ("ln1", "ln2"):
+            state[f"{target}{name}.weight"] = w[f"{source}{name}.weight"]
+        for name in ("w1", "w2", "w3"):
+            state[f"{target}{name}.weight"] = w[f"{source}ffn.{name}.weight"]
+    model = PlainModel(shape)
+    model.load_state_dict(state, strict=False)  # cos and sin are computed
+    model.to(shape.device)
+    return library_step(shape, model, torch.compile(model) if shape.compile else model)
+
+
+def llama(shape: Shape) -> Step:
+    """Build `LlamaForCausalLM`, compiled, with fused library AdamW."""
+    transformers = importlib.import_module("transformers")  # not a dependency: only this peer needs it
+    exported = TransformerLM(shape.model_config())
+    exported.load_state_dict(initial_weights(shape))
+    with tempfile.TemporaryDirectory() as folder:
+        write_llama(exported, folder, replace=True)
+        model = transformers.LlamaForCausalLM.from_pretrained(
+            folder, attn_implementation="sdpa", dtype=torch.float32, use_cache=False
+        )
+    model.to(shape.device)
+
+    def forward(ids: Tensor, targets: Tensor) -> Tensor:
+        logits = model(input_ids=ids).logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    return library_step(shape, model, torch.compile(forward) if shape.compile else forward)
+
+
+def library_step(shape: Shape, model: nn.Module, loss_of: Callable[[Tensor, Tensor], Tensor]) -> Step:
+    """Make a step of the library's parts: autocast, clipping, fused AdamW; gains not decayed, as in ours."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    gains = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": gains, "weight_decay": 0.0}],
+        lr=LR,
+        betas=BETAS,
+        eps=EPS,
+        fused=True,
+    )
+
+    def step(ids: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast(torch.device(shape.device).type, torch.bfloat16, enabled=shape.is_bf16):
+            loss = loss_of(ids, targets)
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+OURS = "bytewright"
+CONTESTANTS: Mapping[str, tuple[Callable[[Shape], Step], str]] = {
+    OURS: (ours, "bytewright"),
+    "plain compiled": (plain, "torch"),
+    "transformers Llama": (llama, "transformers"),
+}
+"""By name: how to build the step, and the package it needs."""

@@ -1,0 +1,82 @@
+"""`bytewright generate`: let a run's model write."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from bytewright.cli import options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate:
+    """Continue a prompt with the model of a run, and show the text as it is written.
+
+    The text ends at a special token, at --max-new-tokens, or when the model's context is full. The same seed
+    gives the same text.
+
+    For example:
+      bytewright generate runs/base --prompt 'Once upon a time'
+      bytewright generate runs/base --prompt 'Once' --prompt 'The dog' --temperature 0.7 --top-p 0.9 --seed 3
+    """
+
+    path: options.RunPath
+
+    prompt: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="TEXT")] = ()
+    """What to go on from; may be given several times. Without it, a new document is begun."""
+
+    max_new_tokens: int = 256
+    """The most tokens to write."""
+
+    temperature: float = 0.8
+    """Below 1 the likely becomes likelier; 0 always takes the likeliest token."""
+
+    top_k: int | None = None
+    """Choose among the k likeliest tokens only."""
+
+    top_p: float = 0.95
+    """Choose among the likeliest tokens that have this probability together."""
+
+    min_p: float = 0.0
+    """Choose among tokens at least this many times as likely as the likeliest."""
+
+    seed: int = 0
+
+    which: Literal["best", "last"] = "best"
+    """Which checkpoint of the run."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+
+    def run(self) -> None:
+        """Write."""
+        from bytewright.cli import inputs, samples
+        from bytewright.generate import Generator, SamplingConfig
+        from bytewright.train.checkpoint import find_checkpoint, load_model
+        from bytewright.train.setup import find_device
+
+        checkpoint = find_checkpoint(inputs.require_exists(self.path), which=self.which)
+        tokenizer = samples.load_run_tokenizer(checkpoint)
+        model = load_model(checkpoint, device=find_device(self.device))
+        prompts = [samples.encode_prompt(tokenizer, text) for text in self.prompt or ("",)]
+        sampling = SamplingConfig(
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            seed=self.seed,
+            stop_tokens=samples.stop_tokens_of(tokenizer),
+        )
+        generator = Generator(model, len(prompts))
+        if len(prompts) == 1:
+            sys.stdout.write("".join(self.prompt))
+            for piece in samples.stream_text(generator, tokenizer, prompts[0], sampling):
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+            print()
+            return
+        for text, completion in zip(self.prompt, generator.generate(prompts, sampling), strict=True):
+            print(f"{text}{tokenizer.decode(completion.ids)}\n")

@@ -1,0 +1,29 @@
+"""`bytewright resume`: a run that was stopped, from its last checkpoint on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bytewright.cli import options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Continue a run from its last checkpoint, bit for bit as if it had never stopped.
+
+    For example:
+      bytewright resume runs/base
+    """
+
+    path: options.RunPath
+
+    def run(self) -> int:
+        """Train on, and say how it ended."""
+        from bytewright.cli import console, inputs
+        from bytewright.cli.samples import make_sampler
+        from bytewright.cli.train import report
+        from bytewright.train import resume
+        from bytewright.train.run_folder import config_of
+
+        run = inputs.require_exists(self.path)
+        return report(resume(run, sample=make_sampler(config_of(run)), console=console.stderr()))

@@ -1,0 +1,77 @@
+"""Text from a model: the glue between the generator, which knows ids only, and a run's tokenizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bytewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from bytewright.generate import Generator, SamplingConfig
+    from bytewright.model import TransformerLM
+    from bytewright.tokenizer import Tokenizer
+    from bytewright.train import TrainConfig
+
+SAMPLE_TOKENS = 200
+
+
+def make_sampler(config: TrainConfig) -> Callable[[TransformerLM, int], str] | None:
+    """Make the function that writes a sample during training, or None if none are wanted."""
+    if not config.sample_every:
+        return None
+    if config.data.tokenizer is None:
+        raise UsageError("sample_every asks for samples of text, but data.tokenizer names no tokenizer")
+    from bytewright.cli import inputs
+
+    tokenizer = inputs.load_tokenizer(config.data.tokenizer)
+
+    def sample(model: TransformerLM, step: int) -> str:
+        from bytewright.generate import SamplingConfig, generate
+
+        prompt = encode_prompt(tokenizer, config.sample_prompt)
+        sampling = SamplingConfig(
+            max_new_tokens=min(SAMPLE_TOKENS, config.model.context_length - len(prompt)),
+            temperature=0.8,
+            top_p=0.95,
+            stop_tokens=stop_tokens_of(tokenizer),
+        )
+        (completion,) = generate(model, [prompt], sampling)
+        return config.sample_prompt + tokenizer.decode(completion.ids) + "\n"
+
+    return sample
+
+
+def load_run_tokenizer(run: Path) -> Tokenizer:
+    """Load the tokenizer that a run keeps, given the run or one of its checkpoints."""
+    from bytewright.cli import inputs
+
+    for folder in (run, *run.absolute().parents[:2]):
+        if (folder / "tokenizer").is_dir():
+            return inputs.load_tokenizer(folder / "tokenizer")
+    raise UsageError(f"{run} keeps no tokenizer, so it has ids but no text; train with data.tokenizer set")
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Encode what to go on from; nothing means the beginning of a document, right after a special token."""
+    if text:
+        return tokenizer.encode(text)
+    return list(stop_tokens_of(tokenizer)[:1]) or tokenizer.encode("\n")
+
+
+def stop_tokens_of(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """List the special tokens: each ends a text."""
+    return tuple(sorted(tokenizer.special_tokens.values()))
+
+
+def stream_text(
+    generator: Generator, tokenizer: Tokenizer, prompt: list[int], sampling: SamplingConfig
+) -> Iterator[str]:
+    """Yield text as it is written, never half a character."""
+    decoder = tokenizer.stream_decoder()
+    for (id,) in generator.stream([prompt], sampling):
+        if id is not None:
+            yield decoder.feed(id)
+    yield decoder.finish()

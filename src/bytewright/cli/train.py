@@ -1,0 +1,65 @@
+"""`bytewright train`: a recipe to a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bytewright.cli import options
+
+if TYPE_CHECKING:
+    from bytewright.train import TrainResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train a model as a recipe says, and keep all of it in a new folder.
+
+    A recipe is a TOML file (see recipes/); --set replaces any value of it. The run can be stopped at any
+    time: Ctrl-C and SIGTERM save a checkpoint first, and `bytewright resume` continues exactly where it was,
+    also after a crash.
+
+    For example:
+      bytewright train recipes/tiny.toml --out runs/tiny
+      bytewright train recipes/base.toml --out runs/short --set budget.tokens=10_000_000 optimizer.lr=1e-3
+    """
+
+    recipe: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
+    """The recipe: a TOML file."""
+
+    out: options.OutputFolder
+    """The folder of the run; it must be new or empty."""
+
+    set: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE …", help_behavior_hint="(optional)")
+    ] = ()
+    """Values to replace in the recipe, such as optimizer.lr=3e-4."""
+
+    def run(self) -> int:
+        """Train, and say how it ended."""
+        from bytewright.cli import console
+        from bytewright.cli.samples import make_sampler
+        from bytewright.train import read_recipe, train
+
+        config = read_recipe(self.recipe, self.set)
+        return report(train(config, self.out, sample=make_sampler(config), console=console.stderr()))
+
+
+def report(result: TrainResult) -> int:
+    """Say how a session ended; return the exit code."""
+    from bytewright.cli import console
+    from bytewright.train.signals import exit_code_of
+
+    loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
+    best = "" if result.best_step is None else f" (best checkpoint: step {result.best_step})"
+    sentence = f"{result.run}: {result.step:,} steps{loss}{best}."
+    if result.received:
+        sentence = (
+            f"{result.run}: saved step {result.step:,} after {result.received.name};"
+            f" continue with `bytewright resume {result.run}`."
+        )
+    console.stdout().print(sentence, markup=False, soft_wrap=True)
+    return exit_code_of(result.received)

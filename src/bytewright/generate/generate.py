@@ -1,0 +1,167 @@
+"""Continue prompts: many at once, of different lengths, token by token or all at the end; ids in, ids out.
+
+All sequences of a batch take their steps together and each ends by itself: at a stop token, at
+`max_new_tokens`, or when the model's context is full. What a sequence becomes does not depend on its
+neighbours. Knows nothing of text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bytewright.errors import UsageError
+from bytewright.generate.decoder import Decoder
+from bytewright.generate.sampling import SamplingConfig
+from bytewright.generate.steps import Steps
+from bytewright.model import ModelConfig, TransformerLM
+
+STEPS_BETWEEN_LOOKS = 16
+"""On a GPU, steps taken before the host asks whether every sequence has ended."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What was written after a prompt, and why it ends there."""
+
+    ids: list[int]
+    """The new ids alone; a stop token is not among them."""
+    reason: Literal["stop", "length", "context"]
+    """A stop token came, `max_new_tokens` were written, or prompt and completion fill the model's context."""
+
+
+def generate(
+    model: TransformerLM, prompts: Sequence[Sequence[int]], sampling: SamplingConfig
+) -> list[Completion]:
+    """Continue every prompt. Whoever calls it often makes one `Generator` and asks that."""
+    return Generator(model, len(prompts)).generate(prompts, sampling)
+
+
+def stream(
+    model: TransformerLM, prompts: Sequence[Sequence[int]], sampling: SamplingConfig
+) -> Iterator[list[int | None]]:
+    """Yield the next id of every sequence, step by step; None for a sequence that has ended."""
+    return Generator(model, len(prompts)).stream(prompts, sampling)
+
+
+class Generator:
+    """The weights of `model` as they are now, ready to write for about `batch_size` prompts at a time.
+
+    Keeps the packed weights from call to call, and on a GPU the captured graphs with their buffers: there,
+    finish one batch before starting the next.
+    """
+
+    def __init__(self, model: TransformerLM, batch_size: int = 1) -> None:
+        self.decoder = Decoder(model, batch_size)
+        self._steps: dict[tuple[object, ...], Steps] = {}
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig) -> list[Completion]:
+        """Continue every prompt."""
+        on_gpu = self.decoder.device.type == "cuda"
+        batch = _Batch(self.decoder.config, prompts, sampling)
+        for _ in self._run(batch, STEPS_BETWEEN_LOOKS if on_gpu else 1):
+            pass
+        return batch.completions()
+
+    def stream(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig
+    ) -> Iterator[list[int | None]]:
+        """Yield the next id of every sequence, step by step; None for a sequence that has ended.
+
+        The ids are those of `generate`. A step that writes nothing any more is not yielded.
+        """
+        return self._run(_Batch(self.decoder.config, prompts, sampling), 1)
+
+    def _run(self, batch: _Batch, steps_between_looks: int) -> Iterator[list[int | None]]:
+        if not batch.max_steps:
+            return
+        steps = self._steps_for(batch)
+        steps.start(batch.prompts, batch.sampling.seed, batch.max_steps)
+        num_seen = 0
+        while True:
+            while steps.num_taken < min(num_seen + steps_between_looks, batch.max_steps):
+                steps.take()
+            for chosen in steps.chosen[:, num_seen : steps.num_taken].T.tolist():
+                written = batch.record(chosen)
+                if any(id is not None for id in written):
+                    yield written
+            num_seen = steps.num_taken
+            if num_seen == batch.max_steps or batch.all_ended():
+                return
+
+    def _steps_for(self, batch: _Batch) -> Steps:
+        """Find buffers that fit, or make them; a graph holds for one batch size and one way of choosing."""
+        capacity = min(batch.capacity, self.decoder.config.context_length)
+        if self.decoder.device.type != "cuda":
+            return Steps(self.decoder, batch.sampling, len(batch.prompts), capacity)
+        capacity = min(1 << (capacity - 1).bit_length(), self.decoder.config.context_length)
+        choosing = dataclasses.replace(batch.sampling, max_new_tokens=0, stop_tokens=(), seed=0)
+        key = (len(batch.prompts), capacity, choosing)
+        if key not in self._steps:
+            self._steps[key] = Steps(self.decoder, choosing, len(batch.prompts), capacity)
+        return self._steps[key]
+
+
+def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> None:
+    """Refuse what the model cannot read, by the number of the prompt."""
+    if not prompts:
+        raise UsageError("there is no prompt to continue")
+    for number, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise UsageError(f"prompt {number} is empty: the model needs at least one token to go on from")
+        if len(prompt) >= config.context_length:
+            raise UsageError(
+                f"prompt {number} has {len(prompt)} tokens, which leaves no room in the model's context of "
+                f"{config.context_length}"
+            )
+        for place, id in enumerate(prompt):
+            if not 0 <= id < config.vocab_size:
+                raise UsageError(
+                    f"prompt {number} has the id {id} at place {place}, outside the vocabulary of "
+                    f"{config.vocab_size}"
+                )
+
+
+class _Batch:
+    """What the host knows of the sequences: what each has written, and whether it has ended."""
+
+    def __init__(
+        self, config: ModelConfig, prompts: Sequence[Sequence[int]], sampling: SamplingConfig
+    ) -> None:
+        check_prompts(config, prompts)
+        self.prompts, self.sampling = prompts, sampling
+        self.room = [min(sampling.max_new_tokens, config.context_length - len(prompt)) for prompt in prompts]
+        self.written: list[list[int]] = [[] for _ in prompts]
+        self.stopped = [False] * len(prompts)
+        self.max_steps = max(self.room)
+        self.capacity = max(len(prompt) for prompt in prompts) + self.max_steps
+
+    def record(self, chosen: list[int]) -> list[int | None]:
+        """Take in what one step chose for every sequence; return what of it counts."""
+        counting: list[int | None] = [None] * len(chosen)
+        for row, id in enumerate(chosen):
+            if self.has_ended(row):
+                continue
+            if id in self.sampling.stop_tokens:
+                self.stopped[row] = True
+            else:
+                self.written[row].append(id)
+                counting[row] = id
+        return counting
+
+    def has_ended(self, row: int) -> bool:
+        return self.stopped[row] or len(self.written[row]) == self.room[row]
+
+    def all_ended(self) -> bool:
+        return all(self.has_ended(row) for row in range(len(self.prompts)))
+
+    def completions(self) -> list[Completion]:
+        return [
+            Completion(
+                written,
+                "stop" if stopped else "length" if room == self.sampling.max_new_tokens else "context",
+            )
+            for written, stopped, room in zip(self.written, self.stopped, self.room, strict=True)
+        ]

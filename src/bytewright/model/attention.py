@@ -1,0 +1,155 @@
+"""Causal self-attention with rotary positions, written from its equations: the readable twin.
+
+Scores are materialised, (seq x seq) per head, so that every step can be looked at. `MultiHeadSelfAttention`
+also covers grouped key/value heads and the norm on queries and keys. Positions are given, never stored:
+nothing here knows about caches or about what was read before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Integer
+from torch import Tensor
+
+from bytewright.model.layers import Layer, Linear, RMSNorm, softmax
+
+
+class RotaryPositionalEmbedding(Layer):
+    """Turn the pairs (2i, 2i + 1) of a vector at position p by the angle p·θ^(-2i/d_k).
+
+    Turning both sides of a dot product leaves only the difference of their angles, so scores depend on how
+    far apart two tokens are and not on where they stand. The tables hold cos and sin for every position; they
+    are derived, not learned, and never saved.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(
+        self, theta: float, d_k: int, max_seq_len: int, device: torch.device | str | None = None
+    ) -> None:
+        super().__init__()
+        self.theta, self.d_k, self.max_seq_len = theta, d_k, max_seq_len
+        self._fill_tables(
+            torch.get_default_device() if device is None else torch.device(device), torch.float32
+        )
+
+    def _fill_tables(self, device: torch.device, dtype: torch.dtype) -> None:
+        # In float64, which not every device has; but a meta device must not be given anything to compute.
+        maker = "meta" if device.type == "meta" else "cpu"
+        exponents = torch.arange(0, self.d_k, 2, device=maker, dtype=torch.float64) / self.d_k
+        positions = torch.arange(self.max_seq_len, device=maker, dtype=torch.float64)
+        angles = torch.outer(positions, self.theta**-exponents)
+        self.register_buffer("cos", angles.cos().to(device, dtype), persistent=False)
+        self.register_buffer("sin", angles.sin().to(device, dtype), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryPositionalEmbedding:
+        # `model.to(torch.bfloat16)` must not round the tables: in 8 bits, distant positions become one.
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._fill_tables(self.cos.device, torch.promote_types(self.cos.dtype, torch.float32))
+        return self
+
+    def forward(
+        self, x: Float[Tensor, "*batch seq d_k"], token_positions: Integer[Tensor, "*#batch seq"]
+    ) -> Float[Tensor, "*batch seq d_k"]:
+        """Turn each vector of `x` by the angles of its position."""
+        cos, sin = self.cos[token_positions], self.sin[token_positions]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+        return turned.flatten(-2).to(x.dtype)
+
+
+def causal_mask(num_tokens: int, device: torch.device | None = None) -> Bool[Tensor, "seq seq"]:
+    """Say which key (column) each query (row) may attend to: itself and whatever came before.
+
+    >>> causal_mask(3).int()
+    tensor([[1, 0, 0],
+            [1, 1, 0],
+            [1, 1, 1]], dtype=torch.int32)
+    """
+    return torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=device).tril()
+
+
+def scaled_dot_product_attention(
+    q: Float[Tensor, "*batch queries d_k"],
+    k: Float[Tensor, "*batch keys d_k"],
+    v: Float[Tensor, "*batch keys d_v"],
+    mask: Bool[Tensor, "*#batch queries keys"] | None = None,
+) -> Float[Tensor, "*batch queries d_v"]:
+    """softmax(q kᵀ / √d_k) v: each query's average of the values, weighted by how well their keys match it.
+
+    Where `mask` is False the score becomes -∞ and the weight 0.
+    """
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return softmax(scores, dim=-1) @ v
+
+
+class MultiHeadSelfAttention(Layer):
+    """Causal attention of a sequence to itself, by `num_heads` heads of d_model / num_heads dimensions each.
+
+    With fewer `num_kv_heads`, consecutive query heads share one key/value head. `rope` turns queries and
+    keys by their positions (one module without parameters, shared by all layers); `qk_norm` normalises them
+    before that.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        rope: RotaryPositionalEmbedding | None = None,
+        qk_norm: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.d_head = d_model // num_heads
+        self.rope = rope
+        self.q_proj = Linear(d_model, self.num_heads * self.d_head, device, dtype)
+        self.k_proj = Linear(d_model, self.num_kv_heads * self.d_head, device, dtype)
+        self.v_proj = Linear(d_model, self.num_kv_heads * self.d_head, device, dtype)
+        self.output_proj = Linear(self.num_heads * self.d_head, d_model, device, dtype)
+        self.q_norm = RMSNorm(self.d_head, device=device, dtype=dtype) if qk_norm else None
+        self.k_norm = RMSNorm(self.d_head, device=device, dtype=dtype) if qk_norm else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "*batch seq d_model"],
+        token_positions: Integer[Tensor, "*#batch seq"] | None = None,
+    ) -> Float[Tensor, "*batch seq d_model"]:
+        """Attend; positions count from 0 unless `token_positions` says otherwise."""
+        num_tokens = x.shape[-2]
+        q = split_heads(self.q_proj(x), self.d_head)
+        k = split_heads(self.k_proj(x), self.d_head)
+        v = split_heads(self.v_proj(x), self.d_head)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if self.rope is not None:
+            if token_positions is None:
+                token_positions = torch.arange(num_tokens, device=x.device)
+            positions_of_heads = token_positions.unsqueeze(-2)  # the same for every head
+            q, k = self.rope(q, positions_of_heads), self.rope(k, positions_of_heads)
+        group = self.num_heads // self.num_kv_heads
+        k, v = k.repeat_interleave(group, dim=-3), v.repeat_interleave(group, dim=-3)
+        attended = scaled_dot_product_attention(q, k, v, causal_mask(num_tokens, x.device))
+        return self.output_proj(merge_heads(attended))
+
+
+def split_heads(
+    x: Float[Tensor, "*batch seq width"], d_head: int
+) -> Float[Tensor, "*batch heads seq d_head"]:
+    """Cut the last dimension into heads and put the heads before the sequence."""
+    return x.reshape(*x.shape[:-1], -1, d_head).transpose(-3, -2)
+
+
+def merge_heads(x: Float[Tensor, "*batch heads seq d_head"]) -> Float[Tensor, "*batch seq width"]:
+    """Undo `split_heads`."""
+    return x.transpose(-3, -2).flatten(-2)

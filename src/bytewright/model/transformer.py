@@ -1,0 +1,125 @@
+"""The Transformer language model: embed, run the blocks, normalise, score every token of the vocabulary.
+
+Both twins share this skeleton, its parameters, their names and their initialisation: `config.implementation`
+only chooses the classes of the sublayers, and a state dict of one loads into the other. Parameters are kept
+in `dtype`; the residual stream, and with it every matrix product, runs in `compute_dtype` (the same by
+default).
+
+A loss wants `hidden_states` and `output_weight` rather than logits, so that the scores of a whole batch never
+need to exist at once (`fused.linear_cross_entropy`). Nothing here knows about losses, caches or training.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+from torch.nn import ModuleList, Parameter
+
+from bytewright.errors import UsageError
+from bytewright.model.attention import MultiHeadSelfAttention, RotaryPositionalEmbedding
+from bytewright.model.config import ModelConfig
+from bytewright.model.fused import FusedSelfAttention, FusedSwiGLU
+from bytewright.model.layers import Embedding, Layer, Linear, RMSNorm, SiLUFeedForward, SwiGLU
+
+
+class TransformerBlock(Layer):
+    """Attention, then the feed-forward layer, each added to the residual stream.
+
+    With norm "pre": x + f(norm(x)); "post": norm(x + f(x)); "none": x + f(x).
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        rope: RotaryPositionalEmbedding | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.norm = config.norm
+        if config.norm != "none":
+            self.ln1 = RMSNorm(config.d_model, device=device, dtype=dtype)
+            self.ln2 = RMSNorm(config.d_model, device=device, dtype=dtype)
+        fused = config.implementation == "fused"
+        self.attn = (FusedSelfAttention if fused else MultiHeadSelfAttention)(
+            config.d_model,
+            config.num_heads,
+            num_kv_heads=config.kv_heads,
+            rope=rope,
+            qk_norm=config.qk_norm,
+            device=device,
+            dtype=dtype,
+        )
+        gated = FusedSwiGLU if fused else SwiGLU
+        self.ffn = (gated if config.ffn == "swiglu" else SiLUFeedForward)(
+            config.d_model, config.ffn_width, device, dtype
+        )
+
+    def forward(self, x: Float[Tensor, "*batch seq d_model"]) -> Float[Tensor, "*batch seq d_model"]:
+        """Let every position read the ones before it, then think by itself."""
+        if self.norm == "pre":
+            x = x + self.attn(self.ln1(x))
+            return x + self.ffn(self.ln2(x))
+        if self.norm == "post":
+            x = self.ln1(x + self.attn(x))
+            return self.ln2(x + self.ffn(x))
+        x = x + self.attn(x)
+        return x + self.ffn(x)
+
+
+class TransformerLM(Layer):
+    """A decoder-only Transformer that scores the next token at every position."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        compute_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.compute_dtype = compute_dtype
+        # Rows that are also the head start as small as a head's, or the first logits would be of size
+        # √d_model.
+        head_std = math.sqrt(2 / (config.vocab_size + config.d_model))
+        self.token_embeddings = Embedding(
+            config.vocab_size, config.d_model, device, dtype, std=head_std if config.tie_embeddings else 1.0
+        )
+        rope = None
+        if config.position == "rope":
+            rope = RotaryPositionalEmbedding(config.rope_theta, config.d_head, config.context_length, device)
+        self.layers = ModuleList(
+            TransformerBlock(config, rope, device, dtype) for _ in range(config.num_layers)
+        )
+        self.ln_final = RMSNorm(config.d_model, device=device, dtype=dtype) if config.norm == "pre" else None
+        self.lm_head = (
+            None if config.tie_embeddings else Linear(config.d_model, config.vocab_size, device, dtype)
+        )
+
+    @property
+    def output_weight(self) -> Parameter:
+        """The matrix that turns hidden states into logits: the head's own, or the embeddings when tied."""
+        return self.token_embeddings.weight if self.lm_head is None else self.lm_head.weight
+
+    def hidden_states(self, ids: Integer[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
+        """Run everything but the head: the vectors whose products with `output_weight` are the logits."""
+        if ids.shape[-1] > self.config.context_length:
+            raise UsageError(
+                f"the model reads at most {self.config.context_length} tokens at once, not {ids.shape[-1]}"
+            )
+        x = self.token_embeddings(ids)
+        if self.compute_dtype is not None:
+            x = x.to(self.compute_dtype)
+        for layer in self.layers:
+            x = layer(x)
+        return x if self.ln_final is None else self.ln_final(x)
+
+    def forward(self, ids: Integer[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq vocab"]:
+        """Return logits: row t scores every candidate for the token after position t."""
+        x = self.hidden_states(ids)
+        return x @ self.output_weight.to(x.dtype).T

@@ -1,0 +1,36 @@
+"""Training: loss, optimizers, schedules, checkpoints and the loop that joins them.
+
+Read `loss`, `optimizers`, `schedules` and `clip` for the mathematics; `step` and `loop` for how a run goes;
+`checkpoint`, `metrics` and `run_folder` for what it leaves on disk. Needs ids only: no text, no native
+extension.
+"""
+
+from bytewright.data.batches import get_batch
+from bytewright.train.checkpoint import load_checkpoint, save_checkpoint
+from bytewright.train.clip import clip_gradients
+from bytewright.train.config import TrainConfig
+from bytewright.train.loop import TrainResult, resume, train
+from bytewright.train.loss import cross_entropy
+from bytewright.train.optimizers import SGD, AdamW, Muon
+from bytewright.train.recipe import read_recipe
+from bytewright.train.schedules import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
+
+__all__ = [
+    "SGD",
+    "AdamW",
+    "Muon",
+    "TrainConfig",
+    "TrainResult",
+    "clip_gradients",
+    "constant_schedule",
+    "cosine_schedule",
+    "cross_entropy",
+    "get_batch",
+    "linear_schedule",
+    "load_checkpoint",
+    "read_recipe",
+    "resume",
+    "save_checkpoint",
+    "train",
+    "wsd_schedule",
+]

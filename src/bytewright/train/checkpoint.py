@@ -1,0 +1,191 @@
+"""Checkpoints: a model, its optimizer and how far they came, to disk and back bit for bit, without pickle.
+
+`save_checkpoint` and `load_checkpoint` keep all in one safetensors file, on a path or a file object. A run
+keeps folders instead (`checkpoints/step-000500/`, written through `durable`): `model.safetensors`, which any
+tool reads, `optimizer.safetensors`, and `state.json` with everything else that a resume needs.
+`CheckpointFolder` keeps the last few of them and the best. Nothing here knows how training goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from bytewright import durable
+from bytewright.errors import FormatError, UsageError
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors
+
+FORMAT = "bytewright checkpoint 1"
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """Anything that gives bytes: an open file or a `BytesIO`."""
+
+    def read(self) -> bytes:
+        """Give all bytes that are left."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything whose state can be taken and given: our optimizers, or torch's."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Take over a state."""
+
+
+def save_checkpoint(
+    model: Module, optimizer: Stateful, iteration: int, out: str | os.PathLike[str] | Writable
+) -> None:
+    """Write model, optimizer and iteration into one file, given by path or open for writing."""
+    tensors = {f"model.{name}": tensor for name, tensor in plain_state_dict(model).items()}
+    of_optimizer, skeleton = pack(optimizer.state_dict(), "optimizer")
+    metadata = {"format": FORMAT, "iteration": str(int(iteration)), "optimizer": json.dumps(skeleton)}
+    if isinstance(out, str | os.PathLike):
+        with durable.write_stream(out) as stream:
+            write_tensors(stream, tensors | of_optimizer, metadata)
+    else:
+        write_tensors(out, tensors | of_optimizer, metadata)
+
+
+def load_checkpoint(src: str | os.PathLike[str] | Readable, model: Module, optimizer: Stateful) -> int:
+    """Load what `save_checkpoint` wrote into `model` and `optimizer`; return the iteration."""
+    if isinstance(src, str | os.PathLike):
+        source, data = os.fspath(src), durable.read_bytes(src)
+    else:
+        source, data = str(getattr(src, "name", "checkpoint")), src.read()
+    tensors, metadata = read_tensors(data, source)
+    if metadata.get("format") != FORMAT or not re.fullmatch(r"\d{1,18}", metadata.get("iteration", "")):
+        raise FormatError(f"{source}: is a safetensors file, but not a checkpoint of Bytewright")
+    load_weights(
+        model,
+        {name.removeprefix("model."): tensors[name] for name in tensors if name.startswith("model.")},
+        source,
+    )
+    skeleton = durable.parse_json(metadata.get("optimizer", ""), source)
+    optimizer.load_state_dict(unpack(tensors, skeleton, source))
+    return int(metadata["iteration"])
+
+
+def plain_state_dict(model: Module) -> dict[str, Tensor]:
+    """Return the state dict of the plain module, also for a compiled one."""
+    prefix = "_orig_mod."  # what torch.compile puts before every name
+    return {name.removeprefix(prefix): tensor for name, tensor in model.state_dict().items()}
+
+
+def load_weights(model: Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Copy `weights` into `model`; a missing, unknown or misshapen one is refused by name."""
+    expected = plain_state_dict(model)
+    for name in expected.keys() - weights.keys():
+        raise FormatError(f"{source}: the weight {name!r} of this model is missing")
+    for name, weight in weights.items():
+        if name not in expected:
+            raise FormatError(f"{source}: holds a weight {name!r}, which this model does not have")
+        if weight.shape != expected[name].shape:
+            raise FormatError(
+                f"{source}: the weight {name!r} has the shape {tuple(weight.shape)}, "
+                f"this model expects {tuple(expected[name].shape)}"
+            )
+    getattr(model, "_orig_mod", model).load_state_dict(weights)
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """The checkpoints of a run: `step-000500` and so on, each whole or absent."""
+
+    path: Path
+
+    def steps(self) -> list[int]:
+        """List the steps that have a checkpoint, the oldest first."""
+        names = [entry.name for entry in self.path.iterdir()] if self.path.is_dir() else []
+        return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-\d{6,18}", name))
+
+    def at(self, step: int) -> Path:
+        """Name the folder of a step."""
+        return self.path / f"step-{step:06d}"
+
+    def save(self, model: TransformerLM, optimizer: Stateful, state: Mapping[str, Any]) -> Path:
+        """Write the checkpoint of `state["step"]`; one that is there already is replaced whole."""
+        target = self.at(state["step"])
+        tensors, skeleton = pack(optimizer.state_dict())
+        about = {"kind": FORMAT, "step": state["step"], "model": model.config.to_dict()}
+        with durable.write_folder(target, about=about, replace=True) as folder:
+            with folder.write_stream("model.safetensors") as stream:
+                write_tensors(stream, plain_state_dict(model), {"format": "pt"})
+            with folder.write_stream("optimizer.safetensors") as stream:
+                write_tensors(stream, tensors)
+            folder.write_json("state.json", {**state, "optimizer": skeleton})
+        return target
+
+    def load(self, step: int, model: Module, optimizer: Stateful) -> dict[str, Any]:
+        """Load the checkpoint of `step` into model and optimizer, checked; return the rest of its state."""
+        folder = open_checkpoint(self.at(step))
+        load_weights(model, _read(folder, "model.safetensors"), str(folder.path))
+        state = folder.read_json("state.json")
+        if not isinstance(state, dict) or state.get("step") != step or "optimizer" not in state:
+            raise FormatError(f"{folder.path / 'state.json'}: is not the state of step {step}")
+        tensors = _read(folder, "optimizer.safetensors")
+        optimizer.load_state_dict(unpack(tensors, state.pop("optimizer"), str(folder.path)))
+        return state
+
+    def prune(self, keep_last: int, best: int | None) -> None:
+        """Remove all but the last few and the best, and what killed writers left behind."""
+        for step in self.steps()[:-keep_last]:
+            if step != best:
+                durable.remove_folder(self.at(step))
+        for leftover in self.path.glob(f".step-*{durable.TEMPORARY_SUFFIX}"):
+            durable.remove_folder(leftover)
+
+
+def open_checkpoint(path: Path) -> durable.Folder:
+    """Open the folder of one checkpoint."""
+    folder = durable.open_folder(path)
+    if folder.about.get("kind") != FORMAT:
+        raise FormatError(f"{path}: is not a checkpoint but {folder.about.get('kind')!r}")
+    return folder
+
+
+def find_checkpoint(path: Path, *, which: str = "best") -> Path:
+    """Find the checkpoint that `path` means: itself, or the "best" or "last" of the run that it is."""
+    if (path / "state.json").is_file():
+        return path
+    checkpoints = CheckpointFolder(path / "checkpoints")
+    steps = checkpoints.steps()
+    if not steps:
+        raise UsageError(
+            f"{path}: holds no checkpoint, so it is neither a run that was saved nor a checkpoint"
+        )
+    if which == "best":
+        best = open_checkpoint(checkpoints.at(steps[-1])).read_json("state.json")
+        if isinstance(best, dict) and best.get("best_step") in steps:
+            return checkpoints.at(best["best_step"])
+    return checkpoints.at(steps[-1])
+
+
+def load_model(checkpoint: Path, *, device: torch.device | str = "cpu", **changes: Any) -> TransformerLM:
+    """Build the model of a checkpoint and load its weights; `changes` replace fields of its config."""
+    folder = open_checkpoint(checkpoint)
+    fields = folder.about.get("model")
+    if not isinstance(fields, dict):
+        raise FormatError(f"{checkpoint}: its manifest does not describe the model")
+    compute_dtype = changes.pop("compute_dtype", None)
+    model = TransformerLM(ModelConfig.from_dict(fields | changes), device, compute_dtype=compute_dtype)
+    load_weights(model, _read(folder, "model.safetensors"), str(checkpoint))
+    return model
+
+
+def _read(folder: durable.Folder, name: str) -> dict[str, Tensor]:
+    return read_tensors(folder.read_bytes(name), str(folder.path / name))[0]

@@ -1,0 +1,85 @@
+"""How good a model is on a fixed set of tokens: loss, perplexity and bits per byte.
+
+Losses under different tokenizers are not comparable, since their tokens are of different lengths; bits per
+byte are. A special token is no text: its loss counts, its bytes do not. The set is chosen by position alone,
+so every evaluation of a run, and of any other run on the same file, sees the same tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from bytewright.data.batches import Tokens, TokenStore, evenly_spaced_starts, gather_windows, in_batches
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation; the loss is the mean per token, in nats."""
+
+    loss: float
+    num_tokens: int
+    num_bytes: int | None
+
+    @property
+    def perplexity(self) -> float:
+        """How many equally likely tokens the model hesitates between: exp(loss)."""
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Bits that the model needs for a byte of text, if the bytes are known."""
+        if not self.num_bytes:
+            return None
+        return self.loss * self.num_tokens / self.num_bytes / math.log(2)
+
+
+class EvaluationSet:
+    """Windows of a token file that a model is measured on, in batches of one size if there are enough.
+
+    `token_bytes` gives the number of bytes of each token id; without it there are no bits per byte.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        device: torch.device | str,
+        *,
+        context_length: int,
+        batch_size: int,
+        max_tokens: int | None = None,
+        token_bytes: Int64[np.ndarray, " vocab"] | None = None,
+    ) -> None:
+        self.store = TokenStore(tokens, device)
+        self.context_length = context_length
+        num_windows = len(tokens) if max_tokens is None else -(-max_tokens // context_length)
+        if max_tokens is not None:
+            # Whole batches only: a compiled step would have to be compiled again for a smaller last one.
+            num_windows = -(-num_windows // batch_size) * batch_size
+        starts = evenly_spaced_starts(len(tokens), context_length, num_windows)
+        if max_tokens is not None and len(starts) > batch_size:
+            starts = starts[: len(starts) // batch_size * batch_size]
+        self.starts = starts
+        self.batch_size = batch_size
+        self.num_bytes = None if token_bytes is None else self._count_bytes(tokens, token_bytes)
+
+    def _count_bytes(self, tokens: Tokens, token_bytes: Int64[np.ndarray, " vocab"]) -> int:
+        return sum(
+            int(token_bytes[gather_windows(tokens, batch, self.context_length)[:, 1:]].sum())
+            for batch in in_batches(self.starts, self.batch_size)
+        )
+
+    def evaluate(self, measure: Callable[[Tensor, Tensor], Tensor]) -> Evaluation:
+        """Measure on every window; `measure` gives the mean loss of a batch. Waits for the device once."""
+        weighted = []
+        for starts in in_batches(self.starts, self.batch_size):
+            ids, targets = self.store.batch(starts, self.context_length)
+            weighted.append(measure(ids, targets) * len(starts))
+        total = torch.stack(weighted).cpu().double().sum().item()
+        return Evaluation(total / len(self.starts), len(self.starts) * self.context_length, self.num_bytes)

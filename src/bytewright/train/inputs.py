@@ -1,0 +1,88 @@
+"""The data of a run, opened and checked before any compute is spent.
+
+Token files must be whole, of one tokenizer, within the model's vocabulary and at least one window long. All
+of it is checked here, so that nothing behind has to: an id beyond the embedding would otherwise be a wild
+read on a GPU. What identifies the data goes into every checkpoint, and a resume on other data is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Int64
+
+from bytewright.data.batches import Tokens
+from bytewright.data.tokenfile import TokenFile
+from bytewright.errors import FormatError, UsageError
+from bytewright.model import ModelConfig
+from bytewright.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Checked tokens to train and validate on, and the bytes of each token if the tokenizer is known."""
+
+    train: Tokens
+    validation: Tokens | None
+    vocabulary: Vocabulary | None
+    identity: Mapping[str, object]
+
+    @property
+    def token_bytes(self) -> Int64[np.ndarray, " vocab"] | None:
+        """How many bytes of text each id stands for, if the tokenizer is known."""
+        return None if self.vocabulary is None else count_token_bytes(self.vocabulary)
+
+
+def open_inputs(config: TrainConfig) -> Inputs:
+    """Open the files that `config.data` names and check them against each other and the model."""
+    train = open_tokens(config.data.train, config.model)
+    identity = {"train": train.manifest.sha256}
+    validation = None
+    if config.data.validation is not None:
+        validation = open_tokens(config.data.validation, config.model)
+        validation.require_tokenizer(train.manifest.tokenizer_fingerprint)
+        identity["validation"] = validation.manifest.sha256
+    vocabulary = None
+    if config.data.tokenizer is not None:
+        vocabulary = read_vocabulary_of(train, config.data.tokenizer)
+    return Inputs(train.tokens, None if validation is None else validation.tokens, vocabulary, identity)
+
+
+def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
+    """Open a token file whose every id the model has a row for, and that holds at least one window."""
+    file = TokenFile.open(path, verify=True)
+    if file.manifest.vocabulary_size > model.vocab_size:
+        raise FormatError(
+            f"{path}: was encoded with a vocabulary of {file.manifest.vocabulary_size} tokens "
+            f"(tokenizer {file.manifest.tokenizer_fingerprint[:12]}…), but the model has {model.vocab_size}"
+        )
+    if len(file) < model.context_length + 1:
+        raise UsageError(
+            f"{path}: has {len(file)} tokens, but a context of {model.context_length} needs at least "
+            f"{model.context_length + 1}: one window and the token after it"
+        )
+    return file
+
+
+def read_vocabulary_of(tokens: TokenFile, path: Path) -> Vocabulary:
+    """Read the tokenizer at `path`, and refuse it if it did not make `tokens`."""
+    from bytewright.tokenizer.files import read_vocabulary  # a run of bare ids does not need it
+
+    vocabulary = read_vocabulary(path)
+    tokens.require_tokenizer(vocabulary.fingerprint)
+    return vocabulary
+
+
+def count_token_bytes(vocabulary: Vocabulary) -> Int64[np.ndarray, " vocab"]:
+    """Count the bytes of text that each id stands for; special tokens stand for none."""
+    lengths = np.zeros(vocabulary.size, dtype=np.int64)
+    for token, id in vocabulary.ids_of_ordinary_tokens.items():
+        lengths[id] = len(token)
+    return lengths

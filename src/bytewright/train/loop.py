@@ -1,0 +1,277 @@
+"""The loop: step after step until the budget is spent, with lines, evaluations and checkpoints on the way.
+
+`train` starts a run in a new folder, `resume` continues one from its last checkpoint. The batch and the
+learning rate of a step are functions of its number, and all else that the next step depends on is in the
+checkpoint; so a run that is killed at any moment and resumed gives the same weights, optimizer state and
+metrics as one that never was, but for the fields that the clock decides. What a step does is in `step`, what
+is kept of it in `recorder` and `checkpoint`; this module decides *when*.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bytewright.account import training_flops_per_token
+from bytewright.data.batches import Batch, TokenStore, WindowSampler
+from bytewright.errors import FormatError
+from bytewright.model import TransformerLM
+from bytewright.train.config import TrainConfig
+from bytewright.train.display import make_display
+from bytewright.train.evaluate import Evaluation, EvaluationSet
+from bytewright.train.inputs import Inputs, open_inputs
+from bytewright.train.loss import language_model_loss
+from bytewright.train.metrics import MetricsLog, TensorBoard, import_summary_writer
+from bytewright.train.monitor import measure_norms, peak_flops
+from bytewright.train.recorder import Progress, Recorder
+from bytewright.train.run_folder import RunFolder, config_of, refuse_existing_run, refuse_without_space
+from bytewright.train.setup import build_model, checkpoint_bytes, choose_backend, find_device
+from bytewright.train.signals import StopSignals
+from bytewright.train.step import Loss, TrainStep, make_optimizer
+
+Sampler = Callable[[TransformerLM, int], str]
+"""Writes text with the model at a step; must be deterministic and leave the global random state alone."""
+
+PLANNING_SHARE = 0.05
+"""A run of minutes alone measures its speed for this share of them before it fixes its number of steps."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a session ended."""
+
+    run: Path
+    step: int
+    validation_loss: float | None
+    best_step: int | None
+    received: signal.Signals | None
+    """The signal that ended the session, or None if the run is complete."""
+
+
+def train(
+    config: TrainConfig,
+    run: Path,
+    *,
+    sample: Sampler | None = None,
+    console: Console | None = None,
+    loss: Loss = language_model_loss,
+) -> TrainResult:
+    """Train a model as `config` says, in the new folder `run`; everything is checked before it is made."""
+    inputs = open_inputs(config)
+    find_device(config.device)
+    if config.tensorboard:
+        import_summary_writer()
+    refuse_existing_run(run)
+    refuse_without_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
+    config = dataclasses.replace(config, data=config.data.absolute())
+    with RunFolder.create(run, config) as folder:
+        if inputs.vocabulary is not None:
+            folder.write_tokenizer(inputs.vocabulary)
+        return Trainer(config, inputs, folder, sample=sample, loss=loss).run(console or Console())
+
+
+def resume(
+    run: Path,
+    *,
+    sample: Sampler | None = None,
+    console: Console | None = None,
+    loss: Loss = language_model_loss,
+) -> TrainResult:
+    """Continue the run in the folder `run` from its last checkpoint, or from its start if it has none."""
+    with RunFolder.open(run) as folder:
+        config = config_of(run)
+        trainer = Trainer(config, open_inputs(config), folder, sample=sample, loss=loss)
+        trainer.restore()
+        return trainer.run(console or Console())
+
+
+class Trainer:
+    """One session of a run: from where it stands to its end, or to a signal."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        inputs: Inputs,
+        folder: RunFolder,
+        *,
+        sample: Sampler | None = None,
+        loss: Loss = language_model_loss,
+    ) -> None:
+        self.config, self.inputs, self.folder, self.sample = config, inputs, folder, sample
+        self.device = find_device(config.device)
+        self.model = build_model(config, self.device)
+        self.optimizer = make_optimizer(self.model, config.optimizer)
+        self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.train_step = TrainStep(
+            self.model,
+            self.optimizer,
+            max_grad_norm=config.optimizer.max_grad_norm,
+            backend=choose_backend(config, self.device),
+            loss=loss,
+        )
+        self.sampler = WindowSampler(
+            num_tokens=len(inputs.train),
+            context_length=config.model.context_length,
+            batch_size=config.batch_size,
+            seed=config.seed,
+        )
+        self.store = TokenStore(inputs.train, self.device)
+        self.validation = self._open_validation()
+        self.progress = Progress(num_steps=config.num_steps)
+        self.evaluation: Evaluation | None = None
+        self._first_step_seconds = 0.0
+
+    def _open_validation(self) -> EvaluationSet | None:
+        if self.inputs.validation is None:
+            return None
+        return EvaluationSet(
+            self.inputs.validation,
+            self.device,
+            context_length=self.config.model.context_length,
+            batch_size=self.config.batch_size // self.config.accumulate,
+            max_tokens=self.config.eval_tokens,
+            token_bytes=self.inputs.token_bytes,
+        )
+
+    def restore(self) -> None:
+        """Load the last checkpoint, if there is one."""
+        steps = self.folder.checkpoints.steps()
+        if not steps:
+            return
+        state = self.folder.checkpoints.load(steps[-1], self.model, self.optimizer)
+        if state.pop("data", None) != self.inputs.identity:
+            raise FormatError(f"{self.folder.path}: the data has changed since step {steps[-1]} was saved")
+        try:
+            self.progress = Progress(**state)
+        except TypeError as error:
+            raise FormatError(f"{self.folder.checkpoints.at(steps[-1])}: unknown state ({error})") from None
+
+    def run(self, console: Console) -> TrainResult:
+        """Train until the budget is spent or a signal asks to stop; both leave a checkpoint."""
+        with contextlib.ExitStack() as stack:
+            log = MetricsLog(self.folder.metrics, self.progress.metrics_position)
+            stack.callback(log.close)
+            self.recorder = Recorder(
+                self.progress,
+                log,
+                windows_of=lambda step: self.sampler.windows(step - 1).tolist(),
+                tokens_per_step=self.config.tokens_per_step,
+                max_refused=self.config.max_refused,
+                mfu_per_token=training_flops_per_token(self.config.model)
+                / peak_flops(self.device, self.config.precision),
+            )
+            if self.config.tensorboard:
+                board = TensorBoard(self.folder.path / "tensorboard", self.progress.step)
+                stack.callback(board.close)
+                self.recorder.others.append(board)
+            num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
+            title = f"{self.folder.path.name}: {num_parameters:,} parameters on {self.device}"
+            self.recorder.display = make_display(console, title)
+            stack.callback(self.recorder.display.close)
+            received = self._run(stack.enter_context(StopSignals()))
+        validation_loss = None if self.evaluation is None else self.evaluation.loss
+        return TrainResult(
+            self.folder.path, self.progress.step, validation_loss, self.progress.best_step, received
+        )
+
+    def _run(self, signals: StopSignals) -> signal.Signals | None:
+        is_over = self._is_over()
+        while not is_over:
+            self._advance()
+            is_over = self._is_over()  # asked once a step: the clock may strike at any moment
+            saved = self._look(is_last=is_over)
+            if signals.received:
+                if not saved:
+                    self._save()
+                break
+        return signals.received
+
+    def _is_over(self) -> bool:
+        minutes, num_steps = self.config.budget.minutes, self.progress.num_steps
+        if num_steps is not None and self.progress.step >= num_steps:
+            return True
+        return minutes is not None and self.recorder.seconds() >= 60 * minutes
+
+    def _advance(self) -> None:
+        """Take the next update; its result stays on the device."""
+        step = self.progress.step
+        factor = self.config.schedule.factor(step + 1, self.progress.num_steps)
+        for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
+            group["lr"] = peak * factor
+        self.recorder.add(step + 1, self.train_step(self._batches(step)))
+        self.progress.step += 1
+        if self.progress.num_steps is None:
+            self._plan()
+
+    def _batches(self, step: int) -> list[Batch]:
+        """Cut the batch of a step, counted from 0, in as many parts as gradients are accumulated over."""
+        starts = self.sampler.starts(step)
+        size = self.config.batch_size // self.config.accumulate
+        return [
+            self.store.batch(starts[first : first + size], self.config.model.context_length)
+            for first in range(0, len(starts), size)
+        ]
+
+    def _plan(self) -> None:
+        """Fix the number of steps of a run of minutes alone, once its speed is known."""
+        limit = 60 * (self.config.budget.minutes or math.inf)
+        done = self.progress.step
+        self.recorder.fetch()
+        seconds = self.recorder.seconds()
+        if done == 1:
+            self._first_step_seconds = seconds  # it compiles and warms up: it says nothing about the speed
+        elif seconds > PLANNING_SHARE * limit:
+            per_step = (seconds - self._first_step_seconds) / (done - 1)
+            self.progress.num_steps = done + max(1, int((limit - seconds) / per_step))
+
+    def _look(self, *, is_last: bool) -> bool:
+        """Evaluate, record, sample and save what is due after this step; return whether it was saved."""
+        config, step = self.config, self.progress.step
+
+        def due(every: int) -> bool:
+            return bool(every) and (is_last or step % every == 0)
+
+        save_due = due(config.save_every)
+        evaluation = None
+        if self.validation and (save_due or due(config.eval_every)):
+            with self.recorder.aside():
+                evaluation = self.evaluation = self.validation.evaluate(self.train_step.measure)
+        if evaluation or save_due or due(config.log_every) or due(config.norms_every):
+            self._record(evaluation, with_norms=due(config.norms_every))
+        if self.sample and due(config.sample_every):
+            with self.recorder.aside():
+                self.folder.write_sample(step, self.sample(self.model, step))
+        if save_due:
+            self._note_best(evaluation)
+            self._save()
+        return save_due
+
+    def _record(self, evaluation: Evaluation | None, *, with_norms: bool) -> None:
+        step = self.progress.step
+        extra: dict[str, Any] = {}
+        if with_norms:
+            with self.recorder.aside():
+                extra = measure_norms(self.model, self._batches(step - 1)[0][0][:1])
+        lr = self.config.optimizer.lr * self.config.schedule.factor(step, self.progress.num_steps)
+        self.recorder.line(lr=lr, evaluation=evaluation, extra=extra)
+
+    def _note_best(self, evaluation: Evaluation | None) -> None:
+        best = self.progress.best_loss
+        if evaluation and math.isfinite(evaluation.loss) and (best is None or evaluation.loss < best):
+            self.progress.best_step, self.progress.best_loss = self.progress.step, evaluation.loss
+
+    def _save(self) -> None:
+        """Write the checkpoint of this step, and remove those that are no longer wanted."""
+        with self.recorder.aside():
+            self.recorder.mark()
+            state = dataclasses.asdict(self.progress) | {"data": dict(self.inputs.identity)}
+            self.folder.checkpoints.save(self.model, self.optimizer, state)
+            self.folder.checkpoints.prune(self.config.keep_last, self.progress.best_step)

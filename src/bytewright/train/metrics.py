@@ -1,0 +1,124 @@
+"""metrics.jsonl: one line of JSON per record, appended as the run goes, cut back exactly on a resume.
+
+A line holds the fields of one step; which ones is up to the loop. `TIMING_FIELDS` are those that the clock
+decides; all others are equal in two runs of the same config. A number that is not finite is written as null.
+`position` is the length of the log in bytes: a checkpoint records it, and `open` at that position cuts off
+what was written after it, half a line of a killed process included. TensorBoard, if asked for, gets the same
+numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from bytewright.durable import explain, parse_json, read_text
+from bytewright.errors import FormatError, UsageError
+
+TIMING_FIELDS = ("seconds", "tokens_per_second", "mfu")
+
+
+class MetricsLog:
+    """The metrics file of one run, open for appending."""
+
+    def __init__(self, path: Path, position: int = 0) -> None:
+        self.path = path
+        with explain("write", path):
+            self._file = path.open("ab")
+            found = self._file.tell()
+            if found < position:
+                self._file.close()
+                raise FormatError(
+                    f"{path}: has {found} bytes, but had {position} when the checkpoint was made"
+                )
+            self._file.truncate(position)
+            self._file.seek(position)
+
+    @property
+    def position(self) -> int:
+        """Length of the log in bytes."""
+        return self._file.tell()
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one line."""
+        with explain("write", self.path):
+            self._file.write(json.dumps(finite(record), allow_nan=False).encode() + b"\n")
+            self._file.flush()
+
+    def sync(self) -> int:
+        """Make sure that all lines survive a power cut; return the position to record in a checkpoint."""
+        with explain("write", self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        return self.position
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the lines of a log; half a line at the end, of a process that was killed, is passed over."""
+    lines = read_text(path).split("\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        record = parse_json(line, f"{path}, line {number}")
+        if not isinstance(record, dict):
+            raise FormatError(f"{path}, line {number}: is not a JSON object")
+        yield record
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that JSON does not know by None, at any depth.
+
+    >>> finite({"loss": float("nan"), "norms": [1.0, float("inf")]})
+    {'loss': None, 'norms': [1.0, None]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Somewhere else that records go."""
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Take one record."""
+
+    def close(self) -> None:
+        """Take no more."""
+
+
+def import_summary_writer() -> Any:
+    """Import what writes TensorBoard's events, or say what is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError(
+            "tensorboard = true needs the package tensorboard, which is not installed; "
+            "install it with pip, or leave it out: metrics.jsonl is written in any case"
+        ) from None
+    return SummaryWriter
+
+
+class TensorBoard:
+    """The numbers of each record as TensorBoard scalars; needs the package tensorboard."""
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        self._writer = import_summary_writer()(str(folder), purge_step=first_step)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add every number of the record at its step."""
+        for name, value in record.items():
+            if name != "step" and isinstance(value, int | float):
+                self._writer.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Write out what is left."""
+        self._writer.close()

@@ -1,0 +1,133 @@
+"""From a recipe to a checked `TrainConfig`, and back to plain values for the run's record.
+
+A recipe is a TOML file whose tables are the fields of `TrainConfig`. One reader checks every value, wherever
+it came from (a TOML file, a `--key value` on the command line, the config.json of a run): an unknown key is
+refused with the nearest known one, a value of the wrong kind by its name, and what a field means is checked
+by the dataclass itself. Nothing here knows what the fields are for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from bytewright.durable import read_json, read_text
+from bytewright.errors import FormatError, UsageError
+from bytewright.train.config import TrainConfig
+
+T = TypeVar("T")
+
+MAX_RECIPE_BYTES = 2**20
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
+    """Read a TOML recipe; each override, `"optimizer.lr=3e-4"`, replaces one value of it."""
+    try:
+        fields = tomllib.loads(read_text(path, max_bytes=MAX_RECIPE_BYTES))
+    except tomllib.TOMLDecodeError as error:
+        raise FormatError(f"{path}: is not valid TOML ({error})") from None
+    for override in overrides:
+        _replace(fields, override)
+    return build(TrainConfig, fields, source=str(path))
+
+
+def read_config(path: Path) -> TrainConfig:
+    """Read the config.json of a run."""
+    return build(TrainConfig, read_json(path, max_bytes=MAX_RECIPE_BYTES), source=str(path))
+
+
+def to_plain(config: TrainConfig) -> dict[str, Any]:
+    """Spell out a config in values that JSON knows; `build` reads them back to an equal config."""
+
+    def plain(value: object) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return str(value) if isinstance(value, Path) else value
+
+    fields: dict[str, Any] = plain(dataclasses.asdict(config))
+    return fields
+
+
+def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
+    """Build the dataclass `cls` from plain fields; `source` and `path` say in an error where a value stands.
+
+    >>> from bytewright.train.config import ScheduleConfig
+    >>> build(ScheduleConfig, {"warmup": 5, "final": 0}, source="base.toml").final
+    0.0
+    >>> build(ScheduleConfig, {"warmpu": 5}, source="base.toml", path="schedule.")
+    Traceback (most recent call last):
+    bytewright.errors.UsageError: base.toml: unknown key schedule.warmpu; did you mean schedule.warmup?
+    """
+    if not isinstance(fields, dict):
+        raise UsageError(f"{source}: {path.rstrip('.') or 'the file'} must be a table, not {fields!r}")
+    kinds = get_type_hints(cls)
+    for key in fields:
+        if key not in kinds:
+            raise UsageError(f"{source}: unknown key {path}{key}{_suggest(str(key), list(kinds), path)}")
+    values = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.name in fields:
+            values[field.name] = _convert(kinds[field.name], fields[field.name], source, path + field.name)
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            raise UsageError(f"{source}: {path}{field.name} is missing")
+    try:
+        return cls(**values)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
+
+
+def _convert(kind: Any, value: object, source: str, name: str) -> object:
+    """Check that `value` is of the annotated kind; whole numbers pass as floats, strings as paths."""
+    if get_origin(kind) in (Union, types.UnionType):
+        if value is None:
+            return None
+        (kind,) = (option for option in get_args(kind) if option is not type(None))
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return build(kind, value, source=source, path=f"{name}.")
+    if get_origin(kind) is Literal:
+        if value in get_args(kind):
+            return value
+        expected = f"one of {', '.join(map(repr, get_args(kind)))}"
+    elif kind is float and type(value) in (int, float):
+        return float(value)  # type: ignore[arg-type]
+    elif kind is Path and isinstance(value, str):
+        return Path(value)
+    elif type(value) is kind:
+        return value
+    else:
+        words = {
+            int: "a whole number",
+            float: "a number",
+            bool: "true or false",
+            str: "a string",
+            Path: "a path",
+        }
+        expected = words[kind]
+    raise UsageError(f"{source}: {name} must be {expected}, but is {value!r}")
+
+
+def _replace(fields: dict[str, Any], override: str) -> None:
+    """Set one value, given as `key=value` with the value as TOML writes it; bare words pass as strings."""
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise UsageError(f"{override!r} sets nothing; write key=value, such as optimizer.lr=3e-4")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *tables, last = key.strip().replace("-", "_").split(".")
+    for table in tables:
+        fields = fields.setdefault(table, {})
+        if not isinstance(fields, dict):
+            raise UsageError(f"{key} cannot be set: {table} is a value, not a table")
+    fields[last] = value
+
+
+def _suggest(key: str, known: Sequence[str], path: str) -> str:
+    near = get_close_matches(key, known, n=1)
+    return f"; did you mean {path}{near[0]}?" if near else f"; known are {', '.join(known)}"

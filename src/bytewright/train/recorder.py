@@ -1,0 +1,158 @@
+"""What is known of a run while it goes: results fetched from the device, lines of metrics, and the clock.
+
+Steps hand over their results as tensors on the device; `fetch` brings them to the host all at once, when a
+line or a checkpoint is due. Refused steps are recorded with the windows of their batch. `Progress` is the
+part that a checkpoint keeps, the steps since the last line included: so the means of a line do not depend on
+whether a checkpoint, or a kill, came between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bytewright.errors import BytewrightError
+from bytewright.train.display import Display
+from bytewright.train.evaluate import Evaluation
+from bytewright.train.metrics import MetricsLog, Sink
+from bytewright.train.step import StepResult
+
+
+class DivergenceError(BytewrightError):
+    """Too many steps in a row had a loss or a gradient that is not finite."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a run is: what a checkpoint keeps beside the weights and the optimizer."""
+
+    step: int = 0
+    seconds: float = 0.0
+    """Wall-clock time over all sessions."""
+    num_steps: int | None = None
+    """Length of the run, once it is known."""
+    num_refused: int = 0
+    refused_in_a_row: int = 0
+    best_step: int | None = None
+    best_loss: float | None = None
+    metrics_position: int = 0
+    since_line: list[list[float]] = field(default_factory=list)
+    """Loss and gradient norm of each accepted step since the last line."""
+
+
+class Recorder:
+    """Keeps the metrics of one session; `flops_per_token` and `peak_flops` are what the MFU is made of."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        log: MetricsLog,
+        *,
+        windows_of: Callable[[int], list[int]],
+        tokens_per_step: int,
+        max_refused: int,
+        mfu_per_token: float,
+    ) -> None:
+        self.progress = progress
+        self.log = log
+        self.others: list[Sink] = []
+        self.display: Display | None = None
+        self._windows_of, self._tokens_per_step = windows_of, tokens_per_step
+        self._max_refused, self._mfu_per_token = max_refused, mfu_per_token
+        self._on_device: list[tuple[int, StepResult]] = []
+        now = time.perf_counter()
+        self._started = now - progress.seconds
+        self._line_started, self._line_step, self._aside_seconds = now, progress.step, 0.0
+
+    def add(self, step: int, result: StepResult) -> None:
+        """Take the result of a step, still on the device."""
+        self._on_device.append((step, result))
+
+    def seconds(self) -> float:
+        """Wall-clock time of the run, over all sessions."""
+        return time.perf_counter() - self._started
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Keep the time of the block (an evaluation, a save) out of the tokens per second."""
+        self.fetch()  # so that steps still on their way are not counted as part of the block
+        start = time.perf_counter()
+        yield
+        self._aside_seconds += time.perf_counter() - start
+
+    def fetch(self) -> None:
+        """Bring the results of all steps so far to the host, in one wait."""
+        if not self._on_device:
+            return
+        steps = [step for step, _ in self._on_device]
+        numbers = torch.stack(
+            [torch.stack([part.float() for part in result]) for _, result in self._on_device]
+        )
+        self._on_device.clear()
+        for step, (loss, norm, accepted) in zip(steps, numbers.tolist(), strict=True):
+            if accepted:
+                self.progress.since_line.append([loss, norm])
+                self.progress.refused_in_a_row = 0
+            else:
+                self._note_refusal(step, loss, norm)
+
+    def _note_refusal(self, step: int, loss: float, norm: float) -> None:
+        self.progress.num_refused += 1
+        self.progress.refused_in_a_row += 1
+        what = "gradient" if math.isfinite(loss) else "loss"
+        event = f"refused: the {what} is not finite"
+        self._write({"step": step, "event": event, "loss": loss, "windows": self._windows_of(step)})
+        if self.progress.refused_in_a_row >= self._max_refused:
+            raise DivergenceError(
+                f"{self.log.path.parent}: {self.progress.refused_in_a_row} steps in a row, up to step {step},"
+                " had a loss or gradient that is not finite; the run stops, its checkpoints are sound"
+            )
+
+    def line(self, *, lr: float, evaluation: Evaluation | None, extra: Mapping[str, Any]) -> None:
+        """Write the line of this step: means since the last line, and what was measured now."""
+        self.fetch()
+        progress, step = self.progress, self.progress.step
+        spent = max(time.perf_counter() - self._line_started - self._aside_seconds, 1e-9)
+        speed = (step - self._line_step) * self._tokens_per_step / spent
+        record: dict[str, Any] = {
+            "step": step,
+            "tokens": step * self._tokens_per_step,
+            "seconds": round(self.seconds(), 3),
+            "loss": mean([loss for loss, _ in progress.since_line]),
+            "lr": lr,
+            "gradient_norm": mean([norm for _, norm in progress.since_line]),
+            "tokens_per_second": round(speed, 1),
+            "mfu": speed * self._mfu_per_token,
+        }
+        if evaluation:
+            record["validation_loss"] = evaluation.loss
+            record["perplexity"] = evaluation.perplexity
+            if evaluation.bits_per_byte is not None:
+                record["bits_per_byte"] = evaluation.bits_per_byte
+        progress.since_line.clear()
+        self._write(record | dict(extra))
+        self._line_started, self._line_step, self._aside_seconds = time.perf_counter(), step, 0.0
+
+    def mark(self) -> None:
+        """Bring `progress` up to date for a checkpoint, and the log safely to disk."""
+        self.fetch()
+        self.progress.seconds = self.seconds()
+        self.progress.metrics_position = self.log.sync()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self.log.write(record)
+        for sink in self.others:
+            sink.write(record)
+        if self.display:
+            self.display.record(record, self.progress.num_steps)
+
+
+def mean(values: list[float]) -> float | None:
+    """Mean of the values, or None if there are none."""
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,154 @@
+"""A run is a folder of plain files, and one process at a time writes it.
+
+`config.json` (the resolved config), `environment.json` (where and with what it ran), `tokenizer/` (if one
+was given), `metrics.jsonl`, `checkpoints/` and `samples/`. `create` refuses a folder that holds anything;
+`open` takes one that is there. Both hold a lock of the operating system for as long as the process lives, so
+a killed writer leaves nothing to clean up. Nothing here knows how training works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import shutil
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from bytewright import durable
+from bytewright.errors import StorageError, UsageError
+from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.config import TrainConfig
+from bytewright.train.recipe import read_config, to_plain
+
+if TYPE_CHECKING:
+    from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
+
+LOCK = ".lock"
+
+
+class RunFolder:
+    """A run that this process writes. Use as a context manager: leaving it releases the lock."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+        self.checkpoints = CheckpointFolder(path / "checkpoints")
+
+    @classmethod
+    def create(cls, path: Path, config: TrainConfig) -> RunFolder:
+        """Start a run in a new or empty folder."""
+        refuse_existing_run(path)
+        run = cls(path, _lock(path))
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(run.close)
+            refuse_existing_run(path)  # another process may have been quicker to the lock
+            durable.write_json(path / "environment.json", describe_environment())
+            durable.write_json(path / "config.json", to_plain(config))
+            on_error.pop_all()
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Take over a run that is there."""
+        config_of(path)
+        return cls(path, _lock(path))
+
+    @property
+    def metrics(self) -> Path:
+        """Where the metrics are."""
+        return self.path / "metrics.jsonl"
+
+    def write_tokenizer(self, vocabulary: Vocabulary) -> None:
+        """Keep the tokenizer with the run, so that the run can write text wherever it is taken."""
+        from bytewright.tokenizer.files import write_folder
+
+        write_folder(vocabulary, self.path / "tokenizer", replace=True)
+
+    def write_sample(self, step: int, text: str) -> None:
+        """Keep a sample of what the model writes at `step`."""
+        durable.write_text(self.path / "samples" / f"step-{step:06d}.txt", text)
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._lock)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def config_of(path: Path) -> TrainConfig:
+    """Read the config that a run was started with."""
+    if not (path / "config.json").is_file():
+        raise UsageError(f"{path}: is not a run, for it has no config.json")
+    return read_config(path / "config.json")
+
+
+def refuse_existing_run(path: Path) -> None:
+    """Raise if `path` is anything but a new or empty folder."""
+    if (path / "config.json").exists():
+        raise UsageError(
+            f"{path} holds a run already; continue it with `bytewright resume {path}`, or choose another name"
+        )
+    durable.check_target(path / "config.json")
+    if path.is_dir():
+        foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+        if [name for name in foreign if name != "environment.json"]:
+            raise UsageError(
+                f"{path} is not empty (it holds {foreign[0]!r}); choose another folder for the run"
+            )
+
+
+def refuse_without_space(path: Path, num_bytes: int) -> None:
+    """Raise if the disk of `path` has less than `num_bytes` left."""
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    if free < num_bytes:
+        raise StorageError(
+            f"{path}: the checkpoints of this run need {num_bytes / 1e6:,.0f} MB, "
+            f"but the disk has {free / 1e6:,.0f} MB left"
+        )
+
+
+def describe_environment() -> dict[str, object]:
+    """Say where and with what a run runs."""
+    try:
+        own_version = metadata.version("bytewright")
+    except metadata.PackageNotFoundError:
+        own_version = "not installed"  # run from a source tree, as on a borrowed GPU machine
+    return {
+        "bytewright": own_version,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "num_cores": os.cpu_count(),
+        "num_threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": sys.argv,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _lock(path: Path) -> int:
+    """Take the lock of a run folder, or say who has it."""
+    with durable.explain("write", path):
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock, 100).decode(errors="replace").strip() or "another process"
+            os.close(lock)
+            raise UsageError(f"{path} is being written by {holder}; a run has one writer at a time") from None
+        os.truncate(lock, 0)
+        os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
+    return lock

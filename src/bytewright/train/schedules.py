@@ -1,0 +1,64 @@
+"""The learning rate as a pure function of the step: warm-up, then one of four shapes.
+
+Steps are counted from 1 for the first update, so that a warm-up of `w` steps reaches the full rate at update
+`w` and no update is wasted at rate 0. Every schedule climbs linearly to `max_lr` during the warm-up, is at
+`min_lr` from `end` on, and is defined for `warmup = 0` and `warmup = end` too. Nothing here knows about
+optimizers.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def cosine_schedule(t: int, max_lr: float, min_lr: float, warmup: int, end: int) -> float:
+    """Climb to `max_lr` over `warmup` steps, fall along half a cosine to `min_lr` at `end`, stay there.
+
+    >>> [round(cosine_schedule(t, 1.0, 0.1, 2, 6), 3) for t in range(8)]
+    [0.0, 0.5, 1.0, 0.868, 0.55, 0.232, 0.1, 0.1]
+    """
+    if t < warmup:
+        return t / warmup * max_lr
+    return min_lr + (1 + math.cos(math.pi * _progress(t, warmup, end))) / 2 * (max_lr - min_lr)
+
+
+def linear_schedule(t: int, max_lr: float, min_lr: float, warmup: int, end: int) -> float:
+    """Climb to `max_lr` over `warmup` steps, fall along a line to `min_lr` at `end`, stay there.
+
+    >>> [linear_schedule(t, 1.0, 0.0, 2, 6) for t in range(8)]
+    [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    """
+    if t < warmup:
+        return t / warmup * max_lr
+    return max_lr + _progress(t, warmup, end) * (min_lr - max_lr)
+
+
+def wsd_schedule(t: int, max_lr: float, min_lr: float, warmup: int, end: int, decay_steps: int) -> float:
+    """Warm up, stay at `max_lr`, decay along a line to `min_lr` over the last `decay_steps` before `end`.
+
+    >>> [wsd_schedule(t, 1.0, 0.0, 2, 8, 4) for t in range(9)]
+    [0.0, 0.5, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+    if t < warmup:
+        return t / warmup * max_lr
+    return max_lr + _progress(t, max(end - decay_steps, warmup), end) * (min_lr - max_lr)
+
+
+def constant_schedule(t: int, max_lr: float, warmup: int) -> float:
+    """Climb to `max_lr` over `warmup` steps and stay there.
+
+    >>> [constant_schedule(t, 1.0, 4) for t in range(6)]
+    [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+    """
+    return t / warmup * max_lr if t < warmup else max_lr
+
+
+def _progress(t: int, start: int, end: int) -> float:
+    """How far `t` is from `start` to `end`, between 0 and 1; an empty stretch is behind us once we reach it.
+
+    At `t = start` the full rate holds even when the stretch is empty: a warm-up that fills the whole run
+    ends at `max_lr`, not at `min_lr`.
+    """
+    if t <= start:
+        return 0.0
+    return 1.0 if t >= end else (t - start) / (end - start)

@@ -1,0 +1,48 @@
+"""From a config to things that run: the device, the compiler, and the model with its initial weights.
+
+The initial weights are a function of the config and its seed alone: they are drawn on the CPU, whatever the
+device, and the global random state is left as it was.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from bytewright.account import count_parameters
+from bytewright.data.batches import mix_key
+from bytewright.errors import UsageError
+from bytewright.model import TransformerLM
+from bytewright.train.config import Device, TrainConfig
+
+NUM_COPIES = {"adamw": 3, "muon": 3, "sgd": 1}
+"""Tensors of the size of the weights in a checkpoint, at most: the weights and the optimizer's state."""
+
+
+def find_device(name: Device) -> torch.device:
+    """Turn the name of a device into one that is there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    is_there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not is_there[name]:
+        raise UsageError(f"device is {name!r}, but this machine has none; use 'cpu' or 'auto'")
+    return torch.device(name)
+
+
+def choose_backend(config: TrainConfig, device: torch.device) -> str | None:
+    """Choose what torch.compile is to use, or None for no compiling."""
+    if config.compile == "off" or (config.compile == "auto" and device.type != "cuda"):
+        return None
+    return "aot_eager" if device.type == "mps" else "inductor"
+
+
+def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
+    """Make the model on `device`; weights in fp32, computation in the precision of the config."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix_key(config.seed, 1))  # not the bare seed: that one orders the data
+        compute_dtype = torch.bfloat16 if config.precision == "bf16" else None
+        return TransformerLM(config.model, dtype=torch.float32, compute_dtype=compute_dtype).to(device)
+
+
+def checkpoint_bytes(config: TrainConfig) -> int:
+    """Bound the size of a checkpoint."""
+    return 4 * NUM_COPIES[config.optimizer.name] * count_parameters(config.model).total + 2**20

@@ -1,0 +1,143 @@
+"""One training step: forward, backward, clip, update, without a word to the host.
+
+`TrainStep` takes the batches of one update and returns loss, gradient norm and whether the update was
+accepted, all as tensors that are still on the device: a step never waits for the one before it. A loss or a
+gradient that is not finite is not accepted, and then neither the weights nor the optimizer's state change.
+With fused optimizers the whole end of the step (norm, clipping, update) is one compiled function. Where
+batches come from and what becomes of the results is the loop's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Integer
+from torch import Tensor
+from torch.nn import Parameter
+
+from bytewright.data.batches import Batch
+from bytewright.errors import UsageError
+from bytewright.model import TransformerLM
+from bytewright.train.clip import clip_gradients
+from bytewright.train.config import OptimizerConfig
+from bytewright.train.fused_optimizers import FusedAdamW, FusedMuon, FusedSGD, apply_clipped, fused_parts
+from bytewright.train.loss import language_model_loss
+from bytewright.train.optimizers import SGD, AdamW, Group, Muon, Optimizer, Together
+
+Loss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
+AnyOptimizer = Optimizer | Together
+
+
+class StepResult(NamedTuple):
+    """What a step did; three scalars on the device."""
+
+    loss: Float[Tensor, ""]
+    gradient_norm: Float[Tensor, ""]
+    accepted: Bool[Tensor, ""]
+
+
+class TrainStep:
+    """Update a model from one batch after another.
+
+    `backend` names the compiler that torch.compile is to use ("inductor", or "aot_eager" on mps); None:
+    eager.
+    """
+
+    def __init__(
+        self,
+        model: TransformerLM,
+        optimizer: AnyOptimizer,
+        *,
+        max_grad_norm: float = 0.0,
+        backend: str | None = None,
+        loss: Loss = language_model_loss,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.max_norm = max_grad_norm or float("inf")
+        self._fused = fused_parts(optimizer)
+
+        def forward(ids: Tensor, targets: Tensor) -> Tensor:
+            return loss(model, ids, targets)
+
+        def finish(value: Tensor) -> tuple[Tensor, Tensor]:
+            return apply_clipped(self._fused, value, self.max_norm)
+
+        self.loss: Callable[[Tensor, Tensor], Tensor] = compile_with(backend, forward)
+        self._finish: Callable[[Tensor], tuple[Tensor, Tensor]] = compile_with(backend, finish)
+
+    def __call__(self, batches: Sequence[Batch]) -> StepResult:
+        """Take one update from the mean gradient over `batches`, the parts of one batch."""
+        self.optimizer.zero_grad()
+        losses = []
+        for ids, targets in batches:
+            loss = self.loss(ids, targets)
+            torch.autograd.backward(loss / len(batches))
+            losses.append(loss.detach())
+        with torch.no_grad():
+            return self._update(torch.stack(losses).mean())
+
+    def _update(self, loss: Float[Tensor, ""]) -> StepResult:
+        if self._fused:
+            for part in self._fused:
+                part.collect()
+            return StepResult(loss, *self._finish(loss))
+        norm = clip_gradients(self.optimizer.parameters, self.max_norm)
+        accepted = torch.isfinite(loss) & torch.isfinite(norm)
+        self.optimizer.step(accept=accepted)
+        return StepResult(loss, norm, accepted)
+
+    def measure(
+        self, ids: Integer[Tensor, "batch seq"], targets: Integer[Tensor, "batch seq"]
+    ) -> Float[Tensor, ""]:
+        """Loss of a batch without learning from it."""
+        with torch.no_grad():
+            return self.loss(ids, targets)
+
+
+def compile_with(backend: str | None, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile `function` for fixed shapes, or leave it as it is."""
+    if backend is None:
+        return function
+    compiled: Callable[..., Any] = torch.compile(function, backend=backend, dynamic=False)
+    return compiled
+
+
+def make_optimizer(model: TransformerLM, config: OptimizerConfig) -> AnyOptimizer:
+    """Build the optimizer that `config` names over the parameters of `model`.
+
+    Gains, which are one-dimensional, are not decayed. Muon takes the matrices inside blocks; embeddings,
+    head and gains stay with AdamW.
+    """
+    is_fused = config.implementation == "fused"
+    named = list(model.named_parameters())
+    if config.name == "sgd":
+        return (FusedSGD if is_fused else SGD)(
+            [parameter for _, parameter in named], lr=config.lr, decay=False
+        )
+    by_muon = [p for name, p in named if config.name == "muon" and p.ndim == 2 and name.startswith("layers.")]
+    taken = set(by_muon)
+    adamw = (FusedAdamW if is_fused else AdamW)(
+        _by_decay([p for _, p in named if p not in taken], config.weight_decay),
+        lr=config.lr,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+    )
+    if config.name == "adamw":
+        return adamw
+    if not by_muon:
+        raise UsageError("optimizer.name is muon, but the model has no matrices inside blocks")
+    muon = (FusedMuon if is_fused else Muon)(
+        by_muon, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay
+    )
+    return Together([muon, adamw])
+
+
+def _by_decay(parameters: list[Parameter], weight_decay: float) -> list[Group]:
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

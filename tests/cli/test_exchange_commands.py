@@ -1,0 +1,117 @@
+"""Export and import as a user meets them: out to `transformers`, the same text there, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bytewright.cli.import_model import NoOptimizer
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.tokenizer import Tokenizer
+from bytewright.tokenizer.train import train_bpe
+from bytewright.train.checkpoint import CheckpointFolder
+from conftest import Run
+
+TEXT = "the owl sat in the old oak; the more it saw, the less it spoke. wise old owl! café ☕ " * 4
+PROMPT = "the owl"
+
+
+def make_run(folder: Path, **changes: Any) -> Path:
+    """Write what `export` needs of a run: one checkpoint of a small model, and a tokenizer."""
+    (folder / "text.txt").write_text(TEXT)
+    vocab, merges = train_bpe(folder / "text.txt", 300, ["<|endoftext|>"])
+    tokenizer = Tokenizer(vocab, merges, ["<|endoftext|>"])
+    run = folder / "run"
+    tokenizer.save(run / "tokenizer")
+    torch.manual_seed(0)
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size, context_length=64, d_model=32, num_layers=2, num_heads=4, **changes
+    )
+    model = TransformerLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    CheckpointFolder(run / "checkpoints").save(model, NoOptimizer(), {"step": 0})
+    return run
+
+
+def written_by(run: Run, path: Path) -> str:
+    outcome = run(
+        "generate",
+        path,
+        "--prompt",
+        PROMPT,
+        "--max-new-tokens",
+        "30",
+        "--temperature",
+        "0",
+        "--device",
+        "cpu",
+    )
+    assert outcome.code == 0, outcome.err
+    return outcome.out.removesuffix("\n")
+
+
+def test_a_model_that_went_out_and_came_back_writes_the_same_text(run: Run, tmp_path: Path) -> None:
+    original = make_run(tmp_path)
+    assert run("export", original, "--to", "hf", "--out", tmp_path / "hf").code == 0
+    names = {path.name for path in (tmp_path / "hf").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert run("import", tmp_path / "hf", "--out", tmp_path / "back").code == 0
+    assert written_by(run, tmp_path / "back") == written_by(run, original)
+    outcome = run("resume", tmp_path / "back")
+    assert outcome.code == 2
+    assert "is not a run" in outcome.err
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_library_writes_the_same_greedy_text(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers")
+    original = make_run(tmp_path)
+    assert run("export", original, "--to", "hf", "--out", tmp_path / "hf").code == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    assert tokenizer.eos_token == "<|endoftext|>"
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    ids = model.generate(**inputs, max_new_tokens=30, do_sample=False, pad_token_id=0)
+    assert tokenizer.decode(ids[0], skip_special_tokens=True) == written_by(run, original)
+    for text in (TEXT, "naïve ☃ 123  \n\t<|endoftext|>x"):
+        assert tokenizer(text)["input_ids"] == Tokenizer.load(original / "tokenizer").encode(text)
+
+
+def test_a_model_that_is_no_llama_is_refused_in_one_sentence(run: Run, tmp_path: Path) -> None:
+    outcome = run("export", make_run(tmp_path, norm="post"), "--to", "hf", "--out", tmp_path / "hf")
+    assert outcome.code == 2
+    assert outcome.err == (
+        "bytewright: a Llama has norm = 'pre', this model has 'post': it cannot be exported as one\n"
+    )
+    assert not (tmp_path / "hf").exists()
+
+
+def test_import_refuses_what_is_there_and_what_is_not(run: Run, tmp_path: Path) -> None:
+    original = make_run(tmp_path)
+    assert run("export", original, "--to", "hf", "--out", tmp_path / "hf").code == 0
+    outcome = run("export", original, "--to", "hf", "--out", tmp_path / "hf")
+    assert outcome.code == 2
+    assert "exists already" in outcome.err
+    for arguments, words in (
+        ([tmp_path / "hf", "--out", original], "is not empty"),
+        ([tmp_path / "nowhere", "--out", tmp_path / "new"], "does not exist"),
+    ):
+        outcome = run("import", *arguments)
+        assert outcome.code == 2
+        assert words in outcome.err
+    (tmp_path / "hf" / "tokenizer.json").unlink()
+    assert run("import", tmp_path / "hf", "--out", tmp_path / "new").code == 1
+    assert not (tmp_path / "new").exists()
+    assert run("import", tmp_path / "hf", "--out", tmp_path / "new", "--without-tokenizer").code == 0
+    outcome = run("generate", tmp_path / "new", "--prompt", "x")
+    assert outcome.code == 2
+    assert "keeps no tokenizer" in outcome.err

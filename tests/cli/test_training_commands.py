@@ -1,0 +1,154 @@
+"""The commands around a run: train, resume, evaluate and generate, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import bytewright
+from bytewright.tokenizer import Tokenizer
+from conftest import Outcome, Run
+from runs import digest
+
+RECIPE = """
+batch_size = 4
+device = "cpu"
+log_every = 5
+eval_every = 10
+eval_tokens = 256
+save_every = 10
+sample_every = 10
+sample_prompt = "One morning"
+[model]
+vocab_size = 400
+context_length = 16
+d_model = 16
+num_layers = 1
+num_heads = 2
+[data]
+train = "train.npy"
+validation = "valid.npy"
+tokenizer = "tok"
+[budget]
+steps = 20
+[optimizer]
+lr = 0.01
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, stories: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a recipe and the data that it names, to which the command's paths are relative."""
+    monkeypatch.chdir(tmp_path)
+    loaded = Tokenizer.load(tokenizer)
+    loaded.save(tmp_path / "tok")
+    loaded.encode_file(stories, tmp_path / "train.npy")
+    loaded.encode_file(stories, tmp_path / "valid.npy")
+    (tmp_path / "small.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def assert_refused(outcome: Outcome, *words: str, code: int = 2) -> None:
+    assert outcome.code == code, outcome
+    assert outcome.err.count("\n") == 1, outcome.err
+    for word in words:
+        assert word in outcome.err
+
+
+def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
+    trained = run("train", "small.toml", "--out", "runs/a")
+    assert trained.code == 0, trained
+    assert "step 20/20" in trained.err
+    assert trained.out.startswith("runs/a: 20 steps, validation loss ")
+    sample = (place / "runs/a/samples/step-000020.txt").read_text()
+    assert sample.startswith("One morning")
+
+    evaluated = run("evaluate", "runs/a", "--json")
+    figures = json.loads(evaluated.out)
+    assert 0 < figures["bits_per_byte"] < figures["loss"]
+    assert "perplexity" in run("evaluate", "runs/a", "valid.npy", "--which", "last").out
+
+    written = run("generate", "runs/a", "--prompt", "One morning", "--max-new-tokens", "5", "--seed", "1")
+    assert written.code == 0, written
+    assert written.out.startswith("One morning")
+    assert (
+        written.out
+        == run("generate", "runs/a", "--prompt", "One morning", "--max-new-tokens", "5", "--seed", "1").out
+    )
+    two = run("generate", "runs/a", "--prompt", "One morning", "--prompt", "Two", "--max-new-tokens", "3")
+    assert two.out.count("One morning") == two.out.count("Two") == 1
+    assert run("generate", "runs/a/checkpoints/step-000010", "--max-new-tokens", "3").code == 0
+
+
+def test_values_of_the_recipe_can_be_replaced(place: Path, run: Run) -> None:
+    assert run("train", "small.toml", "--out", "a", "--set", "budget.steps=3", "sample_every=0").code == 0
+    config = json.loads((place / "a" / "config.json").read_text())
+    assert config["budget"]["steps"] == 3
+    assert not (place / "a" / "samples").exists()
+
+
+def test_a_run_that_is_terminated_saves_leaves_with_143_and_resumes_to_the_same_end(
+    place: Path, run: Run
+) -> None:
+    assert (
+        run("train", "small.toml", "--out", "whole", "--set", "budget.steps=200", "save_every=50").code == 0
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(bytewright.__file__).parents[1])}
+    arguments = ["train", "small.toml", "--out", "parts", "--set", "budget.steps=200", "save_every=50"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bytewright.cli.main", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = place / "parts" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate()
+    if process.returncode != 0:  # it may have been quicker than the signal
+        assert process.returncode == 143, err
+        assert "after SIGTERM; continue with `bytewright resume parts`" in out
+    assert run("resume", "parts").code == 0
+    assert digest(place / "parts")["step"] == "step-000200"
+    assert digest(place / "parts") == digest(place / "whole")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train nowhere.toml --out a", ["nowhere.toml"]),
+        ("train small.toml --out taken", ["taken", "is not empty"]),
+        (
+            "train small.toml --out a --set batch_sise=3",
+            ["unknown key batch_sise", "did you mean batch_size?"],
+        ),
+        ("train small.toml --out a --set model.context_length=99999", ["train.npy", "needs at least 100000"]),
+        ("train small.toml --out a --set model.vocab_size=399", ["vocabulary of 400", "the model has 399"]),
+        ("resume nowhere", ["nowhere does not exist"]),
+        ("resume taken", ["taken: is not a run"]),
+        ("evaluate taken", ["taken: holds no checkpoint"]),
+        ("generate taken", ["taken: holds no checkpoint"]),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    place: Path, run: Run, command: str, words: list[str]
+) -> None:
+    (place / "taken").mkdir()
+    (place / "taken" / "thesis.txt").write_text("years of work")
+    before = sorted(place.rglob("*"))
+    outcome = run(*command.split())
+    assert outcome.code in (1, 2), outcome
+    assert outcome.err.startswith("bytewright: ")
+    assert outcome.err.count("\n") == 1, outcome.err
+    for word in words:
+        assert word in outcome.err
+    assert sorted(place.rglob("*")) == before

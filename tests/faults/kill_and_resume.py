@@ -1,0 +1,99 @@
+"""Train in child processes that are killed, resume each time, and say what is left: run by `test_resume`.
+
+A child is forked (torch is loaded once), told when to die, and dies by SIGKILL: before its k-th operation on
+disk, in the middle of its k-th forward pass, or after some milliseconds. Usage: `kill_and_resume.py FOLDER
+SEED NUM_KILLS KIND…` trains the config in `FOLDER/config.json` twice: `FOLDER/whole` in one piece,
+`FOLDER/killed` with kills. It prints the kills.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from bytewright import disk
+from bytewright.model import TransformerLM
+from bytewright.train import resume, train
+from bytewright.train.loss import language_model_loss
+from bytewright.train.recipe import read_config
+
+LARGEST_K = {"operation": 45, "forward": 14, "millisecond": 200}
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_session(run: Path, kind: str | None, k: int) -> None:
+    """Start or resume the run, to be killed at the k-th event of a kind, or not at all."""
+    left = k
+
+    def count(event: str) -> None:
+        nonlocal left
+        if event == kind:
+            left -= 1
+            if left == 0:
+                die()
+
+    def loss(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        value = language_model_loss(model, ids, targets)
+        count("forward")
+        return value
+
+    disk.before_operation = lambda *_: count("operation")
+    console = Console(file=io.StringIO())
+    if (run / "config.json").exists():
+        resume(run, console=console, loss=loss)
+    else:
+        train(read_config(run.parent / "config.json"), run, console=console, loss=loss)
+
+
+def fork_session(run: Path, kind: str | None, k: int) -> int:
+    """Run a session in a child; return the signal that ended it, or 0."""
+    child = os.fork()
+    if child == 0:
+        try:
+            run_session(run, kind, k)
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    if kind == "millisecond":
+        time.sleep(k / 1000)
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        sys.exit(f"the session failed with {os.WEXITSTATUS(status)} after {kind} {k}")
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def main() -> None:
+    """Train once in one piece; then again, killing and resuming as often as asked."""
+    folder, seed, num_kills, *kinds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
+    torch.set_num_threads(1)  # a forked child has no threads but its own
+    chance = random.Random(seed)
+    killed: list[str] = []
+    fork_session(folder / "whole", None, 0)
+    while len(killed) < num_kills:
+        kind = kinds[len(killed) % len(kinds)]
+        k = chance.randint(1, LARGEST_K[kind])
+        if fork_session(folder / "killed", kind, k) == 0:
+            break  # it finished before it could be killed
+        killed.append(f"{kind} {k}")
+    if fork_session(folder / "killed", None, 0):
+        sys.exit("the last session was killed by somebody else")
+    print(json.dumps(killed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""A run that is killed with SIGKILL, wherever it is, and resumed is bit for bit the run that never was."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kill_and_resume import run_session
+from rich.console import Console
+
+import bytewright
+from bytewright import disk, durable
+from bytewright.errors import StorageError
+from bytewright.train import resume, train
+from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.recipe import to_plain
+from bytewright.train.run_folder import RunFolder
+from runs import digest, make_config, metrics_without_clock
+
+pytestmark = pytest.mark.fault
+
+
+def kill_and_resume(folder: Path, seed: int, num_kills: int, *kinds: str, **changes: Any) -> list[str]:
+    """Train once in one piece and once with kills; compare all that they left; return the kills."""
+    folder.mkdir(exist_ok=True)
+    durable.write_json(folder / "config.json", to_plain(make_config(folder, **changes)))
+    source = str(Path(bytewright.__file__).parents[1])
+    script = Path(__file__).with_name("kill_and_resume.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder), str(seed), str(num_kills), *kinds],
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    killed: list[str] = json.loads(done.stdout)
+    whole = folder / "whole"
+    assert metrics_without_clock(folder / "killed") == metrics_without_clock(whole)
+    assert digest(folder / "killed") == digest(whole)
+    left = CheckpointFolder(folder / "killed" / "checkpoints")
+    assert left.steps() == CheckpointFolder(whole / "checkpoints").steps()
+    assert [path.name for path in left.path.iterdir() if path.name.startswith(".")] == []
+    return killed
+
+
+def test_a_run_killed_during_steps_and_saves_ends_as_if_it_never_was(tmp_path: Path) -> None:
+    killed = kill_and_resume(tmp_path, 0, 6, "operation", "forward", budget={"steps": 40})
+    assert len(killed) == 6, killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_run_killed_twenty_times_ends_as_if_it_never_was(tmp_path: Path, optimizer: str) -> None:
+    killed = kill_and_resume(
+        tmp_path,
+        1,
+        20,
+        "operation",
+        "forward",
+        "millisecond",
+        optimizer={"name": optimizer},
+        budget={"steps": 600},
+    )
+    assert len(killed) == 20, killed
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_every_single_operation_of_its_saves_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each k: a new run dies at its k-th operation on disk; the resumed one ends as the whole one."""
+    monkeypatch.setattr(disk, "before_operation", disk.before_operation)  # put back what sessions leave there
+    num_operations = count_operations(tmp_path / "counted")
+    for k in range(1, num_operations + 1):
+        folder = tmp_path / f"{k}"
+        folder.mkdir()
+        durable.write_json(folder / "config.json", to_plain(make_config(folder)))
+        if (child := os.fork()) == 0:
+            run_session(folder / "run", "operation", k)
+            os._exit(1)  # it should have been killed
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        run_session(folder / "run", None, 0)
+        assert digest(folder / "run") == digest(tmp_path / "counted" / "run")
+
+
+def count_operations(folder: Path) -> int:
+    folder.mkdir()
+    config = make_config(folder)
+    seen: list[str] = []
+    disk.before_operation = lambda operation, *_: seen.append(operation)
+    try:
+        train(config, folder / "run", console=Console(file=io.StringIO()))
+    finally:
+        disk.before_operation = disk._nothing
+    return len(seen)
+
+
+def test_a_disk_that_fills_up_during_a_save_leaves_the_checkpoint_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run stops with one sentence; with space again it resumes to the same end."""
+    train(make_config(tmp_path), tmp_path / "whole", console=Console(file=io.StringIO()))
+    num_writes = 0
+
+    def fill_up(operation: str, *paths: Path) -> None:
+        nonlocal num_writes
+        if operation == "write" and "step-000014" in str(paths[0]):
+            num_writes += 1
+            if num_writes > 3:
+                raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "before_operation", fill_up)
+    with pytest.raises(StorageError, match="step-000014: no space left on the disk"):
+        train(make_config(tmp_path), tmp_path / "run", console=Console(file=io.StringIO()))
+    monkeypatch.undo()
+    assert CheckpointFolder(tmp_path / "run" / "checkpoints").steps() == [7]
+    resume(tmp_path / "run", console=Console(file=io.StringIO()))
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", make_config(tmp_path))
+    if (child := os.fork()) == 0:
+        os._exit(0)  # a child that inherited the lock and died
+    os.waitpid(child, 0)
+    run.close()
+    RunFolder.open(tmp_path / "run").close()

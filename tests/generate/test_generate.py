@@ -1,0 +1,227 @@
+"""Cached, batched and streamed generation give the ids that the definition gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bytewright.errors import UsageError
+from bytewright.generate import Completion, Generator, SamplingConfig, generate, stream
+from bytewright.generate.decoder import Decoder
+from bytewright.generate.reference import generate_reference
+from bytewright.model import TransformerLM
+from model_choices import CHOICES, SMALL, small_config
+
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [3] * 15]
+GREEDY = SamplingConfig(max_new_tokens=30, temperature=0.0)
+RANDOM = SamplingConfig(max_new_tokens=12, top_k=30, top_p=0.95, min_p=0.01, stop_tokens=(5, 6, 7), seed=3)
+
+
+def make_model(choice: str = "default", implementation: str = "fused") -> TransformerLM:
+    """Build the same small model every time, weights so large that what it reads decides what it writes."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = TransformerLM(small_config(choice, implementation=implementation))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 1:
+                    parameter.uniform_(0.5, 1.5)
+                else:
+                    parameter.mul_(3)
+    return model
+
+
+def by_definition(
+    model: TransformerLM, prompts: list[list[int]], sampling: SamplingConfig
+) -> list[Completion]:
+    return [
+        generate_reference(model, prompt, dataclasses.replace(sampling, seed=sampling.seed + row))
+        for row, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
+@pytest.mark.parametrize(
+    ("choice", "implementation"), [*((choice, "fused") for choice in CHOICES), ("default", "reference")]
+)
+def test_cached_generation_gives_the_ids_of_the_definition(
+    choice: str, implementation: str, sampling: SamplingConfig
+) -> None:
+    model = make_model(choice, implementation)
+    assert generate(model, PROMPTS, sampling) == by_definition(model, PROMPTS, sampling)
+    assert generate(model, PROMPTS[:1], sampling) == by_definition(model, PROMPTS[:1], sampling)
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(st.lists(st.integers(0, SMALL.vocab_size - 1), min_size=1, max_size=15), min_size=1, max_size=5),
+    st.integers(0, 1000),
+    st.integers(1, 20),
+)
+def test_a_batch_gives_what_its_prompts_give_one_by_one(
+    prompts: list[list[int]], seed: int, max_new_tokens: int
+) -> None:
+    model = make_model()
+    sampling = SamplingConfig(seed=seed, max_new_tokens=max_new_tokens, stop_tokens=(0, 1), top_p=0.9)
+    together = generate(model, prompts, sampling)
+    for row, prompt in enumerate(prompts):
+        alone = generate(model, [prompt], dataclasses.replace(sampling, seed=seed + row))
+        assert alone == [together[row]]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
+def test_a_stream_gives_the_same_ids_step_by_step(sampling: SamplingConfig) -> None:
+    model = make_model()
+    steps = list(stream(model, PROMPTS, sampling))
+    assert all(any(id is not None for id in step) for step in steps)
+    for row, completion in enumerate(generate(model, PROMPTS, sampling)):
+        column = [step[row] for step in steps]
+        assert column[: len(completion.ids)] == completion.ids
+        assert all(id is None for id in column[len(completion.ids) :])
+
+
+def test_a_stream_does_no_more_than_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = Generator(make_model())
+    calls: list[None] = []
+    step = generator.decoder.step
+
+    def counted(*args: Any, **kwargs: Any) -> Tensor:
+        calls.append(None)
+        return step(*args, **kwargs)
+
+    monkeypatch.setattr(generator.decoder, "step", counted)
+    steps = generator.stream([[1, 2]], GREEDY)
+    next(steps)
+    assert len(calls) == 0
+    next(steps)
+    assert len(calls) == 1
+    generator.generate([[1, 2]], dataclasses.replace(GREEDY, max_new_tokens=1))
+    assert len(calls) == 1
+
+
+def test_what_is_written_depends_on_what_was_read() -> None:
+    completions = generate(make_model(), [[first, 2] for first in range(10, 20)], GREEDY)
+    assert len({tuple(completion.ids) for completion in completions}) > 5
+    assert all(len(set(completion.ids)) > 3 for completion in completions)
+
+
+def test_a_sequence_ends_at_a_stop_token_which_is_not_part_of_it() -> None:
+    model = make_model()
+    free = generate(model, [[1, 2, 3]], GREEDY)[0]
+    stop = free.ids[4]
+    stopped = generate(model, [[1, 2, 3]], dataclasses.replace(GREEDY, stop_tokens=(stop,)))[0]
+    assert stopped == Completion(free.ids[: free.ids.index(stop)], "stop")
+
+
+def test_a_sequence_ends_at_the_limit_or_when_the_context_is_full() -> None:
+    model = make_model()
+    short, full = generate(model, [[1] * 8, [1] * 14], dataclasses.replace(GREEDY, max_new_tokens=5))
+    assert (len(short.ids), short.reason) == (5, "length")
+    assert (len(full.ids), full.reason) == (2, "context")
+    assert generate(model, [[1]], dataclasses.replace(GREEDY, max_new_tokens=0)) == [Completion([], "length")]
+
+
+def test_equal_prompts_in_a_batch_draw_differently_and_a_seed_repeats_itself() -> None:
+    model = make_model()
+    sampling = SamplingConfig(max_new_tokens=10, seed=5)
+    first = generate(model, [[1, 2]] * 3, sampling)
+    assert len({tuple(completion.ids) for completion in first}) == 3
+    assert generate(model, [[1, 2]] * 3, sampling) == first
+    assert generate(model, [[1, 2]] * 3, dataclasses.replace(sampling, seed=99)) != first
+
+
+def test_generating_leaves_the_random_state_and_the_model_alone() -> None:
+    model = make_model()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = torch.random.get_rng_state()
+    generate(model, PROMPTS, RANDOM)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_generator_is_a_snapshot_and_serves_any_batch_size() -> None:
+    model = make_model()
+    expected = {size: generate(model, PROMPTS[:size], GREEDY) for size in (1, 2, 4)}
+    generator = Generator(model, batch_size=2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    for size, completions in expected.items():
+        assert generator.generate(PROMPTS[:size], GREEDY) == completions
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "dtype", "tolerance"),
+    [(1, torch.float32, 1e-5), (4, torch.float32, 1e-5), (4, torch.float64, 1e-13)],
+)
+@pytest.mark.parametrize("choice", CHOICES)
+def test_the_decoder_scores_as_the_model_does(
+    choice: str, batch_size: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    model = make_model(choice).to(dtype)
+    decoder = Decoder(model, batch_size)
+    ids = torch.randint(0, SMALL.vocab_size, (batch_size, 12), generator=torch.Generator().manual_seed(0))
+    expected = model(ids).detach()
+    tolerance *= expected.abs().max().item()
+    for ragged in (False, True):
+        cache = decoder.new_cache(batch_size, 12)
+        lengths = torch.arange(batch_size) % 3 + 4 if ragged else torch.full((batch_size,), 4)
+        rows = torch.arange(batch_size)
+        scores = decoder.read(cache, ids[:, :7], lengths)
+        torch.testing.assert_close(scores, expected[rows, lengths - 1], rtol=0, atol=tolerance)
+        for step in range(5):
+            positions = lengths + step
+            num_slots = int(positions.max()) + 1
+            scores = decoder.step(cache, ids[rows, positions], positions, num_slots, aligned=not ragged)
+            torch.testing.assert_close(scores, expected[rows, positions], rtol=0, atol=tolerance)
+
+
+def test_a_model_that_computes_in_half_precision_writes_in_half_precision() -> None:
+    model = make_model()
+    model.compute_dtype = torch.bfloat16
+    generator = Generator(model, len(PROMPTS))
+    assert generator.decoder.embeddings.dtype == torch.bfloat16
+    completions = generator.generate(PROMPTS, GREEDY)
+    assert [len(completion.ids) for completion in completions] == [13, 15, 9, 1]
+
+
+def test_the_cache_takes_the_memory_it_says() -> None:
+    cache = Decoder(make_model("two-kv-heads")).new_cache(3, 16)
+    assert (
+        cache.num_bytes == 2 * 2 * 3 * 2 * 16 * 8 * 4
+    )  # k and v, layers, batch, heads, slots, d_head, bytes
+
+
+@pytest.mark.parametrize(
+    ("prompts", "words"),
+    [
+        ([], "no prompt"),
+        ([[1], []], "prompt 1 is empty"),
+        ([[1] * 16], "prompt 0 has 16 tokens.* context of 16"),
+        ([[1], [2, 61]], "prompt 1 has the id 61 at place 1.* vocabulary of 61"),
+        ([[-1]], "id -1 at place 0"),
+    ],
+)
+def test_what_the_model_cannot_read_is_refused_before_any_step(prompts: list[list[int]], words: str) -> None:
+    model = make_model()
+    for call in (generate, stream):
+        with pytest.raises(UsageError, match=words):
+            call(model, prompts, GREEDY)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_captured_graphs_give_the_ids_of_the_definition(choice: str, sampling: SamplingConfig) -> None:
+    model = make_model(choice).cuda()
+    generator = Generator(model, len(PROMPTS))
+    for _ in range(2):  # the second time from a graph that is there
+        assert generator.generate(PROMPTS, sampling) == by_definition(model, PROMPTS, sampling)

@@ -1,0 +1,167 @@
+"""The filters keep what they promise, and a draw follows the distribution it is given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bytewright.errors import UsageError
+from bytewright.generate import SamplingConfig
+from bytewright.generate.sampling import (
+    choose_tokens,
+    draw,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    next_token_probabilities,
+    uniforms_of_seed,
+)
+
+
+@st.composite
+def distributions(draw_value: st.DrawFn) -> Tensor:
+    """Rows of probabilities in float32, with ties and zeros among them."""
+    size = draw_value(st.integers(1, 40))
+    weights = draw_value(
+        st.lists(st.sampled_from([0, 1, 1, 2, 3, 5, 50, 1000]), min_size=size, max_size=size)
+    )
+    if not any(weights):
+        weights[0] = 1
+    row = torch.tensor(weights, dtype=torch.float64)
+    return (row / row.sum()).float()
+
+
+@settings(max_examples=200)
+@given(distributions(), st.floats(0.01, 1.0))
+def test_top_p_keeps_the_smallest_set_whose_mass_reaches_p(probabilities: Tensor, p: float) -> None:
+    filtered = keep_top_p(probabilities, p)
+    kept = filtered > 0
+    exact = probabilities.double()
+    rounding = 1e-6
+    assert exact[kept].sum() >= p - rounding
+    # Without its least likely member the set does not reach p: it is the smallest.
+    assert exact[kept].sum() - exact[kept].min() < p + rounding
+    if not kept.all():
+        assert exact[kept].min() >= exact[~kept].max()
+    assert_scaled(filtered, probabilities, kept)
+
+
+@settings(max_examples=100)
+@given(distributions(), st.integers(1, 50))
+def test_top_k_keeps_the_k_likeliest(probabilities: Tensor, k: int) -> None:
+    filtered = keep_top_k(probabilities, k)
+    kept = filtered > 0
+    assert kept.sum() == min(k, int((probabilities > 0).sum()))
+    if not kept.all():
+        assert probabilities[kept].min() >= probabilities[~kept].max()
+    assert_scaled(filtered, probabilities, kept)
+
+
+@settings(max_examples=100)
+@given(distributions(), st.floats(0.001, 1.0))
+def test_min_p_keeps_what_is_near_the_likeliest(probabilities: Tensor, p: float) -> None:
+    filtered = keep_min_p(probabilities, p)
+    kept = filtered > 0
+    assert torch.equal(kept, (probabilities >= p * probabilities.max()) & (probabilities > 0))
+    assert_scaled(filtered, probabilities, kept)
+
+
+def assert_scaled(filtered: Tensor, probabilities: Tensor, kept: Tensor) -> None:
+    """What is kept stays in proportion and adds up to 1."""
+    expected = torch.where(kept, probabilities.double(), 0.0)
+    torch.testing.assert_close(filtered.double(), expected / expected.sum(), rtol=1e-5, atol=1e-7)
+
+
+@settings(max_examples=200)
+@given(distributions(), st.integers(0, 2**23 - 1))
+def test_a_draw_falls_where_the_uniform_number_says(probabilities: Tensor, bits: int) -> None:
+    uniform = bits / 2**23
+    id = int(draw(probabilities, torch.tensor(uniform)))
+    assert probabilities[id] > 0
+    ends = probabilities.double().cumsum(0)
+    assert ends[id] > uniform - 1e-6
+    assert ends[id] - probabilities[id] <= uniform + 1e-6
+
+
+def test_draws_follow_the_distribution() -> None:
+    probabilities = torch.tensor([0.5, 0.0, 0.3, 0.2])
+    count = 20_000
+    ids = draw(probabilities.expand(count, 4), uniforms_of_seed(0, count))
+    shares = torch.bincount(ids, minlength=4) / count
+    # Four standard deviations of a share are below 0.015 here; the seed is fixed, so this cannot flicker.
+    torch.testing.assert_close(shares, probabilities, atol=0.015, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 7)])
+def test_every_row_is_filtered_by_itself(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(shape)
+    config = SamplingConfig(temperature=0.8, top_k=5, top_p=0.8, min_p=0.05)
+    together = next_token_probabilities(logits, config).reshape(-1, 7)
+    for row, logits_of_row in zip(together, logits.reshape(-1, 7), strict=True):
+        torch.testing.assert_close(row, next_token_probabilities(logits_of_row, config))
+
+
+def test_filters_work_one_after_the_other_on_what_is_left() -> None:
+    logits = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()
+    # top-k leaves 4/7, 2/7, 1/7; of those, the first two reach 0.8; min-p of 0.6 then drops the second.
+    two = next_token_probabilities(logits, SamplingConfig(top_k=3, top_p=0.8))
+    torch.testing.assert_close(two, torch.tensor([2 / 3, 1 / 3, 0, 0]))
+    one = next_token_probabilities(logits, SamplingConfig(top_k=3, top_p=0.8, min_p=0.6))
+    torch.testing.assert_close(one, torch.tensor([1.0, 0, 0, 0]))
+
+
+def test_temperature_divides_the_scores() -> None:
+    logits = torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64)
+    expected = (logits / 0.5).exp() / (logits / 0.5).exp().sum()
+    torch.testing.assert_close(next_token_probabilities(logits, SamplingConfig(temperature=0.5)), expected)
+
+
+def test_the_coldest_temperatures_take_the_likeliest_token_and_stay_finite() -> None:
+    logits = torch.tensor([[1e4, -1e4, 1.0001e4], [5.0, 7.0, 6.0]])
+    uniforms = torch.tensor([0.99, 0.0])
+    for temperature in (0.0, 1e-30):
+        config = SamplingConfig(temperature=temperature)
+        assert choose_tokens(logits, config, uniforms).tolist() == [2, 1]
+
+
+def test_half_precision_scores_are_widened_before_they_are_added_up() -> None:
+    logits = torch.zeros(1000, dtype=torch.bfloat16)
+    probabilities = next_token_probabilities(logits, SamplingConfig(top_p=0.5))
+    assert probabilities.dtype == torch.float32
+    assert (probabilities > 0).sum() == 500
+
+
+def test_uniform_numbers_are_a_function_of_the_seed_and_longer_runs_begin_alike() -> None:
+    numbers = uniforms_of_seed(7, 1000)
+    assert torch.equal(numbers[:10], uniforms_of_seed(7, 10))
+    assert not torch.equal(numbers, uniforms_of_seed(8, 1000))
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    assert numbers.mean().item() == pytest.approx(0.5, abs=4 / math.sqrt(12 * 1000))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"max_new_tokens": -1}, "max_new_tokens must not be negative, but is -1"),
+        ({"temperature": -0.1}, "temperature must be 0 or a positive number, not -0.1"),
+        ({"temperature": math.nan}, "temperature .* nan"),
+        ({"temperature": math.inf}, "temperature .* inf"),
+        ({"top_k": 0}, "top_k must be at least 1, not 0"),
+        ({"top_p": 0.0}, "top_p .* not 0.0"),
+        ({"top_p": 1.5}, "top_p .* not 1.5"),
+        ({"min_p": -0.5}, "min_p .* not -0.5"),
+        ({"min_p": 2.0}, "min_p .* not 2.0"),
+        ({"seed": -3}, "seed .* -3"),
+    ],
+)
+def test_impossible_settings_are_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        SamplingConfig(**change)

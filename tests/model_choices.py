@@ -1,0 +1,36 @@
+"""A small model and every choice that `ModelConfig` offers, for tests that must hold for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from bytewright.model import ModelConfig
+
+SMALL = ModelConfig(vocab_size=61, context_length=16, d_model=32, num_layers=2, num_heads=4, d_ff=48)
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "post-norm": {"norm": "post"},
+    "no-norm": {"norm": "none"},
+    "no-position": {"position": "none"},
+    "silu": {"ffn": "silu"},
+    "tied": {"tie_embeddings": True},
+    "qk-norm": {"qk_norm": True},
+    "qk-norm-no-position": {"qk_norm": True, "position": "none"},
+    "two-kv-heads": {"num_kv_heads": 2},
+    "one-kv-head": {"num_kv_heads": 1},
+    "all-at-once": {
+        "norm": "post",
+        "ffn": "silu",
+        "tie_embeddings": True,
+        "qk_norm": True,
+        "num_kv_heads": 2,
+        "rope_theta": 500.0,
+    },
+}
+
+
+def small_config(choice: str, **changes: Any) -> ModelConfig:
+    """Apply a choice, and further changes, to the small model."""
+    return dataclasses.replace(SMALL, **{**CHOICES[choice], **changes})

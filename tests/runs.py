@@ -1,0 +1,109 @@
+"""Small runs for tests: a corpus with a pattern, a model that fits in a cache, and what a run left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bytewright.data.batches import Tokens
+from bytewright.data.tokenfile import TokenFileWriter
+from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.config import TrainConfig
+from bytewright.train.metrics import TIMING_FIELDS, finite, read_metrics
+from bytewright.train.recipe import build
+
+VOCAB_SIZE = 40
+
+
+def make_ids(count: int, seed: int = 0) -> Tokens:
+    """Ids that climb by 1 or 2 at random: predictable to about ln 2."""
+    climbs = np.random.default_rng(seed).integers(1, 3, count)
+    return (np.cumsum(climbs) % VOCAB_SIZE).astype(np.uint16)
+
+
+def write_tokens(
+    path: Path, ids: Tokens, *, vocab_size: int = VOCAB_SIZE, fingerprint: str = "a" * 64
+) -> Path:
+    """Write a token file as encoding a corpus would."""
+    with TokenFileWriter(path, tokenizer_fingerprint=fingerprint, vocabulary_size=vocab_size) as writer:
+        writer.append(ids)
+    return path
+
+
+def make_fields(folder: Path) -> dict[str, Any]:
+    """The fields of a config for a run of 24 steps; its data is written into `folder`."""
+    if not (folder / "train.npy").exists():
+        write_tokens(folder / "train.npy", make_ids(2000))
+        write_tokens(folder / "validation.npy", make_ids(500, seed=1))
+    return {
+        "model": {
+            "vocab_size": VOCAB_SIZE,
+            "context_length": 8,
+            "d_model": 16,
+            "num_layers": 2,
+            "num_heads": 2,
+        },
+        "data": {"train": str(folder / "train.npy"), "validation": str(folder / "validation.npy")},
+        "budget": {"steps": 24},
+        "optimizer": {"lr": 0.01},
+        "schedule": {"warmup": 3},
+        "batch_size": 4,
+        "device": "cpu",
+        "log_every": 3,
+        "eval_every": 8,
+        "eval_tokens": 64,
+        "save_every": 7,
+    }
+
+
+def make_config(folder: Path, **changes: Any) -> TrainConfig:
+    """Make a config; a change of a nested table replaces only the fields that it names."""
+    fields = make_fields(folder)
+    for name, value in changes.items():
+        fields[name] = {**fields.get(name, {}), **value} if isinstance(value, dict) else value
+    return build(TrainConfig, fields, source="test")
+
+
+def rerun_unchecked(request: pytest.FixtureRequest) -> bool:
+    """Run a test again in a process without run-time type checks, unless this is that process."""
+    if os.environ.get("BYTEWRIGHT_UNCHECKED"):
+        return False
+    test = f"{request.path}::{request.node.name}"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--slow", "--show-capture=no", "-p", "no:cacheprovider", test],
+        env={**os.environ, "BYTEWRIGHT_UNCHECKED": "1"},
+        cwd=request.config.rootpath,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return True
+
+
+def metrics_without_clock(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run, less the fields that the clock decides."""
+    return [
+        {name: value for name, value in record.items() if name not in TIMING_FIELDS}
+        for record in read_metrics(run / "metrics.jsonl")
+    ]
+
+
+def digest(run: Path) -> dict[str, str]:
+    """SHA-256 of the last weights, the optimizer's state and settings, and the metrics without the clock."""
+    checkpoints = CheckpointFolder(run / "checkpoints")
+    last = checkpoints.at(checkpoints.steps()[-1])
+    return {
+        "step": last.name,
+        "weights": hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest(),
+        "optimizer": hashlib.sha256((last / "optimizer.safetensors").read_bytes()).hexdigest(),
+        "settings": repr(json.loads((last / "state.json").read_text())["optimizer"]),
+        "metrics": hashlib.sha256(repr(finite(metrics_without_clock(run))).encode()).hexdigest(),
+    }

@@ -1,0 +1,228 @@
+"""A checkpoint gives back what it was given, bit for bit, and refuses what is not one."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bytewright.errors import FormatError, StorageError, UsageError
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.train.checkpoint import (
+    CheckpointFolder,
+    find_checkpoint,
+    load_checkpoint,
+    load_model,
+    save_checkpoint,
+)
+from bytewright.train.fused_optimizers import FusedAdamW
+from bytewright.train.optimizers import AdamW
+from bytewright.train.state import pack, read_tensors, unpack, write_tensors
+
+CONFIG = ModelConfig(
+    vocab_size=20, context_length=8, d_model=16, num_layers=1, num_heads=2, implementation="reference"
+)
+
+
+def make(seed: int, kind: type = AdamW) -> tuple[TransformerLM, Any]:
+    torch.manual_seed(seed)
+    model = TransformerLM(CONFIG)
+    optimizer = kind(model.parameters(), lr=0.01)
+    for _ in range(2):
+        ids = torch.randint(20, (2, 8))
+        optimizer.zero_grad()
+        torch.autograd.backward(model(ids).square().mean())
+        optimizer.step()
+    return model, optimizer
+
+
+def equal(left: Any, right: Any) -> bool:
+    if isinstance(left, Tensor):
+        return isinstance(right, Tensor) and left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return type(left) is type(right) and len(left) == len(right) and all(map(equal, left, right))
+    return bool(left == right and type(left) is type(right)) or (left != left and right != right)
+
+
+@pytest.mark.parametrize("kind", [AdamW, FusedAdamW, torch.optim.AdamW])
+@pytest.mark.parametrize("where", ["path", "string", "file object"])
+def test_a_checkpoint_gives_back_model_optimizer_and_iteration(
+    tmp_path: Path, kind: type, where: str
+) -> None:
+    model, optimizer = make(0, kind)
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    stream = io.BytesIO()
+    targets: dict[str, Any] = {"path": tmp_path / "c", "string": str(tmp_path / "c"), "file object": stream}
+    save_checkpoint(model, optimizer, 123, targets[where])
+    stream.seek(0)
+    other_model, other_optimizer = make(1, kind)
+    assert load_checkpoint(targets[where], other_model, other_optimizer) == 123
+    assert equal(dict(other_model.state_dict()), dict(weights))
+    assert equal(other_optimizer.state_dict(), state)
+
+
+def test_a_checkpoint_of_a_compiled_model_has_plain_names(tmp_path: Path) -> None:
+    model, optimizer = make(0)
+    compiled = torch.compile(model, backend="eager")
+    assert isinstance(compiled, torch.nn.Module)
+    save_checkpoint(compiled, optimizer, 1, tmp_path / "c")
+    other, other_optimizer = make(1)
+    load_checkpoint(tmp_path / "c", other, other_optimizer)
+    assert equal(dict(other.state_dict()), dict(model.state_dict()))
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_the_name_of_a_weight(tmp_path: Path) -> None:
+    model, optimizer = make(0)
+    save_checkpoint(model, optimizer, 1, tmp_path / "c")
+    larger = TransformerLM(ModelConfig.from_dict(CONFIG.to_dict() | {"num_layers": 2}))
+    with pytest.raises(FormatError, match=r"the weight 'layers\.1\..*' of this model is missing"):
+        load_checkpoint(tmp_path / "c", larger, optimizer)
+    wider = TransformerLM(ModelConfig.from_dict(CONFIG.to_dict() | {"vocab_size": 21}))
+    with pytest.raises(FormatError, match=r"has the shape \(20, 16\), this model expects \(21, 16\)"):
+        load_checkpoint(tmp_path / "c", wider, optimizer)
+
+
+def test_files_that_are_no_checkpoints_are_refused(tmp_path: Path) -> None:
+    model, optimizer = make(0)
+    with pytest.raises(StorageError, match="no such file"):
+        load_checkpoint(tmp_path / "nothing", model, optimizer)
+    (tmp_path / "text").write_bytes(b"not a checkpoint at all")
+    with pytest.raises(FormatError, match="is not a safetensors file"):
+        load_checkpoint(tmp_path / "text", model, optimizer)
+    safetensors.torch.save_file({"weight": torch.ones(2)}, tmp_path / "other")
+    with pytest.raises(FormatError, match="but not a checkpoint of Bytewright"):
+        load_checkpoint(tmp_path / "other", model, optimizer)
+
+
+def test_every_truncation_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    model, optimizer = make(0)
+    stream = io.BytesIO()
+    save_checkpoint(model, optimizer, 1, stream)
+    whole = stream.getvalue()
+    for length in [0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1]:
+        with pytest.raises(FormatError):
+            load_checkpoint(io.BytesIO(whole[:length]), model, optimizer)
+
+
+numbers = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
+tensors = st.lists(st.floats(width=32, allow_nan=False)).map(torch.tensor)
+trees = st.recursive(
+    st.one_of(numbers, tensors),
+    lambda node: st.one_of(
+        st.lists(node),
+        st.lists(node).map(tuple),
+        st.dictionaries(st.one_of(st.text(alphabet="abcä\n"), st.integers()), node),
+    ),
+    max_leaves=10,
+)
+
+
+@given(tree=trees)
+def test_any_state_survives_packing(tree: Any) -> None:
+    assert equal(unpack(*pack(tree), "test"), tree)
+
+
+def test_places_that_spell_alike_are_refused_rather_than_mixed_up() -> None:
+    with pytest.raises(TypeError, match=r"two tensors would be called 'a\.b'"):
+        pack({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}})
+
+
+@pytest.mark.parametrize(
+    "skeleton",
+    [
+        {"tensor": "missing"},
+        {"tensor": 3},
+        {"dict": [["key"]]},
+        {"dict": [[None, 1]]},
+        {"dict": {}},
+        {"float": "1e5"},
+        {"unknown": 1},
+        {},
+    ],
+)
+def test_a_hostile_skeleton_is_refused(skeleton: Any) -> None:
+    with pytest.raises(FormatError):
+        unpack({}, skeleton, "state.json")
+
+
+def test_our_writer_gives_files_that_the_library_reads() -> None:
+    shared = torch.arange(6, dtype=torch.float32)
+    tensors = {
+        "b": shared.view(2, 3).T,
+        "a": shared[:2],
+        "scalar": torch.tensor(7),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "flags": torch.tensor([True, False]),
+        "empty": torch.zeros(0, 4),
+    }
+    stream = io.BytesIO()
+    write_tensors(stream, tensors, {"note": "ü"})
+    loaded = safetensors.torch.load(stream.getvalue())
+    assert equal(loaded, {name: tensors[name] for name in loaded})
+    assert loaded.keys() == tensors.keys()
+    assert read_tensors(stream.getvalue(), "x")[1] == {"note": "ü"}
+
+
+def test_numbers_that_json_does_not_know_survive() -> None:
+    tree = {"a": math.inf, "b": -math.inf, "c": math.nan}
+    assert equal(unpack({}, pack(tree)[1], "x"), tree)
+
+
+def test_the_last_few_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    model, optimizer = make(0)
+    for step in (10, 20, 30, 40):
+        folder.save(model, optimizer, {"step": step, "best_step": 10})
+        folder.prune(keep_last=2, best=10)
+    assert folder.steps() == [10, 30, 40]
+    assert find_checkpoint(tmp_path).name == "step-000010"
+    assert find_checkpoint(tmp_path, which="last").name == "step-000040"
+    assert find_checkpoint(folder.at(30)) == folder.at(30)
+
+
+def test_what_a_killed_writer_left_behind_is_removed(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    leftover = tmp_path / ".step-000005.0123abcd.bytewright-tmp"
+    leftover.mkdir()
+    (leftover / "model.safetensors").write_bytes(b"half")
+    folder.prune(keep_last=1, best=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_changed_byte_in_a_checkpoint_folder_is_noticed(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    model, optimizer = make(0)
+    folder.save(model, optimizer, {"step": 5})
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        path = folder.at(5) / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+        with pytest.raises(FormatError, match="SHA-256"):
+            folder.load(5, model, optimizer)
+        path.write_bytes(whole)
+    assert folder.load(5, model, optimizer) == {"step": 5}
+
+
+def test_a_model_is_built_from_its_checkpoint_alone(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    model, optimizer = make(0)
+    folder.save(model, optimizer, {"step": 5})
+    loaded = load_model(find_checkpoint(tmp_path))
+    assert loaded.config == CONFIG
+    assert equal(dict(loaded.state_dict()), dict(model.state_dict()))
+
+
+def test_a_folder_without_checkpoints_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no checkpoint"):
+        find_checkpoint(tmp_path)

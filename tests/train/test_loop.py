@@ -1,0 +1,335 @@
+"""A run from start to end: it learns, it stops where its budget says, and it refuses what it cannot do."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import os
+import shutil
+import signal
+import threading
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from bytewright.errors import BytewrightError, FormatError, StorageError, TokenizerError, UsageError
+from bytewright.model import TransformerLM
+from bytewright.train import TrainConfig, resume, train
+from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.loss import language_model_loss
+from bytewright.train.metrics import read_metrics
+from bytewright.train.recorder import DivergenceError, Recorder
+from bytewright.train.run_folder import RunFolder
+from runs import digest, make_config, make_ids, metrics_without_clock, write_tokens
+
+
+@pytest.fixture
+def quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return list(read_metrics(run / "metrics.jsonl"))
+
+
+def test_a_run_learns_and_leaves_plain_files(tmp_path: Path, quiet: Console) -> None:
+    config = make_config(tmp_path, budget={"steps": 150}, save_every=50, eval_every=50, log_every=10)
+    result = train(config, tmp_path / "run", console=quiet)
+    assert result.step == 150
+    assert result.received is None
+    assert result.validation_loss is not None
+    assert result.validation_loss < 1.2  # ln 2 at best, ln 40 = 3.7 before
+    assert sorted(path.name for path in (tmp_path / "run").iterdir() if path.name[0] != ".") == [
+        "checkpoints",
+        "config.json",
+        "environment.json",
+        "metrics.jsonl",
+    ]
+    records = lines(tmp_path / "run")
+    assert [record["step"] for record in records] == list(range(10, 151, 10))
+    assert records[-1]["tokens"] == 150 * 4 * 8
+    assert records[-1]["perplexity"] == pytest.approx(math.exp(records[-1]["validation_loss"]))
+    assert all(record["tokens_per_second"] > 0 and record["mfu"] > 0 for record in records)
+
+
+def test_two_runs_of_one_config_are_equal_bit_for_bit(tmp_path: Path, quiet: Console) -> None:
+    for name in ("a", "b"):
+        torch.manual_seed(len(name))  # the global random state must not matter
+        train(make_config(tmp_path), tmp_path / name, console=quiet)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    train(make_config(tmp_path, seed=1), tmp_path / "c", console=quiet)
+    assert digest(tmp_path / "c")["weights"] != digest(tmp_path / "a")["weights"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optimizer": {"name": "muon"}},
+        {"optimizer": {"implementation": "reference"}, "model": {"implementation": "reference"}},
+        {"precision": "bf16", "accumulate": 2},
+    ],
+    ids=["adamw", "muon", "reference", "bf16"],
+)
+def test_a_signal_at_any_step_saves_and_the_resumed_run_is_equal_bit_for_bit(
+    tmp_path: Path, quiet: Console, changes: dict[str, Any]
+) -> None:
+    config = make_config(tmp_path, **changes)
+    train(config, tmp_path / "whole", console=quiet)
+    calls_until_signal = [2]
+
+    def interrupting(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        calls_until_signal[0] -= 1
+        if calls_until_signal[0] == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return language_model_loss(model, ids, targets)
+
+    result = train(config, tmp_path / "parts", console=quiet, loss=interrupting)
+    sessions = 1
+    while result.received:
+        assert result.received == signal.SIGTERM
+        calls_until_signal[0] = 11
+        result = resume(tmp_path / "parts", console=quiet, loss=interrupting)
+        sessions += 1
+    assert sessions > 2
+    assert metrics_without_clock(tmp_path / "parts") == metrics_without_clock(tmp_path / "whole")
+    assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
+
+
+def test_a_second_signal_is_not_swallowed(tmp_path: Path, quiet: Console) -> None:
+    def impatient(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        return language_model_loss(model, ids, targets)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=impatient)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_outside_the_main_thread_leaves_signals_alone(tmp_path: Path, quiet: Console) -> None:
+    results: list[Any] = []
+    config = make_config(tmp_path, budget={"steps": 2})
+    thread = threading.Thread(target=lambda: results.append(train(config, tmp_path / "run", console=quiet)))
+    thread.start()
+    thread.join()
+    assert results[0].step == 2
+
+
+def test_a_resume_without_any_checkpoint_starts_anew(tmp_path: Path, quiet: Console) -> None:
+    train(make_config(tmp_path), tmp_path / "whole", console=quiet)
+    RunFolder.create(tmp_path / "run", make_config(tmp_path)).close()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 3}\n{"st')
+    resume(tmp_path / "run", console=quiet)
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_a_finished_run_resumes_to_nothing(tmp_path: Path, quiet: Console) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    before = digest(tmp_path / "run")
+    assert resume(tmp_path / "run", console=quiet).step == 24
+    assert digest(tmp_path / "run") == before
+
+
+def test_refused_steps_are_recorded_with_their_windows_and_touch_nothing(
+    tmp_path: Path, quiet: Console
+) -> None:
+    calls = [0]
+
+    def poisoned(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            calls[0] += 1
+        loss = language_model_loss(model, ids, targets)
+        return loss * float("nan") if calls[0] in (5, 6) and torch.is_grad_enabled() else loss
+
+    config = make_config(tmp_path)
+    train(config, tmp_path / "run", console=quiet, loss=poisoned)
+    refused = [record for record in lines(tmp_path / "run") if "event" in record]
+    assert [record["step"] for record in refused] == [5, 6]
+    assert all(len(record["windows"]) == config.batch_size for record in refused)
+    assert all(record["loss"] is None for record in refused)
+    ordinary = [record for record in lines(tmp_path / "run") if "event" not in record]
+    assert all(math.isfinite(record["loss"]) for record in ordinary)
+    state = json.loads((CheckpointFolder(tmp_path / "run" / "checkpoints").at(24) / "state.json").read_text())
+    assert state["num_refused"] == 2
+
+
+def test_too_many_refused_steps_in_a_row_stop_the_run_at_its_last_good_checkpoint(
+    tmp_path: Path, quiet: Console
+) -> None:
+    calls = [0]
+
+    def diverging(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        calls[0] += torch.is_grad_enabled()
+        loss = language_model_loss(model, ids, targets)
+        return loss * float("inf") if calls[0] > 8 else loss
+
+    with pytest.raises(DivergenceError, match="3 steps in a row, up to step 11, had a loss"):
+        train(make_config(tmp_path, max_refused=3), tmp_path / "run", console=quiet, loss=diverging)
+    assert CheckpointFolder(tmp_path / "run" / "checkpoints").steps() == [7]
+
+
+def test_a_budget_of_tokens_ends_at_the_next_whole_batch(tmp_path: Path, quiet: Console) -> None:
+    config = make_config(tmp_path, budget={"steps": None, "tokens": 100})
+    assert train(config, tmp_path / "run", console=quiet).step == 4  # 32 tokens a step
+
+
+def test_a_budget_of_minutes_alone_plans_its_steps_and_decays_to_the_end(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.5 * recorder.progress.step)
+    config = make_config(tmp_path, budget={"steps": None, "minutes": 0.25}, log_every=1)
+    result = train(config, tmp_path / "run", console=quiet)
+    assert result.step == 30  # half a second each
+    rates = [record["lr"] for record in lines(tmp_path / "run")]
+    assert max(rates) == pytest.approx(0.01, rel=0.01)
+    assert rates[-1] == pytest.approx(0.001)
+
+
+def test_a_clock_that_strikes_between_two_looks_still_ends_in_a_checkpoint(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time passes with every look at the clock, so that each possible moment is the one when it strikes."""
+    for num_looks in range(1, 12):
+        looks = [0]
+
+        def seconds(recorder: Recorder, looks: list[int] = looks, limit: int = num_looks) -> float:
+            looks[0] += 1
+            return 59.0 if looks[0] < limit else 61.0
+
+        monkeypatch.setattr(Recorder, "seconds", seconds)
+        run = tmp_path / f"run{num_looks}"
+        result = train(make_config(tmp_path, budget={"minutes": 1.0}), run, console=quiet)
+        assert result.step == (CheckpointFolder(run / "checkpoints").steps() or [0])[-1]
+
+
+def test_samples_are_written_on_the_way(tmp_path: Path, quiet: Console) -> None:
+    config = make_config(tmp_path, sample_every=10)
+    train(config, tmp_path / "run", console=quiet, sample=lambda model, step: f"sample {step}")
+    samples = {path.name: path.read_text() for path in (tmp_path / "run" / "samples").iterdir()}
+    assert samples == {f"step-{n:06d}.txt": f"sample {n}" for n in (10, 20, 24)}
+
+
+def test_norms_by_layer_are_recorded_when_asked_for(tmp_path: Path, quiet: Console) -> None:
+    train(make_config(tmp_path, norms_every=10), tmp_path / "run", console=quiet)
+    with_norms = [record for record in lines(tmp_path / "run") if "weight_rms" in record]
+    assert [record["step"] for record in with_norms] == [10, 20, 24]
+    assert set(with_norms[0]["activation_rms"]) == {"token_embeddings", "layers.0", "layers.1"}
+    assert with_norms[0]["weight_rms"]["layers.0.ln1"] == pytest.approx(1.0, abs=0.2)
+
+
+def test_a_run_folder_has_one_writer(tmp_path: Path, quiet: Console) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    with (
+        RunFolder.open(tmp_path / "run"),
+        pytest.raises(UsageError, match=f"is being written by process {os.getpid()} on "),
+    ):
+        resume(tmp_path / "run", console=quiet)
+
+
+def test_the_config_of_a_run_names_its_data_from_anywhere(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = make_config(tmp_path)
+    relative = dataclasses.replace(config.data, train=Path("train.npy"), validation=Path("validation.npy"))
+    train(dataclasses.replace(config, data=relative), Path("run"), console=quiet)
+    monkeypatch.chdir("/")
+    assert resume(tmp_path / "run", console=quiet).step == 24
+
+
+def expect_refusal(
+    config: TrainConfig, run: Path, kind: type[BytewrightError], message: str, quiet: Console
+) -> None:
+    """The refusal is one sentence, and nothing was made."""
+    existed = run.exists()
+    with pytest.raises(kind, match=message) as raised:
+        train(config, run, console=quiet)
+    assert "\n" not in str(raised.value)
+    assert run.exists() == existed
+
+
+def test_bad_data_is_refused_before_anything_is_made(tmp_path: Path, quiet: Console) -> None:
+    run = tmp_path / "run"
+
+    def refuse(kind: type[BytewrightError], message: str, **changes: Any) -> None:
+        expect_refusal(make_config(tmp_path, **changes), run, kind, message, quiet)
+
+    refuse(StorageError, "nothing.npy: no such file", data={"train": str(tmp_path / "nothing.npy")})
+    refuse(
+        UsageError,
+        r"train.npy: has 2000 tokens, but a context of 2000 needs at least 2001",
+        model={"context_length": 2000},
+    )
+    refuse(
+        FormatError,
+        r"train.npy: was encoded with a vocabulary of 40 tokens .* but the model has 39",
+        model={"vocab_size": 39},
+    )
+    other = write_tokens(tmp_path / "other.npy", make_ids(500), fingerprint="b" * 64)
+    refuse(
+        TokenizerError,
+        r"other.npy: was encoded with tokenizer bbbbbbbbbbbb…, but this run uses aaaaaaaaaaaa…",
+        data={"validation": str(other)},
+    )
+    cut = write_tokens(tmp_path / "cut.npy", make_ids(500))
+    os.truncate(cut, 600)
+    refuse(FormatError, r"cut.npy: has 600 bytes, but", data={"train": str(cut)})
+    outside = write_tokens(tmp_path / "outside.npy", np.array([3] * 50 + [60] + [3] * 50), vocab_size=64)
+    manifest = tmp_path / "outside.npy.json"
+    manifest.write_text(manifest.read_text().replace('"vocabulary_size": 64', '"vocabulary_size": 40'))
+    refuse(
+        FormatError,
+        r"outside.npy: token id 60 at position 50 is outside the vocabulary \(40\)",
+        data={"train": str(outside)},
+    )
+
+
+def test_an_existing_run_is_refused_with_the_way_to_continue_it(tmp_path: Path, quiet: Console) -> None:
+    train(make_config(tmp_path, budget={"steps": 1}), tmp_path / "run", console=quiet)
+    expect_refusal(
+        make_config(tmp_path), tmp_path / "run", UsageError, "continue it with `bytewright resume", quiet
+    )
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path, quiet: Console) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("years of work")
+    expect_refusal(
+        make_config(tmp_path), tmp_path / "run", UsageError, "is not empty .it holds 'thesis.tex'", quiet
+    )
+
+
+def test_too_little_space_for_the_checkpoints_is_refused_before_the_first_step(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 1000))
+    expect_refusal(make_config(tmp_path), tmp_path / "run", StorageError, "the disk has 0 MB left", quiet)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path, quiet: Console) -> None:
+    expect_refusal(
+        make_config(tmp_path, device="cuda"), tmp_path / "run", UsageError, "this machine has none", quiet
+    )
+
+
+def test_other_data_than_at_the_checkpoint_is_refused_on_resume(tmp_path: Path, quiet: Console) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    write_tokens(tmp_path / "train.npy", make_ids(2000, seed=9))
+    with pytest.raises(FormatError, match="the data has changed since step 24 was saved"):
+        resume(tmp_path / "run", console=quiet)
+
+
+def test_what_is_no_run_cannot_be_resumed(tmp_path: Path, quiet: Console) -> None:
+    with pytest.raises(UsageError, match="is not a run, for it has no config"):
+        resume(tmp_path, console=quiet)

@@ -1,0 +1,176 @@
+"""metrics.jsonl: lines as they come, cut back exactly; evaluations and displays make sense of them."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from bytewright.errors import FormatError, UsageError
+from bytewright.train.display import LiveDisplay, PlainDisplay, draw_curve, make_display
+from bytewright.train.evaluate import Evaluation, EvaluationSet
+from bytewright.train.metrics import MetricsLog, TensorBoard, read_metrics
+from bytewright.train.signals import exit_code_of
+
+
+def test_lines_after_the_position_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    log.write({"step": 1, "loss": 2.5})
+    position = log.sync()
+    log.write({"step": 2})
+    log.close()
+    with path.open("ab") as file:
+        file.write(b'{"step": 3, "lo')
+    assert [record["step"] for record in read_metrics(path)] == [1, 2]
+    log = MetricsLog(path, position)
+    assert log.position == position
+    log.write({"step": 2, "loss": math.nan})
+    log.close()
+    assert list(read_metrics(path)) == [{"step": 1, "loss": 2.5}, {"step": 2, "loss": None}]
+
+
+def test_a_log_that_is_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(FormatError, match="has 12 bytes, but had 100 when the checkpoint was made"):
+        MetricsLog(tmp_path / "metrics.jsonl", 100)
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n')
+    with pytest.raises(FormatError, match="line 2: is not valid JSON"):
+        list(read_metrics(tmp_path / "metrics.jsonl"))
+
+
+def test_tensorboard_that_is_not_installed_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UsageError, match="needs the package tensorboard"):
+        TensorBoard(tmp_path, 0)
+
+
+def test_tensorboard_gets_the_numbers_of_every_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, float, int]] = []
+
+    class Writer:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            assert purge_step == 5
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            written.append((name, value, step))
+
+        def close(self) -> None:
+            written.append(("closed", 0, 0))
+
+    module = type(sys)("torch.utils.tensorboard")
+    module.SummaryWriter = Writer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    board = TensorBoard(tmp_path, 5)
+    board.write({"step": 6, "loss": 1.5, "event": "x", "weight_rms": {"a": 1}})
+    board.close()
+    assert written == [("loss", 1.5, 6), ("closed", 0, 0)]
+
+
+def test_an_evaluation_weighs_every_token_alike() -> None:
+    tokens = np.arange(50, dtype=np.uint16)
+    evaluation_set = EvaluationSet(tokens, "cpu", context_length=7, batch_size=4)
+    seen: list[int] = []
+
+    def measure(ids: Tensor, targets: Tensor) -> Tensor:
+        seen.extend(targets.flatten().tolist())
+        return targets.float().mean()
+
+    evaluation = evaluation_set.evaluate(measure)
+    assert sorted(seen) == list(range(1, 50))
+    assert evaluation.loss == pytest.approx(25.0)
+    assert evaluation.num_tokens == 49
+
+
+def test_bits_per_byte_count_the_bytes_of_what_is_predicted() -> None:
+    lengths = np.array([3, 1, 0])
+    tokens = np.array([0, 0, 1, 2, 0], dtype=np.uint16)
+    evaluation_set = EvaluationSet(tokens, "cpu", context_length=2, batch_size=1, token_bytes=lengths)
+    evaluation = evaluation_set.evaluate(lambda ids, targets: torch.tensor(math.log(2.0)))
+    assert evaluation.num_bytes == 3 + 1 + 0 + 3
+    assert evaluation.bits_per_byte == pytest.approx(4 / 7)  # one bit for each of four tokens
+    assert evaluation.perplexity == pytest.approx(2.0)
+
+
+def test_a_limited_evaluation_has_whole_batches_only() -> None:
+    tokens = np.zeros(10_000, dtype=np.uint16)
+    evaluation_set = EvaluationSet(tokens, "cpu", context_length=10, batch_size=8, max_tokens=1000)
+    assert len(evaluation_set.starts) == 104
+    small = EvaluationSet(tokens[:51], "cpu", context_length=10, batch_size=8, max_tokens=1000)
+    assert len(small.starts) == 5
+
+
+def test_an_absurd_loss_has_an_infinite_perplexity_and_no_bytes_no_bits() -> None:
+    assert Evaluation(1000.0, 1, None).perplexity == math.inf
+    assert Evaluation(1000.0, 1, None).bits_per_byte is None
+
+
+RECORD: dict[str, Any] = {
+    "step": 20,
+    "loss": 3.25,
+    "validation_loss": 3.5,
+    "bits_per_byte": 1.25,
+    "lr": 1e-3,
+    "gradient_norm": 0.5,
+    "tokens_per_second": 1000.0,
+    "mfu": 0.4,
+}
+
+
+def test_a_pipe_gets_plain_lines() -> None:
+    out = io.StringIO()
+    display = make_display(Console(file=out), "run: 5 parameters")
+    assert isinstance(display, PlainDisplay)
+    display.record(RECORD, 100)
+    display.record({"step": 21, "event": "refused: the loss is not finite", "loss": None}, None)
+    display.close()
+    assert out.getvalue().splitlines() == [
+        "run: 5 parameters",
+        "step 20/100  loss 3.2500  validation 3.5000  bits/byte 1.2500  lr 1.00e-03  1,000 tokens/s",
+        "step 21  refused: the loss is not finite",
+    ]
+
+
+def test_a_terminal_gets_a_panel_with_a_curve() -> None:
+    out = io.StringIO()
+    display = make_display(Console(file=out, force_terminal=True, width=100), "run")
+    assert isinstance(display, LiveDisplay)
+    for step in range(1, 50):
+        display.record(RECORD | {"step": step, "loss": 5 - step / 20}, 100)
+    display.record({"step": 50, "event": "refused: the loss is not finite", "loss": None}, 100)
+    display.say("saving")
+    display.close()
+    text = out.getvalue()
+    assert "3.5000 (step 49)" in text
+    assert "MFU 40.0%" in text
+    assert "saving" in text
+    assert "step 50/100  refused: the loss is not finite" in text
+    assert any(0x2801 <= ord(letter) <= 0x28FF for letter in text)
+
+
+def test_a_curve_has_its_size_whatever_the_values() -> None:
+    for values in ([], [1.0], [1.0] * 500, [math.nan, 1.0], [float(i % 7) for i in range(10_000)]):
+        assert [len(line) for line in draw_curve(values, 10, 3)] == [10] * 3
+    falling = draw_curve([float(-i) for i in range(20)], 10, 1)[0]
+    assert falling[0] < falling[-1]  # dots at the top have lower code points than dots at the bottom
+
+
+def test_exit_codes_are_the_shell_s() -> None:
+    import signal
+
+    assert (exit_code_of(None), exit_code_of(signal.SIGINT), exit_code_of(signal.SIGTERM)) == (0, 130, 143)
