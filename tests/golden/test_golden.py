@@ -1,0 +1,58 @@
+"""What is written down must not change: the merges, ids and fingerprints that a small tale gives.
+
+`tale.json` was made by the readable twin. The twins are compared with each other elsewhere; here both are
+compared with what they gave when the file was made. A difference means that tokenizers and token files that
+people already have would no longer fit, which is a break of compatibility and not a new golden file.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bytewright.tokenizer.formats.spelling import spell
+from bytewright.tokenizer.reference import encode_reference, train_bpe_reference
+from bytewright.tokenizer.tokenizer import Tokenizer
+from bytewright.tokenizer.train import train_tokenizer
+from bytewright.tokenizer.vocabulary import Vocabulary
+
+HERE = Path(__file__).parent
+TALE = HERE / "tale.txt"
+END = "<|endoftext|>"
+
+Golden = dict[str, Any]
+
+
+@pytest.fixture(params=["gpt2", "gpt4"])
+def golden(request: pytest.FixtureRequest) -> Golden:
+    found: Golden = json.loads((HERE / "tale.json").read_text(encoding="utf-8"))[request.param]
+    return {"pattern": request.param, **found}
+
+
+def describe(vocabulary: Vocabulary, merge_counts: list[int], ids: list[int]) -> Golden:
+    """Write down what must not change; merges are spelled as in GPT-2's files, where a space is a Ġ."""
+    return {
+        "pattern": vocabulary.pattern,
+        "merges": [f"{spell(left)} {spell(right)}" for left, right in vocabulary.merges],
+        "merge_counts": merge_counts,
+        "ids": ids,
+        "fingerprint": vocabulary.fingerprint,
+    }
+
+
+def test_the_fast_twin_gives_what_it_gave(golden: Golden) -> None:
+    training = train_tokenizer(TALE, 400, [END], pattern=golden["pattern"])
+    tokenizer = Tokenizer.from_vocabulary(training.vocabulary)
+    ids = tokenizer.encode(TALE.read_bytes())
+    assert describe(training.vocabulary, training.merge_counts, ids) == golden
+    assert tokenizer.decode_bytes(golden["ids"]) == TALE.read_bytes()
+
+
+def test_the_readable_twin_gives_what_it_gave(golden: Golden) -> None:
+    text = TALE.read_bytes()
+    tokens, merges, merge_counts = train_bpe_reference(text, 400, [END], pattern=golden["pattern"])
+    vocabulary = Vocabulary.from_parts(tokens, merges, [END], golden["pattern"])
+    assert describe(vocabulary, merge_counts, encode_reference(text, vocabulary)) == golden
