@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from texts import (
     few_letters,
@@ -198,6 +198,7 @@ def test_ready_made_counts_train_as_the_text_they_came_from(parts: list[bytes], 
     assert_equal_to_the_twin(from_counts, counts, 300, specials)
 
 
+@settings(max_examples=50)  # five trainings each
 @given(st.lists(texts, min_size=1, max_size=6), special_tokens)
 def test_a_corpus_in_several_files_equals_the_corpus_in_one(
     folder: Path, documents: list[bytes], specials: list[str]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import lzma
 import os
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from prose import END, write_corpus
+from prose import END, the_prose, write_corpus
 
 from bytewright.tokenizer.reference import count_words as count_words_reference
 from bytewright.tokenizer.reference import train_bpe_reference
@@ -41,6 +42,11 @@ def corpus_file(corpus: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="module")
+def word_counts(corpus: bytes) -> Mapping[bytes, int]:
+    return count_words_reference([corpus], [END], "gpt2")
+
+
+@pytest.fixture(scope="module")
 def trained(corpus_file: Path) -> Training:
     return train_tokenizer(corpus_file, VOCAB_SIZE, [END])
 
@@ -60,8 +66,10 @@ def what_was_learnt(training: Training) -> tuple[object, ...]:
 # The twin
 
 
-def test_thousands_of_merges_over_megabytes_equal_the_twin(corpus: bytes, trained: Training) -> None:
-    tokens, merges, counts = train_bpe_reference(corpus, VOCAB_SIZE, [END])
+def test_thousands_of_merges_over_megabytes_equal_the_twin(
+    word_counts: Mapping[bytes, int], trained: Training
+) -> None:
+    tokens, merges, counts = train_bpe_reference(word_counts, VOCAB_SIZE, [END])
     assert len(merges) == NUM_MERGES
     assert list(trained.vocabulary.merges) == merges
     assert trained.merge_counts == counts
@@ -69,9 +77,10 @@ def test_thousands_of_merges_over_megabytes_equal_the_twin(corpus: bytes, traine
     assert len(set(counts)) < NUM_MERGES / 2, "the text should be full of ties"
 
 
-def test_merges_with_the_gpt4_pattern_equal_the_twin(corpus: bytes, corpus_file: Path) -> None:
-    training = train_tokenizer(corpus_file, 256 + 400 + 1, [END], pattern="gpt4")
-    _, merges, counts = train_bpe_reference(corpus, 256 + 400 + 1, [END], pattern="gpt4")
+def test_merges_with_the_gpt4_pattern_equal_the_twin(tmp_path: Path) -> None:
+    (tmp_path / "prose.txt").write_bytes(the_prose())
+    training = train_tokenizer(tmp_path, 256 + 400 + 1, [END], pattern="gpt4")
+    _, merges, counts = train_bpe_reference(the_prose(), 256 + 400 + 1, [END], pattern="gpt4")
     assert (list(training.vocabulary.merges), training.merge_counts) == (merges, counts)
 
 
@@ -242,9 +251,10 @@ def test_iterators_of_documents_give_the_merges_of_the_file(corpus: bytes, train
     assert from_bytes.merge_counts == from_str.merge_counts == trained.merge_counts
 
 
-def test_ready_made_counts_give_the_merges_of_the_file(corpus: bytes, trained: Training) -> None:
-    counts = count_words_reference([corpus], [END], "gpt2")
-    training = train_tokenizer(count_words(counts), VOCAB_SIZE, [END])
+def test_ready_made_counts_give_the_merges_of_the_file(
+    word_counts: Mapping[bytes, int], trained: Training
+) -> None:
+    training = train_tokenizer(count_words(word_counts), VOCAB_SIZE, [END])
     assert training.vocabulary == trained.vocabulary
     assert training.merge_counts == trained.merge_counts
 
