@@ -127,6 +127,20 @@ fn a_merge_of_what_does_not_exist_is_an_error() {
 }
 
 #[test]
+fn initial_merges_that_do_not_occur_cost_no_memory() -> Result<()> {
+    let mut words = WordCounts::new();
+    words.add(b"aaab", 2);
+    // aa, aaaa, and so on: the last would have 2^100 bytes.
+    let doubling = (0..100).map(|number| if number == 0 { (97, 97) } else { (255 + number, 255 + number) });
+    let options = MergeOptions { num_merges: 2, min_count: 1, initial: doubling.collect() };
+    let merges = learn_merges(words, &options, &mut |_| true)?;
+    // "aa a b": of two pairs that occur as often, (aa, a) has the greater bytes.
+    let expected = [Merge { left: 256, right: 97, count: 2 }, Merge { left: 356, right: 98, count: 2 }];
+    assert_eq!(merges, expected);
+    Ok(())
+}
+
+#[test]
 fn counts_that_cannot_be_summed_are_an_error() {
     let words = Words::from([(b"ab".to_vec(), u64::MAX / 3), (b"cd".to_vec(), u64::MAX / 3)]);
     let options = MergeOptions { num_merges: 5, ..Default::default() };
