@@ -1,0 +1,161 @@
+//! Choices and texts made from the fuzzer's bytes. When the bytes run out, every choice is the first one.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::LazyLock;
+
+use bpe::pattern::Pattern;
+
+/// GPT-2's pattern, spelled out.
+pub const GPT2: &str = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+/// GPT-4's pattern, spelled out.
+pub const GPT4: &str = concat!(
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}",
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+);
+
+/// Patterns: the two we scan by hand, one of a regular user, one that leaves gaps, one with empty matches, one
+/// that makes a word of everything.
+static PATTERNS: LazyLock<[Pattern; 6]> = LazyLock::new(|| {
+    ["gpt2", "gpt4", r"\s*\S+", "[a-z]+", r"\d*", "(?s:.+)"]
+        .map(|name| Pattern::parse(name).expect("a named pattern or a valid expression"))
+});
+
+/// Special tokens that overlap with each other and with what the patterns care about.
+const SPECIALS: [&str; 20] = [
+    "<|e|>",
+    "<|e|><|e|>",
+    "<|",
+    "|>",
+    "e|><",
+    "a",
+    "ab",
+    "aba",
+    "ba",
+    " ",
+    "  ",
+    " a",
+    "a b",
+    "'s",
+    "'",
+    "\n",
+    "é",
+    "中",
+    "!!",
+    "<|e|> ",
+];
+
+/// What texts are made of: every class in one to four bytes, what contractions are made of, every way in which
+/// UTF-8 can be broken, and the halves of special tokens.
+#[rustfmt::skip]
+const FRAGMENTS: [&[u8]; 64] = [
+    b"a", b"b", b"s", b"t", b"d", b"m", b"l", b"v", b"r", b"e", b"S", b"L", "\u{17f}".as_bytes(),
+    "é".as_bytes(), "ß".as_bytes(), "中".as_bytes(), "𝒳".as_bytes(),
+    b"0", b"7", "²".as_bytes(), "٣".as_bytes(), "Ⅷ".as_bytes(), "𝟘".as_bytes(),
+    b" ", b"  ", b"\n", b"\r", b"\t", b"\x0b", "\u{85}".as_bytes(), "\u{a0}".as_bytes(),
+    "\u{2003}".as_bytes(), "\u{2028}".as_bytes(), "\u{3000}".as_bytes(),
+    b"'", b"''", b"!", b".", b"<", b">", b"_", b"\0", b"\x1c", "\u{301}".as_bytes(), "’".as_bytes(),
+    "—".as_bytes(), "😀".as_bytes(), "\u{d0080}".as_bytes(),
+    b"\x80", b"\xbf", b"\xc3", b"\xc0\x80", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xf4\x90\x80\x80",
+    b"\xff", b"<|e|>", b"<|", b"|>", b" the", b"'ll", b"aba", b"ab",
+];
+
+/// How often a fragment is repeated: 15 and 64 are the sizes that the crate's tables and vectors think in.
+const REPEATS: [usize; 4] = [1, 2, 15, 64];
+
+/// The fuzzer's bytes, used up from the front.
+pub struct Draw<'d> {
+    rest: &'d [u8],
+    hash: u64,
+}
+
+impl<'d> Draw<'d> {
+    pub fn new(data: &'d [u8]) -> Draw<'d> {
+        let mut hasher = DefaultHasher::new(); // the same in every process
+        hasher.write(data);
+        Draw { rest: data, hash: hasher.finish() }
+    }
+
+    pub fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.rest.split_first() else { return 0 };
+        self.rest = rest;
+        first
+    }
+
+    pub fn bytes(&mut self, len: usize) -> &'d [u8] {
+        let (taken, rest) = self.rest.split_at(len.min(self.rest.len()));
+        self.rest = rest;
+        taken
+    }
+
+    /// A number below `limit`, which is not 0.
+    pub fn below(&mut self, limit: usize) -> usize {
+        usize::from(u16::from_le_bytes([self.byte(), self.byte()])) % limit
+    }
+
+    /// True once in `n` times.
+    pub fn once_in(&mut self, n: u8) -> bool {
+        self.byte() % n == n - 1
+    }
+
+    /// True for one input in `n`, whatever bytes are left: for what is slow, so that the fuzzer cannot breed it.
+    pub fn rarely(&self, n: u64) -> bool {
+        self.hash.is_multiple_of(n)
+    }
+
+    /// Small numbers often, and now and then one of any size, up to the largest.
+    pub fn number(&mut self) -> u64 {
+        match self.byte() {
+            small @ 0..=191 => small.into(),
+            power @ 192..=253 => (1 << (power - 190)) - u64::from(self.byte() & 1),
+            254 => u64::MAX >> (self.byte() & 1),
+            255 => u64::from_le_bytes([(); 8].map(|()| self.byte())),
+        }
+    }
+
+    pub fn pattern(&mut self) -> Pattern {
+        PATTERNS[self.below(PATTERNS.len())].clone()
+    }
+
+    /// Up to `limit` special tokens: some from the list, some of any characters. None is empty; some may be equal.
+    pub fn specials(&mut self, limit: usize) -> Vec<String> {
+        let num_specials = usize::from(self.byte()) % (limit + 1);
+        let mut special = || match self.byte() {
+            listed @ 0..=199 => SPECIALS[usize::from(listed) % SPECIALS.len()].to_owned(),
+            len => format!("{}>", String::from_utf8_lossy(self.bytes(usize::from(len) % 8))),
+        };
+        (0..num_specials).map(|_| special()).collect()
+    }
+
+    /// A text of up to `len` of the remaining bytes, which are taken as they are or as names of fragments.
+    pub fn text(&mut self, len: usize) -> Vec<u8> {
+        if self.once_in(4) {
+            return self.bytes(len).to_vec();
+        }
+        let mut text = Vec::new();
+        for &byte in self.bytes(len) {
+            let (repeats, fragment) = (REPEATS[usize::from(byte >> 6)], FRAGMENTS[usize::from(byte & 63)]);
+            (0..repeats).for_each(|_| text.extend_from_slice(fragment));
+        }
+        text
+    }
+
+    /// A text made of all remaining bytes.
+    pub fn rest(&mut self) -> Vec<u8> {
+        self.text(usize::MAX)
+    }
+}
+
+/// Repeat a text until it has `len` bytes: unchanged, or with numbers in between, so that words differ.
+pub fn repeat(text: &[u8], len: usize, numbered: bool) -> Vec<u8> {
+    let mut long = Vec::with_capacity(len + text.len() + 8);
+    let mut number = 0u32;
+    while !text.is_empty() && long.len() < len {
+        long.extend_from_slice(text);
+        if numbered {
+            long.extend_from_slice(number.to_string().as_bytes());
+            number += 1;
+        }
+    }
+    long
+}
