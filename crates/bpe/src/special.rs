@@ -13,6 +13,8 @@ pub struct Specials {
     tokens: Vec<String>,
     finder: Option<AhoCorasick>,
     longest: usize,
+    /// Whether some token begins with this byte.
+    is_first: [bool; 256],
 }
 
 /// A piece of a text.
@@ -51,7 +53,11 @@ impl Specials {
             })?)
         };
         let longest = tokens.iter().map(String::len).max().unwrap_or(0);
-        Ok(Specials { tokens, finder, longest })
+        let mut is_first = [false; 256];
+        for first in tokens.iter().filter_map(|token| token.bytes().next()) {
+            is_first[usize::from(first)] = true;
+        }
+        Ok(Specials { tokens, finder, longest, is_first })
     }
 
     /// The token with this index.
@@ -101,11 +107,96 @@ impl Specials {
 
     /// Whether some special token, wherever the search for it began, would cover both sides of `position`.
     pub fn covers(&self, text: &[u8], position: usize) -> bool {
-        self.tokens.iter().any(|token| {
-            let token = token.as_bytes();
-            (1..token.len()).any(|before| {
-                position.checked_sub(before).is_some_and(|start| text[start..].starts_with(token))
-            })
-        })
+        let begins_at = |start: usize, token: &String| {
+            token.len() > position - start && text[start..].starts_with(token.as_bytes())
+        };
+        (position.saturating_sub(self.longest)..position.min(text.len()))
+            .filter(|&start| self.is_first[usize::from(text[start])])
+            .any(|start| self.tokens.iter().any(|token| begins_at(start, token)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specials(tokens: &[&str]) -> Result<Specials> {
+        Specials::new(tokens.iter().map(|&token| token.into()).collect())
+    }
+
+    /// The pieces of a text: special tokens by their index, other text as it is.
+    fn pieces(specials: &Specials, text: &str) -> Vec<std::result::Result<usize, String>> {
+        let mut found = Vec::new();
+        let _ = specials.split(text.as_bytes(), |piece| {
+            found.push(match piece {
+                Piece::Special { index, .. } => Ok(index),
+                Piece::Text(text) => Err(String::from_utf8_lossy(text).into_owned()),
+            });
+            Ok::<(), ()>(())
+        });
+        found
+    }
+
+    #[test]
+    fn the_leftmost_token_is_cut_out_first_and_of_several_the_longest() -> Result<()> {
+        let ends = specials(&["<e>", "<e><e>"])?;
+        assert_eq!(pieces(&ends, "<e><e><e>"), [Ok(1), Ok(0)]);
+        assert_eq!(pieces(&ends, "a<e>b"), [Err("a".into()), Ok(0), Err("b".into())]);
+        assert_eq!(pieces(&specials(&["ab", "bcd"])?, "abcd"), [Ok(0), Err("cd".into())]);
+        assert_eq!(pieces(&specials(&[])?, "<e>"), [Err("<e>".into())]);
+        assert_eq!(pieces(&ends, ""), []);
+        Ok(())
+    }
+
+    #[test]
+    fn a_failure_of_the_visitor_ends_the_search() -> Result<()> {
+        let mut num_visits = 0;
+        let outcome = specials(&["b"])?.split(b"abc", |_| {
+            num_visits += 1;
+            Err("enough")
+        });
+        assert_eq!((outcome, num_visits), (Err("enough"), 1));
+        Ok(())
+    }
+
+    #[test]
+    fn a_position_is_covered_strictly_inside_a_token_and_nowhere_else() -> Result<()> {
+        let tokens = specials(&["a b", "b a"])?;
+        let covered = |text: &[u8]| -> Vec<usize> {
+            (0..=text.len()).filter(|&position| tokens.covers(text, position)).collect()
+        };
+        assert_eq!(covered(b"xa bx"), [2, 3]);
+        // Searched from the left, "b a" is not found here; searched from its beginning, it would be.
+        assert_eq!(covered(b"a b a"), [1, 2, 3, 4]);
+        assert_eq!(covered(b"a  b"), []);
+        assert_eq!(covered(b"xa "), []);
+        assert_eq!(covered(b""), []);
+        Ok(())
+    }
+
+    #[test]
+    fn ends_are_those_of_the_tokens_that_are_cut_out() -> Result<()> {
+        let tokens = specials(&["<e>", "<e><e>"])?;
+        let text = b"a<e><e>b<e>";
+        assert_eq!((0..12).map(|from| tokens.next_end(text, from)).collect::<Vec<_>>(), {
+            let mut ends = vec![Some(7); 8];
+            ends.extend([Some(11); 4]);
+            ends
+        });
+        assert_eq!(tokens.next_end(text, 12), None);
+        assert_eq!(
+            [6, 7, 10, 11].map(|limit| tokens.last_end(text, limit)),
+            [None, Some(7), Some(7), Some(11)]
+        );
+        assert_eq!(specials(&[])?.next_end(text, 0), None);
+        Ok(())
+    }
+
+    #[test]
+    fn an_empty_token_is_refused_and_many_long_ones_are_not() -> Result<()> {
+        assert!(matches!(specials(&["a", ""]), Err(Error::Vocabulary(_))));
+        let long = "x".repeat(100_000);
+        assert_eq!(pieces(&specials(&["y", &long])?, &format!("y{long}x")), [Ok(0), Ok(1), Err("x".into())]);
+        Ok(())
     }
 }
