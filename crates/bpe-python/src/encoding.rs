@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use bpe::count::Source;
 use bpe::encode::{self, Id};
 use bpe::pattern::Pattern;
+use bpe::source::Source;
 use numpy::{Element, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};

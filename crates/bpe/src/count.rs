@@ -3,20 +3,16 @@
 //! Files are memory-mapped and dealt out in chunks that end at safe cuts. Every thread counts into a table of
 //! its own; the tables are added up at the end, so the result does not depend on the number of threads.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use memmap2::Mmap;
-
 use crate::cut::next_cut;
 use crate::error::{Error, Result};
-use crate::lowlevel;
 use crate::pattern::Pattern;
+use crate::source::Source;
 use crate::special::{Piece, Specials};
 use crate::threads;
 use crate::words::WordCounts;
@@ -195,43 +191,6 @@ impl Queue {
             let Some(path) = self.paths.get(self.next_path) else { return Ok(None) };
             self.next_path += 1;
             self.current = Some((Arc::new(Source::open(path)?), 0));
-        }
-    }
-}
-
-/// The bytes of a file: mapped where that is possible, read where it is not (pipes and the like).
-pub enum Source {
-    /// A memory map.
-    Mapped(Mmap),
-    /// A copy.
-    Read(Vec<u8>),
-}
-
-impl Source {
-    /// Open a file.
-    pub fn open(path: &Path) -> Result<Source> {
-        let fail = |source: io::Error| Error::File { path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(fail)?;
-        let metadata = file.metadata().map_err(fail)?;
-        if metadata.is_dir() {
-            return Err(fail(io::ErrorKind::IsADirectory.into()));
-        }
-        if metadata.is_file() && metadata.len() > 0 {
-            return lowlevel::map_file(&file).map(Source::Mapped).map_err(fail);
-        }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(fail)?;
-        Ok(Source::Read(bytes))
-    }
-}
-
-impl std::ops::Deref for Source {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Source::Mapped(map) => map,
-            Source::Read(bytes) => bytes,
         }
     }
 }

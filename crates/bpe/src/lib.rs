@@ -1,8 +1,18 @@
 //! Byte-level BPE: cut text into words, count them, learn merges, encode, decode.
 //!
-//! The way of the data: [`pattern`] and [`special`] cut text, [`cut`] says where it may be shared out,
-//! [`words`] and [`count`] count, [`merge`] learns. No Python types here, no panics that any input can reach,
-//! and the same result for every number of threads.
+//! The way of the data:
+//!
+//! - [`unicode`] says what is a letter, a number or a space; [`special`] cuts special tokens out of a text and
+//!   [`pattern`] cuts the rest into words (pre-tokens); [`cut`] says where a text may be shared out among threads
+//!   or taken in pieces.
+//! - [`source`] gives the bytes of a file, [`count`] counts the words of files and texts into [`words`], and
+//!   [`merge`] learns merges from these.
+//! - [`encode`] turns text into ids, at once, on several threads or as it arrives; [`decode`] turns ids back.
+//!
+//! Underneath, out of sight: `table`, the hash table of short words that counting and encoding share; `threads`;
+//! and `lowlevel`, the only module with `unsafe`.
+//!
+//! No Python types here, no panics that any input can reach, and the same result for every number of threads.
 
 pub mod count;
 pub mod cut;
@@ -12,6 +22,7 @@ pub mod error;
 mod lowlevel;
 pub mod merge;
 pub mod pattern;
+pub mod source;
 pub mod special;
 mod table;
 mod threads;

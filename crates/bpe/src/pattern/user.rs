@@ -8,6 +8,9 @@ use fancy_regex::Regex;
 
 use crate::error::{Error, Result};
 
+/// How many bytes a stand-in takes, in place of the one that it stands for.
+const STAND_IN_LEN: usize = 4;
+
 /// What stands for a byte of invalid UTF-8: a code point of plane 13, where nothing is assigned. So no
 /// expression takes it for a letter, a number, a space or, as it would U+FFFD, for a symbol; nor, in `(.)\1`,
 /// for another such byte.
@@ -25,8 +28,16 @@ pub(crate) fn scan(regex: &Regex, text: &[u8], mut end_at: impl FnMut(usize)) ->
     match std::str::from_utf8(text) {
         Ok(text) => scan_str(regex, text, end_at),
         Err(_) => {
-            let (shown, origin) = replace_invalid(text);
-            scan_str(regex, &shown, |end| end_at(origin[end]))
+            let (shown, replaced) = replace_invalid(text);
+            let mut num_passed = 0; // stand-ins that lie before a place: the places only rise
+            let mut origin = |place: usize| {
+                num_passed += replaced[num_passed..].iter().take_while(|&&start| start < place).count();
+                place - num_passed * (STAND_IN_LEN - 1)
+            };
+            scan_str(regex, &shown, |end| end_at(origin(end))).map_err(|error| match error {
+                Error::Match { position, reason } => Error::Match { position: origin(position), reason },
+                other => other,
+            })
         }
     }
 }
@@ -50,22 +61,60 @@ fn scan_str(regex: &Regex, text: &str, mut end_at: impl FnMut(usize)) -> Result<
     Ok(())
 }
 
-/// Replace each invalid byte by its `stand_in`; `origin[i]` is the place in `text` of byte `i` of the result.
+/// Replace each invalid byte by its `stand_in`; also returns where in the result these begin.
 fn replace_invalid(text: &[u8]) -> (String, Vec<usize>) {
     let mut shown = String::with_capacity(text.len());
-    let mut origin = Vec::with_capacity(text.len() + 1);
-    let mut position = 0;
+    let mut replaced = Vec::new();
     for chunk in text.utf8_chunks() {
         shown.push_str(chunk.valid());
-        origin.extend(position..position + chunk.valid().len());
-        position += chunk.valid().len();
         for &byte in chunk.invalid() {
-            let character = stand_in(byte);
-            shown.push(character);
-            origin.extend(std::iter::repeat_n(position, character.len_utf8()));
-            position += 1;
+            replaced.push(shown.len());
+            shown.push(stand_in(byte));
         }
     }
-    origin.push(position);
-    (shown, origin)
+    (shown, replaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words<'t>(expression: &str, text: &'t [u8]) -> Result<Vec<&'t [u8]>> {
+        let mut found = Vec::new();
+        let mut start = 0;
+        scan(&compile(expression)?, text, |end| {
+            found.push(&text[start..end]);
+            start = end;
+        })?;
+        Ok(found)
+    }
+
+    #[test]
+    fn what_is_left_unmatched_is_a_word_and_empty_matches_are_none() -> Result<()> {
+        assert_eq!(words("[a-z]+", b"one-two!")?, [&b"one"[..], b"-", b"two", b"!"]);
+        assert_eq!(words("b*", b"abba")?, [&b"a"[..], b"bb", b"a"]);
+        assert_eq!(words("", b"ab")?, [b"ab"]);
+        assert!(words("a", b"")?.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn every_invalid_byte_is_a_character_of_no_class() -> Result<()> {
+        for byte in 0x80..=0xff {
+            assert_eq!(stand_in(byte).len_utf8(), STAND_IN_LEN);
+            let text = [b'a', byte, byte, b'b'];
+            assert_eq!(words(r"[\p{L}\p{N}\p{S}\p{P}\s]", &text)?, [&b"a"[..], &[byte, byte], b"b"]);
+            assert_eq!(words("(?s).", &text)?, [&b"a"[..], &[byte], &[byte], b"b"]);
+        }
+        assert_eq!(words(r"\S+", b"\xff\xfea \xe2\x82b")?, [&b"\xff\xfea"[..], b" ", b"\xe2\x82b"]);
+        Ok(())
+    }
+
+    #[test]
+    fn an_expression_that_gives_up_says_where() {
+        let text = [b"x\xffx\xffx".as_slice(), &b"a".repeat(60)].concat();
+        let outcome = words(r"x|(a|aa)+\1$(?<=b)", &text);
+        assert!(matches!(outcome, Err(Error::Match { position: 5, .. })), "{outcome:?}");
+        assert!(matches!(words("(", b"a"), Err(Error::Pattern(_))));
+    }
 }
