@@ -21,7 +21,8 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.exchange import write_llama
 from bytewright.model.fused import halves_from_pairs
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.step import TrainStep, make_optimizer
+from bytewright.train.setup import make_optimizer
+from bytewright.train.step import TrainStep
 
 LR, BETAS, EPS, WEIGHT_DECAY, MAX_NORM = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 

@@ -30,6 +30,12 @@ class TokenizerError(BytewrightError, ValueError):
     exit_code = 2
 
 
+class DivergenceError(BytewrightError, ArithmeticError):
+    """A training run stopped: too many steps in a row had a loss or a gradient that is not finite."""
+
+    exit_code = 1
+
+
 class StorageError(BytewrightError, OSError):
     """The disk refused: a missing or unreadable file, an unwritable target, no space left."""
 

@@ -16,7 +16,8 @@ from bytewright.data.batches import TokenStore
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train import resume, train
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.step import StepResult, TrainStep, make_optimizer
+from bytewright.train.setup import make_optimizer
+from bytewright.train.step import StepResult, TrainStep
 from runs import digest, make_config, rerun_unchecked
 
 pytestmark = [

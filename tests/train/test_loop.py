@@ -20,13 +20,20 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bytewright.errors import BytewrightError, FormatError, StorageError, TokenizerError, UsageError
+from bytewright.errors import (
+    BytewrightError,
+    DivergenceError,
+    FormatError,
+    StorageError,
+    TokenizerError,
+    UsageError,
+)
 from bytewright.model import TransformerLM
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import read_metrics
-from bytewright.train.recorder import DivergenceError, Recorder
+from bytewright.train.recorder import Recorder
 from bytewright.train.run_folder import RunFolder
 from runs import digest, make_config, make_ids, metrics_without_clock, write_tokens
 

@@ -11,7 +11,8 @@ from bytewright.data.batches import TokenStore, WindowSampler
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.exchange import write_llama
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.step import TrainStep, make_optimizer
+from bytewright.train.setup import make_optimizer
+from bytewright.train.step import TrainStep
 from runs import make_ids
 
 CONFIG = ModelConfig(vocab_size=40, context_length=16, d_model=32, num_layers=2, num_heads=4)

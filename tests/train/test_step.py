@@ -12,7 +12,8 @@ from torch import Tensor
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.loss import language_model_loss
-from bytewright.train.step import TrainStep, make_optimizer
+from bytewright.train.setup import make_optimizer
+from bytewright.train.step import TrainStep
 from runs import rerun_unchecked
 
 OPTIMIZERS = [

@@ -1,11 +1,12 @@
 """What a model costs, predicted from its shape: parameters and floating-point operations.
 
-Formulas stand in the docstrings of the modules and are written to be read; tests hold them equal to what a
-built model has and does.
+Formulas stand in the docstrings of `parameters` and `flops` and are written to be read; tests hold them equal
+to what a built model has and does. `peak` knows what a device could do at best.
 """
 
 from bytewright.account.flops import FlopCount, count_flops, flops_utilisation, training_flops_per_token
 from bytewright.account.parameters import ParameterCount, count_parameters
+from bytewright.account.peak import peak_flops
 
 __all__ = [
     "FlopCount",
@@ -13,5 +14,6 @@ __all__ = [
     "count_flops",
     "count_parameters",
     "flops_utilisation",
+    "peak_flops",
     "training_flops_per_token",
 ]

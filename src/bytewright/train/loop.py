@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bytewright.account import training_flops_per_token
+from bytewright.account import flops_utilisation, peak_flops
 from bytewright.data.batches import Batch, TokenStore, WindowSampler
 from bytewright.errors import FormatError
 from bytewright.model import TransformerLM
@@ -29,13 +29,14 @@ from bytewright.train.display import make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.inputs import Inputs, open_inputs
 from bytewright.train.loss import language_model_loss
-from bytewright.train.metrics import MetricsLog, TensorBoard, import_summary_writer
-from bytewright.train.monitor import measure_norms, peak_flops
+from bytewright.train.metrics import MetricsLog
+from bytewright.train.norms import measure_norms
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.run_folder import RunFolder, config_of, refuse_existing_run, refuse_without_space
-from bytewright.train.setup import build_model, checkpoint_bytes, choose_backend, find_device
+from bytewright.train.setup import build_model, checkpoint_bytes, choose_backend, find_device, make_optimizer
 from bytewright.train.signals import StopSignals
-from bytewright.train.step import Loss, TrainStep, make_optimizer
+from bytewright.train.step import Loss, TrainStep
+from bytewright.train.tensorboard import TensorBoard, import_summary_writer
 
 Sampler = Callable[[TransformerLM, int], str]
 """Writes text with the model at a step; must be deterministic and leave the global random state alone."""
@@ -157,6 +158,7 @@ class Trainer:
     def run(self, console: Console) -> TrainResult:
         """Train until the budget is spent or a signal asks to stop; both leave a checkpoint."""
         with contextlib.ExitStack() as stack:
+            peak = peak_flops(self.device, self.config.precision)
             log = MetricsLog(self.folder.metrics, self.progress.metrics_position)
             stack.callback(log.close)
             self.recorder = Recorder(
@@ -165,11 +167,10 @@ class Trainer:
                 windows_of=lambda step: self.sampler.windows(step - 1).tolist(),
                 tokens_per_step=self.config.tokens_per_step,
                 max_refused=self.config.max_refused,
-                mfu_per_token=training_flops_per_token(self.config.model)
-                / peak_flops(self.device, self.config.precision),
+                utilisation=lambda speed: flops_utilisation(self.config.model, speed, peak),
             )
             if self.config.tensorboard:
-                board = TensorBoard(self.folder.path / "tensorboard", self.progress.step)
+                board = TensorBoard(self.folder.path / "tensorboard", self.progress.step + 1)
                 stack.callback(board.close)
                 self.recorder.others.append(board)
             num_parameters = sum(parameter.numel() for parameter in self.model.parameters())

@@ -2,9 +2,8 @@
 
 A line holds the fields of one step; which ones is up to the loop. `TIMING_FIELDS` are those that the clock
 decides; all others are equal in two runs of the same config. A number that is not finite is written as null.
-`position` is the length of the log in bytes: a checkpoint records it, and `open` at that position cuts off
-what was written after it, half a line of a killed process included. TensorBoard, if asked for, gets the same
-numbers.
+`position` is the length of the log in bytes: a checkpoint records it, and opening at that position cuts off
+what was written after it, half a line of a killed process included.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bytewright.durable import explain, parse_json, read_text
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import FormatError
 
 TIMING_FIELDS = ("seconds", "tokens_per_second", "mfu")
 
@@ -93,32 +92,3 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Take no more."""
-
-
-def import_summary_writer() -> Any:
-    """Import what writes TensorBoard's events, or say what is missing."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UsageError(
-            "tensorboard = true needs the package tensorboard, which is not installed; "
-            "install it with pip, or leave it out: metrics.jsonl is written in any case"
-        ) from None
-    return SummaryWriter
-
-
-class TensorBoard:
-    """The numbers of each record as TensorBoard scalars; needs the package tensorboard."""
-
-    def __init__(self, folder: Path, first_step: int) -> None:
-        self._writer = import_summary_writer()(str(folder), purge_step=first_step)
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Add every number of the record at its step."""
-        for name, value in record.items():
-            if name != "step" and isinstance(value, int | float):
-                self._writer.add_scalar(name, value, record["step"])
-
-    def close(self) -> None:
-        """Write out what is left."""
-        self._writer.close()

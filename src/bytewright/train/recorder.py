@@ -17,15 +17,11 @@ from typing import Any
 
 import torch
 
-from bytewright.errors import BytewrightError
+from bytewright.errors import DivergenceError
 from bytewright.train.display import Display
 from bytewright.train.evaluate import Evaluation
 from bytewright.train.metrics import MetricsLog, Sink
 from bytewright.train.step import StepResult
-
-
-class DivergenceError(BytewrightError):
-    """Too many steps in a row had a loss or a gradient that is not finite."""
 
 
 @dataclass(kw_only=True)
@@ -47,7 +43,10 @@ class Progress:
 
 
 class Recorder:
-    """Keeps the metrics of one session; `flops_per_token` and `peak_flops` are what the MFU is made of."""
+    """Keeps the metrics of one session.
+
+    `windows_of` names the windows of a step's batch; `utilisation` turns tokens per second into the MFU.
+    """
 
     def __init__(
         self,
@@ -57,14 +56,14 @@ class Recorder:
         windows_of: Callable[[int], list[int]],
         tokens_per_step: int,
         max_refused: int,
-        mfu_per_token: float,
+        utilisation: Callable[[float], float],
     ) -> None:
         self.progress = progress
         self.log = log
         self.others: list[Sink] = []
         self.display: Display | None = None
         self._windows_of, self._tokens_per_step = windows_of, tokens_per_step
-        self._max_refused, self._mfu_per_token = max_refused, mfu_per_token
+        self._max_refused, self._utilisation = max_refused, utilisation
         self._on_device: list[tuple[int, StepResult]] = []
         now = time.perf_counter()
         self._started = now - progress.seconds
@@ -128,7 +127,7 @@ class Recorder:
             "lr": lr,
             "gradient_norm": mean([norm for _, norm in progress.since_line]),
             "tokens_per_second": round(speed, 1),
-            "mfu": speed * self._mfu_per_token,
+            "mfu": self._utilisation(speed),
         }
         if evaluation:
             record["validation_loss"] = evaluation.loss

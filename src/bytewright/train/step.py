@@ -15,16 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
-from torch.nn import Parameter
 
 from bytewright.data.batches import Batch
-from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
 from bytewright.train.clip import clip_gradients
-from bytewright.train.config import OptimizerConfig
-from bytewright.train.fused_optimizers import FusedAdamW, FusedMuon, FusedSGD, apply_clipped, fused_parts
+from bytewright.train.fused_optimizers import apply_clipped, fused_parts
 from bytewright.train.loss import language_model_loss
-from bytewright.train.optimizers import SGD, AdamW, Group, Muon, Optimizer, Together
+from bytewright.train.optimizers import Optimizer, Together
 
 Loss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
 AnyOptimizer = Optimizer | Together
@@ -41,8 +38,8 @@ class StepResult(NamedTuple):
 class TrainStep:
     """Update a model from one batch after another.
 
-    `backend` names the compiler that torch.compile is to use ("inductor", or "aot_eager" on mps); None:
-    eager.
+    `backend` names what torch.compile is to compile with ("inductor", or "aot_eager" on mps); None compiles
+    nothing.
     """
 
     def __init__(
@@ -103,41 +100,3 @@ def compile_with(backend: str | None, function: Callable[..., Any]) -> Callable[
         return function
     compiled: Callable[..., Any] = torch.compile(function, backend=backend, dynamic=False)
     return compiled
-
-
-def make_optimizer(model: TransformerLM, config: OptimizerConfig) -> AnyOptimizer:
-    """Build the optimizer that `config` names over the parameters of `model`.
-
-    Gains, which are one-dimensional, are not decayed. Muon takes the matrices inside blocks; embeddings,
-    head and gains stay with AdamW.
-    """
-    is_fused = config.implementation == "fused"
-    named = list(model.named_parameters())
-    if config.name == "sgd":
-        return (FusedSGD if is_fused else SGD)(
-            [parameter for _, parameter in named], lr=config.lr, decay=False
-        )
-    by_muon = [p for name, p in named if config.name == "muon" and p.ndim == 2 and name.startswith("layers.")]
-    taken = set(by_muon)
-    adamw = (FusedAdamW if is_fused else AdamW)(
-        _by_decay([p for _, p in named if p not in taken], config.weight_decay),
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-    )
-    if config.name == "adamw":
-        return adamw
-    if not by_muon:
-        raise UsageError("optimizer.name is muon, but the model has no matrices inside blocks")
-    muon = (FusedMuon if is_fused else Muon)(
-        by_muon, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
-    return Together([muon, adamw])
-
-
-def _by_decay(parameters: list[Parameter], weight_decay: float) -> list[Group]:
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]

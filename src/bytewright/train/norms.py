@@ -1,6 +1,6 @@
-"""What goes on inside: norms of weights and activations by layer, and how busy the machine is.
+"""What goes on inside a model: how large its weights and activations are, layer by layer.
 
-The norms are root mean squares, so layers of different sizes can be compared: a weight matrix at its
+They are measured as root mean squares, so layers of different sizes can be compared: a weight matrix at its
 initialisation has about the spread that it was drawn with, a residual stream that grows from block to block
 shows it here. The activations come from an extra forward pass of the plain model over one window, so a
 compiled step is not touched.
@@ -8,22 +8,12 @@ compiled step is not touched.
 
 from __future__ import annotations
 
-import time
-
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.nn import Module
 
 from bytewright.model import TransformerLM
-
-PEAK_FLOPS = {
-    # Dense peaks by a word of the device's name, from the makers' data sheets; fp32 is true fp32, not TF32.
-    "H200": {"bf16": 989e12, "fp32": 67e12},
-    "GH200": {"bf16": 989e12, "fp32": 67e12},
-    "H100": {"bf16": 989e12, "fp32": 67e12},
-    "A100": {"bf16": 312e12, "fp32": 19.5e12},
-}
 
 
 def root_mean_square(tensor: Float[Tensor, ...]) -> Float[Tensor, ""]:
@@ -52,27 +42,6 @@ def measure_norms(model: TransformerLM, ids: Integer[Tensor, "batch seq"]) -> di
             handle.remove()
     weights = {name.removesuffix(".weight"): root_mean_square(p) for name, p in model.named_parameters()}
     return {"weight_rms": _to_host(weights), "activation_rms": _to_host(activations)}
-
-
-def peak_flops(device: torch.device, precision: str) -> float:
-    """Matrix FLOPs per second that the device does at best, by its data sheet or, where unknown, measured."""
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        for known, peaks in PEAK_FLOPS.items():
-            if known in name.replace("-", " ").split():
-                return peaks[precision]
-    return _measure_matmul(device, torch.bfloat16 if precision == "bf16" else torch.float32)
-
-
-def _measure_matmul(device: torch.device, dtype: torch.dtype, size: int = 768) -> float:
-    """Best of a few products of square matrices; takes well under a second on a slow core."""
-    a = torch.ones(size, size, device=device, dtype=dtype)
-    best = float("inf")
-    for _ in range(4):
-        start = time.perf_counter()
-        (a @ a)[0, 0].item()  # the read waits for the device
-        best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
 
 
 def _to_host(values: dict[str, Tensor]) -> dict[str, float]:
