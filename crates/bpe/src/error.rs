@@ -21,7 +21,9 @@ pub enum Error {
     #[error("the pattern is not a valid regular expression: {0}")]
     Pattern(String),
     /// A user's regular expression gave up on some text, for example by backtracking too often.
-    #[error("the pattern failed on the text at byte {position}, counted from the last special token: {reason}")]
+    #[error(
+        "the pattern failed on the text at byte {position}, counted from the last special token: {reason}"
+    )]
     Match {
         /// Where the search had begun, counted from the end of the last special token, or from the beginning.
         position: usize,
