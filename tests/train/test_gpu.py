@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the compiler's own
+    pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),  # its advice; fp32 here means fp32
 ]
 
 
