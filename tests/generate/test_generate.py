@@ -14,6 +14,7 @@ from torch import Tensor
 from bytewright.errors import UsageError
 from bytewright.generate import Completion, Generator, SamplingConfig, generate, stream
 from bytewright.generate.decoder import Decoder
+from bytewright.generate.generate import _Batch
 from bytewright.generate.reference import generate_reference
 from bytewright.model import TransformerLM
 from model_choices import CHOICES, SMALL, small_config
@@ -84,6 +85,16 @@ def test_a_stream_gives_the_same_ids_step_by_step(sampling: SamplingConfig) -> N
         column = [step[row] for step in steps]
         assert column[: len(completion.ids)] == completion.ids
         assert all(id is None for id in column[len(completion.ids) :])
+
+
+@pytest.mark.parametrize("steps_between_looks", [2, 5, 100])
+def test_looking_seldom_changes_nothing(steps_between_looks: int) -> None:
+    generator = Generator(make_model())
+    for sampling in (GREEDY, RANDOM):
+        batch = _Batch(generator.decoder.config, PROMPTS, sampling)
+        steps = list(generator._run(batch, steps_between_looks))
+        assert steps == list(generator.stream(PROMPTS, sampling))
+        assert batch.completions() == generator.generate(PROMPTS, sampling)
 
 
 def test_a_stream_does_no_more_than_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,11 +83,10 @@ class Generator:
         while True:
             while steps.num_taken < min(num_seen + steps_between_looks, batch.max_steps):
                 steps.take()
-            for chosen in steps.chosen[:, num_seen : steps.num_taken].T.tolist():
-                written = batch.record(chosen)
-                if any(id is not None for id in written):
-                    yield written
+            written = batch.record(steps.chosen[:, num_seen : steps.num_taken].tolist())
             num_seen = steps.num_taken
+            for step in range(max(map(len, written))):
+                yield [ids[step] if step < len(ids) else None for ids in written]
             if num_seen == batch.max_steps or batch.all_ended():
                 return
 
@@ -135,27 +134,30 @@ class _Batch:
         self.room = [min(sampling.max_new_tokens, config.context_length - len(prompt)) for prompt in prompts]
         self.written: list[list[int]] = [[] for _ in prompts]
         self.stopped = [False] * len(prompts)
+        self.stop_tokens = frozenset(sampling.stop_tokens)
         self.max_steps = max(self.room)
         self.capacity = max(len(prompt) for prompt in prompts) + self.max_steps
 
-    def record(self, chosen: list[int]) -> list[int | None]:
-        """Take in what one step chose for every sequence; return what of it counts."""
-        counting: list[int | None] = [None] * len(chosen)
-        for row, id in enumerate(chosen):
-            if self.has_ended(row):
-                continue
-            if id in self.sampling.stop_tokens:
-                self.stopped[row] = True
-            else:
-                self.written[row].append(id)
-                counting[row] = id
-        return counting
+    def record(self, chosen: list[list[int]]) -> list[list[int]]:
+        """Take in the ids that the last steps chose for each sequence; return those of them that count."""
+        return [self._record_row(row, ids) for row, ids in enumerate(chosen)]
 
-    def has_ended(self, row: int) -> bool:
-        return self.stopped[row] or len(self.written[row]) == self.room[row]
+    def _record_row(self, row: int, ids: list[int]) -> list[int]:
+        if self.stopped[row]:
+            return []
+        ids = ids[: self.room[row] - len(self.written[row])]
+        stops = [place for place, id in enumerate(ids) if id in self.stop_tokens]
+        if stops:
+            self.stopped[row] = True
+            ids = ids[: stops[0]]
+        self.written[row] += ids
+        return ids
 
     def all_ended(self) -> bool:
-        return all(self.has_ended(row) for row in range(len(self.prompts)))
+        return all(
+            stopped or len(written) == room
+            for stopped, written, room in zip(self.stopped, self.written, self.room, strict=True)
+        )
 
     def completions(self) -> list[Completion]:
         return [

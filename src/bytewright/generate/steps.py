@@ -40,7 +40,9 @@ class Steps:
         padded = torch.zeros(len(prompts), self.longest, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             padded[row, : len(prompt)] = torch.tensor(list(prompt))
-            self.uniforms[row, :max_steps] = uniforms_of_seed(seed + row, max_steps)
+        if self.sampling.temperature > 0:
+            uniforms = [uniforms_of_seed(seed + row, max_steps) for row in range(len(prompts))]
+            self.uniforms[:, :max_steps] = torch.stack(uniforms).to(self.decoder.device)
         self.positions.copy_(torch.tensor(lengths))
         self.column.zero_()
         logits = self.decoder.read(self.cache, padded.to(self.decoder.device), self.positions)
