@@ -68,15 +68,13 @@ class Bytewright(Encoder):
         self._num_threads = num_threads
 
     def document(self, text: bytes) -> Call:
-        string = text.decode()
-        return lambda: self._tokenizer.encode_array(string, num_threads=self._num_threads)
+        return lambda: self._tokenizer.encode_array(text, num_threads=self._num_threads)
 
     def batch(self, texts: list[bytes]) -> Call:
-        strings = [text.decode() for text in texts]
-        return lambda: self._tokenizer.encode_batch(strings, num_threads=self._num_threads)
+        return lambda: self._tokenizer.encode_batch(texts, num_threads=self._num_threads)
 
     def file(self, path: Path) -> Call:
-        return lambda: self._tokenizer.encode_array(path.read_bytes(), num_threads=self._num_threads)
+        return lambda: list(self._tokenizer.encode_pieces(path, num_threads=self._num_threads))
 
     def token_file(self, path: Path, out: Path) -> Call:
         return lambda: self._tokenizer.encode_file(path, out, num_threads=self._num_threads)

@@ -49,6 +49,16 @@ def test_a_file_becomes_a_token_file_with_the_ids_of_its_text(
     assert TokenFile.open(target, verify=True).manifest == written.manifest
 
 
+def test_the_pieces_of_a_file_joined_are_the_ids_of_its_text(
+    prose_tokenizer: Tokenizer, prose: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prose.txt").write_bytes(prose)
+    monkeypatch.setattr("bytewright.tokenizer.tokenizer.FILE_STEP", len(prose) // 7)
+    pieces = list(prose_tokenizer.encode_pieces(tmp_path / "prose.txt"))
+    assert len(pieces) >= 7
+    assert np.concatenate(pieces).tolist() == prose_tokenizer.encode(prose)
+
+
 @pytest.mark.parametrize(
     ("text", "num_documents"),
     [("", 0), ("one", 1), (f"one{END}", 1), (f"one{END}two", 2), (f"{END}{END}", 2)],
