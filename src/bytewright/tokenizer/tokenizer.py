@@ -176,7 +176,7 @@ class Tokenizer:
         yield from stream.finish()
 
     def encode_pieces(self, source: str | Path, *, num_threads: int | None = None) -> Iterator[Ids]:
-        """Encode a file piece by piece, in memory that does not grow with it; joined, they are all its ids."""
+        """Encode a file piece by piece, in memory that does not grow with it; joined, these are its ids."""
         file = _native.FileEncoder(self._native, os.fspath(source), num_threads or default_num_threads())
         while (ids := file.next(FILE_STEP)) is not None:
             yield ids
