@@ -48,11 +48,7 @@ impl Encoder {
     fn encode<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = bytes_of(text)?;
         let mut ids: Vec<u32> = Vec::with_capacity(bytes.len() / 3 + 4);
-        if bytes.len() < SMALL_TEXT {
-            self.encoder.encode(bytes, &mut ids).into_python()?;
-        } else {
-            py.detach(|| self.encoder.encode(bytes, &mut ids)).into_python()?;
-        }
+        detach_if_long(py, bytes, || self.encoder.encode(bytes, &mut ids)).into_python()?;
         PyList::new(py, ids)
     }
 
@@ -98,26 +94,37 @@ impl Encoder {
 
     /// The bytes of a sequence of ids.
     fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-        let mut bytes = Vec::new();
-        if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u16>>() {
-            self.encoder
-                .tokens()
-                .decode(ids.as_array().iter().map(|&id| id.into()), &mut bytes)
-                .into_python()?;
+        let bytes = if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u16>>() {
+            self.decode_array(py, ids)?
         } else if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u32>>() {
-            self.encoder.tokens().decode(ids.as_array().iter().copied(), &mut bytes).into_python()?;
+            self.decode_array(py, ids)?
         } else {
+            let mut bytes = Vec::new();
             for (position, id) in ids.try_iter()?.enumerate() {
                 let id = id?;
                 let token = id.extract::<u32>().ok().and_then(|id| self.encoder.tokens().get(id));
                 bytes.extend_from_slice(token.ok_or_else(|| unknown_id(&id, position))?);
             }
-        }
+            bytes
+        };
         Ok(PyBytes::new(py, &bytes))
     }
 }
 
 impl Encoder {
+    /// Decode an array, or rather a copy of it: without the GIL, another thread may write to the array itself.
+    fn decode_array<I: Id + Element + Into<u32>>(
+        &self,
+        py: Python<'_>,
+        ids: PyReadonlyArray1<'_, I>,
+    ) -> PyResult<Vec<u8>> {
+        let ids = ids.as_array().to_vec();
+        let mut bytes = Vec::new();
+        py.detach(|| self.encoder.tokens().decode(ids.into_iter().map(Into::into), &mut bytes))
+            .into_python()?;
+        Ok(bytes)
+    }
+
     fn bytes_to_array<'py>(
         &self,
         py: Python<'py>,
@@ -152,6 +159,12 @@ impl Encoder {
     }
 }
 
+/// Do something with a text, without the GIL unless the text is small.
+#[inline]
+fn detach_if_long<T: Send>(py: Python<'_>, text: &[u8], work: impl FnOnce() -> T + Send) -> T {
+    if text.len() < SMALL_TEXT { work() } else { py.detach(work) }
+}
+
 /// What to say of something that is no id. It may be anything, even an integer that Python refuses to write
 /// out.
 #[cold]
@@ -183,15 +196,20 @@ impl StreamEncoder {
 
     /// More text: the ids that are certain now.
     fn feed<'py>(&mut self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let bytes = bytes_of(text)?;
+        let StreamEncoder { encoder, stream } = self;
+        let encoder = &encoder.get().encoder;
         let mut ids: Vec<u32> = Vec::new();
-        self.stream.feed(&self.encoder.get().encoder, bytes_of(text)?, &mut ids).into_python()?;
+        detach_if_long(py, bytes, || stream.feed(encoder, bytes, &mut ids)).into_python()?;
         PyList::new(py, ids)
     }
 
     /// No more text: the remaining ids.
     fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let StreamEncoder { encoder, stream } = self;
+        let encoder = &encoder.get().encoder;
         let mut ids: Vec<u32> = Vec::new();
-        self.stream.finish(&self.encoder.get().encoder, &mut ids).into_python()?;
+        py.detach(|| stream.finish(encoder, &mut ids)).into_python()?; // a long word may be left
         PyList::new(py, ids)
     }
 }
@@ -208,8 +226,9 @@ pub(crate) struct FileEncoder {
 #[pymethods]
 impl FileEncoder {
     #[new]
-    fn new(encoder: Py<Encoder>, path: PathBuf, num_threads: usize) -> PyResult<FileEncoder> {
-        Ok(FileEncoder { encoder, source: Source::open(&path).into_python()?, position: 0, num_threads })
+    fn new(py: Python<'_>, encoder: Py<Encoder>, path: PathBuf, num_threads: usize) -> PyResult<FileEncoder> {
+        let source = py.detach(|| Source::open(&path)).into_python()?; // a pipe may keep us waiting
+        Ok(FileEncoder { encoder, source, position: 0, num_threads })
     }
 
     /// How many bytes the file has.
@@ -231,7 +250,8 @@ impl FileEncoder {
         if rest.is_empty() {
             return Ok(None);
         }
-        let text = &rest[..encoder.encoder.next_cut(rest, num_bytes)];
+        let cut = py.detach(|| encoder.encoder.next_cut(rest, num_bytes)); // it may lie at the end of the file
+        let text = &rest[..cut];
         self.position += text.len();
         encoder.bytes_to_array(py, text, self.num_threads).map(Some)
     }

@@ -3,7 +3,6 @@
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
-pyo3::import_exception!(bytewright.errors, FormatError);
 pyo3::import_exception!(bytewright.errors, StorageError);
 pyo3::import_exception!(bytewright.errors, TokenizerError);
 pyo3::import_exception!(bytewright.errors, UsageError);

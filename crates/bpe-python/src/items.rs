@@ -1,7 +1,7 @@
 //! Lists and byte strings from Python, whatever they really are.
 //!
-//! What an object says of its own length is not believed: PyO3's `Vec` asks for that much memory at once, and for
-//! `range(2**60)`, or a class with a wrong `__len__`, that ends in a panic or in the end of the process.
+//! What an object says of its own length is not believed: PyO3's `Vec` asks for that much memory at once, and
+//! for `range(2**60)`, or a class with a wrong `__len__`, that ends in a panic or in the end of the process.
 
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::PyTypeError;
