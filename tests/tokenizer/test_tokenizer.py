@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from prose import END, the_prose, the_tokenizer, write_documents
 
+from bytewright import _native
 from bytewright.errors import TokenizerError
 from bytewright.tokenizer.reference import encode_reference
 from bytewright.tokenizer.tokenizer import Tokenizer
@@ -185,6 +186,18 @@ def test_a_stream_is_as_lazy_as_its_source(prose_tokenizer: Tokenizer) -> None:
     for _ in range(1000):
         next(stream)
     assert asked < 1000
+
+
+@pytest.mark.parametrize("size", [1, 10, 1000])
+def test_a_stream_keeps_back_no_more_than_a_few_words(prose_tokenizer: Tokenizer, size: int) -> None:
+    text = "once upon a time there was a little stream that ran down a hill. " * 100
+    stream = _native.StreamEncoder(prose_tokenizer._native)
+    shown = 0
+    for start in range(0, len(text), size):
+        piece = text[start : start + size]
+        shown += len(prose_tokenizer.decode_bytes(stream.feed(piece)))
+        assert shown >= start + len(piece) - 40
+    assert shown + len(prose_tokenizer.decode_bytes(stream.finish())) == len(text)
 
 
 def test_streams_of_one_tokenizer_do_not_mix(prose_tokenizer: Tokenizer) -> None:
