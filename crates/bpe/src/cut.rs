@@ -34,3 +34,64 @@ pub fn last_cut(
 fn is_safe(pattern: &Pattern, specials: &Specials, text: &[u8], position: usize) -> bool {
     pattern.is_boundary(text, position) && !specials.covers(text, position)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Result;
+
+    /// All places where a text may be cut, by both searches.
+    fn cuts(pattern: &str, tokens: &[&str], text: &str) -> Result<Vec<usize>> {
+        let pattern = Pattern::parse(pattern)?;
+        let specials = Specials::new(tokens.iter().map(|&token| token.into()).collect())?;
+        let text = text.as_bytes();
+        let mut forwards = Vec::new();
+        let mut from = 1;
+        while from < text.len() {
+            let cut = next_cut(&pattern, &specials, text, from);
+            forwards.extend((cut < text.len()).then_some(cut));
+            from = cut + 1;
+        }
+        let mut backwards = Vec::new();
+        let mut to = text.len();
+        while let Some(cut) = last_cut(&pattern, &specials, text, 0, to) {
+            backwards.push(cut);
+            to = cut - 1;
+        }
+        backwards.reverse();
+        if !matches!(pattern, Pattern::User(_)) {
+            assert_eq!(forwards, backwards);
+        }
+        Ok(forwards)
+    }
+
+    #[test]
+    fn a_text_is_cut_between_words_and_never_beside_what_may_join() -> Result<()> {
+        assert_eq!(cuts("gpt2", &[], "one two!")?, [3, 7]);
+        assert_eq!(cuts("gpt2", &[], "a  b")?, [1]);
+        assert_eq!(cuts("gpt2", &[], "a\u{a0} b")?, [1]);
+        assert_eq!(cuts("gpt2", &[], "it's")?, [2]);
+        assert_eq!(cuts("gpt4", &[], "one two!\n x")?, [3]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_special_token_is_not_cut_wherever_the_search_for_it_begins() -> Result<()> {
+        assert_eq!(cuts("gpt2", &["two three"], "one two three four")?, [3, 13]);
+        assert_eq!(cuts("gpt2", &["a b", "b a"], "x a b a x")?, [1, 7]);
+        assert_eq!(cuts(r"\S+", &["<e>"], "one two<e>three <e><e>four")?, [10, 19, 22]);
+        Ok(())
+    }
+
+    #[test]
+    fn past_the_end_there_is_only_the_end() -> Result<()> {
+        let specials = Specials::new(Vec::new())?;
+        for from in [0, 3, 4, usize::MAX] {
+            assert_eq!(next_cut(&Pattern::Gpt2, &specials, b"abc", from), 3);
+        }
+        assert_eq!(last_cut(&Pattern::Gpt2, &specials, b"a b", 0, usize::MAX), Some(1));
+        assert_eq!(last_cut(&Pattern::Gpt2, &specials, b"a b", 2, 1), None);
+        assert_eq!(last_cut(&Pattern::Gpt2, &specials, b"", 0, 0), None);
+        Ok(())
+    }
+}

@@ -191,3 +191,53 @@ impl<V: Copy> View<'_, V> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_word_and_not_what_surrounds_it() {
+        let text: Vec<u8> = (1..=40).collect();
+        for len in 1..=Key::LONGEST {
+            for start in 0..=text.len() - len {
+                let word = &text[start..start + len];
+                let key = Key::pack(&text, start, start + len);
+                assert_eq!(key, Key::pack(word, 0, len));
+                assert_eq!((&key.unpack()[..len], key.unpack()[15]), (word, len as u8));
+                assert!(!key.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn words_of_zeros_differ_by_their_length() {
+        let zeros = [0; 20];
+        let keys: Vec<Key> = (1..=Key::LONGEST).map(|len| Key::pack(&zeros, 0, len)).collect();
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!key.is_empty() && !keys[..index].contains(key));
+        }
+    }
+
+    #[test]
+    fn a_table_keeps_its_entries_as_it_grows_and_none_when_cleared() {
+        let mut table: Table<u64> = Table::with_room_for(0);
+        let first_room = table.room();
+        let key = |number: u64| Key::pack(&number.to_le_bytes(), 0, 8);
+        for number in 0..3 * first_room as u64 {
+            let place = table.view().approach(key(number));
+            *table.find_or_insert(key(number), place) += number + 1;
+        }
+        assert_eq!(table.len(), 3 * first_room);
+        assert!(table.room() >= table.len());
+        let view = table.view();
+        for number in 0..4 * first_room as u64 {
+            let expected = if number < 3 * first_room as u64 { number + 1 } else { 0 };
+            assert_eq!(view.find(key(number), view.approach(key(number))), expected);
+        }
+        assert_eq!(table.iter().count(), table.len());
+        let room = table.room();
+        table.clear();
+        assert_eq!((table.len(), table.room(), table.iter().count()), (0, room, 0));
+    }
+}

@@ -124,3 +124,65 @@ fn add_long(counts: &mut HashMap<Box<[u8]>, u64>, word: &[u8], count: u64) {
     };
     *total = total.saturating_add(count);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn listed(counts: &WordCounts) -> BTreeMap<Vec<u8>, u64> {
+        let mut words = BTreeMap::new();
+        counts.for_each(|word, count| {
+            words.insert(word.to_vec(), count);
+        });
+        words
+    }
+
+    #[test]
+    fn words_of_every_length_are_counted_while_the_table_grows() {
+        let mut counts = WordCounts::new();
+        let mut expected = BTreeMap::new();
+        let (mut text, mut ends) = (Vec::new(), Vec::new());
+        for number in 0..5000u32 {
+            let word = format!("{number:0width$}", width = 1 + number as usize % 24);
+            for _ in 0..1 + number % 2 {
+                text.extend_from_slice(word.as_bytes());
+                ends.push(text.len() as u32);
+                *expected.entry(word.clone().into_bytes()).or_insert(0) += 1;
+            }
+        }
+        assert_eq!(counts.count(&text, 0, 0, &ends), text.len());
+        assert_eq!(listed(&counts), expected);
+        assert_eq!(counts.num_distinct(), expected.len());
+    }
+
+    #[test]
+    fn sums_do_not_depend_on_which_table_is_larger_and_stop_at_the_highest_count() {
+        let (long, short) = (b"a word of more than 15 bytes", b"word");
+        for others in [0..0, 0..9] {
+            let (mut left, mut right) = (WordCounts::new(), WordCounts::new());
+            for word in [long.as_slice(), short] {
+                left.add(word, u64::MAX - 1);
+                right.add(word, 3);
+            }
+            others.clone().for_each(|number| right.add(&[number], 1));
+            left.merge(right);
+            assert_eq!(left.num_distinct(), 2 + others.len());
+            assert_eq!(
+                (listed(&left)[long.as_slice()], listed(&left)[short.as_slice()]),
+                (u64::MAX, u64::MAX)
+            );
+            left.count(b"word", 0, 0, &[4]);
+            assert_eq!(listed(&left)[short.as_slice()], u64::MAX);
+        }
+    }
+
+    #[test]
+    fn the_empty_word_and_words_counted_no_times_are_left_out() {
+        let mut counts = WordCounts::new();
+        counts.add(b"", 5);
+        counts.add(b"never", 0);
+        assert_eq!(counts.num_distinct(), 0);
+    }
+}

@@ -113,3 +113,56 @@ impl WordCache {
         self.spilled.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids_of(cache: &WordCache, word: &[u8]) -> Option<Vec<u32>> {
+        let mut ids = Vec::new();
+        cache.look_up(word, |id| ids.push(id)).then_some(ids)
+    }
+
+    #[test]
+    fn words_and_ids_of_every_length_come_back() {
+        let mut cache = WordCache::new(0);
+        let words: Vec<Vec<u8>> = (1..=LONGEST).map(|len| vec![b'a'; len]).collect();
+        for word in &words {
+            assert_eq!(ids_of(&cache, word), None);
+            cache.insert(word, &(0..word.len() as u32).collect::<Vec<_>>(), true);
+        }
+        for word in &words {
+            assert_eq!(ids_of(&cache, word), Some((0..word.len() as u32).collect()));
+        }
+        let too_long = vec![b'a'; LONGEST + 1];
+        cache.insert(&too_long, &[1], true);
+        assert_eq!(ids_of(&cache, &too_long), None);
+    }
+
+    #[test]
+    fn a_cache_that_may_not_grow_forgets_instead_and_goes_on() {
+        let mut cache = WordCache::new(0);
+        let (room, room_spilled) = (cache.short.room(), cache.spilled.capacity());
+        for number in 0..10 * room as u32 {
+            let word = number.to_le_bytes();
+            let ids = [number; 5];
+            let num_ids = 1 + number as usize % 5;
+            cache.insert(&word, &ids[..num_ids], false);
+            assert_eq!(ids_of(&cache, &word), Some(ids[..num_ids].to_vec()));
+            assert!(cache.short.len() <= room);
+        }
+        assert_eq!((cache.short.room(), cache.spilled.capacity()), (room, room_spilled));
+        assert_eq!(ids_of(&cache, &0u32.to_le_bytes()), None);
+        cache.insert(&[b'a'; 16], &[1], false);
+        assert_eq!(ids_of(&cache, &[b'a'; 16]), None, "a long word would need memory of its own");
+    }
+
+    #[test]
+    fn a_copy_knows_the_same_words_and_has_the_same_room() {
+        let mut cache = WordCache::new(1000);
+        cache.insert(b"word", &[1, 2, 3, 4], false);
+        let copy = cache.clone();
+        assert_eq!(ids_of(&copy, b"word"), Some(vec![1, 2, 3, 4]));
+        assert!(copy.spilled.capacity() >= cache.spilled.capacity());
+    }
+}

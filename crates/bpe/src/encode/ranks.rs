@@ -18,8 +18,8 @@ const SHORT_WORD: usize = 48;
 const SYMBOL_BITS: u32 = 21;
 const EMPTY: u64 = u64::MAX;
 
-/// All merges of a vocabulary. Symbols 0 to 255 are the bytes, and merge number `rank` makes symbol `256 +
-/// rank`.
+/// All merges of a vocabulary. Symbols 0 to 255 are the bytes, and the merge of rank `r` makes symbol
+/// `256 + r`.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranks {
     /// Open addressing: left, right and rank packed into one word.
@@ -206,4 +206,70 @@ fn pair_key(left: Symbol, right: Symbol) -> u64 {
 #[inline(always)]
 fn product(rank: u32) -> Symbol {
     256 + rank
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranks(merges: &[(&str, &str)]) -> Result<Ranks> {
+        let merges: Vec<_> = merges
+            .iter()
+            .map(|(left, right)| (left.as_bytes().to_vec(), right.as_bytes().to_vec()))
+            .collect();
+        Ranks::new(&merges).map(|(ranks, _)| ranks)
+    }
+
+    #[test]
+    fn words_are_merged_the_same_by_the_short_and_the_long_way() -> Result<()> {
+        let ranks = ranks(&[
+            ("a", "a"),
+            ("aa", "a"),
+            ("b", "a"),
+            ("aa", "aa"),
+            ("ba", "b"),
+            ("aaa", "ba"),
+            ("aaaa", "bab"),
+        ])?;
+        // All words of up to 11 letters a and b.
+        for number in 2..1u32 << 12 {
+            let len = 31 - number.leading_zeros();
+            let word: Vec<u8> = (0..len).map(|bit| b'a' + (number >> bit & 1) as u8).collect();
+            let (mut short, mut long) = (Vec::new(), Vec::new());
+            ranks.merge_short(&word, &mut short);
+            ranks.merge_long(&word, &mut long);
+            assert_eq!(short, long, "{:?}", String::from_utf8_lossy(&word));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_lowest_rank_goes_first_and_of_equals_the_leftmost() -> Result<()> {
+        let ranks = ranks(&[("a", "a"), ("b", "c"), ("a", "b"), ("aa", "a")])?;
+        let merged = |word: &str| {
+            let mut symbols = Vec::new();
+            ranks.merge_word(word.as_bytes(), &mut symbols);
+            symbols
+        };
+        assert_eq!(merged("aaa"), [259]);
+        assert_eq!(merged("aaaa"), [256, 256]);
+        assert_eq!(merged("abc"), [97, 257]);
+        assert_eq!(merged("aab"), [256, 98]);
+        assert_eq!(merged("x"), [120]);
+        for len in [SHORT_WORD, SHORT_WORD + 1, 1000] {
+            assert_eq!(merged(&"a".repeat(len)).len(), len / 2, "pairs, and at the end three as one");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn merges_that_contradict_each_other_are_refused() {
+        for merges in [
+            &[("a", "bc")][..],
+            &[("a", "b"), ("a", "b")],
+            &[("a", "b"), ("b", "c"), ("ab", "c"), ("a", "bc")],
+        ] {
+            assert!(matches!(ranks(merges), Err(Error::Vocabulary(_))));
+        }
+    }
 }

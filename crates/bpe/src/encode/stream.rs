@@ -59,3 +59,72 @@ impl Stream {
         last_cut(&encoder.pattern, &encoder.specials, &self.kept, from + 1, limit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An encoder without merges: the id of a byte is the byte, special tokens follow.
+    fn encoder(pattern: &str, specials: &[&str]) -> Result<Encoder> {
+        let mut tokens: Vec<(u32, Vec<u8>)> = (0..=255u8).map(|byte| (byte.into(), vec![byte])).collect();
+        let specials: Vec<(String, u32)> =
+            specials.iter().map(|&token| token.to_owned()).zip(256..).collect();
+        tokens.extend(specials.iter().map(|(token, id)| (*id, token.clone().into_bytes())));
+        Encoder::new(&tokens, &[], specials, Pattern::parse(pattern)?)
+    }
+
+    #[test]
+    fn what_is_kept_is_about_a_word() -> Result<()> {
+        let encoder = encoder("gpt2", &["<| the end |>"])?;
+        let text = "once upon a time <| the end |>".repeat(1000);
+        let mut stream = Stream::new();
+        let mut ids: Vec<u32> = Vec::new();
+        for piece in text.as_bytes().chunks(7) {
+            stream.feed(&encoder, piece, &mut ids)?;
+            assert!(stream.kept.len() < 60, "{:?}", String::from_utf8_lossy(&stream.kept));
+        }
+        stream.finish(&encoder, &mut ids)?;
+        let mut expected: Vec<u32> = Vec::new();
+        encoder.encode(text.as_bytes(), &mut expected)?;
+        assert_eq!(ids, expected);
+        assert_eq!(ids.iter().filter(|&&id| id == 256).count(), 1000);
+        Ok(())
+    }
+
+    #[test]
+    fn a_special_token_is_recognised_however_it_arrives() -> Result<()> {
+        for pattern in ["gpt2", "gpt4", r"\w+"] {
+            let encoder = encoder(pattern, &["<e>", "<e><e>", " x <e>"])?;
+            for text in ["<e>", "<e><e><e>", "a <e> b", "a x <e>", " x  x <e", "", " "] {
+                let mut expected: Vec<u32> = Vec::new();
+                encoder.encode(text.as_bytes(), &mut expected)?;
+                for size in 1..=text.len().max(1) {
+                    let mut stream = Stream::new();
+                    let mut ids: Vec<u32> = Vec::new();
+                    for piece in text.as_bytes().chunks(size) {
+                        stream.feed(&encoder, piece, &mut ids)?;
+                        stream.feed(&encoder, b"", &mut ids)?;
+                    }
+                    stream.finish(&encoder, &mut ids)?;
+                    assert_eq!(ids, expected, "{text:?} by {size} with {pattern}");
+                    stream.finish(&encoder, &mut ids)?;
+                    assert_eq!(ids, expected, "what is finished is empty");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn with_a_pattern_of_the_user_special_tokens_let_go_of_the_text() -> Result<()> {
+        let encoder = encoder(".+", &["<e>"])?;
+        let mut stream = Stream::new();
+        let mut ids: Vec<u32> = Vec::new();
+        for _ in 0..1000 {
+            stream.feed(&encoder, b"no cut is known to be safe in here<e>", &mut ids)?;
+            assert!(stream.kept.len() < 200);
+        }
+        assert!(ids.len() > 30_000);
+        Ok(())
+    }
+}

@@ -15,6 +15,13 @@
 //!
 //! **Ties.** Of the pairs with the highest count, the one with the greater (left bytes, right bytes) wins.
 //! Counts only fall, so all pairs of the highest count are drawn at once and ordered by their bytes.
+//!
+//! The file is long because text, index and threshold are one state: to join a pair is to change all three.
+
+mod ties;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BinaryHeap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -26,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::lowlevel::{filled, prefetch};
 use crate::threads::HEARTBEAT;
 use crate::words::WordCounts;
+use ties::Ties;
 
 /// A token while merges are learnt: 0 to 255 are the bytes, then one for every merge.
 pub type Symbol = u32;
@@ -482,75 +490,5 @@ impl Hasher for PairHasher {
     fn write_u64(&mut self, value: u64) {
         let product = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
         self.0 = product as u64 ^ (product >> 64) as u64;
-    }
-}
-
-/// The pairs that share the highest count: a binary heap whose order is given from outside, since it lies in
-/// the tokens' bytes.
-#[derive(Default)]
-struct Ties {
-    count: u64,
-    heap: Vec<u32>,
-}
-
-impl Ties {
-    fn is_empty(&self) -> bool {
-        self.heap.is_empty()
-    }
-
-    fn clear(&mut self) {
-        self.heap.clear();
-    }
-
-    /// Add a pair; `order` must be called before anything is drawn.
-    fn push_unordered(&mut self, pair: u32) {
-        self.heap.push(pair);
-    }
-
-    fn order(&mut self, greater: impl Fn(u32, u32) -> bool) {
-        for index in (0..self.heap.len() / 2).rev() {
-            self.sift_down(index, &greater);
-        }
-    }
-
-    fn push(&mut self, pair: u32, greater: impl Fn(u32, u32) -> bool) {
-        self.heap.push(pair);
-        let mut index = self.heap.len() - 1;
-        while index > 0 {
-            let parent = (index - 1) / 2;
-            if !greater(self.heap[index], self.heap[parent]) {
-                break;
-            }
-            self.heap.swap(index, parent);
-            index = parent;
-        }
-    }
-
-    fn pop(&mut self, greater: impl Fn(u32, u32) -> bool) -> Option<u32> {
-        let last = self.heap.len().checked_sub(1)?;
-        self.heap.swap(0, last);
-        let top = self.heap.pop();
-        self.sift_down(0, &greater);
-        top
-    }
-
-    fn sift_down(&mut self, mut index: usize, greater: &impl Fn(u32, u32) -> bool) {
-        loop {
-            let child = 2 * index + 1;
-            if child >= self.heap.len() {
-                return;
-            }
-            let right = child + 1;
-            let larger = if right < self.heap.len() && greater(self.heap[right], self.heap[child]) {
-                right
-            } else {
-                child
-            };
-            if !greater(self.heap[larger], self.heap[index]) {
-                return;
-            }
-            self.heap.swap(index, larger);
-            index = larger;
-        }
     }
 }
