@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import io
 import json
 import math
@@ -29,6 +30,7 @@ from bytewright.errors import (
     UsageError,
 )
 from bytewright.model import TransformerLM
+from bytewright.tokenizer import Tokenizer
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.loss import language_model_loss
@@ -231,6 +233,46 @@ def test_norms_by_layer_are_recorded_when_asked_for(tmp_path: Path, quiet: Conso
     assert [record["step"] for record in with_norms] == [10, 20, 24]
     assert set(with_norms[0]["activation_rms"]) == {"token_embeddings", "layers.0", "layers.1"}
     assert with_norms[0]["weight_rms"]["layers.0.ln1"] == pytest.approx(1.0, abs=0.2)
+
+
+def test_the_garbage_collector_rests_during_the_steps_and_is_back_afterwards(
+    tmp_path: Path, quiet: Console
+) -> None:
+    seen = set()
+
+    def watched(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        seen.add(gc.isenabled())
+        return language_model_loss(model, ids, targets)
+
+    assert gc.isenabled()
+    train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=watched)
+    assert seen == {False}
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+    def failing(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        raise RuntimeError("the power is gone")
+
+    with pytest.raises(RuntimeError, match="the power is gone"):
+        train(make_config(tmp_path), tmp_path / "other", console=quiet, loss=failing)
+    assert gc.isenabled()
+
+
+def test_a_run_killed_before_it_kept_its_tokenizer_keeps_it_on_resume(
+    tmp_path: Path, quiet: Console, tokenizer: Path
+) -> None:
+    loaded = Tokenizer.load(tokenizer)
+    (tmp_path / "text.txt").write_text("the owl sat in the old oak and said nothing at all " * 20)
+    loaded.encode_file(tmp_path / "text.txt", tmp_path / "text.npy")
+    config = make_config(
+        tmp_path,
+        model={"vocab_size": loaded.vocab_size},
+        data={"train": str(tmp_path / "text.npy"), "validation": None, "tokenizer": str(tokenizer)},
+        budget={"steps": 2},
+    )
+    RunFolder.create(tmp_path / "run", config).close()
+    assert resume(tmp_path / "run", console=quiet).step == 2
+    assert Tokenizer.load(tmp_path / "run" / "tokenizer").encode("owl") == loaded.encode("owl")
 
 
 def test_a_run_folder_has_one_writer(tmp_path: Path, quiet: Console) -> None:

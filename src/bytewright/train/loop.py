@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import math
 import signal
 from collections.abc import Callable
@@ -22,15 +23,17 @@ from rich.console import Console
 
 from bytewright.account import flops_utilisation, peak_flops
 from bytewright.data.batches import Batch, TokenStore, WindowSampler
-from bytewright.errors import FormatError
+from bytewright.errors import FormatError, UsageError
 from bytewright.model import TransformerLM
 from bytewright.train.config import TrainConfig
 from bytewright.train.display import make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
+from bytewright.train.garbage import collector_stopped
 from bytewright.train.inputs import Inputs, open_inputs
 from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.norms import measure_norms
+from bytewright.train.recipe import build
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.run_folder import RunFolder, config_of, refuse_existing_run, refuse_without_space
 from bytewright.train.setup import build_model, checkpoint_bytes, choose_backend, find_device, make_optimizer
@@ -89,7 +92,10 @@ def resume(
     """Continue the run in the folder `run` from its last checkpoint, or from its start if it has none."""
     with RunFolder.open(run) as folder:
         config = config_of(run)
-        trainer = Trainer(config, open_inputs(config), folder, sample=sample, loss=loss)
+        inputs = open_inputs(config)
+        if inputs.vocabulary is not None:  # a run killed in its first moments has not kept it yet
+            folder.write_tokenizer(inputs.vocabulary)
+        trainer = Trainer(config, inputs, folder, sample=sample, loss=loss)
         trainer.restore()
         return trainer.run(console or Console())
 
@@ -151,9 +157,9 @@ class Trainer:
         if state.pop("data", None) != self.inputs.identity:
             raise FormatError(f"{self.folder.path}: the data has changed since step {steps[-1]} was saved")
         try:
-            self.progress = Progress(**state)
-        except TypeError as error:
-            raise FormatError(f"{self.folder.checkpoints.at(steps[-1])}: unknown state ({error})") from None
+            self.progress = build(Progress, state, source=str(self.folder.checkpoints.at(steps[-1])))
+        except UsageError as error:
+            raise FormatError(str(error)) from None
 
     def run(self, console: Console) -> TrainResult:
         """Train until the budget is spent or a signal asks to stop; both leave a checkpoint."""
@@ -177,6 +183,7 @@ class Trainer:
             title = f"{self.folder.path.name}: {num_parameters:,} parameters on {self.device}"
             self.recorder.display = make_display(console, title)
             stack.callback(self.recorder.display.close)
+            stack.enter_context(collector_stopped())
             received = self._run(stack.enter_context(StopSignals()))
         validation_loss = None if self.evaluation is None else self.evaluation.loss
         return TrainResult(
@@ -276,3 +283,4 @@ class Trainer:
             state = dataclasses.asdict(self.progress) | {"data": dict(self.inputs.identity)}
             self.folder.checkpoints.save(self.model, self.optimizer, state)
             self.folder.checkpoints.prune(self.config.keep_last, self.progress.best_step)
+            gc.collect()  # the collector is stopped while steps run

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from bytewright import disk
 from bytewright.durable import explain, parse_json, read_text
 from bytewright.errors import FormatError
 
@@ -34,6 +35,7 @@ class MetricsLog:
                 raise FormatError(
                     f"{path}: has {found} bytes, but had {position} when the checkpoint was made"
                 )
+            disk.sync_folder(path.parent)  # a new file's name must survive a power cut, too
             self._file.truncate(position)
             self._file.seek(position)
 

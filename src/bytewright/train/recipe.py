@@ -93,6 +93,11 @@ def _convert(kind: Any, value: object, source: str, name: str) -> object:
         if value in get_args(kind):
             return value
         expected = f"one of {', '.join(map(repr, get_args(kind)))}"
+    elif get_origin(kind) is list:
+        if isinstance(value, list):
+            (of,) = get_args(kind)
+            return [_convert(of, item, source, f"{name}[{i}]") for i, item in enumerate(value)]
+        expected = "a list"
     elif kind is float and type(value) in (int, float):
         return float(value)  # type: ignore[arg-type]
     elif kind is Path and isinstance(value, str):
