@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,52 @@ def test_a_model_is_built_from_its_checkpoint_alone(tmp_path: Path) -> None:
     loaded = load_model(find_checkpoint(tmp_path))
     assert loaded.config == CONFIG
     assert equal(dict(loaded.state_dict()), dict(model.state_dict()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vocab_size": 10**8}, r"this model expects \(100000000, 16\)"),
+        ({"d_model": 2**28, "ffn": "silu"}, "has the shape|is missing|does not have"),
+        ({"d_model": 10**400}, "d_model must be at most"),
+        ({"num_layers": 10**8}, "has fewer layers than the 100000000 of its manifest"),
+        ({"context_length": 10**8}, "claims a context of"),
+        ({"unheard_of": 1}, "describes no model of ours"),
+    ],
+)
+def test_a_manifest_that_lies_about_the_model_costs_no_memory(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    folder.save(*make(0), {"step": 5})
+    manifest = folder.at(5) / "manifest.json"
+    root = json.loads(manifest.read_text())
+    root["about"]["model"] |= changes
+    manifest.write_text(json.dumps(root))
+    with pytest.raises(FormatError, match=words):
+        load_model(folder.at(5))
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda state: state.pop("state"),
+        lambda state: state["state"].pop(0),
+        lambda state: state["state"].update({0: 7}),
+        lambda state: state["state"][0].pop("t"),
+        lambda state: state["state"][0].update(t="1"),
+        lambda state: state["param_groups"][0].pop("betas"),
+        lambda state: state["param_groups"][0].update(betas=("a", "b")),
+        lambda state: state["param_groups"][0].update(lr=None),
+        lambda state: state.update(param_groups={}),
+    ],
+)
+def test_a_state_that_no_optimizer_gave_is_refused(break_it: Any) -> None:
+    _, optimizer = make(0)
+    state = optimizer.state_dict()
+    break_it(state)
+    with pytest.raises(FormatError):
+        optimizer.load_state_dict(state)
 
 
 def test_a_folder_without_checkpoints_is_said_to_be_none(tmp_path: Path) -> None:

@@ -215,8 +215,10 @@ def test_optimizers_together_step_and_save_as_one() -> None:
     other.load_state_dict(together.state_dict())
     assert_same_state(other.state_dict(), together.state_dict(), torch.equal)
     assert [group["lr"] for group in together.param_groups] == [0.1, 0.1]
-    with pytest.raises(FormatError, match="of 0 optimizers together, this run has 2"):
+    with pytest.raises(FormatError, match="not the state of several optimizers"):
         make().load_state_dict({})
+    with pytest.raises(FormatError, match="of 1 optimizers together, this run has 2"):
+        make().load_state_dict({"optimizers": together.state_dict()["optimizers"][:1]})
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,9 @@ def test_the_state_of_other_parameters_is_refused() -> None:
         AdamW([Parameter(torch.ones(3, 2))]).load_state_dict(saved)
     with pytest.raises(FormatError, match="of 1 parameters, this optimizer has 2"):
         AdamW([Parameter(torch.ones(2, 3)), Parameter(torch.ones(1))]).load_state_dict(saved)
-    with pytest.raises(FormatError, match="has the shape None"):
+    with pytest.raises(
+        FormatError, match="settings are lr, momentum, weight_decay, params, expected lr, betas"
+    ):
         AdamW([Parameter(torch.ones(2, 3))]).load_state_dict(Muon([Parameter(torch.ones(2, 3))]).state_dict())
 
 

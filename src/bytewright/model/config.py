@@ -21,6 +21,9 @@ Position = Literal["rope", "none"]
 FeedForwardKind = Literal["swiglu", "silu"]
 Implementation = Literal["fused", "reference"]
 
+MAX_SIZE = 2**28
+"""The largest size that is believed: the bytes of a matrix of two such sizes can still be counted."""
+
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "norm": get_args(Norm),
     "position": get_args(Position),
@@ -68,10 +71,10 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "context_length", "d_model", "num_layers", "num_heads"):
-            _check_positive_integer(name, getattr(self, name))
+            _check_size(name, getattr(self, name))
         for name in ("d_ff", "num_kv_heads"):
             if getattr(self, name) is not None:
-                _check_positive_integer(name, getattr(self, name))
+                _check_size(name, getattr(self, name))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
@@ -129,6 +132,8 @@ class ModelConfig:
         return dataclasses.asdict(self)
 
 
-def _check_positive_integer(name: str, value: object) -> None:
+def _check_size(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UsageError(f"{name} must be a positive whole number, not {value!r}")
+    if value > MAX_SIZE:
+        raise UsageError(f"{name} must be at most {MAX_SIZE}, but is larger")

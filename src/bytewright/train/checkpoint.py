@@ -23,6 +23,7 @@ from torch.nn import Module
 from bytewright import durable
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.exchange import MAX_CONTEXT
 from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors
 
 FORMAT = "bytewright checkpoint 1"
@@ -88,9 +89,15 @@ def plain_state_dict(model: Module) -> dict[str, Tensor]:
 
 def load_weights(model: Module, weights: Mapping[str, Tensor], source: str) -> None:
     """Copy `weights` into `model`; a missing, unknown or misshapen one is refused by name."""
-    expected = plain_state_dict(model)
-    for name in expected.keys() - weights.keys():
-        raise FormatError(f"{source}: the weight {name!r} of this model is missing")
+    check_weights(plain_state_dict(model), weights, source)
+    getattr(model, "_orig_mod", model).load_state_dict(weights)
+
+
+def check_weights(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
+    """Refuse `weights` that differ from `expected` in names or shapes."""
+    for name in expected:
+        if name not in weights:
+            raise FormatError(f"{source}: the weight {name!r} of this model is missing")
     for name, weight in weights.items():
         if name not in expected:
             raise FormatError(f"{source}: holds a weight {name!r}, which this model does not have")
@@ -99,7 +106,6 @@ def load_weights(model: Module, weights: Mapping[str, Tensor], source: str) -> N
                 f"{source}: the weight {name!r} has the shape {tuple(weight.shape)}, "
                 f"this model expects {tuple(expected[name].shape)}"
             )
-    getattr(model, "_orig_mod", model).load_state_dict(weights)
 
 
 @dataclass(frozen=True)
@@ -175,15 +181,31 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
     return checkpoints.at(steps[-1])
 
 
-def load_model(checkpoint: Path, *, device: torch.device | str = "cpu", **changes: Any) -> TransformerLM:
-    """Build the model of a checkpoint and load its weights; `changes` replace fields of its config."""
-    folder = open_checkpoint(checkpoint)
-    fields = folder.about.get("model")
+def read_model_config(checkpoint: Path) -> ModelConfig:
+    """Read what model a checkpoint is of."""
+    fields = open_checkpoint(checkpoint).about.get("model")
     if not isinstance(fields, dict):
         raise FormatError(f"{checkpoint}: its manifest does not describe the model")
-    compute_dtype = changes.pop("compute_dtype", None)
-    model = TransformerLM(ModelConfig.from_dict(fields | changes), device, compute_dtype=compute_dtype)
-    load_weights(model, _read(folder, "model.safetensors"), str(checkpoint))
+    try:
+        config = ModelConfig.from_dict(fields)
+    except UsageError as error:
+        raise FormatError(f"{checkpoint}: its manifest describes no model of ours ({error})") from None
+    if config.context_length > MAX_CONTEXT:  # nothing in the weights would show that it is a lie
+        raise FormatError(f"{checkpoint}: claims a context of {config.context_length}; at most {MAX_CONTEXT}")
+    return config
+
+
+def load_model(
+    checkpoint: Path, *, device: torch.device | str = "cpu", compute_dtype: torch.dtype | None = None
+) -> TransformerLM:
+    """Build the model of a checkpoint and load its weights; takes no more memory than these call for."""
+    config = read_model_config(checkpoint)
+    weights = _read(open_checkpoint(checkpoint), "model.safetensors")
+    if f"layers.{config.num_layers - 1}.attn.q_proj.weight" not in weights:
+        raise FormatError(f"{checkpoint}: has fewer layers than the {config.num_layers} of its manifest")
+    check_weights(TransformerLM(config, "meta").state_dict(), weights, str(checkpoint))
+    model = TransformerLM(config, device, compute_dtype=compute_dtype)
+    load_weights(model, weights, str(checkpoint))
     return model
 
 

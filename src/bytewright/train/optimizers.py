@@ -100,13 +100,13 @@ class Optimizer:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` of an optimizer of the same kind and parameters gave."""
-        check_same_shape(self, state_dict)
+        check_saved_state(self, state_dict)
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({name: value for name, value in saved.items() if name != "params"})
         for number, saved in state_dict["state"].items():
-            self.num_updates[int(number)] = int(saved["t"])
+            self.num_updates[number] = saved["t"]
             for name in self.state_names:
-                self.state[int(number)][name].copy_(saved[name])
+                self.state[number][name].copy_(saved[name])
 
 
 class SGD(Optimizer):
@@ -260,7 +260,9 @@ class Together:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the state of each, in order."""
-        saved = state_dict.get("optimizers", ())
+        saved = state_dict.get("optimizers")
+        if not isinstance(saved, list) or not all(isinstance(one, dict) for one in saved):
+            raise FormatError("what was saved is not the state of several optimizers together")
         if len(saved) != len(self.optimizers):
             raise FormatError(
                 f"the saved state is of {len(saved)} optimizers together, this run has {len(self.optimizers)}"
@@ -269,20 +271,28 @@ class Together:
             optimizer.load_state_dict(one)
 
 
-def check_same_shape(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
-    """Refuse a saved state that belongs to other parameters or to another rule."""
-    saved = {int(number): tensors for number, tensors in state_dict.get("state", {}).items()}
+def check_saved_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """Refuse a saved state that belongs to other parameters or to another rule, or is no state at all."""
+    saved, groups = state_dict.get("state"), state_dict.get("param_groups")
+    if not isinstance(saved, dict) or not isinstance(groups, list):
+        raise FormatError("what was saved is not the state of an optimizer")
+    if not all(isinstance(each, dict) for each in (*saved.values(), *groups)):
+        raise FormatError("what was saved is not the state of an optimizer")
     parameters = optimizer.parameters
-    if len(state_dict.get("param_groups", ())) != len(optimizer.param_groups):
+    if len(groups) != len(optimizer.param_groups):
         raise FormatError(
-            f"the saved optimizer state has {len(state_dict.get('param_groups', ()))} parameter groups, "
+            f"the saved optimizer state has {len(groups)} parameter groups, "
             f"this optimizer has {len(optimizer.param_groups)}"
         )
-    if sorted(saved) != list(range(len(parameters))):
+    for ours, theirs in zip(optimizer.param_groups, groups, strict=True):
+        _check_same_settings(ours, theirs)
+    if set(saved) != set(range(len(parameters))):
         raise FormatError(
             f"the saved optimizer state is of {len(saved)} parameters, this optimizer has {len(parameters)}"
         )
     for number, parameter in enumerate(parameters):
+        if type(saved[number].get("t")) is not int:
+            raise FormatError(f"the saved optimizer state of parameter {number} has no count of updates")
         for name in optimizer.state_names:
             found = saved[number].get(name)
             if not isinstance(found, Tensor) or found.shape != parameter.shape:
@@ -291,6 +301,24 @@ def check_same_shape(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> Non
                     f"the saved optimizer state {name!r} of parameter {number} has the shape {shape}, "
                     f"expected {tuple(parameter.shape)}"
                 )
+
+
+def _check_same_settings(ours: Group, theirs: Mapping[str, Any]) -> None:
+    """Refuse saved settings that are not those of this rule: other names, or values of another kind."""
+    if ours.keys() != theirs.keys():
+        raise FormatError(
+            f"the saved optimizer settings are {', '.join(map(str, theirs))}, expected {', '.join(ours)}"
+        )
+    for name, value in ours.items():
+        if name != "params" and not _is_alike(value, theirs[name]):
+            raise FormatError(f"the saved optimizer setting {name!r} is {theirs[name]!r}, ours is {value!r}")
+
+
+def _is_alike(ours: object, theirs: object) -> bool:
+    if isinstance(ours, tuple) and isinstance(theirs, tuple):
+        return len(ours) == len(theirs) and all(map(_is_alike, ours, theirs))
+    numbers = (int, float)
+    return type(ours) is type(theirs) or (type(ours) in numbers and type(theirs) in numbers)
 
 
 def _check_settings(group: Group) -> None:
