@@ -62,6 +62,13 @@ def test_a_model_that_went_out_and_came_back_writes_the_same_text(run: Run, tmp_
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
     assert run("import", tmp_path / "hf", "--out", tmp_path / "back").code == 0
     assert written_by(run, tmp_path / "back") == written_by(run, original)
+    Tokenizer.load(original / "tokenizer").encode_file(tmp_path / "text.txt", tmp_path / "text.npy")
+    outcome = run("evaluate", tmp_path / "back", tmp_path / "text.npy", "--device", "cpu")
+    assert outcome.code == 0, outcome.err
+    assert "bits per byte" in outcome.out
+    outcome = run("evaluate", tmp_path / "back")
+    assert outcome.code == 2
+    assert "has no validation data of its own; name a token file" in outcome.err
     outcome = run("resume", tmp_path / "back")
     assert outcome.code == 2
     assert "is not a run" in outcome.err

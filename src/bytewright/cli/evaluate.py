@@ -37,6 +37,7 @@ class Evaluate:
         """Measure and print."""
         from bytewright.cli import console, inputs
         from bytewright.train.evaluate_run import evaluate_run
+        from bytewright.train.metrics import finite
 
         evaluation = evaluate_run(
             inputs.require_exists(self.path), self.file, which=self.which, device=self.device
@@ -48,7 +49,7 @@ class Evaluate:
             "num_tokens": evaluation.num_tokens,
         }
         if self.json:
-            print(json.dumps(figures))
+            print(json.dumps(finite(figures), allow_nan=False))
             return
         table = console.table("", "")
         table.add_row("loss (nats per token)", f"{evaluation.loss:.4f}")

@@ -1,7 +1,8 @@
 """Measure a checkpoint on a whole token file: what `bytewright evaluate` prints.
 
-The run tells which tokenizer its model reads; a file of another one is refused. Every window of the file is
-measured once, by the precision of the run.
+A run that keeps its tokenizer, or whose training data is still there, tells which tokenizer its model reads,
+and a file of another one is refused. Every window of the file is measured once, in the precision of the run;
+an imported model has no record of a run and is measured in fp32.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import torch
 
+from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import UsageError
-from bytewright.train.checkpoint import find_checkpoint, load_model
+from bytewright.train.checkpoint import find_checkpoint, load_model, read_model_config
 from bytewright.train.config import Device
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.inputs import count_token_bytes, open_tokens, read_vocabulary_of
 from bytewright.train.loss import language_model_loss
-from bytewright.train.run_folder import config_of
+from bytewright.train.run_folder import CONFIG, config_of
 from bytewright.train.setup import find_device
 
 
@@ -25,23 +27,25 @@ def evaluate_run(
 ) -> Evaluation:
     """Measure the best or last checkpoint of `run` on `file`, by default the run's own validation data."""
     checkpoint = find_checkpoint(run, which=which)
-    config = config_of(checkpoint.parents[1])
-    path = file or config.data.validation
+    folder = checkpoint.absolute().parents[1]
+    config = config_of(folder) if (folder / CONFIG).is_file() else None
+    path = file or (config.data.validation if config else None)
     if path is None:
         raise UsageError(f"{run} has no validation data of its own; name a token file to evaluate on")
-    tokens = open_tokens(path, config.model)
-    if config.data.train.exists():
-        tokens.require_tokenizer(open_tokens(config.data.train, config.model).manifest.tokenizer_fingerprint)
+    model_config = read_model_config(checkpoint)
+    tokens = open_tokens(path, model_config)
     token_bytes = None
-    if config.data.tokenizer is not None:
-        token_bytes = count_token_bytes(read_vocabulary_of(tokens, config.data.tokenizer))
+    if (folder / "tokenizer").is_dir():
+        token_bytes = count_token_bytes(read_vocabulary_of(tokens, folder / "tokenizer"))
+    elif config and config.data.train.exists():
+        tokens.require_tokenizer(TokenFile.open(config.data.train).manifest.tokenizer_fingerprint)
     target = find_device(device)
-    compute_dtype = torch.bfloat16 if config.precision == "bf16" else None
+    compute_dtype = torch.bfloat16 if config and config.precision == "bf16" else None
     model = load_model(checkpoint, device=target, compute_dtype=compute_dtype)
     evaluation_set = EvaluationSet(
         tokens.tokens,
         target,
-        context_length=config.model.context_length,
+        context_length=model_config.context_length,
         batch_size=batch_size,
         token_bytes=token_bytes,
     )

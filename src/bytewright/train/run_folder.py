@@ -30,6 +30,7 @@ from bytewright.train.recipe import read_config, to_plain
 if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
 
+CONFIG = "config.json"
 LOCK = ".lock"
 
 
@@ -50,7 +51,7 @@ class RunFolder:
             on_error.callback(run.close)
             refuse_existing_run(path)  # another process may have been quicker to the lock
             durable.write_json(path / "environment.json", describe_environment())
-            durable.write_json(path / "config.json", to_plain(config))
+            durable.write_json(path / CONFIG, to_plain(config))
             on_error.pop_all()
         return run
 
@@ -88,18 +89,18 @@ class RunFolder:
 
 def config_of(path: Path) -> TrainConfig:
     """Read the config that a run was started with."""
-    if not (path / "config.json").is_file():
+    if not (path / CONFIG).is_file():
         raise UsageError(f"{path}: is not a run, for it has no config.json")
-    return read_config(path / "config.json")
+    return read_config(path / CONFIG)
 
 
 def refuse_existing_run(path: Path) -> None:
     """Raise if `path` is anything but a new or empty folder."""
-    if (path / "config.json").exists():
+    if (path / CONFIG).exists():
         raise UsageError(
             f"{path} holds a run already; continue it with `bytewright resume {path}`, or choose another name"
         )
-    durable.check_target(path / "config.json")
+    durable.check_target(path / CONFIG)
     if path.is_dir():
         foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
         if [name for name in foreign if name != "environment.json"]:
