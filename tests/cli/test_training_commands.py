@@ -133,6 +133,10 @@ def test_a_run_that_is_terminated_saves_leaves_with_143_and_resumes_to_the_same_
         ),
         ("train small.toml --out a --set model.context_length=99999", ["train.npy", "needs at least 100000"]),
         ("train small.toml --out a --set model.vocab_size=399", ["vocabulary of 400", "the model has 399"]),
+        (
+            "train small.toml --out a --set sample_prompt=owl-owl-owl-owl-owl-owl-owl-owl-owl-owl-owl",
+            ["sample_prompt cannot be gone on from", "leaves no room in the model's context of 16"],
+        ),
         ("resume nowhere", ["nowhere does not exist"]),
         ("resume taken", ["taken: is not a run"]),
         ("evaluate taken", ["taken: holds no checkpoint"]),

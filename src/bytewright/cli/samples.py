@@ -19,25 +19,29 @@ SAMPLE_TOKENS = 200
 
 
 def make_sampler(config: TrainConfig) -> Callable[[TransformerLM, int], str] | None:
-    """Make the function that writes a sample during training, or None if none are wanted."""
+    """Make the function that writes a sample during training, or None if none are wanted.
+
+    What it would choke on (no tokenizer, a prompt that fills the context) is refused now, not at step 1000.
+    """
     if not config.sample_every:
         return None
     if config.data.tokenizer is None:
         raise UsageError("sample_every asks for samples of text, but data.tokenizer names no tokenizer")
     from bytewright.cli import inputs
+    from bytewright.generate import SamplingConfig, generate
+    from bytewright.generate.generate import check_prompts
 
     tokenizer = inputs.load_tokenizer(config.data.tokenizer)
+    prompt = encode_prompt(tokenizer, config.sample_prompt)
+    try:
+        check_prompts(config.model, [prompt])
+    except UsageError as error:
+        raise UsageError(f"sample_prompt cannot be gone on from: {error}") from None
+    sampling = SamplingConfig(
+        max_new_tokens=SAMPLE_TOKENS, temperature=0.8, top_p=0.95, stop_tokens=stop_tokens_of(tokenizer)
+    )
 
     def sample(model: TransformerLM, step: int) -> str:
-        from bytewright.generate import SamplingConfig, generate
-
-        prompt = encode_prompt(tokenizer, config.sample_prompt)
-        sampling = SamplingConfig(
-            max_new_tokens=min(SAMPLE_TOKENS, config.model.context_length - len(prompt)),
-            temperature=0.8,
-            top_p=0.95,
-            stop_tokens=stop_tokens_of(tokenizer),
-        )
         (completion,) = generate(model, [prompt], sampling)
         return config.sample_prompt + tokenizer.decode(completion.ids) + "\n"
 
