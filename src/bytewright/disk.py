@@ -213,9 +213,7 @@ def refuse_special_file(path: Path) -> None:
 def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (
-        OSError
-    ):  # held by another, or a file system without locks: then nothing is ever swept, and no harm done
+    except OSError:  # held by another, or no locks on this file system: then nothing is swept, without harm
         return False
     return True
 

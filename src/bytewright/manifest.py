@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from bytewright.errors import FormatError
 MANIFEST = "manifest.json"
 FORMAT = "bytewright folder 1"
 MAX_MANIFEST_BYTES = 16 * 2**20
+
+_SHORT = reprlib.Repr()  # names out of a file, in a sentence that stays one
+_SHORT.maxstring = 80
 
 
 @dataclass(frozen=True)
@@ -117,13 +121,13 @@ def parse_manifest(path: Path) -> tuple[Mapping[str, object], dict[str, Entry]]:
         raise FormatError(f'{path}: "about" and "files" must both be objects')
     entries: dict[str, Entry] = {}
     for name, entry in files.items():
-        expect(is_plain_name(name), f"{name!r} is not a plain file name")
-        expect(
-            isinstance(entry, dict) and set(entry) == {"bytes", "sha256"}, f"{name!r} needs bytes and sha256"
-        )
+        shown = _SHORT.repr(name)
+        expect(is_plain_name(name), f"{shown} is not a plain file name")
+        is_described = isinstance(entry, dict) and set(entry) == {"bytes", "sha256"}
+        expect(is_described, f"{shown} needs bytes and sha256")
         num_bytes, sha256 = entry["bytes"], entry["sha256"]
-        expect(type(num_bytes) is int and num_bytes >= 0, f"{name!r} has no size in bytes")
-        expect(isinstance(sha256, str) and len(sha256) == 64, f"{name!r} has no SHA-256 of 64 digits")
+        expect(type(num_bytes) is int and num_bytes >= 0, f"{shown} has no size in bytes")
+        expect(isinstance(sha256, str) and len(sha256) == 64, f"{shown} has no SHA-256 of 64 digits")
         entries[name] = Entry(num_bytes, sha256)
     return about, entries
 
@@ -165,7 +169,7 @@ def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     value: dict[str, object] = {}
     for key, item in pairs:
         if key in value:
-            raise ValueError(f"the key {key!r} is given twice")
+            raise ValueError(f"the key {_SHORT.repr(key)} is given twice")
         value[key] = item
     return value
 

@@ -89,6 +89,15 @@ def _plain_lines(console: Console) -> Report:
     return report
 
 
+def show_text(text: str) -> str:
+    r"""Show a text that came out of a file: as it is, unless it would do something to the terminal.
+
+    >>> print(show_text("<|end of text|>"), show_text("\x1b[2J"))
+    <|end of text|> '\x1b[2J'
+    """
+    return text if text.isprintable() else repr(text)
+
+
 def _amount(done: int, total: int, unit: str) -> str:
     if unit == "bytes":
         return f"{format_bytes(done)} of {format_bytes(total)}"

@@ -43,7 +43,8 @@ class EncodeText:
         if self.text is not None:
             if self.source is not None or self.out is not None:
                 raise UsageError("give either --text or a file with --out, not both")
-            print(*inputs.load_tokenizer(self.tokenizer).encode(self.text))
+            text = self.text.encode("utf-8", "surrogateescape")  # its bytes, valid or not
+            print(*inputs.load_tokenizer(self.tokenizer).encode(text))
             return
         if self.source is None or self.out is None:
             raise UsageError("give a file and --out, or --text")

@@ -26,7 +26,7 @@ STRIPES = (
     "black on bright_magenta",
 )
 SPECIAL_STYLE = "bold white on red"
-CHARACTERS_SHOWN = 600
+TEXT_BYTES_SHOWN = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +88,11 @@ def print_vocabulary(out: Console, tokenizer: Tokenizer, num_longest: int) -> No
     from bytewright.tokenizer.inspect import length_histogram, longest_tokens, show_token
 
     vocabulary = tokenizer.vocabulary
-    specials = ", ".join(vocabulary.special_tokens) or "none"
+    specials = ", ".join(console.show_text(special) for special in vocabulary.special_tokens) or "none"
     out.print(
         f"{len(vocabulary.tokens):,} tokens: 256 bytes, {len(vocabulary.merges):,} merges,"
-        f" {len(vocabulary.special_tokens)} special ({specials}); pattern {vocabulary.pattern};"
-        f" fingerprint {vocabulary.fingerprint[:12]}",
+        f" {len(vocabulary.special_tokens)} special ({specials});"
+        f" pattern {console.show_text(vocabulary.pattern)}; fingerprint {vocabulary.fingerprint[:12]}",
     )
     longest = console.table("longest tokens", "bytes", "id")
     for id, token in longest_tokens(vocabulary, num_longest):
@@ -116,7 +116,7 @@ def print_text(out: Console, tokenizer: Tokenizer, data: bytes) -> None:
 
     out.print()
     out.print(f"{bytes_per_token(tokenizer, data):.3f} bytes per token on {len(data):,} bytes.")
-    beginning = data[:CHARACTERS_SHOWN]
+    beginning = data[:TEXT_BYTES_SHOWN]
     out.print()
     out.print(colour_pieces(split_text(tokenizer, beginning), coloured=out.is_terminal), soft_wrap=True)
     if len(beginning) < len(data):

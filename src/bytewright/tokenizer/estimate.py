@@ -25,9 +25,9 @@ NUM_SLICES = 16
 SLICE_BYTES = 128 << 10
 SAMPLE_MERGES = 2000
 
-# Bytes that training holds per distinct word and per byte of it: a table entry of 24 bytes, between 3/8 and
-# 3/4 full, in each thread and once more for the sum; then 4 bytes for the slot and 4 for the position of
-# every byte.
+# Bytes that training holds per distinct word and per byte of it: an entry of 24 bytes in a table that is at
+# most half full, in each thread and once more for the sum; then 4 bytes for the slot of every byte, 4 for the
+# position of the pair that begins there, and about 4 for the pairs.
 TABLE_BYTES_PER_WORD = 48
 MERGE_BYTES_PER_BYTE = 12
 

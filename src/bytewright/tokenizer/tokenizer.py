@@ -31,6 +31,10 @@ FILE_STEP = 16 << 20
 """How much of a file is encoded between two writes; with what it becomes, this bounds the memory."""
 
 
+MOST_THREADS = 2**16
+"""More are never asked for; the native core starts fewer still."""
+
+
 def default_num_threads() -> int:
     """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -42,7 +46,7 @@ def check_num_threads(num_threads: int | None) -> int:
         return default_num_threads()
     if operator.index(num_threads) < 0:
         raise UsageError(f"num_threads is {shorten(num_threads)}; expected 1 or more")
-    return operator.index(num_threads)
+    return min(operator.index(num_threads), MOST_THREADS)
 
 
 class Tokenizer:

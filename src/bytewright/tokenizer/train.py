@@ -21,13 +21,21 @@ from bytewright.errors import UsageError
 from bytewright.tokenizer.memory import PeakMemory
 from bytewright.tokenizer.ranks import check_reachable
 from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads
-from bytewright.tokenizer.vocabulary import Merge, Vocabulary, first_duplicate, name_of_pattern
+from bytewright.tokenizer.vocabulary import (
+    MAX_TOKEN_ID,
+    Merge,
+    Vocabulary,
+    first_duplicate,
+    name_of_pattern,
+)
 
 StrPath = str | os.PathLike[str]
 Source = StrPath | Sequence[StrPath] | WordCounter
 """What to train on: a file, a folder (all files below it), several of them, or words already counted."""
 
 NUM_BYTES = 256
+MAX_COUNT = 2**63 - 1
+"""No pair occurs more often than this: what does is refused when it is counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +132,7 @@ def extend_tokenizer(
     start = tokenizer.vocabulary
     if vocab_size < start.size:
         raise UsageError(f"vocab_size {vocab_size} is smaller than the vocabulary is already ({start.size})")
+    check_vocab_size(vocab_size, list(start.special_tokens))
     _check_options(min_count, num_threads)
     check_reachable(start)  # or a new merge could make a token that is there already
     learner = _Learner(source, start, list(start.special_tokens), num_threads, progress)
@@ -162,8 +171,10 @@ def count_words(words: Mapping[bytes, int] | Iterable[tuple[bytes, int]]) -> Wor
     """
     counter = WordCounter("gpt2", [])
     for word, count in words.items() if isinstance(words, Mapping) else words:
-        if not 0 <= count < 2**63:
-            raise UsageError(f"the word {word!r} has the count {count}; expected 0 to 2^63 - 1")
+        if not 0 <= count <= MAX_COUNT:
+            raise UsageError(
+                f"the word {shorten(word)} has the count {shorten(count)}; expected 0 to 2^63 - 1"
+            )
         counter.add_word(word, count)
     return counter
 
@@ -171,7 +182,7 @@ def count_words(words: Mapping[bytes, int] | Iterable[tuple[bytes, int]]) -> Wor
 def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
     """Return the special tokens as a list, or say which one is wrong."""
     if isinstance(special_tokens, str):  # its letters would pass for special tokens
-        raise UsageError(f"special_tokens is the text {special_tokens!r}; expected a list of texts")
+        raise UsageError(f"special_tokens is the text {shorten(special_tokens)}; expected a list of texts")
     specials = list(special_tokens)
     for special in specials:
         if not isinstance(special, str):
@@ -181,14 +192,16 @@ def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
                 f"special token {shorten(special)} holds a lone surrogate, which is not Unicode text"
             )
     if (duplicate := first_duplicate(specials)) is not None:
-        raise UsageError(f"special token {duplicate!r} is given twice")
+        raise UsageError(f"special token {shorten(duplicate)} is given twice")
     if "" in specials:
         raise UsageError("a special token is empty; it must be at least one character")
     return specials
 
 
 def check_vocab_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
-    """Refuse a vocabulary that has no room for the bytes and the special tokens."""
+    """Refuse a vocabulary without room for bytes and special tokens, or with more room than there are ids."""
+    if vocab_size > MAX_TOKEN_ID + 1:
+        raise UsageError(f"vocab_size {shorten(vocab_size)} is too large: ids end at {MAX_TOKEN_ID}")
     needed = NUM_BYTES + len(special_tokens)
     if vocab_size < needed:
         specials = "1 special token" if len(special_tokens) == 1 else f"{len(special_tokens)} special tokens"
@@ -287,7 +300,7 @@ class _Learner:
         learnt = learn_merges(
             self._counter,
             num_merges,
-            min_count,
+            min(min_count, MAX_COUNT),
             [(symbol_of[left], symbol_of[right]) for left, right in self._start.merges],
             lambda done: self._report("merge", done, num_merges, "merges"),
         )
