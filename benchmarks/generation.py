@@ -1,7 +1,7 @@
 """Lets the base experiment's model write, beside `generate` of `transformers` with its own caches.
 
-    python benchmarks/generation.py                                         # two cores: batch 1 and 32 in
-    float32 python benchmarks/generation.py --device cuda --precision bf16 --batch-sizes 1 32 256
+    python benchmarks/generation.py                      # two cores: batch 1 and 32 in fp32
+    python benchmarks/generation.py --device cuda --precision bf16 --batch-sizes 1 32 256
 
 Everybody has the same weights (exported by `write_llama`, loaded as `LlamaForCausalLM`), the same prompts
 and the same number of greedy tokens; a first call of each is not counted (it compiles, captures and
