@@ -115,8 +115,9 @@ def test_a_stream_over_any_cut_gives_the_ids_of_the_whole(pair: Pair, data: st.D
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     expected = tokenizer.encode(text)
     assert list(tokenizer.encode_iterable(data.draw(cut_up(text)))) == expected
-    one_by_one = (text[place : place + 1] for place in range(len(text)))
-    assert list(tokenizer.encode_iterable(one_by_one)) == expected
+    for size in range(1, 8):
+        pieces = (text[start : start + size] for start in range(0, len(text), size))
+        assert list(tokenizer.encode_iterable(pieces)) == expected
 
 
 @given(vocabulary_and_text_of_the_users, st.data())
