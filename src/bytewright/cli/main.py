@@ -5,7 +5,8 @@ docstring is its help; and `run()` does it. Only the module of the command that 
 `--help` answers at once.
 
 Exit codes: 0 done; 1 it failed; 2 the command or its input was wrong; 130 after SIGINT and 143 after SIGTERM,
-both after removing what was half-written. An error is one sentence on stderr; a traceback is a bug of ours.
+both after removing what was half-written and, where a model is being trained, after a save. An error is one
+sentence on stderr; a traceback is a bug of ours.
 """
 
 from __future__ import annotations
@@ -136,6 +137,8 @@ def _overview(group: str) -> str:
             "  bytewright demo",
             "  bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000",
             "  bytewright tokenizer encode stories-10k stories.txt --out stories.npy",
+            "  bytewright train recipes/tiny.toml --out runs/tiny",
+            "  bytewright generate runs/tiny --prompt 'Once upon a time'",
             "",
             "Every command explains itself: bytewright COMMAND --help.",
         ]

@@ -160,8 +160,7 @@ def attend_to_cache(
     if q.device.type != "cpu":
         mask = None if mask is None else mask[:, None, None, :]
         return scaled_dot_product_attention(q.reshape(batch_size, kv_heads, -1, d_head), k, v, attn_mask=mask)
-    # With so few queries, two plain products beat the kernel on a CPU: they read keys and values at full
-    # speed.
+    # With so few queries, two plain products beat the kernel on a CPU: they read the cache at full speed.
     q, k, v = q.reshape(batch_size * kv_heads, -1, d_head), k.flatten(0, 1), v.flatten(0, 1)
     scores = torch.bmm(q / math.sqrt(d_head), k.transpose(1, 2))
     if mask is not None:

@@ -61,6 +61,7 @@ def write_llama(
     text and its id, where the library is to stop.
     """
     config = llama_config(model.config, end_of_text and end_of_text[1])
+    config["dtype"] = str(model.output_weight.dtype).removeprefix("torch.")
     weights = {
         llama_name(name): _reorder(name, weight.detach(), model.config, outwards=True).contiguous()
         for name, weight in model.state_dict().items()
@@ -136,7 +137,6 @@ def llama_config(config: ModelConfig, end_of_text: int | None = None) -> dict[st
         "bos_token_id": end_of_text,
         "eos_token_id": end_of_text,
         "pad_token_id": None,
-        "dtype": "float32",
     }
 
 

@@ -150,7 +150,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         matrix = weight.to(hidden.dtype)
         total = torch.zeros((), device=hidden.device, dtype=torch.promote_types(hidden.dtype, torch.float32))
-        hidden_gradients, weight_gradient = [], torch.zeros_like(weight)
+        hidden_gradients: list[Tensor] = []
+        weight_gradient = torch.zeros_like(weight) if wants_gradient else weight
         chunks = zip(torch.split(hidden, chunk_size), torch.split(targets, chunk_size), strict=True)
         for rows, target in chunks:
             logits = at_least_float32(rows @ matrix.T)

@@ -84,8 +84,7 @@ class TransformerLM(Layer):
         super().__init__()
         self.config = config
         self.compute_dtype = compute_dtype
-        # Rows that are also the head start as small as a head's, or the first logits would be of size
-        # √d_model.
+        # Rows that are also the head start as small as a head's, or the first logits would be √d_model large
         head_std = math.sqrt(2 / (config.vocab_size + config.d_model))
         self.token_embeddings = Embedding(
             config.vocab_size, config.d_model, device, dtype, std=head_std if config.tie_embeddings else 1.0

@@ -83,7 +83,7 @@ class OptimizerConfig:
     muon_lr: float = 0.02
     """Peak learning rate of Muon's matrices."""
     weight_decay: float = 0.1
-    """For matrices; gains (one-dimensional parameters) are never decayed."""
+    """Of AdamW and Muon, for matrices; gains (one-dimensional parameters) are never decayed. SGD has none."""
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
@@ -184,16 +184,9 @@ class TrainConfig:
     """Also write TensorBoard events into the run's folder (needs the package tensorboard)."""
 
     def __post_init__(self) -> None:
-        names = (
-            "batch_size",
-            "accumulate",
-            "log_every",
-            "eval_every",
-            "eval_tokens",
-            "save_every",
-            "keep_last",
-        )
-        check_positive({name: getattr(self, name) for name in (*names, "max_refused")})
+        counts = ("batch_size", "accumulate", "eval_tokens", "keep_last", "max_refused")
+        intervals = ("log_every", "eval_every", "save_every")
+        check_positive({name: getattr(self, name) for name in (*counts, *intervals)})
         check_not_negative({"sample_every": self.sample_every, "norms_every": self.norms_every})
         if self.batch_size % self.accumulate:
             raise UsageError(
