@@ -72,6 +72,7 @@ CASES = [
     (DECODE.format(source="taken", out="new.txt"), ["taken", "directory"]),
     (DECODE.format(source="empty.txt", out="new.txt"), ["empty.txt", "empty"]),
     (DECODE.format(source="stories.txt", out="new.txt"), ["stories.txt", "no .npy file"]),
+    (TRAIN.format(source="stories.txt", out="new", size=10**30), ["1000", "too large"]),
     ("tokenizer decode tok", ["--ids"]),
     ("tokenizer decode tok --ids 99999", ["99999", "outside the vocabulary"]),
     ("tokenizer decode tok --ids -1", ["-1", "outside the vocabulary"]),

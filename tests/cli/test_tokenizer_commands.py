@@ -130,6 +130,23 @@ def test_inspect_shows_special_tokens_and_markup_as_they_are(run: Run, tokenizer
     assert splits.replace("<|endoftext|>", "").replace("|", "") == "[bold]:owl:[/]"
 
 
+def test_what_a_file_says_cannot_command_the_terminal(run: Run, tmp_path: Path) -> None:
+    escape = "\x1b[2J"
+    vocab = {id: bytes([id]) for id in range(256)}
+    Tokenizer(vocab, [], [escape], pattern=f"{escape[0]}|[a-z]+").save(tmp_path / "hostile")
+    for outcome in (
+        run("tokenizer", "inspect", tmp_path / "hostile", "--text", escape),
+        run("tokenizer", "compare", tmp_path / "hostile", tmp_path / "hostile"),
+    ):
+        assert outcome.code == 0
+        assert "\\x1b[2J" in outcome.out
+        assert "\x1b" not in outcome.out
+
+
+def test_bytes_on_the_command_line_need_not_be_text(run: Run, tokenizer: Path) -> None:
+    assert run("tokenizer", "encode", tokenizer, "--text", "\udcff").out == "255\n"
+
+
 def test_inspect_measures_throughput(
     run: Run, tokenizer: Path, stories: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

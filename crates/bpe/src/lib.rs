@@ -2,15 +2,15 @@
 //!
 //! The way of the data:
 //!
-//! - [`unicode`] says what is a letter, a number or a space; [`special`] cuts special tokens out of a text and
-//!   [`pattern`] cuts the rest into words (pre-tokens); [`cut`] says where a text may be shared out among threads
-//!   or taken in pieces.
+//! - [`unicode`] says what is a letter, a number or a space; [`special`] cuts special tokens out of a text
+//!   and [`pattern`] cuts the rest into words (pre-tokens); [`cut`] says where a text may be shared out among
+//!   threads or taken in pieces.
 //! - [`source`] gives the bytes of a file, [`count`] counts the words of files and texts into [`words`], and
 //!   [`merge`] learns merges from these.
 //! - [`encode`] turns text into ids, at once, on several threads or as it arrives; [`decode`] turns ids back.
 //!
-//! Underneath, out of sight: `table`, the hash table of short words that counting and encoding share; `threads`;
-//! and `lowlevel`, the only module with `unsafe`.
+//! Underneath, out of sight: `table`, the hash table of short words that counting and encoding share;
+//! `threads`; and `lowlevel`, the only module with `unsafe`.
 //!
 //! No Python types here, no panics that any input can reach, and the same result for every number of threads.
 

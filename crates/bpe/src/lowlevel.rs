@@ -4,8 +4,8 @@
 //!   shortens the file while it is mapped, the operating system kills us with SIGBUS: a documented limit, not
 //!   corruption.
 //! - `prefetch`: a hint to the cache, without effect as far as the program can tell.
-//! - `filled`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not what
-//!   it holds.
+//! - `filled`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not
+//!   what it holds.
 //! - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one.
 //! - `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function
 //!   has no preconditions but the instruction set, which is checked just before the call; its twin in plain

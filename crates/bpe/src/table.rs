@@ -2,8 +2,8 @@
 //!
 //! A word and its length fit into 16 bytes, which are compared and hashed as two integers without following a
 //! pointer; an entry is one place in one flat table. Look-ups come in groups: first `approach` for every key,
-//! which asks for its cache line, then `find`. A branch that is guessed wrong costs as much as all the rest of
-//! a look-up, so there is none that depends on how long a word is.
+//! which asks for its cache line, then `find`. A branch that is guessed wrong costs as much as all the rest
+//! of a look-up, so there is none that depends on how long a word is.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -102,8 +102,8 @@ impl<V: Copy + Default> Table<V> {
         View { places: &self.places, shift: 64 - self.places.len().trailing_zeros(), seed: self.seed }
     }
 
-    /// The value of `key`; a default one if it is new. `place` is where a view of the table as it is now says that
-    /// the search begins. The table grows when it is full.
+    /// The value of `key`; a default one if it is new. `place` is where a view of the table as it is now says
+    /// that the search begins. The table grows when it is full.
     #[inline(always)]
     pub(crate) fn find_or_insert(&mut self, key: Key, mut place: usize) -> &mut V {
         let mask = self.places.len() - 1;

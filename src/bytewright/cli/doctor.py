@@ -96,8 +96,8 @@ def _package(name: str) -> Finding:
 def _gpu() -> Finding:
     try:
         import torch
-    except ImportError as error:
-        return Finding("gpu", f"unknown, since torch cannot be imported ({error})")
+    except (ImportError, OSError) as error:  # OSError: a library that torch needs is not there
+        return Finding("gpu", f"unknown, since torch cannot be imported ({error})", "make torch importable")
     if torch.cuda.is_available():
         devices = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
         return Finding("gpu", ", ".join(f"{it.name} ({_gigabytes(it.total_memory)})" for it in devices))

@@ -60,7 +60,7 @@ impl WordCache {
         }
     }
 
-    /// Append the ids of `word` to `out`; returns false if they are not known.
+    /// Call `emit` with the ids of `word`, in order; returns false if they are not known.
     pub(crate) fn look_up(&self, word: &[u8], mut emit: impl FnMut(u32)) -> bool {
         let (start, len) = if word.len() <= Key::LONGEST {
             let key = Key::pack(word, 0, word.len());

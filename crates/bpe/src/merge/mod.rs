@@ -76,16 +76,14 @@ pub fn learn_merges(
     options: &MergeOptions,
     on_progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Vec<Merge>> {
-    let mut learner = Learner::new(words, &options.initial)?;
+    let mut heartbeat = Heartbeat { last: Instant::now(), on_progress };
+    let mut learner = Learner::new(words)?;
+    learner.repeat(&options.initial, &mut heartbeat)?;
     let mut merges = Vec::new();
     let min_count = options.min_count.max(1);
-    let mut last_heartbeat = Instant::now();
     while merges.len() < options.num_merges {
-        if merges.len() % 64 == 0 && last_heartbeat.elapsed() > HEARTBEAT {
-            last_heartbeat = Instant::now();
-            if !on_progress(merges.len()) {
-                return Err(Error::Interrupted);
-            }
+        if merges.len().is_multiple_of(64) {
+            heartbeat.beat(merges.len())?;
         }
         match learner.best_pair() {
             Some(pair) => merges.push(learner.join(pair)),
@@ -96,8 +94,25 @@ pub fn learn_merges(
             None => break,
         }
     }
-    on_progress(merges.len());
+    (heartbeat.on_progress)(merges.len());
     Ok(merges)
+}
+
+/// Lets the caller hear of progress now and then.
+struct Heartbeat<'p> {
+    last: Instant,
+    on_progress: &'p mut dyn FnMut(usize) -> bool,
+}
+
+impl Heartbeat<'_> {
+    /// Tell how many merges are done, if it is time; an error if the caller wants no more.
+    fn beat(&mut self, num_done: usize) -> Result<()> {
+        if self.last.elapsed() <= HEARTBEAT {
+            return Ok(());
+        }
+        self.last = Instant::now();
+        if (self.on_progress)(num_done) { Ok(()) } else { Err(Error::Interrupted) }
+    }
 }
 
 /// A pair of neighbours that is tracked.
@@ -165,10 +180,10 @@ struct Learner {
 }
 
 impl Learner {
-    fn new(words: WordCounts, initial: &[(Symbol, Symbol)]) -> Result<Learner> {
+    fn new(words: WordCounts) -> Result<Learner> {
         let tokens: Vec<Box<[u8]>> = (0..=255u8).map(|byte| [byte].into()).collect();
         let (slots, group_counts) = lay_out(words)?;
-        let mut learner = Learner {
+        Ok(Learner {
             slots,
             group_counts,
             lens: vec![1; tokens.len()],
@@ -182,19 +197,20 @@ impl Learner {
             left: Side::default(),
             right: Side::default(),
             doubled: Vec::new(),
-        };
-        learner.repeat(initial)?;
-        Ok(learner)
+        })
     }
 
-    /// Join the pairs of merges that are there already, in their order.
-    fn repeat(&mut self, initial: &[(Symbol, Symbol)]) -> Result<()> {
+    /// Join the pairs of merges that are there already, in their order; of new ones none is done meanwhile.
+    fn repeat(&mut self, initial: &[(Symbol, Symbol)], heartbeat: &mut Heartbeat<'_>) -> Result<()> {
         if initial.is_empty() {
             return Ok(());
         }
         self.index(|_| 1);
         for &(left, right) in initial {
             let made = self.tokens.len();
+            if made.is_multiple_of(64) {
+                heartbeat.beat(0)?;
+            }
             if left as usize >= made || right as usize >= made {
                 return Err(Error::Vocabulary(format!(
                     "merge {} uses a token that no earlier merge makes",
