@@ -174,7 +174,7 @@ def test_hostile_arguments_are_refused_decently(tokenizer: Tokenizer, kind: str)
 
 
 def test_hostile_arguments_from_many_threads_at_once_change_nothing(tokenizer: Tokenizer) -> None:
-    kinds = ["ids", "special tokens", "patterns", "vocabularies"]
+    kinds = list(CALLS)
     expected = {kind: [outcome_of(call) for call in CALLS[kind](tokenizer)] for kind in kinds}
     failures: list[str] = []
 
@@ -187,7 +187,7 @@ def test_hostile_arguments_from_many_threads_at_once_change_nothing(tokenizer: T
             except BaseException as error:
                 failures.append(f"{kind}: {error!r}")
 
-    threads = [threading.Thread(target=attack, args=(number % len(kinds),)) for number in range(4)]
+    threads = [threading.Thread(target=attack, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
