@@ -157,6 +157,14 @@ def test_a_hostile_skeleton_is_refused(skeleton: Any) -> None:
         unpack({}, skeleton, "state.json")
 
 
+def test_a_skeleton_nested_too_deeply_is_refused() -> None:
+    skeleton: list[Any] = []
+    for _ in range(5000):
+        skeleton = [skeleton]
+    with pytest.raises(FormatError, match="nested too deeply"):
+        unpack({}, skeleton, "state.json")
+
+
 def test_our_writer_gives_files_that_the_library_reads() -> None:
     shared = torch.arange(6, dtype=torch.float32)
     tensors = {

@@ -200,7 +200,7 @@ class Trainer:
                 if not saved:
                     self._save()
                 break
-        return signals.received
+        return None if is_over else signals.received
 
     def _is_over(self) -> bool:
         minutes, num_steps = self.config.budget.minutes, self.progress.num_steps

@@ -79,6 +79,13 @@ def pack(tree: object, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
 
 def unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
     """Put a tree together again; `source` names the file in an error."""
+    try:
+        return _unpack(tensors, skeleton, source)
+    except RecursionError:
+        raise FormatError(f"{source}: is nested too deeply to be a saved state") from None
+
+
+def _unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
     match skeleton:
         case {"tensor": str() as place, **rest} if not rest:
             if place not in tensors:
@@ -89,14 +96,14 @@ def unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
             for item in items:
                 if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str | int):
                     raise FormatError(f"{source}: {str(item)[:60]!r} is not a key and a value")
-                tree[item[0]] = unpack(tensors, item[1], source)
+                tree[item[0]] = _unpack(tensors, item[1], source)
             return tree
         case {"tuple": list() as items, **rest} if not rest:
-            return tuple(unpack(tensors, item, source) for item in items)
+            return tuple(_unpack(tensors, item, source) for item in items)
         case {"float": "nan" | "inf" | "-inf" as word, **rest} if not rest:
             return float(word)
         case list():
-            return [unpack(tensors, item, source) for item in skeleton]
+            return [_unpack(tensors, item, source) for item in skeleton]
         case None | bool() | int() | float() | str():
             return skeleton
     raise FormatError(f"{source}: {str(skeleton)[:60]!r} is no part of a saved state")
