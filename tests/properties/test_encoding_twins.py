@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from texts import (
     SPECIALS,
     cut_up,
+    mixed_words,
     named_patterns,
     special_tokens,
     texts,
@@ -46,9 +47,9 @@ def vocabularies_and_texts(
     the wrong place. The ids are scattered, since their values mean nothing to the merges.
     """
     specials, pattern = draw(special_tokens), draw(patterns)
-    parts = draw(st.lists(texts, min_size=1, max_size=4))
+    parts = draw(st.lists(mixed_words | texts, min_size=1, max_size=4))
     text = b"".join(part + draw(st.sampled_from(["", *specials])).encode() for part in parts)
-    num_merges = draw(st.sampled_from([0, 10, 1000]))
+    num_merges = draw(st.sampled_from([1000, 1000, 10, 0]))
     tokens, merges, _ = train_bpe_reference(text, 256 + num_merges, pattern=pattern)
     stride, offset = draw(st.sampled_from([(1, 0), (3, 5), (257, 0), (3_000_017, 1)]))
     scattered = {id * stride + offset: token for id, token in tokens.items()}

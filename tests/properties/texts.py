@@ -54,6 +54,9 @@ USER_PATTERNS = [
 """Patterns that mean the same in both regular expression engines, whatever their Unicode versions."""
 
 few_letters = st.text("ab", max_size=12).map(str.encode)
+mixed_words = st.text("abs'l éß日\U0001d4b3\u3000", min_size=8, max_size=40).map(str.encode)
+"""Words in which characters of one to four bytes stand side by side."""
+
 known_pieces = st.sampled_from([word.encode() for word in WORDS])
 broken_pieces = st.sampled_from(BROKEN)
 any_characters = st.text(max_size=5).map(str.encode)
