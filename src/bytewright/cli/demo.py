@@ -1,4 +1,4 @@
-"""`bytewright demo`: the whole way, as far as it is built, on text made on the spot.
+"""`bytewright demo`: the tokenizer from end to end, on text made on the spot.
 
 For now that is the tokenizer: train, look, encode, decode. Every stage says what it is about to do. Nothing
 is downloaded, and what is written goes into one folder that is removed at the end unless it is asked for.
@@ -31,7 +31,7 @@ UNSEEN = "Сова спит: naïve 🦉, \t2026!"
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Go the whole way on text made on the spot: for now train a tokenizer, look at it, encode and decode.
+    """Train a tokenizer on text made on the spot, look at it, encode and decode.
 
     For example:
       bytewright demo

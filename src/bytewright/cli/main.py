@@ -36,7 +36,7 @@ class Command(Protocol):
 
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
-    "demo": ("demo", "Demo", "see the whole way on text made on the spot: a minute"),
+    "demo": ("demo", "Demo", "see the tokenizer at work on text made on the spot: seconds"),
     "tokenizer train": ("tokenizer_train", "TrainTokenizer", "learn a vocabulary from text"),
     "tokenizer encode": ("tokenizer_encode", "EncodeText", "turn text into token ids"),
     "tokenizer decode": ("tokenizer_decode", "DecodeIds", "turn token ids back into text"),

@@ -22,7 +22,6 @@ from bytewright.tokenizer.memory import PeakMemory
 from bytewright.tokenizer.ranks import check_reachable
 from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads
 from bytewright.tokenizer.vocabulary import (
-    MAX_TOKEN_ID,
     Merge,
     Vocabulary,
     first_duplicate,
@@ -34,6 +33,8 @@ Source = StrPath | Sequence[StrPath] | WordCounter
 """What to train on: a file, a folder (all files below it), several of them, or words already counted."""
 
 NUM_BYTES = 256
+MAX_VOCAB_SIZE = 2**21 - 1
+"""The encoder packs two tokens and a rank into 63 bits; real vocabularies are an eighth of this at most."""
 MAX_COUNT = 2**63 - 1
 """No pair occurs more often than this: what does is refused when it is counted."""
 
@@ -199,9 +200,11 @@ def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
 
 
 def check_vocab_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
-    """Refuse a vocabulary without room for bytes and special tokens, or with more room than there are ids."""
-    if vocab_size > MAX_TOKEN_ID + 1:
-        raise UsageError(f"vocab_size {shorten(vocab_size)} is too large: ids end at {MAX_TOKEN_ID}")
+    """Refuse a vocabulary without room for bytes and special tokens, or larger than the encoder's tables."""
+    if vocab_size > MAX_VOCAB_SIZE:
+        raise UsageError(
+            f"vocab_size {shorten(vocab_size)} is too large: at most {MAX_VOCAB_SIZE} is supported"
+        )
     needed = NUM_BYTES + len(special_tokens)
     if vocab_size < needed:
         specials = "1 special token" if len(special_tokens) == 1 else f"{len(special_tokens)} special tokens"
