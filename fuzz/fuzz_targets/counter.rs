@@ -13,20 +13,20 @@ use bpe_fuzz::naive::{self, Part};
 use libfuzzer_sys::fuzz_target;
 
 /// Enough for several of the chunks that files and texts are counted in.
-const LONG: usize = 300 << 10;
+const LONG: usize = 200 << 10;
 
 fuzz_target!(|data: &[u8]| {
     let mut draw = Draw::new(data);
     let pattern = draw.pattern();
     let tokens = draw.specials(3);
     let specials = Specials::new(tokens.clone()).expect("no special token is empty");
-    let (ready_made, count) = (draw.text(20), draw.number());
-    let is_long = draw.rarely(64);
+    let (ready_made, count) = (draw.text(20, &[]), draw.number());
+    let is_long = draw.rarely(128);
     let numbered = draw.once_in(2);
     let num_threads = 1 + draw.below(3);
     let from_files = is_long || draw.once_in(8);
     let len = draw.below(64);
-    let mut texts = vec![draw.text(len), draw.rest()];
+    let mut texts = vec![draw.text(len, &tokens), draw.rest(&tokens)];
     if is_long {
         texts[1] = repeat(&texts[1], LONG, numbered);
     }

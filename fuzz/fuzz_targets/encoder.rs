@@ -14,8 +14,8 @@ use bpe_fuzz::draw::{Draw, repeat};
 use bpe_fuzz::naive::{self, Part};
 use libfuzzer_sys::fuzz_target;
 
-/// Enough for several of the chunks that threads share.
-const LONG: usize = 700 << 10;
+/// Enough for two or for several of the chunks that threads share.
+const LONG: [usize; 2] = [300 << 10, 900 << 10];
 /// Merges derived from the fuzzer's bytes make no longer tokens than this.
 const LONGEST_TOKEN: usize = 100;
 
@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     let mut seen = HashSet::new();
     specials.retain(|special| seen.insert(special.clone()));
     let (allowed, disallowed) = (draw.byte(), draw.byte() & draw.byte() & draw.byte());
-    let is_long = draw.rarely(64);
+    let is_long = draw.rarely(256);
     let numbered = draw.once_in(2);
     let num_threads = 2 + draw.below(7);
     let piece_lens: Vec<usize> = (0..8).map(|_| draw.byte().into()).collect();
@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let is_trained = draw.once_in(2);
     let num_merges = draw.byte();
     let derived = if is_trained { Vec::new() } else { derive_merges(&mut draw, num_merges) };
-    let text = draw.rest();
+    let text = draw.rest(&specials);
     let merges = if is_trained { train(&pattern, &specials, &text, num_merges) } else { derived };
 
     let vocabulary = Vocabulary { pattern, merges, specials, stride };
@@ -70,7 +70,7 @@ fuzz_target!(|data: &[u8]| {
     check_selected(&vocabulary, &encoder, &text, &select(allowed), &select(disallowed));
 
     if is_long {
-        let text = repeat(&text, LONG, numbered);
+        let text = repeat(&text, LONG[usize::from(num_threads > 6)], numbered);
         let expected = vocabulary.encode(&text, &vocabulary.specials);
         let parallel: Vec<u32> = encoder.encode_parallel(&text, num_threads).expect("as before");
         assert!(parallel == expected, "threads change the ids");

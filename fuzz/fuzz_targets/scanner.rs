@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     let mut draw = Draw::new(data);
     let specials = draw.specials(3);
     let (from, to) = (draw.below(1 << 16), draw.below(1 << 16));
-    let text = draw.rest();
+    let text = draw.rest(&specials);
     let (from, to) = (from % (text.len() + 1), to % (text.len() + 1));
     for (ours, spelled_out) in PATTERNS.iter() {
         let ends = naive::ends(ours, &text).expect("our scanners cannot fail");

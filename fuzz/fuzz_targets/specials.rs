@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let limit = draw.below(1 << 16);
-    let text = draw.rest();
+    let text = draw.rest(&tokens);
     let limit = limit % (text.len() + 2);
     let specials = Specials::new(tokens.clone()).expect("no special token is empty");
     assert_eq!(specials.longest(), tokens.iter().map(String::len).max().unwrap_or(0));

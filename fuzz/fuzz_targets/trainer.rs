@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
     let mut expected: HashMap<Vec<u8>, u64> = HashMap::new();
     for _ in 0..draw.byte() % 64 {
         let (count, len) = (draw.number(), draw.byte() % 24);
-        let word = draw.text(len.into());
+        let word = draw.text(len.into(), &[]);
         words.add(&word, count);
         if !word.is_empty() && count > 0 {
             let total = expected.entry(word).or_default();

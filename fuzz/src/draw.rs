@@ -15,9 +15,9 @@ pub const GPT4: &str = concat!(
 );
 
 /// Patterns: the two we scan by hand, one of a regular user, one that leaves gaps, one with empty matches, one
-/// that makes a word of everything.
-static PATTERNS: LazyLock<[Pattern; 6]> = LazyLock::new(|| {
-    ["gpt2", "gpt4", r"\s*\S+", "[a-z]+", r"\d*", "(?s:.+)"]
+/// that makes a word of everything. The first two stand here twice, since they are the ones in use.
+static PATTERNS: LazyLock<[Pattern; 8]> = LazyLock::new(|| {
+    ["gpt2", "gpt4", "gpt2", "gpt4", r"\s*\S+", "[a-z]+", r"\d*", "(?s:.+)"]
         .map(|name| Pattern::parse(name).expect("a named pattern or a valid expression"))
 });
 
@@ -127,22 +127,25 @@ impl<'d> Draw<'d> {
         (0..num_specials).map(|_| special()).collect()
     }
 
-    /// A text of up to `len` of the remaining bytes, which are taken as they are or as names of fragments.
-    pub fn text(&mut self, len: usize) -> Vec<u8> {
+    /// A text of up to `len` of the remaining bytes, which are taken as they are or as names of fragments. Special
+    /// tokens, where there are any, take the place of the last fragments.
+    pub fn text(&mut self, len: usize, specials: &[String]) -> Vec<u8> {
         if self.once_in(4) {
             return self.bytes(len).to_vec();
         }
         let mut text = Vec::new();
         for &byte in self.bytes(len) {
-            let (repeats, fragment) = (REPEATS[usize::from(byte >> 6)], FRAGMENTS[usize::from(byte & 63)]);
-            (0..repeats).for_each(|_| text.extend_from_slice(fragment));
+            let number = usize::from(byte & 63);
+            let special = specials.get(63 - number).map(String::as_bytes);
+            let fragment = special.unwrap_or(FRAGMENTS[number]);
+            (0..REPEATS[usize::from(byte >> 6)]).for_each(|_| text.extend_from_slice(fragment));
         }
         text
     }
 
     /// A text made of all remaining bytes.
-    pub fn rest(&mut self) -> Vec<u8> {
-        self.text(usize::MAX)
+    pub fn rest(&mut self, specials: &[String]) -> Vec<u8> {
+        self.text(usize::MAX, specials)
     }
 }
 

@@ -32,9 +32,13 @@ pub enum Part {
 pub fn split(specials: &[String], text: &[u8]) -> Vec<Part> {
     let mut parts = Vec::new();
     let (mut done, mut position) = (0, 0);
+    let begins = |index: usize, text: &[u8]| {
+        let special = specials[index].as_bytes();
+        special[0] == text[0] && text.starts_with(special)
+    };
     while position < text.len() {
         let found = (0..specials.len())
-            .filter(|&index| text[position..].starts_with(specials[index].as_bytes()))
+            .filter(|&index| begins(index, &text[position..]))
             .max_by_key(|&index| (specials[index].len(), std::cmp::Reverse(index)));
         let Some(index) = found else {
             position += 1;
@@ -105,7 +109,7 @@ pub fn agreed(text: &[u8]) -> bool {
 fn join(symbols: &mut Vec<Symbol>, (left, right): (Symbol, Symbol), made: Symbol) {
     let (mut position, mut num_kept) = (0, 0);
     while position < symbols.len() {
-        let found = symbols[position..].starts_with(&[left, right]);
+        let found = symbols[position] == left && symbols.get(position + 1) == Some(&right);
         symbols[num_kept] = if found { made } else { symbols[position] };
         num_kept += 1;
         position += if found { 2 } else { 1 };
