@@ -196,7 +196,7 @@ class Tokenizer:
         """Encode a file to a token file, in bounded memory; `progress` hears bytes done and bytes in all.
 
         Documents are what `<|endoftext|>` ends; without that special token, the file is one document. With
-        a pattern of the user's own only special tokens are safe cuts, and memory follows the longest document.
+        a user's pattern only special tokens are safe cuts, and memory follows the longest document.
         """
         end_of_text = self.special_tokens.get(END_OF_TEXT)
         file = _native.FileEncoder(self._native, os.fspath(source), check_num_threads(num_threads))
