@@ -66,7 +66,7 @@ const BOUNDARY: Symbol = Symbol::MAX;
 const INSIDE: Symbol = Symbol::MAX - 1;
 /// Slots that share one entry of the count table, as a power of two.
 const GROUP_BITS: u32 = 6;
-/// How far the threshold falls each time; measured between 4 and 64, all within a few percent.
+/// How far the threshold falls each time: a guess that balances indexing anew against tracking too much.
 const THRESHOLD_STEP: u64 = 16;
 
 /// Learn merges from word counts. `on_progress` hears how many are done and may stop the work by returning
