@@ -1,0 +1,60 @@
+"""A machine without the native extension, such as a borrowed GPU box, trains where ids suffice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from bytewright import durable
+from bytewright.tokenizer import Tokenizer
+from bytewright.train.recipe import to_plain
+from runs import make_config
+
+HIDDEN = "import sys; sys.modules['bytewright._native'] = None\n"
+
+
+def run_without_native(code: str, *arguments: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", HIDDEN + code, *map(str, arguments)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_tokenizer_folder_is_read_without_the_extension(tokenizer: Path) -> None:
+    code = (
+        "from bytewright.tokenizer.files import read_vocabulary\n"
+        "print(read_vocabulary(sys.argv[1]).fingerprint)"
+    )
+    assert run_without_native(code, tokenizer) == Tokenizer.load(tokenizer).vocabulary.fingerprint
+
+
+def test_what_needs_the_extension_says_so_when_it_is_asked_for() -> None:
+    code = (
+        "from bytewright.tokenizer import Vocabulary\n"
+        "try: from bytewright.tokenizer import Tokenizer\n"
+        "except ImportError as error: print(error)"
+    )
+    assert "bytewright._native" in run_without_native(code)
+
+
+def test_a_run_that_keeps_its_tokenizer_trains_and_is_measured_without_the_extension(
+    tmp_path: Path, stories: Path, tokenizer: Path
+) -> None:
+    file = tmp_path / "stories.npy"
+    Tokenizer.load(tokenizer).encode_file(stories, file)
+    data = {"train": str(file), "validation": str(file), "tokenizer": str(tokenizer)}
+    config = to_plain(make_config(tmp_path)) | {"data": data, "budget": {"steps": 2}}
+    config["model"]["vocab_size"] = 400
+    durable.write_json(tmp_path / "config.json", config)
+    code = (
+        "from pathlib import Path\n"
+        "from bytewright.train import train\n"
+        "from bytewright.train.evaluate_run import evaluate_run\n"
+        "from bytewright.train.recipe import read_config\n"
+        "folder = Path(sys.argv[1])\n"
+        "train(read_config(folder / 'config.json'), folder / 'run')\n"
+        "print(evaluate_run(folder / 'run').bits_per_byte is not None)"
+    )
+    assert run_without_native(code, tmp_path).splitlines()[-1] == "True"
