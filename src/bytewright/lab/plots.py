@@ -1,0 +1,375 @@
+"""Charts as values, and as SVG: lines over linear or logarithmic axes, and dots with their spread.
+
+A `Chart` holds series of points; a `DotChart` holds one value with its spread per row. `draw` turns either
+into SVG that scales with the page, follows light and dark mode, reads in black and white and tells a screen
+reader its title and description; `chart_rows` gives the same data as a table. A y that is not finite means
+that the run diverged there: it is marked by a cross at the upper edge. Knows nothing of runs or pages.
+
+    draw(Chart(title="Validation loss", x=Axis("tokens"), y=Axis("nats per token"),
+               series=[Series("lr 1e-3", [(1e6, 3.2), (2e6, 2.7)])], references=[Reference("floor", 1.2)]))
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bytewright.lab import svg
+from bytewright.lab.scales import Scale, choose_ticks, fit_limits, format_ticks, format_value
+
+WIDE, NARROW = 720, 360
+"""Widths to draw for: a page on a desk, and a phone. Text keeps its size, so the two are drawn apart."""
+LINE = 16
+FEW_POINTS = 16
+"""Up to so many points a series shows each by a mark, and its spread as bars; beyond, a band."""
+MAX_POINTS = 500
+STYLE = (Path(__file__).with_name("chart.css")).read_text()
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis shows. Limits and ticks are chosen from the data unless given."""
+
+    label: str
+    log: bool = False
+    limits: tuple[float, float] | None = None
+    ticks: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that belong together, in order of x. `spread` gives the lowest and highest y at each point."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    spread: Sequence[tuple[float, float]] | None = None
+    faint: bool = False
+    """Draw it as quiet context: thin, grey and without a label."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A horizontal line (vertical in a `DotChart`) to compare with: a floor, a baseline."""
+
+    label: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Lines over two axes. `ordered` series are steps of one quantity, and coloured along a ramp."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    description: str = ""
+    references: Sequence[Reference] = ()
+    ordered: bool = False
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One row of a `DotChart`: a value, perhaps with the lowest and highest of its repetitions."""
+
+    label: str
+    value: float
+    spread: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DotChart:
+    """One value per named row: for comparing things that have no order."""
+
+    title: str
+    value: Axis
+    dots: Sequence[Dot]
+    description: str = ""
+    references: Sequence[Reference] = ()
+
+
+def draw(chart: Chart | DotChart, *, width: int = WIDE, standalone: bool = True) -> str:
+    """Draw a chart as an SVG element; a standalone one carries its style and can be a file of its own."""
+    drawn = _draw_lines(chart, width) if isinstance(chart, Chart) else _draw_dots(chart, width)
+    height, content = drawn
+    parts = [
+        svg.element("title", html.escape(chart.title)),
+        svg.element("desc", html.escape(chart.description or chart.title)),
+        *([svg.element("style", STYLE)] if standalone else []),
+        *content,
+    ]
+    return svg.element(
+        "svg",
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width} {height:g}",
+        width=width if standalone else None,
+        height=height if standalone else None,
+        role="img",
+        aria_label=chart.title,
+        class_="bw-chart",
+    )
+
+
+def chart_rows(chart: Chart | DotChart) -> tuple[list[str], list[list[str | float]]]:
+    """Give the data behind a chart: the headings and the rows of a table."""
+    if isinstance(chart, DotChart):
+        has_spread = any(dot.spread for dot in chart.dots)
+        headings = ["", chart.value.label, *(["lowest", "highest"] if has_spread else [])]
+        return headings, [
+            [dot.label, dot.value, *((dot.spread or ("", "")) if has_spread else ())] for dot in chart.dots
+        ]
+    shown = [series for series in chart.series if not series.faint]
+    xs = sorted({x for series in shown for x, _ in series.points})
+    columns = [dict(series.points) for series in shown]
+    rows: list[list[str | float]] = [[x, *(column.get(x, "") for column in columns)] for x in xs]
+    return [chart.x.label, *(series.label for series in shown)], rows
+
+
+# Lines
+
+
+def _draw_lines(chart: Chart, width: int) -> tuple[float, list[str]]:
+    chart = replace(chart, series=[_thin(series) for series in chart.series])
+    labelled = [series for series in chart.series if not series.faint]
+    wide, single = width > 500, len(labelled) == 1
+    x_axis, y_axis = _settle(chart.x, _xs(chart), width // 110), _settle(chart.y, _ys(chart), 6)
+    y_labels = format_ticks(y_axis.ticks or ())
+    left = 10 + svg.CHARACTER_WIDTH * max(map(len, y_labels), default=1)
+    longest = max((len(_wording(series)) for series in labelled), default=0)
+    right = 14.0 if single or not wide else 26 + svg.CHARACTER_WIDTH * min(longest, 30)
+    top, plot_height = 2.4 * LINE, max(width * (0.44 if wide else 0.66), LINE * len(labelled) if wide else 0)
+    x = _scale(x_axis, left, width - right)
+    y = _scale(y_axis, top + plot_height, top)
+    content = [svg.text(0, LINE - 4, chart.y.label, class_="head")]
+    content += _grid(x, y, x_axis, y_axis, y_labels)
+    content.append(svg.text(x.end, y.start + 2.6 * LINE, chart.x.label, text_anchor="end", class_="quiet"))
+    content += _references(chart.references, x, y)
+    content += _inside(x, y, [_line_of(series, chart, labelled, x, y) for series in chart.series])
+    height = y.start + 3 * LINE
+    if single:
+        return height, content
+    if wide:
+        return height, content + _direct_labels(labelled, chart.ordered, x, y, longest)
+    legend_height, legend = _legend(labelled, chart.ordered, height + 4, width)
+    return height + legend_height, content + legend
+
+
+def _thin(series: Series) -> Series:
+    """Keep the shape of a long series: of every bin the lowest and the highest point, and both ends."""
+    if len(series.points) <= MAX_POINTS:
+        return series
+    per_bin = -(-2 * len(series.points) // MAX_POINTS)
+    kept = {0, len(series.points) - 1}
+    for first in range(0, len(series.points), per_bin):
+        indices = range(first, min(first + per_bin, len(series.points)))
+        kept |= {
+            min(indices, key=lambda i: series.points[i][1]),
+            max(indices, key=lambda i: series.points[i][1]),
+        }
+    order = sorted(kept)
+    spread = [series.spread[index] for index in order] if series.spread else None
+    return replace(series, points=[series.points[index] for index in order], spread=spread)
+
+
+def _xs(chart: Chart) -> list[float]:
+    return [x for series in chart.series for x, _ in series.points]
+
+
+def _ys(chart: Chart) -> list[float]:
+    ys = [y for series in chart.series for _, y in series.points]
+    ys += [bound for series in chart.series for pair in series.spread or () for bound in pair]
+    return ys + [reference.value for reference in chart.references]
+
+
+def _settle(axis: Axis, values: Sequence[float], target: int) -> Axis:
+    """Decide the limits and the ticks of an axis; a log axis without a positive value becomes linear."""
+    log = axis.log and any(value > 0 for value in values)
+    low, high = axis.limits or fit_limits(values, log=log)
+    ticks = axis.ticks if axis.ticks is not None else choose_ticks(low, high, log=log, target=target)
+    return replace(axis, log=log, limits=(low, high), ticks=[t for t in ticks if low <= t <= high])
+
+
+def _scale(axis: Axis, start: float, end: float) -> Scale:
+    assert axis.limits is not None
+    return Scale(*axis.limits, start, end, log=axis.log)
+
+
+def _grid(x: Scale, y: Scale, x_axis: Axis, y_axis: Axis, y_labels: Sequence[str]) -> list[str]:
+    """Quiet horizontal rules, and ticks below the lower edge; labels that would touch are left out."""
+    content = []
+    for value, label in zip(y_axis.ticks or (), y_labels, strict=True):
+        content.append(svg.line(x.start, y(value), x.end, y(value), "grid"))
+        content.append(svg.text(x.start - 6, y(value) + 4, label, text_anchor="end", class_="quiet"))
+    content.append(svg.line(x.start, y.start, x.end, y.start, "axis"))
+    free_from = -math.inf
+    for value, label in zip(x_axis.ticks or (), format_ticks(x_axis.ticks or ()), strict=True):
+        content.append(svg.line(x(value), y.start, x(value), y.start + 4, "axis"))
+        half = svg.CHARACTER_WIDTH * len(label) / 2
+        if x(value) - half >= free_from:
+            content.append(
+                svg.text(x(value), y.start + 1.2 * LINE, label, text_anchor="middle", class_="quiet")
+            )
+            free_from = x(value) + half + 3
+    return content
+
+
+def _references(references: Sequence[Reference], x: Scale, y: Scale) -> list[str]:
+    content = []
+    for reference in references:
+        place = y(reference.value)
+        words = f"{reference.label} {format_value(reference.value)}"
+        content.append(svg.line(x.start, place, x.end, place, "floor"))
+        content.append(svg.text(x.start + 6, place - 5, words, class_="halo"))
+    return content
+
+
+def _inside(x: Scale, y: Scale, drawn: Sequence[str]) -> list[str]:
+    """Clip what is drawn to the plot, with room for marks on its edges: an inner svg clips by itself."""
+    room, width, height = 7, x.end - x.start, y.start - y.end
+    box = (x.start - room, y.end - room, width + 2 * room, height + room + 1)
+    view = " ".join(f"{value:.1f}" for value in box)
+    return [svg.element("svg", *drawn, x=box[0], y=box[1], width=box[2], height=box[3], viewBox=view)]
+
+
+def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale, y: Scale) -> str:
+    """Draw one series: its band or bars, its line, its marks, and a cross where it left the chart."""
+    finite = [(px, py) for px, py in series.points if math.isfinite(py)]
+    gone = [px for px, py in series.points if not math.isfinite(py)]
+    places = [(x(px), max(y(py), y.end - 50)) for px, py in finite]
+    few = len(series.points) <= FEW_POINTS
+    if not few:
+        gone = gone[:1]
+        places += [(x(px), y.end) for px in gone]
+    d = svg.path(places) if len(places) > 1 else ""
+    if series.faint:
+        return svg.element("path", d=d, class_="faint") if d else ""
+    index = labelled.index(series)
+    parts = _spread_of(series, x, y, bars=few)
+    if d:
+        parts.append(svg.element("path", d=d, class_="line", stroke_dasharray=svg.dash_of(index)))
+    stride = 1 if few else max(1, len(finite) // 5)
+    for number in range(0 if few else stride // 2, len(finite), stride):
+        px, py = finite[number]
+        if y.holds(py):
+            parts.append(svg.mark(index, *places[number], title=f"{series.label}: {_point(px, py)}"))
+    for px in gone:
+        parts.append(svg.cross(x(px), y.end, title=f"{series.label}: diverged at {format_value(px)}"))
+    style = svg.colour_of(index, count=len(labelled), ordered=chart.ordered)
+    return svg.element("g", *parts, style=style) if parts else ""
+
+
+def _point(x: float, y: float) -> str:
+    return f"{format_value(y)} at {format_value(x)}"
+
+
+def _spread_of(series: Series, x: Scale, y: Scale, *, bars: bool) -> list[str]:
+    if not series.spread:
+        return []
+    bounds = [
+        (x(px), y(low), y(high))
+        for (px, _), (low, high) in zip(series.points, series.spread, strict=True)
+        if math.isfinite(low) and math.isfinite(high)
+    ]
+    if bars:
+        return [
+            svg.element("path", d=svg.path([(px, low), (px, high)]), class_="bar") for px, low, high in bounds
+        ]
+    outline = [(px, high) for px, _, high in bounds] + [(px, low) for px, low, _ in reversed(bounds)]
+    return [svg.element("path", d=svg.path(outline, closed=True), class_="band")] if bounds else []
+
+
+def _wording(series: Series) -> str:
+    return series.label + (" (diverged)" if _has_diverged(series) else "")
+
+
+def _has_diverged(series: Series) -> bool:
+    return bool(series.points) and not math.isfinite(series.points[-1][1])
+
+
+def _direct_labels(labelled: Sequence[Series], ordered: bool, x: Scale, y: Scale, longest: int) -> list[str]:
+    """Write each label beside the end of its line, moved apart where they would collide."""
+    ends = [series.points[-1] if series.points else (x.high, y.low) for series in labelled]
+    at_edge = [(x(px), min(max(y(py), y.end), y.start) if math.isfinite(py) else y.end) for px, py in ends]
+    places = svg.spread_labels([py for _, py in at_edge], LINE - 1, y.end, y.start)
+    content = []
+    for index, (series, (ex, ey), place) in enumerate(zip(labelled, at_edge, places, strict=True)):
+        style = svg.colour_of(index, count=len(labelled), ordered=ordered)
+        elbow = [(max(ex + 6, x.end + 2), ey), (x.end + 9, place)]
+        parts = [svg.element("path", d=svg.path(elbow), class_="leader"), svg.mark(index, x.end + 14, place)]
+        words = _wording(series)
+        shown = words if len(words) <= 30 else words[:29] + "…"
+        parts.append(svg.text(x.end + 22, place + 4, shown, class_="label"))
+        content.append(svg.element("g", *parts, style=style))
+    return content
+
+
+def _legend(labelled: Sequence[Series], ordered: bool, top: float, width: int) -> tuple[float, list[str]]:
+    """List the series below the plot, each with a piece of its line: for narrow pages."""
+    content, left, row = [], 0.0, 0
+    for index, series in enumerate(labelled):
+        words = _wording(series)
+        needed = 44 + svg.CHARACTER_WIDTH * len(words)
+        if left and left + needed > width:
+            left, row = 0.0, row + 1
+        y = top + row * 1.25 * LINE
+        sample = svg.element(
+            "path",
+            d=svg.path([(left, y), (left + 28, y)]),
+            class_="line",
+            stroke_dasharray=svg.dash_of(index),
+        )
+        style = svg.colour_of(index, count=len(labelled), ordered=ordered)
+        parts = [sample, svg.mark(index, left + 14, y), svg.text(left + 34, y + 4, words, class_="label")]
+        content.append(svg.element("g", *parts, style=style))
+        left += needed
+    return (row + 1) * 1.25 * LINE, content
+
+
+# Dots
+
+
+def _draw_dots(chart: DotChart, width: int) -> tuple[float, list[str]]:
+    wide = width > 500
+    values = [bound for dot in chart.dots for bound in (dot.value, *(dot.spread or ()))]
+    axis = _settle(chart.value, values + [reference.value for reference in chart.references], width // 110)
+    names = max((len(dot.label) for dot in chart.dots), default=0)
+    left = 10 + svg.CHARACTER_WIDTH * names if wide else 8.0
+    row, top = (1.6 * LINE if wide else 2.3 * LINE), (2.4 if not chart.references else 3.4) * LINE
+    bottom = top + row * len(chart.dots)
+    x = _scale(axis, left, width - 60)
+    content = [svg.text(0, LINE - 4, chart.value.label, class_="head")]
+    for value, label in zip(axis.ticks or (), format_ticks(axis.ticks or ()), strict=True):
+        content.append(svg.line(x(value), top - 4, x(value), bottom, "grid"))
+        content.append(svg.text(x(value), bottom + 1.1 * LINE, label, text_anchor="middle", class_="quiet"))
+    for reference in chart.references:
+        place = x(reference.value)
+        words = f"{reference.label} {format_value(reference.value)}"
+        anchor = "start" if place < (x.start + x.end) / 2 else "end"
+        content.append(svg.line(place, top - 4, place, bottom, "floor"))
+        content.append(svg.text(place, top - 0.6 * LINE, words, text_anchor=anchor, class_="halo"))
+    for number, dot in enumerate(chart.dots):
+        content.append(_row_of(dot, x, top + (number + (0.5 if wide else 0.65)) * row, names_left=wide))
+    return bottom + 1.5 * LINE, content
+
+
+def _row_of(dot: Dot, x: Scale, y: float, *, names_left: bool) -> str:
+    parts = [
+        svg.text(x.start - 10, y + 4, dot.label, text_anchor="end")
+        if names_left
+        else svg.text(x.start, y - 9, dot.label, class_="halo")
+    ]
+    if dot.spread and all(map(math.isfinite, dot.spread)):
+        low, high = dot.spread
+        parts.append(svg.element("path", d=svg.path([(x(low), y), (x(high), y)]), class_="bar"))
+    if math.isfinite(dot.value):
+        end = x(max(dot.value, *(dot.spread or (dot.value,))))
+        parts.append(svg.mark(0, x(dot.value), y, size=4.2, title=f"{dot.label}: {format_value(dot.value)}"))
+        parts.append(svg.text(end + 9, y + 4, format_value(dot.value), class_="halo"))
+    else:
+        parts.append(svg.cross(x.end, y, title=f"{dot.label}: diverged"))
+        parts.append(svg.text(x.end - 10, y + 4, "diverged", text_anchor="end", class_="halo"))
+    return svg.element("g", *parts, style=svg.colour_of(0, count=1, ordered=False))

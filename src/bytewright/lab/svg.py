@@ -1,0 +1,116 @@
+"""A small SVG writer: elements as text, the marks that tell series apart, and labels that do not collide.
+
+Everything is plain text built from escaped values; nothing here knows what a chart is. Series are told apart
+three times over, by colour, by dash pattern and by the shape of their marks, so that a page printed in black
+and white, or read by someone who does not see the colours, still tells them apart.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+DASHES = ("", "7 3", "2 2.5", "10 3 2 3", "5 2 1 2 1 2", "14 4")
+NUM_COLOURS, NUM_RAMP = 8, 9
+CHARACTER_WIDTH = 6.6
+"""Mean width of a character at the chart's size of text, in pixels; on the wide side."""
+
+
+def element(name: str, *content: str, **attributes: str | float | None) -> str:
+    """Write one element; `content` is markup already, attribute values are escaped, None leaves one out.
+
+    >>> element("text", "a &lt; b", x=1.25, class_="label", stroke_width=2)
+    '<text x="1.2" class="label" stroke-width="2">a &lt; b</text>'
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(_attribute(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return f"<{name}{written}>{''.join(content)}</{name}>" if content else f"<{name}{written}/>"
+
+
+def text(x: float, y: float, words: str, **attributes: str | float | None) -> str:
+    """Write words at a place."""
+    return element("text", html.escape(words), x=x, y=y, **attributes)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
+    """Draw a straight line."""
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
+
+
+def path(points: Sequence[tuple[float, float]], *, closed: bool = False) -> str:
+    """Spell out the `d` of a polyline.
+
+    >>> path([(0, 0), (1.26, 2)])
+    'M0 0L1.3 2'
+    """
+    steps = "L".join(f"{_attribute(x)} {_attribute(y)}" for x, y in points)
+    return f"M{steps}{'Z' if closed else ''}"
+
+
+def colour_of(index: int, *, count: int, ordered: bool) -> str:
+    """Give the `style` that sets a series' colour: one of a set, or its place on a ramp of `count`."""
+    if ordered and count > 1:
+        return f"--c:var(--r{round(index * (NUM_RAMP - 1) / (count - 1))})"
+    return f"--c:var(--c{index % NUM_COLOURS})"
+
+
+def dash_of(index: int) -> str | None:
+    """Give the dash pattern of a series; the first is drawn through."""
+    return DASHES[index % len(DASHES)] or None
+
+
+def mark(index: int, x: float, y: float, *, size: float = 3.6, title: str = "") -> str:
+    """Draw the mark of series `index`; `title` is what hovering over it tells."""
+    r, shape, filled = size, index % 4, index // 4 % 2 == 0
+    class_ = "mark" if filled else "hollow"
+    content = (element("title", html.escape(title)),) if title else ()
+    if shape == 0:
+        return element("circle", *content, cx=x, cy=y, r=r, class_=class_)
+    corners = {
+        1: [(x - r, y - r), (x + r, y - r), (x + r, y + r), (x - r, y + r)],
+        2: [(x, y - 1.3 * r), (x + 1.2 * r, y + r), (x - 1.2 * r, y + r)],
+        3: [(x, y - 1.4 * r), (x + 1.4 * r, y), (x, y + 1.4 * r), (x - 1.4 * r, y)],
+    }[shape]
+    return element("path", *content, d=path(corners, closed=True), class_=class_)
+
+
+def cross(x: float, y: float, *, size: float = 4.5, title: str = "") -> str:
+    """Draw the mark of what left the chart."""
+    d = path([(x - size, y - size), (x + size, y + size)]) + path(
+        [(x - size, y + size), (x + size, y - size)]
+    )
+    content = (element("title", html.escape(title)),) if title else ()
+    return element("path", *content, d=d, class_="gone")
+
+
+def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Move labels apart as little as possible, so that they stand `gap` apart and between `low` and `high`.
+
+    The sum of squared moves is the least there is: labels that would collide form a block, which stands at
+    the mean of what its labels want.
+
+    >>> spread_labels([50.0, 52.0, 90.0], 10.0, 0.0, 100.0)
+    [46.0, 56.0, 90.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    gap = min(gap, (high - low) / max(1, len(wanted) - 1))
+    blocks: list[list[float]] = []  # [sum of wishes less the gaps before them, number of labels]
+    for rank, index in enumerate(order):
+        blocks.append([wanted[index] - rank * gap, 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
+            total, count = blocks.pop()
+            blocks[-1][0] += total
+            blocks[-1][1] += count
+    bases = [total / count for total, count in blocks for _ in range(int(count))]
+    highest = high - (len(wanted) - 1) * gap
+    placed = [0.0] * len(wanted)
+    for rank, index in enumerate(order):
+        placed[index] = min(max(bases[rank], low), highest) + rank * gap
+    return placed
+
+
+def _attribute(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{round(value, 1):g}" if abs(value) < 1e5 else f"{value:.0f}"

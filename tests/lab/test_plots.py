@@ -1,0 +1,124 @@
+"""What a reader may expect of a chart: every series to be told apart, nothing lost, nothing broken."""
+
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bytewright.lab.plots import NARROW, WIDE, Axis, Chart, Dot, DotChart, Reference, Series, chart_rows, draw
+from bytewright.lab.scales import Scale, choose_ticks, fit_limits, format_ticks
+from bytewright.lab.svg import spread_labels
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def chart(*series: Series, **more: object) -> Chart:
+    return Chart(title="Loss", x=Axis("steps"), y=Axis("nats"), series=series, **more)  # type: ignore[arg-type]
+
+
+def parse(made: Chart | DotChart, width: int = WIDE) -> ElementTree.Element:
+    return ElementTree.fromstring(draw(made, width=width))
+
+
+def texts(root: ElementTree.Element) -> list[str]:
+    return [element.text or "" for element in root.iter(f"{SVG}text")]
+
+
+falling = [(float(step), 5.0 - step / 10) for step in range(1, 21)]
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_every_series_is_labelled_and_told_apart_without_colour(width: int) -> None:
+    root = parse(chart(*(Series(f"lr {n}", falling) for n in range(6))), width)
+    assert {f"lr {n}" for n in range(6)} <= set(texts(root))
+    lines = [e for e in root.iter(f"{SVG}path") if e.get("class") == "line"]
+    assert len({line.get("stroke-dasharray") for line in lines}) == 6
+
+
+def test_a_chart_tells_a_screen_reader_what_it_shows_and_runs_nothing() -> None:
+    drawn = draw(chart(Series("a", falling), description="It falls."))
+    root = ElementTree.fromstring(drawn)
+    assert root.get("role") == "img"
+    assert root.findtext(f"{SVG}title") == "Loss"
+    assert root.findtext(f"{SVG}desc") == "It falls."
+    assert "<script" not in drawn
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", drawn)
+
+
+def test_a_diverged_run_is_marked_at_the_upper_edge_and_does_not_stretch_the_axis() -> None:
+    gone = [*falling, (21.0, math.nan), (22.0, math.nan)]
+    root = parse(chart(Series("calm", falling), Series("wild", gone)))
+    (cross,) = [e for e in root.iter(f"{SVG}path") if e.get("class") == "gone"]
+    assert "diverged" in (cross.findtext(f"{SVG}title") or "")
+    assert any("wild (diverged)" in words for words in texts(root))
+    assert texts(root)[1:7] == texts(parse(chart(Series("calm", falling), Series("wild", falling))))[1:7]
+
+
+def test_the_floor_is_drawn_and_named() -> None:
+    root = parse(chart(Series("a", falling), references=[Reference("floor", 2.5)]))
+    assert "floor 2.5" in texts(root)
+    assert [e for e in root.iter(f"{SVG}line") if e.get("class") == "floor"]
+
+
+def test_a_long_series_keeps_its_peaks_when_thinned() -> None:
+    points = [(float(n), 100.0 if n == 7777 else 1.0) for n in range(20_000)]
+    made = draw(chart(Series("a", points)))
+    assert len(made) < 30_000
+    (line,) = [e for e in ElementTree.fromstring(made).iter(f"{SVG}path") if e.get("class") == "line"]
+    heights = {float(pair.split()[1]) for pair in (line.get("d") or "").lstrip("M").split("L")}
+    assert len(heights) == 2
+
+
+def test_words_from_outside_stay_words() -> None:
+    made = draw(chart(Series("<script>&", falling), Series("b", falling), description="<b>"))
+    assert "<script>&" in texts(ElementTree.fromstring(made))
+
+
+def test_the_data_beside_a_chart_is_the_data_of_the_chart() -> None:
+    made = chart(Series("a", [(1.0, 2.0), (2.0, 1.0)]), Series("b", [(2.0, 3.0)]))
+    assert chart_rows(made) == (["steps", "a", "b"], [[1.0, 2.0, ""], [2.0, 1.0, 3.0]])
+    dots = DotChart(title="t", value=Axis("loss"), dots=[Dot("x", 1.0, (0.5, 1.5)), Dot("y", math.nan)])
+    columns, rows = chart_rows(dots)
+    assert columns == ["", "loss", "lowest", "highest"]
+    assert rows[0] == ["x", 1.0, 0.5, 1.5]
+    assert "diverged" in texts(parse(dots))
+
+
+@pytest.mark.parametrize("points", [[], [(1.0, 1.0)], [(1.0, math.nan)], [(0.0, 0.0), (0.0, 0.0)]])
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_poor_data_still_makes_a_chart(points: list[tuple[float, float]], log: bool, width: int) -> None:
+    made = Chart(title="t", x=Axis("x", log=log), y=Axis("y", log=log), series=[Series("a", points)])
+    drawn = draw(made, width=width)
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+    ElementTree.fromstring(drawn)
+
+
+numbers = st.floats(min_value=1e-6, max_value=1e12)
+
+
+@given(st.lists(numbers, min_size=2, max_size=5), st.booleans())
+def test_ticks_lie_within_the_axis_and_read_differently(values: list[float], log: bool) -> None:
+    low, high = fit_limits(values, log=log)
+    ticks = choose_ticks(low, high, log=log)
+    scale = Scale(low, high, 0.0, 100.0, log=log)
+    assert ticks == sorted(set(ticks))
+    assert all(scale.holds(tick) for tick in ticks)
+    assert len(ticks) <= 14
+    if high / low > 1.01:
+        assert len(set(format_ticks(ticks))) == len(ticks)
+
+
+@given(st.lists(st.floats(min_value=0, max_value=200), min_size=1, max_size=12))
+def test_labels_do_not_collide_and_keep_their_order(wanted: list[float]) -> None:
+    placed = spread_labels(wanted, 15.0, 0.0, 200.0)
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    for first, second in pairwise(order):
+        assert placed[second] - placed[first] >= 15.0 - 1e-6
+    assert min(placed) >= -1e-6
+    assert max(placed) <= 200 + 1e-6
