@@ -37,6 +37,8 @@ class Command(Protocol):
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "demo": ("demo", "Demo", "see the tokenizer at work on text made on the spot: seconds"),
+    "corpus get": ("corpus_get", "GetCorpus", "download a public corpus"),
+    "corpus stats": ("corpus_stats", "MeasureCorpus", "count what is in a file of text"),
     "tokenizer train": ("tokenizer_train", "TrainTokenizer", "learn a vocabulary from text"),
     "tokenizer encode": ("tokenizer_encode", "EncodeText", "turn text into token ids"),
     "tokenizer decode": ("tokenizer_decode", "DecodeIds", "turn token ids back into text"),

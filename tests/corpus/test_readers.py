@@ -1,0 +1,217 @@
+"""Every format gives the same documents; a file that is damaged or not what it says is one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bytewright.corpus import readers
+from bytewright.corpus.readers import END_OF_TEXT, read_documents, read_pieces
+from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
+
+DOCUMENTS = ["One owl.\nTwo owls!", "Zoë said: 🦉", "  indented, and <|endof not ended", "x" * 50]
+
+
+def as_text(documents: list[str]) -> bytes:
+    return b"".join(document.encode() + b"\n<|endoftext|>\n" for document in documents)
+
+
+def as_lines(documents: list[str], field: str = "text") -> bytes:
+    return b"".join(json.dumps({"id": 1, field: document}).encode() + b"\n" for document in documents)
+
+
+def write_parquet(path: Path, columns: dict[str, list[Any]]) -> Path:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table(columns), path)
+    return path
+
+
+def zstd(data: bytes) -> bytes:
+    packed = pytest.importorskip("zstandard").ZstdCompressor().compress(data)
+    assert isinstance(packed, bytes)
+    return packed
+
+
+@pytest.fixture(params=[17, 2**20])
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Blocks of the usual size, and blocks so small that everything is cut everywhere."""
+    size: int = request.param
+    monkeypatch.setattr(readers, "BLOCK", size)
+    return size
+
+
+@pytest.mark.parametrize(
+    "name", ["a.txt", "a.jsonl", "a.txt.gz", "A.JSONL.GZ", "a", "a.md", "a.gz", "v1.2.txt"]
+)
+def test_the_name_decides_the_format_and_all_give_the_same_documents(
+    block: int, tmp_path: Path, name: str
+) -> None:
+    data = as_lines(DOCUMENTS) if "jsonl" in name.lower() else as_text(DOCUMENTS)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.lower().endswith("gz") else data)
+    assert [document.decode() for document in read_documents(tmp_path / name)] == DOCUMENTS
+
+
+@pytest.mark.parametrize("name", ["a.txt.zst", "a.jsonl.zst"])
+def test_zstandard_gives_the_same_documents_even_from_several_frames(
+    block: int, tmp_path: Path, name: str
+) -> None:
+    data = as_lines(DOCUMENTS) if "jsonl" in name else as_text(DOCUMENTS)
+    (tmp_path / name).write_bytes(zstd(data[:40]) + zstd(data[40:]))
+    assert [document.decode() for document in read_documents(tmp_path / name)] == DOCUMENTS
+
+
+def test_parquet_gives_the_same_documents(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", {"id": [1] * 4, "body": DOCUMENTS})
+    told: list[tuple[int, int]] = []
+    found = read_documents(path, field="body", progress=lambda done, total: told.append((done, total)))
+    assert [document.decode() for document in found] == DOCUMENTS
+    assert told[-1] == (path.stat().st_size,) * 2
+
+
+def test_gzip_files_that_were_joined_are_one_file(block: int, tmp_path: Path) -> None:
+    data = as_text(DOCUMENTS)
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(data[:30]) + gzip.compress(data[30:]) + bytes(64))
+    assert [document.decode() for document in read_documents(tmp_path / "a.txt.gz")] == DOCUMENTS
+
+
+def test_what_is_not_utf8_passes_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe owl" + END_OF_TEXT)
+    assert list(read_documents(tmp_path / "a.txt")) == [b"\xff\xfe owl"]
+
+
+def test_the_last_document_may_lack_its_mark_and_empty_ones_are_no_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\n<|endoftext|>\n\none<|endoftext|><|endoftext|>two\n")
+    assert list(read_documents(tmp_path / "a.txt")) == [b"one", b"two"]
+
+
+def test_pieces_are_short_cut_at_no_word_and_join_to_the_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "BLOCK", 64)
+    chance = random.Random(1)
+    documents = [
+        "".join(chance.choice(["owl", "fox", "ß", " ", " ", "\n", "\n\n"]) for _ in range(length)).strip()
+        or "x"
+        for length in (1, 10, 100, 1000, 2000)
+    ]
+    for name, data in (("a.txt", as_text(documents)), ("a.jsonl", as_lines(documents))):
+        (tmp_path / name).write_bytes(data)
+        pieces = list(read_pieces(tmp_path / name))
+        assert max(len(text) for text, _ in pieces) <= 4 * 64
+        assert len(pieces) > len(documents)
+        words = [word for text, _ in pieces for word in text.split()]
+        assert words == [word for document in documents for word in document.encode().split()]
+        assert [document.decode() for document in read_documents(tmp_path / name)] == documents
+
+
+def test_a_word_longer_than_a_block_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "BLOCK", 64)
+    (tmp_path / "a.txt").write_bytes("ß".encode() * 5000)
+    pieces = [text for text, _ in read_pieces(tmp_path / "a.txt")]
+    assert max(map(len, pieces)) <= 4 * 64
+    assert b"".join(pieces).decode() == "ß" * 5000
+    assert all(piece.decode() for piece in pieces), "a character was cut"
+
+
+def test_progress_ends_with_the_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(as_text(DOCUMENTS)))
+    told: list[tuple[int, int]] = []
+    assert len(list(read_documents(path, progress=lambda done, total: told.append((done, total))))) == 4
+    assert told[-1] == (path.stat().st_size,) * 2
+
+
+BAD = [
+    ("cut.txt.gz", gzip.compress(as_text(DOCUMENTS))[:-9], "cut off"),
+    ("no.txt.gz", b"plain text, not packed", "not sound gzip"),
+    ("wrong.txt.gz", gzip.compress(b"x" * 1000)[:-8] + bytes(8), "not sound gzip"),
+    ("no.jsonl", b'{"text": "a"}\nnonsense\n', "line 2: is not valid JSON"),
+    ("deep.jsonl", b"[" * 100_000, "line 1: is not valid JSON"),
+    ("list.jsonl", b'["text"]\n', "line 1: is not an object with a text in 'text'"),
+    ("field.jsonl", b'{"body": "a"}\n', "'text'"),
+    ("number.jsonl", b'{"text": 7}\n', "'text'"),
+    ("half.jsonl", b'{"text": "\\ud83e"}\n', "half a surrogate pair"),
+    ("bytes.jsonl", b'{"text": "\xff"}\n', "line 1: is not valid JSON"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "sentence"), BAD, ids=[name for name, _, _ in BAD])
+def test_a_damaged_file_is_one_sentence_with_its_place(
+    tmp_path: Path, name: str, data: bytes, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(FormatError, match=sentence) as caught:
+        list(read_documents(tmp_path / name))
+    assert str(caught.value).startswith(str(tmp_path / name))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_zstandard_file_is_one_sentence(tmp_path: Path) -> None:
+    packed = zstd(as_text(DOCUMENTS))
+    for name, data, sentence in (
+        ("cut.txt.zst", packed[:-3], "cut off"),
+        ("no.txt.zst", b"plain text", "not sound Zstandard"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(FormatError, match=sentence):
+            list(read_documents(tmp_path / name))
+
+
+def test_a_damaged_or_unfitting_parquet_file_is_one_sentence(tmp_path: Path) -> None:
+    whole = write_parquet(tmp_path / "a.parquet", {"text": ["a", None], "n": [1, 2]})
+    (tmp_path / "cut.parquet").write_bytes(whole.read_bytes()[:-20])
+    (tmp_path / "no.parquet").write_bytes(b"plain text")
+    for path, field, sentence in (
+        (tmp_path / "cut.parquet", "text", "cannot be read as Parquet"),
+        (tmp_path / "no.parquet", "text", "cannot be read as Parquet"),
+        (whole, "body", "has no column 'body'; there are 'text', 'n'"),
+        (whole, "n", "row 1: 'n' is no text"),
+        (whole, "text", "row 2: 'text' is no text"),
+    ):
+        with pytest.raises(FormatError, match=sentence) as caught:
+            list(read_documents(path, field=field))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "LONGEST_LINE", 2**20)
+    (tmp_path / "a.jsonl").write_bytes(b"x" * 2**22)
+    with pytest.raises(FormatError, match="a line of more than 1048576 bytes"):
+        list(read_documents(tmp_path / "a.jsonl"))
+
+
+def test_a_missing_file_a_folder_and_a_packed_parquet_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "b.parquet.gz").write_bytes(gzip.compress(b"x"))
+    cases: Iterator[tuple[Path, type[BytewrightError]]] = iter(
+        [
+            (tmp_path / "nowhere.txt", StorageError),
+            (tmp_path, StorageError),
+            (tmp_path / "b.parquet.gz", UsageError),
+        ]
+    )
+    for path, error in cases:
+        with pytest.raises(error):
+            list(read_documents(path))
+
+
+@pytest.mark.parametrize(("name", "package"), [("a.parquet", "pyarrow"), ("a.txt.zst", "zstandard")])
+def test_a_library_that_is_missing_is_named_with_the_extra_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    for module in (package, f"{package}.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(UsageError, match=rf"needs the package {package}; .*bytewright\[corpus\]"):
+        list(read_documents(tmp_path / name))

@@ -1,0 +1,142 @@
+"""The figures of a corpus are those that a slow and simple count gives; memory stays bounded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from bytewright.corpus import readers
+from bytewright.corpus.stats import SmallestHashes, WordCounts, measure_corpus
+from bytewright.errors import FormatError
+from conftest import Run
+
+TALES = [
+    "The owl didn't sleep. THE OWL sang!",
+    "A fox_trot: 3 foxes, 12 steps; \u201cno\u201d, said Zo\u00eb\u2019s fox.",
+    "",
+    "'Quoted' words -- and more.",
+]
+
+
+def write_tales(folder: Path, tales: list[str] = TALES) -> Path:
+    path = folder / "tales.txt"
+    path.write_text("".join(f"{tale}\n<|endoftext|>\n" for tale in tales))
+    return path
+
+
+def test_the_figures_are_those_of_a_count_by_hand(tmp_path: Path) -> None:
+    stats = measure_corpus(write_tales(tmp_path), num_common=3)
+    tales = [tale for tale in TALES if tale]
+    assert stats.num_documents == 3
+    assert stats.num_bytes == sum(len(tale.encode()) for tale in tales)
+    assert stats.num_characters == sum(map(len, tales))
+    assert stats.longest_document == max(len(tale.encode()) for tale in tales)
+    assert stats.num_words == 7 + 11 + 4
+    assert stats.common_words == (("fox", 2), ("owl", 2), ("the", 2))
+    assert stats.is_exact
+    assert stats.num_invalid_bytes == 0
+
+
+@given(st.lists(st.text(alphabet="ab'_ \nÄß\u2019", max_size=60), max_size=8))
+def test_the_figures_do_not_depend_on_where_blocks_end(
+    tmp_path_factory: pytest.TempPathFactory, tales: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("tales")
+    path = write_tales(folder, tales)
+    at_once = measure_corpus(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "BLOCK", 8)
+        in_bits = measure_corpus(path)
+    # A word longer than a block may be cut, so only what no cut can change is compared.
+    for name in ("num_bytes", "num_documents", "num_characters", "longest_document"):
+        assert getattr(in_bits, name) == getattr(at_once, name)
+    words = [word for tale in tales for word in re.findall(r"[abÄäß]+(?:['\u2019][abÄäß]+)*", tale.lower())]
+    assert at_once.num_words == len(words)
+    assert at_once.num_distinct_words == len(set(words))
+    assert dict(at_once.common_words) == dict(Counter(words).most_common(20)) or len(set(words)) > 20
+
+
+def test_bytes_that_are_not_utf8_are_counted_and_are_no_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"owl \xff\xfe owl \xc3\xab")
+    stats = measure_corpus(tmp_path / "a.txt")
+    assert (stats.num_invalid_bytes, stats.num_characters, stats.num_words) == (2, 10, 3)
+
+
+def test_a_binary_file_is_refused_by_its_first_zero_byte(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\x7fELF\x01\x00\x00")
+    with pytest.raises(FormatError, match="zero byte after 5 bytes, so it is not text"):
+        measure_corpus(tmp_path / "a.txt")
+
+
+def test_a_full_table_drops_rare_words_and_estimates_how_many_there_were(tmp_path: Path) -> None:
+    rare = [f"w{number}" for number in range(60_000)]
+    text = " ".join(f"{word} the owl" for word in rare)
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "BLOCK", 2**12)
+        stats = measure_corpus(tmp_path / "a.txt", exact_words=3000, num_common=2)
+    assert not stats.is_exact
+    assert stats.num_words == 180_000
+    assert stats.common_words == (("owl", 60_000), ("the", 60_000))
+    assert abs(stats.num_distinct_words / 60_002 - 1) < 0.04
+
+
+def test_the_table_of_words_never_grows_beyond_its_bound() -> None:
+    words = WordCounts(most=100)
+    for start in range(0, 5000, 50):
+        words.add([f"w{number}" for number in range(start, start + 50)])
+        assert len(words._counts) <= 150
+
+
+def test_few_different_words_are_counted_exactly_by_the_sketch_too() -> None:
+    sketch = SmallestHashes(100)
+    for _ in range(3):
+        for number in range(99):
+            sketch.add(str(number))
+    assert sketch.estimate() == 99
+
+
+def test_the_command_prints_the_figures_as_a_table_or_as_json(run: Run, tmp_path: Path) -> None:
+    path = write_tales(tmp_path)
+    shown = run("corpus", "stats", path, "--top", "1")
+    assert shown.code == 0
+    assert re.search(r"documents\s+3\n", shown.out)
+    assert re.search(r"fox\s+2\s+9\.09%", shown.out)
+    assert json.loads(run("corpus", "stats", path, "--json").out)["num_documents"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.txt"], "does not exist"),
+        (["."], "is a directory"),
+        (["empty.txt"], "is empty"),
+        (["binary.txt"], "it is not text"),
+        (["cut.txt.gz"], "cut.txt.gz: is not sound gzip"),
+        (["a.jsonl"], "a.jsonl, line 1: is not valid JSON"),
+        (["a.txt", "--top", "-1"], "--top is -1"),
+    ],
+)
+def test_a_file_that_cannot_be_counted_is_one_sentence(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, data in {
+        "a.txt": b"owl",
+        "empty.txt": b"",
+        "binary.txt": bytes(9),
+        "cut.txt.gz": b"owl",
+        "a.jsonl": b"owl",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    outcome = run("corpus", "stats", *arguments)
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert outcome.out == ""
