@@ -19,7 +19,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.exchange import write_llama
-from bytewright.model.fused import halves_from_pairs
+from bytewright.model.fused import halves_from_pairs, pairs_from_halves
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.setup import make_optimizer
 from bytewright.train.step import TrainStep
@@ -133,24 +133,43 @@ class PlainModel(nn.Module):
 
 def plain(shape: Shape) -> Step:
     """Build the plain compiled baseline: bf16 autocast, library attention, fused library AdamW."""
-    w, d_head = initial_weights(shape), shape.d_model // shape.num_heads
-    state = {"embedding.weight": w["token_embeddings.weight"]}
-    state |= {"norm.weight": w["ln_final.weight"], "head.weight": w["lm_head.weight"]}
-    for i in range(shape.num_layers):
-        source, target = f"layers.{i}.", f"blocks.{i}."
-        q, k, v = (w[f"{source}attn.{name}_proj.weight"] for name in "qkv")
-        state[f"{target}qkv.weight"] = torch.cat(
-            [halves_from_pairs(q, d_head), halves_from_pairs(k, d_head), v]
-        )
-        state[f"{target}output.weight"] = w[f"{source}attn.output_proj.weight"]
-        for name in ("ln1", "ln2"):
-            state[f"{target}{name}.weight"] = w[f"{source}{name}.weight"]
-        for name in ("w1", "w2", "w3"):
-            state[f"{target}{name}.weight"] = w[f"{source}ffn.{name}.weight"]
     model = PlainModel(shape)
-    model.load_state_dict(state, strict=False)  # cos and sin are computed
+    model.load_state_dict(plain_weights(initial_weights(shape), shape), strict=False)  # cos, sin are computed
     model.to(shape.device)
     return library_step(shape, model, torch.compile(model) if shape.compile else model)
+
+
+def plain_weights(ours: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
+    """Give weights of ours the names and the order of rows that the baseline has them in."""
+    d_head = shape.d_model // shape.num_heads
+    theirs = {plain: ours[name] for name, plain in plain_names(shape).items()}
+    for i in range(shape.num_layers):
+        q, k, v = (ours[f"layers.{i}.attn.{name}_proj.weight"] for name in "qkv")
+        joined = torch.cat([halves_from_pairs(q, d_head), halves_from_pairs(k, d_head), v])
+        theirs[f"blocks.{i}.qkv.weight"] = joined
+    return theirs
+
+
+def weights_of_plain(theirs: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
+    """Undo `plain_weights`."""
+    d_head = shape.d_model // shape.num_heads
+    ours = {name: theirs[plain] for name, plain in plain_names(shape).items()}
+    for i in range(shape.num_layers):
+        q, k, v = theirs[f"blocks.{i}.qkv.weight"].chunk(3)
+        ours[f"layers.{i}.attn.q_proj.weight"] = pairs_from_halves(q, d_head)
+        ours[f"layers.{i}.attn.k_proj.weight"] = pairs_from_halves(k, d_head)
+        ours[f"layers.{i}.attn.v_proj.weight"] = v
+    return ours
+
+
+def plain_names(shape: Shape) -> dict[str, str]:
+    """Map our name of each weight to the baseline's, but for the projections that it joins."""
+    names = {"token_embeddings": "embedding", "ln_final": "norm", "lm_head": "head"}
+    for i in range(shape.num_layers):
+        parts = {"ln1": "ln1", "ln2": "ln2", "attn.output_proj": "output"}
+        parts |= {f"ffn.{name}": name for name in ("w1", "w2", "w3")}
+        names |= {f"layers.{i}.{ours}": f"blocks.{i}.{theirs}" for ours, theirs in parts.items()}
+    return {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in names.items()}
 
 
 def llama(shape: Shape) -> Step:
@@ -173,16 +192,8 @@ def llama(shape: Shape) -> Step:
 
 
 def library_step(shape: Shape, model: nn.Module, loss_of: Callable[[Tensor, Tensor], Tensor]) -> Step:
-    """Make a step of the library's parts: autocast, clipping, fused AdamW; gains not decayed, as in ours."""
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    gains = [p for p in model.parameters() if p.ndim < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": gains, "weight_decay": 0.0}],
-        lr=LR,
-        betas=BETAS,
-        eps=EPS,
-        fused=True,
-    )
+    """Make a step of the library's parts: autocast, clipping, fused AdamW."""
+    optimizer = library_adamw(model)
 
     def step(ids: Tensor, targets: Tensor) -> Tensor:
         with torch.autocast(torch.device(shape.device).type, torch.bfloat16, enabled=shape.is_bf16):
@@ -194,6 +205,26 @@ def library_step(shape: Shape, model: nn.Module, loss_of: Callable[[Tensor, Tens
         return loss.detach()
 
     return step
+
+
+def library_adamw(
+    model: nn.Module,
+    *,
+    lr: float = LR,
+    betas: tuple[float, float] = BETAS,
+    eps: float = EPS,
+    weight_decay: float = WEIGHT_DECAY,
+) -> torch.optim.AdamW:
+    """Make the library's fused AdamW; gains are not decayed, as in ours."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    gains = [p for p in model.parameters() if p.ndim < 2]
+    return torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": weight_decay}, {"params": gains, "weight_decay": 0.0}],
+        lr=lr,
+        betas=betas,
+        eps=eps,
+        fused=True,
+    )
 
 
 OURS = "bytewright"

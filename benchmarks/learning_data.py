@@ -1,0 +1,68 @@
+"""Turns one text into what `learning.py` wants: a tokenizer, and token files to learn from and to measure on.
+
+    python benchmarks/learning_data.py novels.txt --out benchmarks/data/novels
+
+Documents end with `<|endoftext|>`. Every fifteenth is held out whole, so that nothing of a document that we
+measure on was ever seen; the tokenizer is trained on the others alone. The same text gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from bytewright.tokenizer import Tokenizer, train_bpe
+
+END = "<|endoftext|>"
+HELD_OUT = 15
+"""One document in so many is for validation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to read and where to write."""
+
+    text: Annotated[Path, tyro.conf.Positional]
+    """A text file, UTF-8."""
+    out: Path
+    """The folder to make: `train.npy`, `validation.npy` and `tokenizer/`."""
+    vocab_size: int = 10_000
+
+
+def split(text: str) -> tuple[str, str]:
+    """Split documents into those to learn from and those to measure on.
+
+    >>> split(f"a{END}b{END}")
+    ('a<|endoftext|>', 'b<|endoftext|>')
+    """
+    documents = [document + END for document in text.split(END) if document.strip()]
+    period = min(HELD_OUT, len(documents))
+    held_out = documents[period - 1 :: period]
+    del documents[period - 1 :: period]
+    return "".join(documents), "".join(held_out)
+
+
+def main() -> None:
+    """Read, split, train the tokenizer, encode."""
+    options = tyro.cli(Options, description=__doc__)
+    options.out.mkdir(parents=True, exist_ok=True)
+    parts = dict(zip(("train", "validation"), split(options.text.read_text()), strict=True))
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, text in parts.items():
+            Path(scratch, name).write_text(text)
+        vocab, merges = train_bpe(Path(scratch, "train"), options.vocab_size, [END])
+        tokenizer = Tokenizer(vocab, merges, [END])
+        tokenizer.save(options.out / "tokenizer", replace=True)
+        for name, text in parts.items():
+            tokens = tokenizer.encode_file(Path(scratch, name), options.out / f"{name}.npy")
+            print(
+                f"{name}: {text.count(END)} documents, {len(text.encode()):,} bytes, {len(tokens):,} tokens"
+            )
+
+
+if __name__ == "__main__":
+    main()
