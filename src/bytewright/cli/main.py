@@ -39,6 +39,8 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "demo": ("demo", "Demo", "see the tokenizer at work on text made on the spot: seconds"),
     "corpus get": ("corpus_get", "GetCorpus", "download a public corpus"),
     "corpus stats": ("corpus_stats", "MeasureCorpus", "count what is in a file of text"),
+    "corpus storybook": ("corpus_storybook", "WriteStorybook", "write stories whose entropy is known"),
+    "corpus check": ("corpus_check", "CheckStories", "parse stories back, and say which are sound"),
     "tokenizer train": ("tokenizer_train", "TrainTokenizer", "learn a vocabulary from text"),
     "tokenizer encode": ("tokenizer_encode", "EncodeText", "turn text into token ids"),
     "tokenizer decode": ("tokenizer_decode", "DecodeIds", "turn token ids back into text"),
@@ -51,6 +53,8 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "evaluate": ("evaluate", "Evaluate", "measure a model on a token file"),
     "export": ("export", "Export", "write a model in the form that other tools load"),
     "import": ("import_model", "ImportModel", "read a model that another tool wrote"),
+    "runs": ("runs", "Runs", "list runs with their key figures"),
+    "report": ("report", "Report", "write runs up as one page"),
     "doctor": ("doctor", "Doctor", "say what this machine has, and what is missing"),
 }
 """Each command's module, class and summary, in the order in which a newcomer needs them."""

@@ -1,0 +1,57 @@
+"""`bytewright runs`: what has been tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """List the runs below a folder, with their key figures.
+
+    --where keeps the runs that meet a condition on any figure or setting; --sort orders them by one, and with
+    a minus before it downwards. A setting is called by its full name or by the last part of it.
+
+    For example:
+      bytewright runs
+      bytewright runs runs/learning_rate --where 'lr<=1e-2' --where status=complete --sort validation_loss
+      bytewright runs --sort=-started --json
+    """
+
+    folders: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="FOLDER …", help="Where to look.", help_behavior_hint="(default: runs)"),
+    ] = (Path("runs"),)
+
+    where: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="CONDITION")] = ()
+    """Keep the runs for which this holds, such as lr<=1e-3; may be given several times."""
+
+    sort: Annotated[str | None, tyro.conf.arg(metavar="KEY", help_behavior_hint="(default: by name)")] = None
+    """The figure or setting to sort by."""
+
+    json: bool = False
+    """Print all figures and settings as JSON."""
+
+    def run(self) -> None:
+        """List."""
+        from bytewright.cli import console
+        from bytewright.lab.listing import KEY_FIGURES, choose, list_runs, sort_rows, word_figure
+        from bytewright.manifest import dump_json
+
+        rows = sort_rows(choose(list_runs(self.folders), self.where), self.sort)
+        if self.json:
+            print(dump_json(rows).decode(), end="")
+            return
+        if not rows:
+            print("No runs.")
+            return
+        shown = [name for name in KEY_FIGURES if any(row.get(name) is not None for row in rows)]
+        table = console.table(*(name.replace("_", " ") for name in shown))
+        for row in rows:
+            table.add_row(*(word_figure(name, row.get(name)) for name in shown))
+        console.stdout().print(table)

@@ -1,0 +1,155 @@
+"""Runs that differ in their seed alone, taken together: the mean of what they reached, and its spread.
+
+A difference smaller than what seeds make is no difference; so wherever a table or a chart shows a number, it
+shows the mean over seeds, and the lowest and highest beside it. Also words settings as people say them
+("lr 1e-3, norm post"). Knows nothing of charts or pages.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bytewright.lab.records import RunRecord, Status, is_finite
+
+IGNORED = {"seed", "accumulate", "device", "tensorboard"}
+"""Settings that make no difference to a question, or are what groups are taken over."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one setting; `labels` is what tells it from the other groups."""
+
+    label: str
+    labels: Mapping[str, Any]
+    runs: Sequence[RunRecord]
+
+    @property
+    def status(self) -> Status:
+        """Complete if any run is: the others are counted in the table."""
+        kinds = [run.status for run in self.runs]
+        return "complete" if "complete" in kinds else kinds[0]
+
+    def values(self, name: str) -> list[float]:
+        """Give the final values of a metric, of the runs that have one."""
+        found = [run.last(name) for run in self.runs]
+        return [value for value in found if value is not None]
+
+    def mean(self, name: str) -> float:
+        """Mean over the runs, not a number if none has it."""
+        values = self.values(name)
+        return statistics.fmean(values) if values else math.nan
+
+    def spread(self, name: str) -> tuple[float, float]:
+        """Lowest and highest of the runs."""
+        values = self.values(name)
+        return (min(values), max(values)) if values else (math.nan, math.nan)
+
+    def measured(self, name: str) -> float | None:
+        """Mean of what the runs took."""
+        values = [run.measured[name] for run in self.runs if name in run.measured]
+        return statistics.fmean(values) if values else None
+
+    def curve(self, metric: str, by: str) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+        """Give the mean curve of a metric over `by` (step, tokens, seconds), and its lowest and highest.
+
+        Steps that not all surviving runs have are left out; a run that diverged ends in a point that is no
+        number, if all did.
+        """
+        alive = [run for run in self.runs if run.status != "diverged"] or list(self.runs)
+        by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in alive]
+        steps = sorted(set.intersection(*(set(curve) for curve in by_step))) if by_step else []
+        points, spread = [], []
+        for step in steps:
+            here = [curve[step] for curve in by_step]
+            xs = [float(line[by]) for line, _ in here if is_finite(line.get(by))]
+            values = [value for _, value in here]
+            if xs:
+                points.append((statistics.fmean(xs), statistics.fmean(values)))
+                spread.append((min(values), max(values)))
+        if points and alive[0].status == "diverged" and "not finite" in alive[0].reason:
+            points.append((points[-1][0] * 1.02, math.nan))
+            spread.append((math.nan, math.nan))
+        return points, spread
+
+
+def group_runs(records: Sequence[RunRecord], axes: Sequence[str] = ()) -> list[Group]:
+    """Put runs together that differ in their seed alone, in order of appearance.
+
+    Labels come from the sweep where there was one, else from the settings in which the runs differ.
+    """
+    labelled = [(_labels_of(record, records), record) for record in records]
+    groups: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
+    labels_of: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    for labels, record in labelled:
+        key = tuple((name, repr(value)) for name, value in labels.items())
+        groups.setdefault(key, []).append(record)
+        labels_of[key] = labels
+    varied = axes or list(dict.fromkeys(name for labels in labels_of.values() for name in labels))
+    names = short_names([name for name in varied if name != "variant"])
+    return [
+        Group(word_labels(labels_of[key], names) or runs[0].name, labels_of[key], runs)
+        for key, runs in groups.items()
+    ]
+
+
+def _labels_of(record: RunRecord, records: Sequence[RunRecord]) -> dict[str, Any]:
+    if record.labels:
+        return {name: value for name, value in record.labels.items() if name != "seed"}
+    return {name: record.settings.get(name) for name in differing([other.settings for other in records])}
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the settings in which runs differ, but for those that make no difference to a question."""
+    names = list(dict.fromkeys(name for each in settings for name in each))
+    return [
+        name
+        for name in names
+        if name not in IGNORED and any(each.get(name) != settings[0].get(name) for each in settings)
+    ]
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Call settings by the last part of their names, as far as that is clear.
+
+    >>> short_names(["optimizer.lr", "model.norm", "data.train", "corpus.train"])
+    {'optimizer.lr': 'lr', 'model.norm': 'norm', 'data.train': 'data.train', 'corpus.train': 'corpus.train'}
+    """
+    last = [name.rpartition(".")[2] for name in names]
+    return {name: short if last.count(short) == 1 else name for name, short in zip(names, last, strict=True)}
+
+
+def word_labels(labels: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """Word what a group is.
+
+    >>> word_labels({"optimizer.lr": 0.001, "batch_size": 64}, {"optimizer.lr": "lr"})
+    'lr 1e-3, batch size 64'
+    """
+    parts = []
+    for name, value in labels.items():
+        words = word_value(value)
+        parts.append(words if name == "variant" else f"{names.get(name, name)} {words}".replace("_", " "))
+    return ", ".join(parts)
+
+
+def word_value(value: object) -> str:
+    """Word the value of a setting.
+
+    >>> [word_value(value) for value in (0.0003, 0.95, 64, True, None, "post")]
+    ['3e-4', '0.95', '64', 'yes', 'none', 'post']
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        if 0 < abs(value) < 0.01:
+            mantissa, _, power = f"{value:.2e}".partition("e")
+            return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
+        return f"{value:g}"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return str(value)

@@ -1,0 +1,206 @@
+"""What is known of a run once it is over: its settings, its curve, how it ended and what it cost, as a value.
+
+A `RunRecord` comes out of a run's folder or out of `results.json`, the compact record that is kept when the
+folders are gone; reports and tables are made of records alone. Nothing is guessed: a run that wrote no
+`outcome.json` is judged by its own lines. Knows nothing of how runs are started or shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeGuard, get_args
+
+from bytewright import durable
+from bytewright.checked import Json
+from bytewright.errors import FormatError, UsageError
+from bytewright.train.metrics import read_metrics
+
+Status = Literal["complete", "stopped", "diverged", "failed"]
+
+OUTCOME, FLOOR = "outcome.json", "corpus.json"
+DIVERGED_RISE = 1.0
+"""Nats per token by which the last validation loss lies above the lowest in a run that has diverged."""
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One run. `settings` is its resolved config with dotted keys; `labels` what a sweep calls it by."""
+
+    name: str
+    settings: Mapping[str, Any]
+    lines: Sequence[Line]
+    """Records of metrics.jsonl with a `step`, in order, without events."""
+    status: Status
+    reason: str = ""
+    """Why it is not complete, in a few words."""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    samples: Mapping[int, str] = field(default_factory=dict)
+    """Texts that the model wrote, by step."""
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
+    floor: float | None = None
+    """Entropy of the validation text in bits per byte, where it is known."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.settings.get("seed", 0))
+
+    @property
+    def num_steps(self) -> int:
+        """How many updates it has made."""
+        return int(self.lines[-1]["step"]) if self.lines else 0
+
+    def column(self, name: str) -> list[tuple[Line, float]]:
+        """Give the lines that have a finite value of this name, and the value."""
+        return [(line, float(line[name])) for line in self.lines if is_finite(line.get(name))]
+
+    def last(self, name: str) -> float | None:
+        """Give the last finite value of this name; none for a run that diverged, which ended nowhere."""
+        found = self.column(name)
+        return found[-1][1] if found and self.status != "diverged" else None
+
+    @property
+    def loss(self) -> float | None:
+        """The final loss: on the validation data, or in training where there is none."""
+        found = self.last("validation_loss")
+        return self.last("loss") if found is None else found
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read the record of a run out of its folder."""
+    if not path.exists():
+        raise UsageError(f"{path} does not exist, so there is no run to report")
+    if not (path / "config.json").is_file():
+        raise UsageError(f"{path}: is not a run, for it has no config.json")
+    settings = flatten(Json.read(path / "config.json").as_object())
+    has_metrics = (path / "metrics.jsonl").is_file()
+    records = list(read_metrics(path / "metrics.jsonl")) if has_metrics else []
+    lines = [record for record in records if "event" not in record and isinstance(record.get("step"), int)]
+    outcome = read_object(path / OUTCOME)
+    status, reason = judge(settings, lines, [r for r in records if "event" in r])
+    if outcome.get("status") in get_args(Status):
+        status, reason = outcome["status"], str(outcome.get("reason", ""))
+    return RunRecord(
+        name=path.absolute().name,
+        settings=settings,
+        lines=lines,
+        status=status,
+        reason=reason,
+        labels=outcome.get("labels") or {},
+        environment=read_object(path / "environment.json"),
+        samples=read_samples(path / "samples"),
+        predicted=outcome.get("predicted") or {},
+        measured=measure(lines) | (outcome.get("measured") or {}),
+        floor=read_floor(settings.get("data.validation")),
+    )
+
+
+def judge(settings: Mapping[str, Any], lines: Sequence[Line], events: Sequence[Line]) -> tuple[Status, str]:
+    """Say how a run ended, by its lines alone.
+
+    It has diverged if its steps were refused to the end, if it ends worse than guessing (the logarithm of the
+    vocabulary), or if it ends `DIVERGED_RISE` above its own lowest validation loss.
+    """
+    last_step = lines[-1]["step"] if lines else 0
+    refused = [event["step"] for event in events if str(event.get("event", "")).startswith("refused")]
+    if refused and refused[-1] > last_step and len(refused) >= settings.get("max_refused", 10):
+        return (
+            "diverged",
+            f"the loss or gradient was not finite from step {refused[-1] - len(refused) + 1} on",
+        )
+    name = "validation_loss" if any("validation_loss" in line for line in lines) else "loss"
+    values = [(line["step"], line[name]) for line in lines if is_finite(line.get(name))]
+    if values:
+        last, (lowest_step, lowest) = values[-1][1], min(values, key=lambda pair: pair[1])
+        guessing = math.log(settings.get("model.vocab_size", math.inf))
+        if last > guessing:
+            return "diverged", f"it ends at {last:.3g}, worse than guessing ({guessing:.3g})"
+        if name == "validation_loss" and last > lowest + DIVERGED_RISE:
+            return "diverged", f"it ends at {last:.3g}, after {lowest:.3g} at step {lowest_step}"
+    if is_over(settings, lines):
+        return "complete", ""
+    return "stopped", f"at step {last_step:,}" if lines else "before its first line"
+
+
+def is_over(settings: Mapping[str, Any], lines: Sequence[Line]) -> bool:
+    """Say whether the budget is spent."""
+    if not lines:
+        return False
+    step, seconds = lines[-1]["step"], lines[-1].get("seconds") or 0.0
+    per_step = settings.get("batch_size", 1) * settings.get("model.context_length", 1)
+    steps, tokens, minutes = (settings.get(f"budget.{name}") for name in ("steps", "tokens", "minutes"))
+    limits = [steps, None if tokens is None else -(-tokens // per_step)]
+    # A run of minutes alone plans its steps to end within them: its last line is a little short of them.
+    return any(limit is not None and step >= limit for limit in limits) or (
+        minutes is not None and seconds >= 60 * minutes * 0.9
+    )
+
+
+def measure(lines: Sequence[Line]) -> dict[str, float]:
+    """Give what a run really took: seconds in all, and the median of speed and utilisation."""
+    measured: dict[str, float] = {}
+    if lines and is_finite(lines[-1].get("seconds")):
+        measured["seconds"] = float(lines[-1]["seconds"])
+    for name in ("tokens_per_second", "mfu"):
+        values = sorted(float(line[name]) for line in lines if is_finite(line.get(name)))
+        if values:
+            measured[name] = values[len(values) // 2]
+    return measured
+
+
+def read_samples(folder: Path) -> dict[int, str]:
+    """Read the texts that a run's model wrote."""
+    found = {}
+    for path in sorted(folder.glob("step-*.txt")) if folder.is_dir() else ():
+        number = path.stem.removeprefix("step-")
+        if number.isdigit():
+            found[int(number)] = durable.read_bytes(path, max_bytes=2**20).decode(errors="replace")
+    return found
+
+
+def read_floor(validation: object) -> float | None:
+    """Read the entropy of a validation text, in bits per byte, from the record beside its tokens."""
+    if not isinstance(validation, str):
+        return None
+    for folder in Path(validation).parents[:2]:
+        floor = read_object(folder / FLOOR).get("floor_bits_per_byte")
+        if is_finite(floor):
+            return float(floor)
+    return None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; a file that is not there is an empty one."""
+    if not path.is_file():
+        return {}
+    value = durable.read_json(path, max_bytes=2**26)
+    if not isinstance(value, dict):
+        raise FormatError(f"{path}: should be a JSON object")
+    return value
+
+
+def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Write nested fields with dotted keys.
+
+    >>> flatten({"seed": 1, "optimizer": {"lr": 0.01}})
+    {'seed': 1, 'optimizer.lr': 0.01}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Say whether a value is a number that can be drawn."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

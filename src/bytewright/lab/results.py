@@ -1,0 +1,230 @@
+"""results.json: all runs of a sweep in one small file that outlives their folders.
+
+What the runs have in common stands once, what differs stands with each run, and metrics are columns instead
+of lines, thinned to what a chart can show: so the record of a sweep is some tens of kilobytes of JSON that
+anything reads, and a report made from it equals one made from the folders. Knows nothing of charts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from bytewright import durable
+from bytewright.checked import Json
+from bytewright.lab.records import Line, RunRecord, Status, is_finite, read_run
+from bytewright.train.metrics import finite
+
+RESULTS, SWEEP = "results.json", "sweep.json"
+FORMAT = "bytewright results 1"
+COLUMNS = (
+    "step",
+    "tokens",
+    "seconds",
+    "loss",
+    "validation_loss",
+    "bits_per_byte",
+    "lr",
+    "gradient_norm",
+    "tokens_per_second",
+    "mfu",
+)
+MAX_LINES = 120
+DIGITS = 7
+"""Significant digits of a kept number: more than a float32 has."""
+
+Design = Literal["grid", "star"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What the runs of a sweep were made for."""
+
+    name: str
+    question: str = ""
+    expectation: str = ""
+    notes: str = ""
+    axes: Sequence[str] = ()
+    """The keys that were varied, in the order of the sweep file."""
+    design: Design = "grid"
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+    """The labels of the runs that others are compared with; empty: none."""
+
+
+def read_all(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
+    """Read the runs that the paths name: folders of runs, one folder of a sweep, or one results.json."""
+    if len(paths) == 1:
+        (path,) = paths
+        if path.is_file():
+            return read_results(path)
+        if (path / SWEEP).is_file():
+            return read_sweep_folder(path)
+        if (path / RESULTS).is_file():
+            return read_results(path / RESULTS)
+    return None, [read_run(path) for path in paths]
+
+
+def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
+    """Read the runs of a sweep that have been started, in the order of its plan."""
+    plan = Json.read(folder / SWEEP)
+    about = parse_about(plan["about"])
+    names = [run["name"].as_text() for run in plan["runs"].elements()]
+    labels = [dict(run["labels"].as_object()) for run in plan["runs"].elements()]
+    return about, [
+        dataclasses.replace(read_run(folder / name), labels=of_run)
+        for name, of_run in zip(names, labels, strict=True)
+        if (folder / name / "config.json").is_file()
+    ]
+
+
+def write_results(path: Path, about: About | None, records: Sequence[RunRecord]) -> None:
+    """Write the compact record."""
+    settings = common([record.settings for record in records])
+    environment = common([record.environment for record in records])
+    runs = []
+    for record in records:
+        fields = dataclasses.asdict(record)
+        del fields["lines"]
+        fields["settings"] = differences(record.settings, settings)
+        fields["environment"] = differences(record.environment, environment)
+        fields["samples"] = {str(step): record.samples[step] for step in sorted(record.samples)[-1:]}
+        fields["metrics"] = to_columns(record.lines)
+        runs.append(fields)
+    value = {
+        "format": FORMAT,
+        "about": None if about is None else dataclasses.asdict(about),
+        "settings": settings,
+        "environment": environment,
+        "runs": runs,
+    }
+    durable.write_text(path, to_text(finite(value)))
+
+
+def read_results(path: Path) -> tuple[About | None, list[RunRecord]]:
+    """Read what `write_results` wrote."""
+    file = Json.read(path)
+    if file.get("format").value != FORMAT:
+        raise file.complain(f'a record that says "format": "{FORMAT}"')
+    about = None if file["about"].value is None else parse_about(file["about"])
+    settings, environment = file["settings"].as_object(), file["environment"].as_object()
+    records = []
+    for run in file["runs"].elements():
+        status = run["status"].as_text()
+        if status not in get_args(Status):
+            raise run["status"].complain(f"one of {', '.join(get_args(Status))}")
+        records.append(
+            RunRecord(
+                name=run["name"].as_text(),
+                settings=settings | run["settings"].as_object(),
+                lines=from_columns(run["metrics"]),
+                status=status,  # type: ignore[arg-type]  # it is one of them
+                reason=run["reason"].as_text(),
+                labels=run["labels"].as_object(),
+                environment=environment | run["environment"].as_object(),
+                samples={int(step): str(text) for step, text in run["samples"].as_object().items()},
+                predicted=_numbers(run["predicted"]),
+                measured=_numbers(run["measured"]),
+                floor=_numbers(run).get("floor"),
+            )
+        )
+    return about, records
+
+
+def parse_about(about: Json) -> About:
+    """Read what a sweep was made for."""
+    about.refuse_other_keys(*(part.name for part in dataclasses.fields(About)))
+    design = about["design"].as_text()
+    if design not in get_args(Design):
+        raise about["design"].complain(f"one of {', '.join(get_args(Design))}")
+    return About(
+        name=about["name"].as_text(),
+        question=about["question"].as_text(),
+        expectation=about["expectation"].as_text(),
+        notes=about["notes"].as_text(),
+        axes=[axis.as_text() for axis in about["axes"].elements()],
+        design=design,  # type: ignore[arg-type]  # it is one of them
+        baseline=about["baseline"].as_object(),
+    )
+
+
+def common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Give the keys that all mappings have with one value.
+
+    >>> common([{"a": 1, "b": 2}, {"a": 1, "b": 3}])
+    {'a': 1}
+    """
+    if not mappings:
+        return {}
+    first, *others = mappings
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in other and other[key] == value for other in others)
+    }
+
+
+def differences(mapping: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what a mapping has that is not shared."""
+    return {key: value for key, value in mapping.items() if key not in shared}
+
+
+def to_columns(lines: Sequence[Line]) -> dict[str, list[float | None]]:
+    """Turn lines into columns; of many lines, those with an evaluation and some of the others are kept."""
+    every = -(-len(lines) // MAX_LINES) if lines else 1
+    kept = [
+        line
+        for number, line in enumerate(lines)
+        if "validation_loss" in line or number % every == 0 or number == len(lines) - 1
+    ]
+    columns = {}
+    for name in COLUMNS:
+        values = [line.get(name) for line in kept]
+        if any(value is not None for value in values):
+            columns[name] = [rounded(value) if is_finite(value) else None for value in values]
+    return columns
+
+
+def from_columns(columns: Json) -> list[dict[str, Any]]:
+    """Turn columns into lines again."""
+    lists = {name: columns[name].as_array() for name in columns.as_object()}
+    length = len(lists.get("step", []))
+    for name in lists:
+        if len(lists[name]) != length:
+            raise columns[name].complain(f"a list of {length} numbers, as many as there are steps")
+    lines = [
+        {name: values[row] for name, values in lists.items() if values[row] is not None}
+        for row in range(length)
+    ]
+    for row, line in enumerate(lines):
+        if type(line.get("step")) is not int:
+            raise columns["step"].complain(f"a list of whole numbers (the one at {row} is none)")
+    return lines
+
+
+def rounded(value: float) -> float:
+    """Round to the digits that are kept; whole numbers stay whole."""
+    return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
+
+
+def _numbers(value: Json) -> dict[str, float]:
+    return {key: float(number) for key, number in value.as_object().items() if is_finite(number)}
+
+
+def to_text(value: object, indent: str = "") -> str:
+    """Spell out JSON so that it reads well and diffs well: objects indented, lists of numbers on one line."""
+    import json
+
+    inner = indent + " "
+    if isinstance(value, dict) and value:
+        parts = [
+            f"{inner}{json.dumps(str(k), ensure_ascii=False)}: {to_text(v, inner)}" for k, v in value.items()
+        ]
+        text = "{\n" + ",\n".join(parts) + f"\n{indent}}}"
+    elif isinstance(value, list | tuple) and any(isinstance(item, dict | list) for item in value):
+        text = "[\n" + ",\n".join(inner + to_text(item, inner) for item in value) + f"\n{indent}]"
+    else:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text if indent else text + "\n"

@@ -1,0 +1,199 @@
+"""How a run ended is told by its own lines; and its record survives the way through results.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from imagined_runs import make_record
+from rich.console import Console
+
+from bytewright.errors import BytewrightError, FormatError, UsageError
+from bytewright.lab.groups import group_runs
+from bytewright.lab.records import judge, read_run
+from bytewright.lab.report import build_report, write_report
+from bytewright.lab.results import About, read_all, read_results, write_results
+from bytewright.train import train
+from conftest import Run
+from runs import make_config
+
+SETTINGS = {
+    "model.vocab_size": 40,
+    "model.context_length": 8,
+    "batch_size": 4,
+    "budget.steps": 20,
+    "max_refused": 3,
+}
+
+
+def lines(*losses: float, every: int = 5) -> list[dict[str, Any]]:
+    return [{"step": (n + 1) * every, "loss": loss, "validation_loss": loss} for n, loss in enumerate(losses)]
+
+
+REFUSED = {"event": "refused: the loss is not finite"}
+
+
+@pytest.mark.parametrize(
+    ("found", "events", "status", "word"),
+    [
+        (lines(3, 2, 1, 1), [], "complete", ""),
+        (lines(3, 2), [], "stopped", "step 10"),
+        ([], [], "stopped", "before its first line"),
+        (lines(3, 2), [REFUSED | {"step": step} for step in (11, 12, 13)], "diverged", "from step 11"),
+        (lines(3, 2, 1, 1), [REFUSED | {"step": 7}], "complete", ""),
+        (lines(3, 2, 1, 3.75), [], "diverged", "worse than guessing (3.69)"),
+        (lines(3, 2, 1, 2.5), [], "diverged", "after 1 at step 15"),
+        (lines(3, 2, 1, 1.9), [], "complete", ""),
+    ],
+)
+def test_a_run_is_judged_by_its_lines(
+    found: list[dict[str, Any]], events: list[dict[str, Any]], status: str, word: str
+) -> None:
+    judged, reason = judge(SETTINGS, found, events)
+    assert judged == status
+    assert word in reason
+
+
+def test_a_budget_in_tokens_or_minutes_ends_a_run_too() -> None:
+    tokens = {**SETTINGS, "budget.steps": None, "budget.tokens": 20 * 32 - 5}
+    assert judge(tokens, lines(3, 2, 1, 1), [])[0] == "complete"
+    minutes = {**SETTINGS, "budget.steps": None, "budget.minutes": 1.0}
+    short = [line | {"seconds": 30.0} for line in lines(3, 2)]
+    assert judge(minutes, short, [])[0] == "stopped"
+    assert judge(minutes, [*short, {"step": 15, "loss": 1.0, "seconds": 59.5}], [])[0] == "complete"
+
+
+def test_a_real_run_is_read_back(tmp_path: Path) -> None:
+    train(make_config(tmp_path), tmp_path / "a", console=Console(quiet=True))
+    record = read_run(tmp_path / "a")
+    assert record.status == "complete"
+    assert record.num_steps == 24
+    assert record.settings["optimizer.lr"] == 0.01
+    assert record.last("validation_loss") is not None
+    assert record.measured["seconds"] > 0
+    assert record.floor is None
+    (tmp_path / "corpus.json").write_text('{"floor_bits_per_byte": 0.5}')
+    assert read_run(tmp_path / "a").floor == 0.5
+
+
+def test_results_keep_all_that_a_report_needs(tmp_path: Path) -> None:
+    about = About(name="rates", question="Which?", axes=["optimizer.lr"], baseline={"optimizer.lr": 0.1})
+    records = [
+        make_record(f"r{n}", 1 + n / 10, labels={"optimizer.lr": 0.1 * n}, settings={"optimizer.lr": 0.1 * n})
+        for n in range(1, 4)
+    ]
+    write_results(tmp_path / "results.json", about, records)
+    again_about, again = read_results(tmp_path / "results.json")
+    assert again_about == about
+    assert [dataclasses.replace(record, lines=[]) for record in again] == [
+        dataclasses.replace(record, lines=[]) for record in records
+    ]
+    assert build_report(again, again_about) == build_report(read_all([tmp_path])[1], about)
+    write_results(tmp_path / "again.json", again_about, again)
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "results.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda value: value.update(format="other"), 'says "format"'),
+        (lambda value: value.pop("runs"), "runs is missing"),
+        (lambda value: value["runs"][0].update(status="fine"), "one of complete"),
+        (lambda value: value["runs"][0]["metrics"]["loss"].pop(), "as many as there are steps"),
+        (lambda value: value["runs"][0]["metrics"]["step"].__setitem__(0, "one"), "whole numbers"),
+        (lambda value: value["runs"][0].pop("labels"), "labels is missing"),
+        (lambda value: value["about"].update(axes="lr"), "about.axes should be an array"),
+    ],
+)
+def test_damaged_results_are_one_sentence(tmp_path: Path, damage: Any, sentence: str) -> None:
+    path = tmp_path / "results.json"
+    write_results(path, About(name="a"), [make_record("a")])
+    value = json.loads(path.read_text())
+    damage(value)
+    path.write_text(json.dumps(value))
+    with pytest.raises(FormatError, match=r"results\.json") as caught:
+        read_results(path)
+    assert sentence in str(caught.value)
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
+    records = [
+        make_record(f"{lr}-{seed}", end=lr * (1 + seed / 10), settings={"seed": seed, "optimizer.lr": lr})
+        for lr in (1.0, 2.0)
+        for seed in (0, 1, 2)
+    ]
+    first, second = group_runs(records)
+    assert first.label == "lr 1"
+    assert len(first.runs) == len(second.runs) == 3
+    assert first.mean("loss") == pytest.approx(1.1, abs=0.01)
+    assert first.spread("loss") == pytest.approx((1.0, 1.2), abs=0.01)
+    points, spread = first.curve("validation_loss", "tokens")
+    assert len(points) == len(spread) == 8
+    assert all(low <= y <= high for (_, y), (low, high) in zip(points, spread, strict=True))
+
+
+def test_a_report_says_what_diverged_and_what_the_difference_is(tmp_path: Path) -> None:
+    def several(norm: str, end: float, **more: Any) -> list[Any]:
+        return [
+            make_record(
+                f"{norm}{s}",
+                end + s / 100,
+                labels={"variant": norm, "seed": s},
+                settings={"seed": s},
+                floor=0.6,
+                **more,
+            )
+            for s in range(3)
+        ]
+
+    gone = several("none", 9.0, status="diverged", reason="the loss was not finite from step 7 on")
+    about = About(name="norms", question="Why?", axes=["variant"], baseline={"variant": "pre"})
+    write_report([*several("pre", 1.5), *several("post", 1.7), *gone], about, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "+0.1997 ± 0.0082" in text
+    assert "3 of 3 diverged: the loss was not finite from step 7 on" in text
+    assert "above the floor" in text
+    assert "2.50 GB" in text  # predicted, beside
+    assert "2.40 GB" in text  # measured
+    assert "abc123" in text
+    assert text.count("The pre0 sat.") == 1
+    assert len(list((tmp_path / "report-figures").iterdir())) == 4
+
+
+def test_a_report_of_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="no runs to report"):
+        build_report([])
+
+
+def test_a_missing_run_is_one_sentence(tmp_path: Path, run: Run) -> None:
+    for path in (tmp_path / "gone", tmp_path):
+        with pytest.raises(BytewrightError):
+            read_run(path)
+        outcome = run("report", path)
+        assert outcome.code == 2
+        assert outcome.err.count("\n") == 1
+        assert str(path) in outcome.err
+
+
+def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> None:
+    for lr in (0.01, 0.02):
+        config = make_config(tmp_path, optimizer={"lr": lr}, budget={"steps": 8})
+        train(config, tmp_path / f"runs/lr-{lr}", console=Console(quiet=True))
+    listed = run("runs", tmp_path / "runs", "--sort=-lr", "--json")
+    rows = json.loads(listed.out)
+    assert [row["optimizer.lr"] for row in rows] == [0.02, 0.01]
+    assert {row["status"] for row in rows} == {"complete"}
+    assert run("runs", tmp_path, "--where", "lr<0.015").out.count("complete") == 1
+    assert run("runs", tmp_path, "--where", "norm=post").out == "No runs.\n"
+    assert "did you mean 'lr'" in run("runs", tmp_path, "--sort", "lrr").err
+    assert run("runs", tmp_path, "--where", "lr").code == 2
+    assert run("runs", tmp_path / "gone").code == 2
+
+    both = [tmp_path / "runs" / name for name in ("lr-0.01", "lr-0.02")]
+    assert run("report", *both).code == 2
+    assert run("report", *both, "--out", tmp_path / "both").out.strip() == str(tmp_path / "both/report.html")
+    assert run("report", both[0]).code == 0
+    assert (both[0] / "report.html").is_file()
