@@ -41,6 +41,15 @@ NumThreads = Annotated[
     ),
 ]
 
+NumWorkers = Annotated[
+    int | None,
+    tyro.conf.arg(
+        metavar="INT",
+        help="How many processes to use; the result does not depend on it.",
+        help_behavior_hint="(default: all cores)",
+    ),
+]
+
 Replace = Annotated[
     bool, tyro.conf.arg(help="Replace what is there already.", help_behavior_hint="(default: refuse)")
 ]

@@ -1,0 +1,109 @@
+"""The storybook: one grammar with everything that can be done with it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+from bytewright.corpus.storybook.check import Checker, CheckReport
+from bytewright.corpus.storybook.entropy import Entropy, compute_entropy
+from bytewright.corpus.storybook.grammar import Grammar
+from bytewright.corpus.storybook.notation import read_grammar
+from bytewright.corpus.storybook.parse import Parse, Parser
+from bytewright.corpus.storybook.tell import SEPARATOR, Split, Story, Teller
+from bytewright.errors import UsageError
+
+GRAMMAR_FILE = "storybook.grammar"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """What no model can beat on given stories, other than by luck."""
+
+    num_stories: int
+    bits: float
+    """The sum of -log2 of their probabilities; the end of a story is certain, so its token adds nothing."""
+    text_bytes: int
+    """The bytes of the stories alone."""
+    file_bytes: int
+    """The bytes with what follows each story in a file: a line end, the end token, a line end."""
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per byte of the file."""
+        return self.bits / max(1, self.file_bytes)
+
+
+class Storybook:
+    """Tells stories, parses them back, and knows what they weigh.
+
+    >>> book = Storybook.load()
+    >>> story = book.story(seed=1, index=0)
+    >>> parse = book.parse(story.text)
+    >>> parse.num_derivations, parse.plot == story.plot, abs(parse.bits - story.bits) < 1e-6
+    (1, True, True)
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        self.teller = Teller(grammar)
+
+    @classmethod
+    @functools.cache
+    def load(cls) -> Storybook:
+        """Load the storybook that comes with Bytewright."""
+        text = resources.files(__package__).joinpath(GRAMMAR_FILE).read_text("utf-8")
+        return cls(read_grammar(text, GRAMMAR_FILE))
+
+    @functools.cached_property
+    def parser(self) -> Parser:
+        """The parser of this grammar."""
+        return Parser(self.grammar)
+
+    @functools.cached_property
+    def checker(self) -> Checker:
+        """The checker of this grammar."""
+        return Checker(self.grammar, self.parser)
+
+    def story(self, seed: int, index: int) -> Story:
+        """Tell the story with a number; the same arguments always give the same story."""
+        return self.teller.story(seed, index)
+
+    def stories(self, seed: int, split: Split | None = None) -> Iterator[Story]:
+        """Tell stories without end: all of them, or only those for training or for validation."""
+        return self.teller.stories(seed, split)
+
+    def parse(self, text: str) -> Parse:
+        """Find all derivations of a text."""
+        return self.parser.parse(text)
+
+    def entropy(self) -> Entropy:
+        """Compute how many bits a story carries and how many bytes it takes, exactly."""
+        return self._entropy
+
+    @functools.cached_property
+    def _entropy(self) -> Entropy:
+        return compute_entropy(self.grammar)
+
+    def floor(self, texts: Iterable[str]) -> Floor:
+        """Add up what given stories weigh; each must be in the language."""
+        bits, text_bytes, num_stories = 0.0, 0, 0
+        for text in texts:
+            parse = self.parse(text)
+            num_stories += 1
+            if not parse.num_derivations:
+                raise UsageError(
+                    f"story {num_stories} is not in the storybook's language: it leaves it after"
+                    f" {parse.leaves_at} characters, so it has no probability and no floor"
+                )
+            bits += parse.bits
+            text_bytes += len(text.encode())
+        file_bytes = text_bytes + num_stories * len(SEPARATOR)
+        return Floor(num_stories=num_stories, bits=bits, text_bytes=text_bytes, file_bytes=file_bytes)
+
+    def check_stories(self, texts: Iterable[str], training_stories: Container[str] = ()) -> CheckReport:
+        """Say of each text whether it is in the language, and of all together how many are."""
+        checks = tuple(self.checker.check(text, training_stories) for text in texts)
+        return CheckReport(stories=checks)

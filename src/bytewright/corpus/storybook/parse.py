@@ -1,0 +1,343 @@
+"""Finds every derivation of a text: which plot, and which choices in its wording, give exactly this story.
+
+The search follows the rules from left to right through the text. What is known of a variable, from its
+mentions and from the guards passed so far, is carried along: one value, a set of them, or nothing yet. At the
+end each plot that is left is weighed, with each choice as probable as that plot makes it. So the number of
+derivations is the number of all of them (it should be 1), and the bits are -log2 of the story's probability.
+
+The same rules read loosely, with every mention and every guard for itself, tell whether a text or a sentence
+has the right shape though its facts may contradict each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from bytewright.corpus.storybook.grammar import Choice, Grammar, Guard, Mention, Part, Parts
+
+Known = int | frozenset[int] | None
+"""What is known of a variable: its value, the values it can still have, or nothing."""
+
+Facts = tuple[Known, ...]
+Trail = tuple["_Option", "Trail"] | None
+"""The choices made so far, the last one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parse:
+    """What the parser found in a text."""
+
+    num_derivations: int
+    bits: float
+    """-log2 of the probability of the text; infinite when it is not in the language."""
+    plot: dict[str, str] | None
+    """The plot, when there is exactly one derivation."""
+    leaves_at: int | None
+    """How many characters some story shares with this text, when the text is not in the language."""
+
+
+class _Rule:
+    """A rule made ready for the search: its options by the character with which they can begin."""
+
+    __slots__ = ("anywhere", "by_character", "options")
+
+    def __init__(self) -> None:
+        self.options: list[_Option] = []
+        self.by_character: dict[str, list[_Option]] = {}
+        self.anywhere: list[_Option] = []
+
+    def starting_with(self, character: str) -> list[_Option]:
+        """List the options that can begin with a character; all that can be empty are among them."""
+        return self.by_character.get(character, self.anywhere)
+
+
+class _Option:
+    __slots__ = ("choice", "guard", "number", "parts")
+
+    def __init__(self, choice: Choice, number: int, parts: tuple[Step, ...]) -> None:
+        self.choice = choice
+        self.number = number
+        self.guard: Guard = choice.alternatives[number].guard
+        self.parts = parts
+
+
+class _Slot:
+    """A mention made ready for the search: which values each text can stand for."""
+
+    __slots__ = ("forms", "lengths", "values", "variable")
+
+    def __init__(self, mention: Mention) -> None:
+        self.variable = mention.variable
+        self.forms = mention.forms
+        grouped: dict[str, set[int]] = {}
+        for value, form in enumerate(mention.forms):
+            grouped.setdefault(form, set()).add(value)
+        self.values = {form: frozenset(values) for form, values in grouped.items()}
+        self.lengths = sorted({len(form) for form in grouped})
+
+
+Step = str | _Slot | _Rule
+"""A part of a template, made ready for the search."""
+
+
+class Parser:
+    """Parses the stories of one grammar."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        self._slots: dict[Mention, _Slot] = {}
+        self._rules = {name: _Rule() for name in grammar.rules}
+        for name, choice in grammar.rules.items():
+            self._rules[name].options = [
+                _Option(choice, number, self.steps(option.parts))
+                for number, option in enumerate(choice.alternatives)
+            ]
+        self._firsts: dict[int, frozenset[str] | None] = {}
+        for rule in self._rules.values():
+            self._index(rule)
+        self._start = self._rules[grammar.start]
+        self._unknown: Facts = (None,) * len(grammar.variables)
+
+    def parse(self, text: str) -> Parse:
+        """Find all derivations of a text."""
+        search = _Search(text)
+        found: list[tuple[float, list[int]]] = []
+        for end, facts, trail in search.rule(self._start, 0, self._unknown, None):
+            if end == len(text):
+                found += self._weigh(facts, trail)
+        if not found:
+            return Parse(0, math.inf, None, self._leaves_at(text))
+        plot = self.grammar.named(found[0][1]) if len(found) == 1 else None
+        return Parse(len(found), _sum_of_probabilities([bits for bits, _ in found]), plot, None)
+
+    def has_shape(self, text: str) -> bool:
+        """Tell whether a text is a story when every mention and every guard is taken for itself."""
+        return len(text) in _Shape(text).ends_of_rule(self._start, 0)
+
+    def fits(self, text: str, steps: tuple[Step, ...]) -> bool:
+        """Tell whether a whole text has the shape of a template."""
+        return len(text) in _Shape(text).ends_of_steps(steps, 0)
+
+    def facts(
+        self, text: str, steps: tuple[Step, ...], ignored: frozenset[int] = frozenset()
+    ) -> Iterator[Facts]:
+        """Give what a whole text says about the plot, for each way to read it by a template.
+
+        What it says about the `ignored` variables is not looked at.
+        """
+        for end, facts, _ in _Search(text, ignored=ignored).steps(steps, 0, 0, self._unknown, None):
+            if end == len(text):
+                yield facts
+
+    def steps(self, parts: Parts) -> tuple[Step, ...]:
+        """Make a template ready for the search."""
+        return tuple(self._step(part) for part in parts)
+
+    def _step(self, part: Part) -> Step:
+        if isinstance(part, str):
+            return part
+        if isinstance(part, Mention):
+            return self._slots.setdefault(part, _Slot(part))
+        return self._rules[part.rule]
+
+    def _index(self, rule: _Rule) -> None:
+        characters: set[str] = set()
+        starts = [self.first_characters(option.parts) for option in rule.options]
+        for start in starts:
+            characters |= start or set()
+        rule.anywhere = [option for option, start in zip(rule.options, starts, strict=True) if start is None]
+        rule.by_character = {
+            character: [
+                option
+                for option, start in zip(rule.options, starts, strict=True)
+                if start is None or character in start
+            ]
+            for character in characters
+        }
+
+    def first_characters(self, steps: Sequence[Step]) -> frozenset[str] | None:
+        """Give the characters with which a template can begin; None when it can be empty."""
+        found: frozenset[str] = frozenset()
+        for step in steps:
+            characters = self._first_characters_of(step)
+            if characters is not None:
+                return found | characters
+            return None  # rare: a part that can be empty; then look at everything
+        return None
+
+    def _first_characters_of(self, step: Step) -> frozenset[str] | None:
+        if isinstance(step, str):
+            return frozenset(step[:1]) or None
+        if isinstance(step, _Slot):
+            return None if 0 in step.lengths else frozenset(form[0] for form in step.forms)
+        if id(step) not in self._firsts:
+            starts = [self.first_characters(option.parts) for option in step.options]
+            known = [start for start in starts if start is not None]
+            whole = len(known) == len(starts)
+            self._firsts[id(step)] = frozenset().union(*known) if whole else None
+        return self._firsts[id(step)]
+
+    def _weigh(self, facts: Facts, trail: Trail) -> list[tuple[float, list[int]]]:
+        """Give each plot that the facts allow, with the bits of the whole derivation."""
+        plots: list[tuple[float, list[int]]] = [(0.0, [])]
+        for variable, known in zip(self.grammar.variables, facts, strict=True):
+            wider = []
+            for bits, plot in plots:
+                costs = variable.costs(plot)
+                values = range(len(costs)) if known is None else (known,) if isinstance(known, int) else known
+                wider += [
+                    (bits + costs[value], [*plot, value]) for value in values if costs[value] < math.inf
+                ]
+            plots = wider
+        choices = []
+        while trail is not None:
+            option, trail = trail
+            choices.append(option)
+        return [
+            (bits + sum([option.choice.costs(plot)[option.number] for option in choices]), plot)
+            for bits, plot in plots
+        ]
+
+    def _leaves_at(self, text: str) -> int:
+        search = _Search(text, watching=True)
+        for end, _, _ in search.rule(self._start, 0, self._unknown, None):
+            search.furthest = max(search.furthest, end)
+        return search.furthest
+
+
+class _Search:
+    """One walk through one text, with what becomes known on the way."""
+
+    def __init__(self, text: str, *, watching: bool = False, ignored: frozenset[int] = frozenset()) -> None:
+        self.text = text
+        self.watching = watching
+        self.ignored = ignored
+        self.furthest = 0
+
+    def rule(self, rule: _Rule, at: int, facts: Facts, trail: Trail) -> Iterator[tuple[int, Facts, Trail]]:
+        """Give every way to read a rule from a place on: where it ends, what is known, what was chosen."""
+        if self.watching:
+            self.furthest = max(self.furthest, at)
+        for option in rule.by_character.get(self.text[at : at + 1], rule.anywhere):
+            narrowed = self._narrow(facts, option.guard) if option.guard else facts
+            if narrowed is not None:
+                yield from self.steps(option.parts, 0, at, narrowed, (option, trail))
+
+    def steps(
+        self, steps: tuple[Step, ...], first: int, at: int, facts: Facts, trail: Trail
+    ) -> Iterator[tuple[int, Facts, Trail]]:
+        """Give every way to read the rest of a template."""
+        text = self.text
+        for number in range(first, len(steps)):
+            step = steps[number]
+            if isinstance(step, str):
+                if not text.startswith(step, at):
+                    if self.watching:
+                        self._miss(step, at)
+                    return
+                at += len(step)
+            elif isinstance(step, _Slot):
+                readings = self._slot(step, at, facts)
+                if len(readings) != 1:
+                    for end, known in readings:
+                        yield from self.steps(steps, number + 1, end, known, trail)
+                    return
+                at, facts = readings[0]
+            else:
+                for end, known, chosen in self.rule(step, at, facts, trail):
+                    yield from self.steps(steps, number + 1, end, known, chosen)
+                return
+        yield at, facts, trail
+
+    def _slot(self, slot: _Slot, at: int, facts: Facts) -> list[tuple[int, Facts]]:
+        variable = slot.variable
+        known = facts[variable]
+        if isinstance(known, int):
+            form = slot.forms[known]
+            if self.text.startswith(form, at):
+                return [(at + len(form), facts)]
+            if self.watching:
+                self._miss(form, at)
+            return []
+        readings = []
+        for length in slot.lengths:
+            values = slot.values.get(self.text[at : at + length])
+            if values and known is not None:
+                values = values & known
+            if values:
+                readings.append((at + length, self._learn(facts, variable, values)))
+        if self.watching and not readings:
+            for form in slot.values:
+                self._miss(form, at)
+        return readings
+
+    def _narrow(self, facts: Facts, guard: Guard) -> Facts | None:
+        """Add what a guard says; None when that contradicts what is known."""
+        for variable, allowed in guard:
+            known = facts[variable]
+            if isinstance(known, int):
+                if known not in allowed:
+                    return None
+                continue
+            left = allowed if known is None else allowed & known
+            if not left:
+                return None
+            facts = self._learn(facts, variable, left)
+        return facts
+
+    def _learn(self, facts: Facts, variable: int, values: frozenset[int]) -> Facts:
+        if variable in self.ignored:
+            return facts
+        known: Known = next(iter(values)) if len(values) == 1 else values
+        return (*facts[:variable], known, *facts[variable + 1 :])
+
+    def _miss(self, wanted: str, at: int) -> None:
+        while wanted and not self.text.startswith(wanted, at):
+            wanted = wanted[:-1]
+        self.furthest = max(self.furthest, at + len(wanted))
+
+
+class _Shape:
+    """The same walk without facts; what a rule can do at a place is then always the same, and remembered."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._known: dict[tuple[int, int], frozenset[int]] = {}
+
+    def ends_of_rule(self, rule: _Rule, at: int) -> frozenset[int]:
+        """Give all places where a rule that begins at a place can end."""
+        key = (id(rule), at)
+        ends = self._known.get(key)
+        if ends is None:
+            options = rule.starting_with(self.text[at : at + 1])
+            ends = frozenset().union(*(self.ends_of_steps(option.parts, at) for option in options))
+            self._known[key] = ends
+        return ends
+
+    def ends_of_steps(self, steps: Iterable[Step], at: int) -> set[int]:
+        """Give all places where a template that begins at a place can end."""
+        places = {at}
+        for step in steps:
+            if isinstance(step, str):
+                places = {place + len(step) for place in places if self.text.startswith(step, place)}
+            elif isinstance(step, _Slot):
+                places = {
+                    place + length
+                    for place in places
+                    for length in step.lengths
+                    if self.text[place : place + length] in step.values
+                }
+            else:
+                places = {end for place in places for end in self.ends_of_rule(step, place)}
+            if not places:
+                break
+        return places
+
+
+def _sum_of_probabilities(bits: list[float]) -> float:
+    if len(bits) == 1:
+        return bits[0]
+    least = min(bits)
+    return least - math.log2(sum(2.0 ** (least - each) for each in bits))
