@@ -14,7 +14,7 @@ import dataclasses
 import gc
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from bytewright.data.batches import Batch, TokenStore, WindowSampler
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import TransformerLM
 from bytewright.train.config import TrainConfig
-from bytewright.train.display import make_display
+from bytewright.train.display import Display, make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.garbage import collector_stopped
 from bytewright.train.inputs import Inputs, open_inputs
@@ -43,6 +43,9 @@ from bytewright.train.tensorboard import TensorBoard, import_summary_writer
 
 Sampler = Callable[[TransformerLM, int], str]
 """Writes text with the model at a step; must be deterministic and leave the global random state alone."""
+
+Probe = Callable[[TransformerLM], Mapping[str, float]]
+"""Measures more of the model at every evaluation: figures for the record; as deterministic as a sampler."""
 
 PLANNING_SHARE = 0.05
 """A run of minutes alone measures its speed for this share of them before it fixes its number of steps."""
@@ -65,7 +68,9 @@ def train(
     run: Path,
     *,
     sample: Sampler | None = None,
+    probe: Probe | None = None,
     console: Console | None = None,
+    display: Callable[[Console, str], Display] = make_display,
     loss: Loss = language_model_loss,
 ) -> TrainResult:
     """Train a model as `config` says, in the new folder `run`; everything is checked before it is made."""
@@ -79,14 +84,17 @@ def train(
     with RunFolder.create(run, config) as folder:
         if inputs.vocabulary is not None:
             folder.write_tokenizer(inputs.vocabulary)
-        return Trainer(config, inputs, folder, sample=sample, loss=loss).run(console or Console())
+        trainer = Trainer(config, inputs, folder, sample=sample, probe=probe, loss=loss)
+        return trainer.run(console or Console(), display)
 
 
 def resume(
     run: Path,
     *,
     sample: Sampler | None = None,
+    probe: Probe | None = None,
     console: Console | None = None,
+    display: Callable[[Console, str], Display] = make_display,
     loss: Loss = language_model_loss,
 ) -> TrainResult:
     """Continue the run in the folder `run` from its last checkpoint, or from its start if it has none."""
@@ -95,9 +103,9 @@ def resume(
         inputs = open_inputs(config)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not kept it yet
             folder.write_tokenizer(inputs.vocabulary)
-        trainer = Trainer(config, inputs, folder, sample=sample, loss=loss)
+        trainer = Trainer(config, inputs, folder, sample=sample, probe=probe, loss=loss)
         trainer.restore()
-        return trainer.run(console or Console())
+        return trainer.run(console or Console(), display)
 
 
 class Trainer:
@@ -110,9 +118,11 @@ class Trainer:
         folder: RunFolder,
         *,
         sample: Sampler | None = None,
+        probe: Probe | None = None,
         loss: Loss = language_model_loss,
     ) -> None:
-        self.config, self.inputs, self.folder, self.sample = config, inputs, folder, sample
+        self.config, self.inputs, self.folder = config, inputs, folder
+        self.sample, self.probe = sample, probe
         self.device = find_device(config.device)
         self.model = build_model(config, self.device)
         self.optimizer = make_optimizer(self.model, config.optimizer)
@@ -161,7 +171,7 @@ class Trainer:
         except UsageError as error:
             raise FormatError(str(error)) from None
 
-    def run(self, console: Console) -> TrainResult:
+    def run(self, console: Console, display: Callable[[Console, str], Display] = make_display) -> TrainResult:
         """Train until the budget is spent or a signal asks to stop; both leave a checkpoint."""
         with contextlib.ExitStack() as stack:
             peak = peak_flops(self.device, self.config.precision)
@@ -181,7 +191,7 @@ class Trainer:
                 self.recorder.others.append(board)
             num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
             title = f"{self.folder.path.name}: {num_parameters:,} parameters on {self.device}"
-            self.recorder.display = make_display(console, title)
+            self.recorder.display = display(console, title)
             stack.callback(self.recorder.display.close)
             stack.enter_context(collector_stopped())
             received = self._run(stack.enter_context(StopSignals()))
@@ -268,6 +278,9 @@ class Trainer:
         if with_norms:
             with self.recorder.aside():
                 extra = measure_norms(self.model, self._batches(step - 1)[0][0][:1])
+        if evaluation and self.probe:
+            with self.recorder.aside():
+                extra |= self.probe(self.model)
         lr = self.config.optimizer.lr * self.config.schedule.factor(step, self.progress.num_steps)
         self.recorder.line(lr=lr, evaluation=evaluation, extra=extra)
 

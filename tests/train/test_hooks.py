@@ -1,0 +1,73 @@
+"""What a caller may hang into the loop: more measurements, and another display."""
+
+from __future__ import annotations
+
+import io
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bytewright.model import TransformerLM
+from bytewright.train import resume, train
+from bytewright.train.metrics import read_metrics
+from runs import digest, make_config
+
+
+class Silent:
+    """A display that remembers what it was told."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self.title = title
+        self.records: list[Mapping[str, Any]] = []
+        self.is_closed = False
+
+    def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
+        self.records.append(record)
+
+    def say(self, sentence: str) -> None:
+        raise AssertionError(sentence)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def measure_head(model: TransformerLM) -> dict[str, float]:
+    return {"head": model.output_weight.norm().item()}
+
+
+def test_a_probe_measures_at_every_evaluation_and_its_figures_are_recorded(tmp_path: Path) -> None:
+    train(make_config(tmp_path), tmp_path / "run", probe=measure_head, console=Console(file=io.StringIO()))
+    for record in read_metrics(tmp_path / "run" / "metrics.jsonl"):
+        assert ("head" in record) == ("validation_loss" in record)
+
+
+def test_a_display_of_one_s_own_hears_what_is_recorded(tmp_path: Path) -> None:
+    shown: list[Silent] = []
+
+    def make_display(console: Console, title: str) -> Silent:
+        shown.append(Silent(console, title))
+        return shown[-1]
+
+    train(make_config(tmp_path), tmp_path / "run", display=make_display)
+    assert shown[0].records
+    assert [record["step"] for record in shown[0].records] == [
+        record["step"] for record in read_metrics(tmp_path / "run" / "metrics.jsonl")
+    ]
+    assert shown[0].is_closed
+
+
+def test_a_run_with_a_probe_is_resumed_bit_for_bit(tmp_path: Path) -> None:
+    quiet = Console(file=io.StringIO())
+    config = make_config(tmp_path)
+    train(config, tmp_path / "whole", probe=measure_head, console=quiet)
+
+    def interrupt(model: TransformerLM) -> dict[str, float]:
+        signal.raise_signal(signal.SIGTERM)
+        return measure_head(model)
+
+    assert train(config, tmp_path / "run", probe=interrupt, console=quiet).received
+    resume(tmp_path / "run", probe=measure_head, console=quiet)
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
