@@ -76,7 +76,7 @@ def with_space(words: str) -> str:
 
 
 # What can be done to the beginning of a text, by the mark under which the changed rule is kept.
-ARTICLE, CAPITAL, SPACE = "&", "^", "~"
+ARTICLE, CAPITAL, SPACE = "&", "^", " "
 CHANGES: Mapping[str, Callable[[str], str]] = {
     ARTICLE: with_article,
     CAPITAL: with_capital,
@@ -130,7 +130,7 @@ class _Reader:
         self._complete()
         self._refuse_circles()
         rules_used = self._reachable(start)
-        beats = frozenset(name for name in rules_used if self.kinds.get(name.lstrip(MARKS)) == "beat")
+        beats = frozenset(name for name in self.kinds if self.kinds[name] == "beat")
         return Grammar(tuple(self.variables), rules_used, start, beats)
 
     def _refuse(self, complaint: str) -> NoReturn:
@@ -362,14 +362,17 @@ class _Reader:
             visit(name, ())
 
     def _reachable(self, start: str) -> dict[str, Choice]:
-        reached = {start: self.rules[start]}
+        reached: dict[str, Choice] = {}
         waiting = [start]
         while waiting:
-            for option in self.rules[waiting.pop()].alternatives:
-                for name in calls_of(option.parts):
-                    if name not in reached:
-                        reached[name] = self.rules[name]
-                        waiting.append(name)
+            name = waiting.pop()
+            if name not in reached:
+                reached[name] = self.rules[name]
+                waiting += [
+                    called for option in reached[name].alternatives for called in calls_of(option.parts)
+                ]
+                # Whoever wants to see a beat's sentences by themselves wants them without the space.
+                waiting += [name[1:]] if name[0] == SPACE else []
         idle = set(self.kinds) - {name.lstrip(MARKS) for name in reached}
         if idle:
             self._refuse(f"nothing calls {', '.join(sorted(idle))}")

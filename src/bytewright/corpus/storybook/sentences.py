@@ -74,7 +74,7 @@ def _cut(parts: Parts, grammar: Grammar) -> list[Parts]:
 
 def _stand_in(part: Part, grammar: Grammar) -> str:
     """Give a line end for whole sentences, otherwise a letter as large as the one that will stand there."""
-    if isinstance(part, Call) and part.rule in grammar.beats:
+    if isinstance(part, Call) and part.rule.lstrip() in grammar.beats:
         return "\n"
     while isinstance(part, Call):
         part = next(option.parts[0] for option in grammar.rules[part.rule].alternatives if option.parts)
