@@ -11,19 +11,89 @@ additions, 2·m·n·k in all. For one sequence of T tokens, with the letters of 
     once         head          2·T·d·V
 
 The scores are counted in full, though half of them are masked: that is the field's convention, and what a
-plain implementation computes. Looking up embeddings is no product; norms, softmax and the rest of the
-elementwise work are small beside these and not counted. Going backward, each product y = a·b needs two of
-the same size, one for the gradient of each factor, so forward and backward together are three times the
-forward pass.
+plain implementation computes. `causal=True` counts only the pairs that may attend, T·(T + 1)/2 instead of T²,
+which is what a kernel that skips the masked half has to do. Looking up embeddings is no product; norms,
+softmax and the rest of the elementwise work are small beside these and not counted. Going backward, each
+product y = a·b needs two of the same size, one for the gradient of each factor, so forward and backward
+together are three times the forward pass.
 
 Exact: equal to `torch.utils.flop_counter` on the readable twin. Knows nothing of machines or time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from bytewright.errors import UsageError
 from bytewright.model.config import ModelConfig
+
+Component = Literal[
+    "qkv_projections",
+    "attention_scores",
+    "attention_weighting",
+    "output_projection",
+    "feed_forward",
+    "head",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matmul:
+    """One product of the forward pass and how often it is done: `times` times (m x k) with (k x n)."""
+
+    name: str
+    component: Component
+    times: int
+    m: int
+    k: int
+    n: int
+
+    @property
+    def flops(self) -> int:
+        """Two operations for each multiplication and its addition."""
+        return self.times * 2 * self.m * self.k * self.n
+
+
+def list_matmuls(config: ModelConfig, num_tokens: int | None = None, batch_size: int = 1) -> list[Matmul]:
+    """List the products of a forward pass over `batch_size` sequences of `num_tokens` tokens.
+
+    >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
+    >>> for it in list_matmuls(base)[:4]:
+    ...     print(f"{it.name}: {it.times} x ({it.m} x {it.k}) ({it.k} x {it.n})")
+    q: 4 x (256 x 512) (512 x 512)
+    k: 4 x (256 x 512) (512 x 512)
+    v: 4 x (256 x 512) (512 x 512)
+    scores: 64 x (256 x 32) (32 x 256)
+    """
+    length = config.context_length if num_tokens is None else num_tokens
+    if length < 1 or batch_size < 1:
+        raise UsageError(f"a batch has at least one token, not {batch_size} sequences of {length}")
+    tokens, layers, heads = batch_size * length, config.num_layers, config.num_heads
+    d, f, h = config.d_model, config.ffn_width, config.d_head
+    c = config.kv_heads * h
+
+    def per_layer(name: str, component: Component, k: int, n: int) -> Matmul:
+        return Matmul(name=name, component=component, times=layers, m=tokens, k=k, n=n)
+
+    def per_head(name: str, component: Component, k: int, n: int) -> Matmul:
+        times = layers * batch_size * heads
+        return Matmul(name=name, component=component, times=times, m=length, k=k, n=n)
+
+    gate = [per_layer("w3", "feed_forward", d, f)] if config.ffn == "swiglu" else []
+    return [
+        per_layer("q", "qkv_projections", d, d),
+        per_layer("k", "qkv_projections", d, c),
+        per_layer("v", "qkv_projections", d, c),
+        per_head("scores", "attention_scores", h, length),
+        per_head("weighting", "attention_weighting", length, h),
+        per_layer("output", "output_projection", d, d),
+        per_layer("w1", "feed_forward", d, f),
+        *gate,
+        per_layer("w2", "feed_forward", f, d),
+        Matmul(name="head", component="head", times=1, m=tokens, k=d, n=config.vocab_size),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +110,7 @@ class FlopCount:
     @property
     def forward(self) -> int:
         """All products of the forward pass."""
-        return (
-            self.qkv_projections
-            + self.attention_scores
-            + self.attention_weighting
-            + self.output_projection
-            + self.feed_forward
-            + self.head
-        )
+        return sum(self.by_component().values())
 
     @property
     def backward(self) -> int:
@@ -59,8 +122,25 @@ class FlopCount:
         """Forward and backward."""
         return self.forward + self.backward
 
+    def by_component(self) -> dict[Component, int]:
+        """Give the FLOPs of each component, in the order of the forward pass."""
+        return {
+            "qkv_projections": self.qkv_projections,
+            "attention_scores": self.attention_scores,
+            "attention_weighting": self.attention_weighting,
+            "output_projection": self.output_projection,
+            "feed_forward": self.feed_forward,
+            "head": self.head,
+        }
 
-def count_flops(config: ModelConfig, num_tokens: int | None = None, batch_size: int = 1) -> FlopCount:
+    def shares(self) -> Mapping[Component, float]:
+        """Give each component's share of the forward pass, 0 to 1; training has the same shares."""
+        return {name: flops / self.forward for name, flops in self.by_component().items()}
+
+
+def count_flops(
+    config: ModelConfig, num_tokens: int | None = None, batch_size: int = 1, *, causal: bool = False
+) -> FlopCount:
     """Count the FLOPs for `batch_size` sequences of `num_tokens` each (the full context by default).
 
     >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
@@ -68,18 +148,13 @@ def count_flops(config: ModelConfig, num_tokens: int | None = None, batch_size: 
     111722496.0
     """
     length = config.context_length if num_tokens is None else num_tokens
-    tokens = batch_size * length
-    d, f = config.d_model, config.ffn_width
-    query_width, key_width = config.num_heads * config.d_head, config.kv_heads * config.d_head
-    layers = config.num_layers
-    return FlopCount(
-        qkv_projections=layers * 2 * tokens * d * (query_width + 2 * key_width),
-        attention_scores=layers * 2 * tokens * length * query_width,
-        attention_weighting=layers * 2 * tokens * length * query_width,
-        output_projection=layers * 2 * tokens * d * query_width,
-        feed_forward=layers * (3 if config.ffn == "swiglu" else 2) * 2 * tokens * d * f,
-        head=2 * tokens * d * config.vocab_size,
-    )
+    totals: dict[Component, int] = {}
+    for matmul in list_matmuls(config, length, batch_size):
+        totals[matmul.component] = totals.get(matmul.component, 0) + matmul.flops
+    if causal:
+        for component in ("attention_scores", "attention_weighting"):
+            totals[component] = totals[component] * (length + 1) // (2 * length)
+    return FlopCount(**totals)
 
 
 def training_flops_per_token(config: ModelConfig) -> float:
