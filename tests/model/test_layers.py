@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from bytewright.model import (
     softmax,
 )
 from bytewright.model.layers import SiLUFeedForward
+from runs import rerun_unchecked
 
 F64 = torch.float64
 BATCHES = [(), (3,), (2, 3)]
@@ -317,3 +319,38 @@ def test_layers_are_made_where_and_as_they_are_told(dtype: torch.dtype) -> None:
     ]
     for layer in layers:
         assert {(p.device.type, p.dtype) for p in layer.parameters()} == {("meta", dtype)}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_the_gradient_of_an_embedding_is_the_same_bits_every_time(
+    request: pytest.FixtureRequest, compiled: bool
+) -> None:
+    """A few ids stand at thousands of places: threads that add as they arrive would round differently."""
+    if compiled and rerun_unchecked(request):
+        return
+    torch.manual_seed(0)
+    embedding = Embedding(50, 64)
+    ids = (torch.rand(4000) ** 3 * 50).long()
+    upstream = torch.randn(4000, 64)
+    look_up = torch.compile(embedding) if compiled else embedding
+    gradients: list[Tensor] = []
+    with threads(4):
+        for _ in range(20):
+            embedding.zero_grad()
+            torch.autograd.backward(look_up(ids), upstream)
+            assert embedding.weight.grad is not None
+            gradients.append(embedding.weight.grad.clone())
+    expected = torch.zeros(50, 64, dtype=torch.float64).index_add_(0, ids, upstream.double())
+    torch.testing.assert_close(gradients[0], expected.float(), atol=1e-4, rtol=1e-5)
+    assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import Module, Parameter
 
 EPSILON = 1e-5
@@ -112,7 +113,50 @@ class Embedding(Layer):
 
     def forward(self, ids: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
         """Look up the row of every id; ids of any integer type (token files hold uint16)."""
-        return self.weight[ids.long()]
+        rows: Tensor = _LookUp.apply(self.weight, ids.long())  # type: ignore[no-untyped-call]
+        return rows
+
+
+class _LookUp(torch.autograd.Function):
+    """weight[ids], with a gradient that is the same bits every time.
+
+    The gradient of a row is the sum over all places where its id stands. The library's own indexing adds them
+    up in whatever order its threads arrive, and so does what torch.compile makes of it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.num_rows = len(weight)
+        return weight[ids]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        (ids,) = ctx.saved_tensors
+        return sum_rows_by_id(upstream, ids, ctx.num_rows), None
+
+
+@torch.library.custom_op(
+    "bytewright::sum_rows_by_id",
+    mutates_args=(),
+    schema="(Tensor rows, Tensor ids, SymInt num_ids) -> Tensor",  # annotations are wrapped in tests
+)
+def sum_rows_by_id(rows: Tensor, ids: Tensor, num_ids: int) -> Tensor:
+    """Add up the rows of each id, from the first place to the last.
+
+    An operator of its own because the compiler would turn the library's into additions in any order.
+
+    >>> sum_rows_by_id(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([2, 0, 2]), 3).flatten()
+    tensor([2., 0., 5.])
+    """
+    sums: Tensor = torch.ops.aten.embedding_dense_backward(rows, ids, num_ids, -1, False)
+    return sums
+
+
+@sum_rows_by_id.register_fake
+def _(rows: Tensor, ids: Tensor, num_ids: int) -> Tensor:
+    return rows.new_empty(num_ids, rows.shape[-1])
 
 
 class RMSNorm(Layer):
