@@ -5,6 +5,9 @@ names the file, the place, what was expected and what was found. The command lin
 leaves with `exit_code`; it never shows a traceback for one of these. Anything else that escapes is our bug.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class BytewrightError(Exception):
     """Base of all errors that Bytewright raises on purpose."""
@@ -40,3 +43,14 @@ class StorageError(BytewrightError, OSError):
     """The disk refused: a missing or unreadable file, an unwritable target, no space left."""
 
     exit_code = 1
+
+
+def suggest(key: str, known: Iterable[str], path: str = "") -> str:
+    """End a sentence about an unknown key: with the one that was probably meant, or with all there are.
+
+    >>> suggest("warmpu", ["kind", "warmup"], path="schedule."), suggest("x", ["kind", "warmup"])
+    ('; did you mean schedule.warmup?', '; known are kind, warmup')
+    """
+    known = list(known)
+    near = get_close_matches(key, known, n=1)
+    return f"; did you mean {path}{near[0]}?" if near else f"; known are {', '.join(known)}"

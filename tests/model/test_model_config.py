@@ -73,9 +73,9 @@ def test_an_odd_head_is_allowed_where_nothing_is_rotated() -> None:
 
 
 def test_an_unknown_option_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(UsageError, match="'num_layer'; did you mean 'num_layers'"):
+    with pytest.raises(UsageError, match=r"unknown model option num_layer; did you mean num_layers\?"):
         ModelConfig.from_dict({**BASE, "num_layer": 3})
-    with pytest.raises(UsageError, match="'zzz'; known are vocab_size"):
+    with pytest.raises(UsageError, match="unknown model option zzz; known are vocab_size"):
         ModelConfig.from_dict({**BASE, "zzz": 3})
 
 

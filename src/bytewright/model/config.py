@@ -11,10 +11,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, suggest
 
 Norm = Literal["pre", "post", "none"]
 Position = Literal["rope", "none"]
@@ -119,9 +118,7 @@ class ModelConfig:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
             if key not in known:
-                near = get_close_matches(key, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
-                raise UsageError(f"unknown model option {key!r}{hint}")
+                raise UsageError(f"unknown model option {key}{suggest(key, known)}")
         for field in dataclasses.fields(cls):
             if field.default is dataclasses.MISSING and field.name not in fields:
                 raise UsageError(f"model option {field.name!r} is missing")

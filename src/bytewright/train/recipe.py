@@ -12,12 +12,11 @@ import dataclasses
 import tomllib
 import types
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bytewright.durable import read_json, read_text
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import FormatError, UsageError, suggest
 from bytewright.train.config import TrainConfig
 
 T = TypeVar("T")
@@ -68,7 +67,7 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
     kinds = get_type_hints(cls)
     for key in fields:
         if key not in kinds:
-            raise UsageError(f"{source}: unknown key {path}{key}{_suggest(str(key), list(kinds), path)}")
+            raise UsageError(f"{source}: unknown key {path}{key}{suggest(str(key), kinds, path)}")
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name in fields:
@@ -131,8 +130,3 @@ def _replace(fields: dict[str, Any], override: str) -> None:
         if not isinstance(fields, dict):
             raise UsageError(f"{key} cannot be set: {table} is a value, not a table")
     fields[last] = value
-
-
-def _suggest(key: str, known: Sequence[str], path: str) -> str:
-    near = get_close_matches(key, known, n=1)
-    return f"; did you mean {path}{near[0]}?" if near else f"; known are {', '.join(known)}"
