@@ -26,7 +26,7 @@ from bytewright.train.checkpoint import (
     save_checkpoint,
 )
 from bytewright.train.fused_optimizers import FusedAdamW
-from bytewright.train.optimizers import AdamW
+from bytewright.train.optimizers import SGD, AdamW, Muon, Together
 from bytewright.train.state import pack, read_tensors, unpack, write_tensors
 
 CONFIG = ModelConfig(
@@ -92,6 +92,56 @@ def test_a_checkpoint_of_another_model_is_refused_by_the_name_of_a_weight(tmp_pa
     wider = TransformerLM(ModelConfig.from_dict(CONFIG.to_dict() | {"vocab_size": 21}))
     with pytest.raises(FormatError, match=r"has the shape \(20, 16\), this model expects \(21, 16\)"):
         load_checkpoint(tmp_path / "c", wider, optimizer)
+
+
+def two_together(model: TransformerLM, *, second_lr: Any = 0.01) -> Together:
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    gains = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    return Together([Muon(matrices), AdamW(gains, lr=second_lr)])
+
+
+@pytest.mark.parametrize("kind", [SGD, two_together, torch.optim.SGD])
+def test_a_checkpoint_whose_optimizer_is_refused_has_changed_no_weight(tmp_path: Path, kind: Any) -> None:
+    save_checkpoint(*make(0), 1, tmp_path / "c")
+    CheckpointFolder(tmp_path).save(*make(0), {"step": 5})
+    model, _ = make(1)
+    optimizer = kind(model) if kind is two_together else kind([{"params": [p]} for p in model.parameters()])
+    before = copy.deepcopy((dict(model.state_dict()), optimizer.state_dict()))
+    with pytest.raises((FormatError, ValueError)):
+        load_checkpoint(tmp_path / "c", model, optimizer)
+    with pytest.raises((FormatError, ValueError)):
+        CheckpointFolder(tmp_path).read(5).load_into(model, optimizer)
+    assert equal((dict(model.state_dict()), optimizer.state_dict()), before)
+
+
+def test_a_checkpoint_whose_weights_are_refused_has_not_changed_the_optimizer(tmp_path: Path) -> None:
+    model, optimizer = make(0)
+    save_checkpoint(model, optimizer, 1, tmp_path / "c")
+    _, other = make(1)
+    before = copy.deepcopy(other.state_dict())
+    longer = TransformerLM(ModelConfig.from_dict(CONFIG.to_dict() | {"norm": "none"}))
+    with pytest.raises(FormatError, match="which this model does not have"):
+        load_checkpoint(tmp_path / "c", longer, other)
+    assert equal(other.state_dict(), before)
+
+
+def test_optimizers_together_take_over_all_their_states_or_none() -> None:
+    model, _ = make(0)
+    saved = two_together(model, second_lr=0.5).state_dict()
+    saved["optimizers"][0]["param_groups"][0]["lr"] = 0.7
+    saved["optimizers"][1]["state"].pop(0)
+    together = two_together(model)
+    before = copy.deepcopy(together.state_dict())
+    with pytest.raises(FormatError, match="the saved optimizer state is of 2 parameters"):
+        together.load_state_dict(saved)
+    assert equal(together.state_dict(), before)
+
+
+def test_a_refused_optimizer_state_is_named_by_its_file(tmp_path: Path) -> None:
+    save_checkpoint(*make(0), 1, tmp_path / "c")
+    model, _ = make(1)
+    with pytest.raises(FormatError, match=r"/c: what was saved is not the state of several optimizers"):
+        load_checkpoint(tmp_path / "c", model, two_together(model))
 
 
 def test_files_that_are_no_checkpoints_are_refused(tmp_path: Path) -> None:
@@ -218,9 +268,9 @@ def test_a_changed_byte_in_a_checkpoint_folder_is_noticed(tmp_path: Path) -> Non
         whole = path.read_bytes()
         path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
         with pytest.raises(FormatError, match="SHA-256"):
-            folder.load(5, model, optimizer)
+            folder.read(5)
         path.write_bytes(whole)
-    assert folder.load(5, model, optimizer) == {"step": 5}
+    assert folder.read(5).rest == {"step": 5}
 
 
 def test_a_model_is_built_from_its_checkpoint_alone(tmp_path: Path) -> None:

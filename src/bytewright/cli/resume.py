@@ -11,6 +11,10 @@ from bytewright.cli import options
 class Resume:
     """Continue a run from its last checkpoint, bit for bit as if it had never stopped.
 
+    Before that, the config.json of the run may be edited where it leaves the steps so far as they were: how
+    often to look and to save, where the data lies, device, compile, accumulate, and budget or schedule if no
+    learning rate so far would have been another (so a constant rate can go on longer). The rest is refused.
+
     For example:
       bytewright resume runs/base
     """

@@ -3,7 +3,8 @@
 `save_checkpoint` and `load_checkpoint` keep all in one safetensors file, on a path or a file object. A run
 keeps folders instead (`checkpoints/step-000500/`, written through `durable`): `model.safetensors`, which any
 tool reads, `optimizer.safetensors`, and `state.json` with everything else that a resume needs.
-`CheckpointFolder` keeps the last few of them and the best. Nothing here knows how training goes on.
+`CheckpointFolder` keeps the last few of them and the best. Loading is all or nothing: a checkpoint that is
+refused has changed neither the model nor the optimizer. Nothing here knows how training goes on.
 """
 
 from __future__ import annotations
@@ -71,14 +72,37 @@ def load_checkpoint(src: str | os.PathLike[str] | Readable, model: Module, optim
     tensors, metadata = read_tensors(data, source)
     if metadata.get("format") != FORMAT or not re.fullmatch(r"\d{1,18}", metadata.get("iteration", "")):
         raise FormatError(f"{source}: is a safetensors file, but not a checkpoint of Bytewright")
-    load_weights(
-        model,
-        {name.removeprefix("model."): tensors[name] for name in tensors if name.startswith("model.")},
-        source,
-    )
     skeleton = durable.parse_json(metadata.get("optimizer", ""), source)
-    optimizer.load_state_dict(unpack(tensors, skeleton, source))
+    saved = SavedState(
+        source=source,
+        weights={name.removeprefix("model."): tensors[name] for name in tensors if name.startswith("model.")},
+        optimizer=unpack(tensors, skeleton, source),
+        rest={"iteration": int(metadata["iteration"])},
+    )
+    saved.load_into(model, optimizer)
     return int(metadata["iteration"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedState:
+    """What a checkpoint holds, read and whole, but not loaded into anything yet."""
+
+    source: str
+    """The file or folder, for errors."""
+    weights: Mapping[str, Tensor]
+    optimizer: Any
+    """What `state_dict` of the optimizer gave."""
+    rest: dict[str, Any]
+
+    def load_into(self, model: Module, optimizer: Stateful) -> None:
+        """Load both, or refuse and change neither."""
+        check_weights(plain_state_dict(model), self.weights, self.source)
+        try:
+            # First the optimizer, which checks its state itself; the weights fit, so nothing can fail after.
+            optimizer.load_state_dict(self.optimizer)
+        except FormatError as error:
+            raise FormatError(f"{self.source}: {error}") from None
+        getattr(model, "_orig_mod", model).load_state_dict(self.weights)
 
 
 def plain_state_dict(model: Module) -> dict[str, Tensor]:
@@ -136,16 +160,19 @@ class CheckpointFolder:
             folder.write_json("state.json", {**state, "optimizer": skeleton})
         return target
 
-    def load(self, step: int, model: Module, optimizer: Stateful) -> dict[str, Any]:
-        """Load the checkpoint of `step` into model and optimizer, checked; return the rest of its state."""
+    def read(self, step: int) -> SavedState:
+        """Read the checkpoint of `step`, checked against its manifest."""
         folder = open_checkpoint(self.at(step))
-        load_weights(model, _read(folder, "model.safetensors"), str(folder.path))
         state = folder.read_json("state.json")
         if not isinstance(state, dict) or state.get("step") != step or "optimizer" not in state:
             raise FormatError(f"{folder.path / 'state.json'}: is not the state of step {step}")
         tensors = _read(folder, "optimizer.safetensors")
-        optimizer.load_state_dict(unpack(tensors, state.pop("optimizer"), str(folder.path)))
-        return state
+        return SavedState(
+            source=str(folder.path),
+            weights=_read(folder, "model.safetensors"),
+            optimizer=unpack(tensors, state.pop("optimizer"), str(folder.path)),
+            rest=state,
+        )
 
     def prune(self, keep_last: int, best: int | None) -> None:
         """Remove all but the last few and the best, and what killed writers left behind."""

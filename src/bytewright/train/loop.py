@@ -26,6 +26,7 @@ from bytewright.data.batches import Batch, TokenStore, WindowSampler
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import TransformerLM
 from bytewright.train.config import TrainConfig
+from bytewright.train.continuity import continue_config
 from bytewright.train.display import Display, make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.garbage import collector_stopped
@@ -33,9 +34,15 @@ from bytewright.train.inputs import Inputs, open_inputs
 from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.norms import measure_norms
-from bytewright.train.recipe import build
+from bytewright.train.recipe import build, to_plain
 from bytewright.train.recorder import Progress, Recorder
-from bytewright.train.run_folder import RunFolder, config_of, refuse_existing_run, refuse_without_space
+from bytewright.train.run_folder import (
+    CONFIG,
+    RunFolder,
+    config_of,
+    refuse_existing_run,
+    refuse_without_space,
+)
 from bytewright.train.setup import build_model, checkpoint_bytes, choose_backend, find_device, make_optimizer
 from bytewright.train.signals import StopSignals
 from bytewright.train.step import Loss, TrainStep
@@ -159,17 +166,28 @@ class Trainer:
         )
 
     def restore(self) -> None:
-        """Load the last checkpoint, if there is one."""
+        """Load the last checkpoint, if there is one; refuse it, unchanged, if this run is another by now."""
         steps = self.folder.checkpoints.steps()
         if not steps:
             return
-        state = self.folder.checkpoints.load(steps[-1], self.model, self.optimizer)
-        if state.pop("data", None) != self.inputs.identity:
+        saved = self.folder.checkpoints.read(steps[-1])
+        if saved.rest.pop("data", None) != self.inputs.identity:
             raise FormatError(f"{self.folder.path}: the data has changed since step {steps[-1]} was saved")
+        config = saved.rest.pop("config", None)
         try:
-            self.progress = build(Progress, state, source=str(self.folder.checkpoints.at(steps[-1])))
+            progress = build(Progress, saved.rest, source=saved.source)
         except UsageError as error:
             raise FormatError(str(error)) from None
+        progress.num_steps = continue_config(
+            self.config,
+            config,
+            step=progress.step,
+            num_steps=progress.num_steps,
+            source=str(self.folder.path / CONFIG),
+            checkpoint=saved.source,
+        )
+        saved.load_into(self.model, self.optimizer)
+        self.progress = progress
 
     def run(self, console: Console, display: Callable[[Console, str], Display] = make_display) -> TrainResult:
         """Train until the budget is spent or a signal asks to stop; both leave a checkpoint."""
@@ -293,7 +311,8 @@ class Trainer:
         """Write the checkpoint of this step, and remove those that are no longer wanted."""
         with self.recorder.aside():
             self.recorder.mark()
-            state = dataclasses.asdict(self.progress) | {"data": dict(self.inputs.identity)}
+            state = dataclasses.asdict(self.progress)
+            state |= {"data": dict(self.inputs.identity), "config": to_plain(self.config)}
             self.folder.checkpoints.save(self.model, self.optimizer, state)
             self.folder.checkpoints.prune(self.config.keep_last, self.progress.best_step)
             gc.collect()  # the collector is stopped while steps run

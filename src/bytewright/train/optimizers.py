@@ -98,9 +98,13 @@ class Optimizer:
             "param_groups": groups,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` of an optimizer of the same kind and parameters gave."""
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse what `load_state_dict` could not take over; changes nothing."""
         check_saved_state(self, state_dict)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` of an optimizer of this kind and these parameters gave, or nothing."""
+        self.check_state_dict(state_dict)
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({name: value for name, value in saved.items() if name != "params"})
         for number, saved in state_dict["state"].items():
@@ -258,9 +262,9 @@ class Together:
         """Return the state of each, in order."""
         return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the state of each, in order."""
-        saved = state_dict.get("optimizers")
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse what `load_state_dict` could not take over; changes nothing."""
+        saved = state_dict.get("optimizers") if isinstance(state_dict, Mapping) else None
         if not isinstance(saved, list) or not all(isinstance(one, dict) for one in saved):
             raise FormatError("what was saved is not the state of several optimizers together")
         if len(saved) != len(self.optimizers):
@@ -268,11 +272,19 @@ class Together:
                 f"the saved state is of {len(saved)} optimizers together, this run has {len(self.optimizers)}"
             )
         for optimizer, one in zip(self.optimizers, saved, strict=True):
+            optimizer.check_state_dict(one)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the state of each, in order; if one is refused, none is changed."""
+        self.check_state_dict(state_dict)
+        for optimizer, one in zip(self.optimizers, state_dict["optimizers"], strict=True):
             optimizer.load_state_dict(one)
 
 
 def check_saved_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
     """Refuse a saved state that belongs to other parameters or to another rule, or is no state at all."""
+    if not isinstance(state_dict, Mapping):
+        raise FormatError("what was saved is not the state of an optimizer")
     saved, groups = state_dict.get("state"), state_dict.get("param_groups")
     if not isinstance(saved, dict) or not isinstance(groups, list):
         raise FormatError("what was saved is not the state of an optimizer")

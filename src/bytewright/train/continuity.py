@@ -1,0 +1,103 @@
+"""What may change in a run's config between two sessions, and what may not.
+
+A checkpoint keeps the config that it was made with, and a resume compares it with the config.json of the run
+as it is now. The rule: the steps taken so far must be steps of the run as it is now. So whatever decides what
+is learned stays as it was, and is refused by its name when it does not. Free are
+
+- where and how it is computed, which changes no more than the rounding: device, compiling, the twin, the
+  number of parts a batch is cut in;
+- when to look and what to keep: lines, evaluations, samples, checkpoints, and where the data lies (that it is
+  the same data is checked by its SHA-256);
+- budget and schedule, as long as every learning rate so far would have been the same: a constant rate, or one
+  whose decay has not begun, can go on longer; half a cosine cannot.
+
+Nothing here reads files or touches tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bytewright.errors import FormatError, UsageError
+from bytewright.train.config import TrainConfig
+from bytewright.train.recipe import build, to_plain
+
+ONLY_ROUNDING = {"device", "compile", "accumulate", "model.implementation", "optimizer.implementation"}
+ONLY_LOOKING = {
+    "log_every",
+    "eval_every",
+    "save_every",
+    "keep_last",
+    "sample_every",
+    "sample_prompt",
+    "norms_every",
+    "max_refused",
+    "tensorboard",
+}
+FREE = ONLY_ROUNDING | ONLY_LOOKING
+BY_RATE = ("budget.", "schedule.")
+"""Fields that act through the learning rates alone."""
+
+
+def continue_config(
+    now: TrainConfig, saved: object, *, step: int, num_steps: int | None, source: str, checkpoint: str
+) -> int | None:
+    """Refuse a config that the first `step` steps are not part of; return the length of the run by it.
+
+    `saved` holds the fields that `checkpoint` was made with, and `num_steps` the length the run had there.
+    """
+    before = read_saved(saved, checkpoint)
+    changes = find_changes(to_plain(before), to_plain(now))
+    for name, (old, new) in changes.items():
+        if not name.startswith(BY_RATE):
+            raise UsageError(
+                f"{source}: {name} is {new!r}, but the {step} steps so far were taken with {old!r}; "
+                "put it back, or start a new run"
+            )
+    if not changes:
+        return num_steps
+    # A new budget of minutes alone gives None: then the clock decides anew.
+    new_num_steps = num_steps if now.budget == before.budget else now.num_steps
+    for t in range(1, step + 1):
+        if now.schedule.factor(t, new_num_steps) != before.schedule.factor(t, num_steps):
+            name, (old, new) = next(iter(changes.items()))
+            raise UsageError(
+                f"{source}: {name} is {new!r} and was {old!r}, by which the learning rate of step {t}, which "
+                "was taken, would have been another; put it back, or start a new run"
+            )
+    return new_num_steps
+
+
+def read_saved(saved: object, checkpoint: str) -> TrainConfig:
+    """Read the config that a checkpoint keeps."""
+    try:
+        return build(TrainConfig, saved, source=checkpoint)
+    except UsageError as error:
+        raise FormatError(f"{error}; this is not the config of a run") from None
+
+
+def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """List the fields that differ and are not free: name to (before, now).
+
+    >>> find_changes({"seed": 0, "model": {"d_model": 8}}, {"seed": 0, "model": {"d_model": 16}})
+    {'model.d_model': (8, 16)}
+    """
+    old, new = flatten(before), flatten(now)
+    return {
+        name: (old.get(name), new[name])
+        for name in new
+        if new[name] != old.get(name) and name not in FREE and not name.startswith("data.")
+    }
+
+
+def flatten(fields: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Name nested fields by their path.
+
+    >>> flatten({"seed": 0, "budget": {"steps": 5}})
+    {'seed': 0, 'budget.steps': 5}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        flat |= flatten(value, f"{path}{name}.") if isinstance(value, Mapping) else {path + name: value}
+    return flat
