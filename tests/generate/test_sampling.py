@@ -20,6 +20,7 @@ from bytewright.generate.sampling import (
     keep_top_k,
     keep_top_p,
     next_token_probabilities,
+    rising,
     uniforms_of_seed,
 )
 
@@ -89,6 +90,21 @@ def test_a_draw_falls_where_the_uniform_number_says(probabilities: Tensor, bits:
     assert ends[id] - probabilities[id] <= uniform + 1e-6
 
 
+@settings(max_examples=200)
+@given(distributions(), st.integers(0, 2**23 - 1), st.integers(0, 2**32 - 1))
+def test_sums_rounded_in_any_order_never_draw_what_has_no_probability(
+    probabilities: Tensor, bits: int, seed: int
+) -> None:
+    """A device that adds in parallel rounds each sum along its own path: here, up or down by a few bits."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = 1 + (torch.rand(probabilities.shape, generator=generator) - 0.5) * 1e-6
+    ends = rising(probabilities.cumsum(0) * noise, probabilities)
+    assert (ends.diff() >= 0).all()
+    assert (ends.diff()[probabilities[1:] == 0] == 0).all()
+    id = int((ends <= bits / 2**23 * ends[-1]).sum())
+    assert probabilities[id] > 0
+
+
 def test_draws_follow_the_distribution() -> None:
     probabilities = torch.tensor([0.5, 0.0, 0.3, 0.2])
     count = 20_000
@@ -126,9 +142,14 @@ def test_temperature_divides_the_scores() -> None:
 def test_the_coldest_temperatures_take_the_likeliest_token_and_stay_finite() -> None:
     logits = torch.tensor([[1e4, -1e4, 1.0001e4], [5.0, 7.0, 6.0]])
     uniforms = torch.tensor([0.99, 0.0])
-    for temperature in (0.0, 1e-30):
+    for temperature in (0.0, 1e-30, 1e-38, 1e-46, 5e-324):
         config = SamplingConfig(temperature=temperature)
         assert choose_tokens(logits, config, uniforms).tolist() == [2, 1]
+
+
+def test_a_temperature_too_small_to_divide_by_shares_between_equals() -> None:
+    probabilities = next_token_probabilities(torch.tensor([3.0, 1.0, 3.0]), SamplingConfig(temperature=1e-46))
+    assert probabilities.tolist() == [0.5, 0.0, 0.5]
 
 
 def test_half_precision_scores_are_widened_before_they_are_added_up() -> None:

@@ -19,6 +19,9 @@ from torch import Tensor
 from bytewright.errors import UsageError
 from bytewright.model.layers import at_least_float32, softmax
 
+COLDEST = torch.finfo(torch.float32).tiny
+"""A smaller temperature counts as this one: float32 has no reciprocal for it, and 0 / 0 is no score."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
@@ -73,7 +76,7 @@ def keep_top_p(probabilities: Float[Tensor, "*batch vocab"], p: float) -> Float[
     tensor([0.6667, 0.0000, 0.3333, 0.0000])
     """
     values, ids = probabilities.sort(dim=-1, descending=True, stable=True)
-    mass_before = values.cumsum(dim=-1).roll(1, dims=-1)
+    mass_before = rising(values.cumsum(dim=-1), values).roll(1, dims=-1)
     mass_before[..., 0] = 0.0
     kept = torch.where(mass_before < p, values, 0.0)
     return _normalise(torch.zeros_like(probabilities).scatter(-1, ids, kept))
@@ -95,7 +98,8 @@ def next_token_probabilities(
     """Return the distribution that the next token is drawn from, in float32 at least; temperature above 0."""
     scores = at_least_float32(logits)
     # Taking the largest off first keeps a tiny temperature from overflowing; softmax does not mind.
-    probabilities = softmax((scores - scores.amax(dim=-1, keepdim=True)) / config.temperature, dim=-1)
+    gaps = scores - scores.amax(dim=-1, keepdim=True)
+    probabilities = softmax(gaps / max(config.temperature, COLDEST), dim=-1)
     if config.top_k is not None:
         probabilities = keep_top_k(probabilities, config.top_k)
     if config.top_p < 1:
@@ -113,9 +117,23 @@ def draw(
     >>> draw(torch.tensor([0.25, 0.0, 0.5, 0.25]).expand(4, 4), torch.tensor([0.0, 0.25, 0.7, 0.75]))
     tensor([0, 2, 2, 3])
     """
-    ends = probabilities.cumsum(dim=-1)
+    ends = rising(probabilities.cumsum(dim=-1), probabilities)
     places = uniforms.unsqueeze(-1) * ends[..., -1:]
     return (ends <= places).sum(dim=-1)
+
+
+def rising(
+    sums: Float[Tensor, "*batch vocab"], weights: Float[Tensor, "*batch vocab"]
+) -> Float[Tensor, "*batch vocab"]:
+    """Make sums of `weights` up to each place rise at every positive weight or stay, and stay at every zero.
+
+    A GPU adds up in parallel: neighbouring sums are rounded along different paths, so they may fall by a bit,
+    or rise at a weight of 0, whose token could then be drawn.
+
+    >>> rising(torch.tensor([0.5, 0.625, 0.5, 1.0]), torch.tensor([0.5, 0.0, 0.125, 0.375]))
+    tensor([0.5000, 0.5000, 0.5000, 1.0000])
+    """
+    return torch.where(weights > 0, sums, 0.0).cummax(dim=-1).values
 
 
 def choose_tokens(
