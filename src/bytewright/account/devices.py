@@ -1,0 +1,134 @@
+"""What machines can do at best: arithmetic by precision, memory traffic, and how much memory there is.
+
+The rates of known devices are their makers' data sheets (dense, without sparsity); `measure_device` times the
+machine it runs on, with bare matrix products and a bare copy. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bytewright.errors import UsageError, suggest
+
+Rate = Literal["fp32", "tf32", "bf16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A machine: FLOP/s of matrix products by precision, bytes/s of its memory, bytes of memory."""
+
+    name: str
+    flops_per_second: Mapping[Rate, float]
+    bytes_per_second: float
+    memory_bytes: float
+    is_measured: bool = False
+
+    def peak(self, rate: Rate) -> float:
+        """FLOP/s of matrix products in one precision."""
+        return self.flops_per_second[rate]
+
+    def balance(self, rate: Rate) -> float:
+        """Operations per byte below which memory is the limit and above which arithmetic is."""
+        return self.peak(rate) / self.bytes_per_second
+
+
+DEVICES: Mapping[str, Device] = {
+    "a100": Device(
+        name="A100 SXM 80 GB",
+        flops_per_second={"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12},
+        bytes_per_second=2.039e12,
+        memory_bytes=80e9,
+    ),
+    "h100": Device(
+        name="H100 SXM 80 GB",
+        flops_per_second={"fp32": 67e12, "tf32": 495e12, "bf16": 989e12},
+        bytes_per_second=3.35e12,
+        memory_bytes=80e9,
+    ),
+    "h200": Device(
+        name="H200 SXM 141 GB",
+        flops_per_second={"fp32": 67e12, "tf32": 495e12, "bf16": 989e12},
+        bytes_per_second=4.8e12,
+        memory_bytes=141e9,
+    ),
+    "b200": Device(
+        name="B200 180 GB",
+        flops_per_second={"fp32": 75e12, "tf32": 1125e12, "bf16": 2250e12},
+        bytes_per_second=7.7e12,
+        memory_bytes=180e9,
+    ),
+}
+
+
+def find_device(name: str) -> Device:
+    """Return the device of that name; "cpu" and "measure" time this machine.
+
+    >>> find_device("h100").peak("tf32")
+    495000000000000.0
+    >>> find_device("h1000")
+    Traceback (most recent call last):
+    bytewright.errors.UsageError: there is no device 'h1000'; did you mean h100?
+    """
+    if name == "measure":
+        return measure_device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cpu":
+        return measure_device("cpu")
+    if name not in DEVICES:
+        raise UsageError(f"there is no device {name!r}{suggest(name, [*DEVICES, 'cpu', 'measure'])}")
+    return DEVICES[name]
+
+
+def measure_device(kind: str) -> Device:
+    """Time matrix products and a copy on this machine; a second or two."""
+    device = torch.device(kind)
+    on_gpu = device.type == "cuda"
+    size = 8192 if on_gpu else 1024
+    return Device(
+        name=torch.cuda.get_device_name(device) if on_gpu else f"this CPU, {torch.get_num_threads()} threads",
+        flops_per_second={
+            "fp32": measure_matmul(device, torch.float32, size=size),
+            "tf32": measure_matmul(device, torch.float32, size=size, tf32=on_gpu),  # as fp32 on a CPU
+            "bf16": measure_matmul(device, torch.bfloat16, size=size),
+        },
+        bytes_per_second=_measure_copy(device),
+        memory_bytes=torch.cuda.mem_get_info(device)[1] if on_gpu else _host_memory(),
+        is_measured=True,
+    )
+
+
+def measure_matmul(device: torch.device, dtype: torch.dtype, *, size: int, tf32: bool = False) -> float:
+    """FLOP/s of the best of a few products of square matrices."""
+    a, b = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tf32 else before)
+    try:
+        return 2 * size**3 / _best_seconds(lambda: a @ b)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _measure_copy(device: torch.device) -> float:
+    """Bytes/s, read and written, of a copy too large for any cache."""
+    num_bytes = 2**30 if device.type == "cuda" else 2**27
+    source, target = (torch.ones(num_bytes, dtype=torch.uint8, device=device) for _ in range(2))
+    return 2 * num_bytes / _best_seconds(lambda: target.copy_(source))
+
+
+def _best_seconds(work: Callable[[], Tensor], repeats: int = 5) -> float:
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work().view(-1)[0].item()  # the read waits for the device
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _host_memory() -> float:
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -1,0 +1,71 @@
+"""What it takes to let a model write: the memory of weights and remembered keys and values, and the work.
+
+With L layers, c the width of all key heads, B sequences of up to T tokens and s bytes a number:
+
+    weights      s·P                 in the type that generation runs in
+    cache        2·s·L·B·T·c         a key and a value for every layer, sequence and token
+    logits       4·B·V               one row per sequence, in float32
+
+A token costs two operations for each weight of a matrix and, for every token before it, 4·d per layer: with
+the cache, reading it is what bounds a step, not arithmetic. The cache is exact: equal to
+`generate.cache.KeyValueCache.num_bytes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bytewright.account.activations import Precision
+from bytewright.account.flops import count_flops
+from bytewright.account.parameters import count_parameters
+from bytewright.model.config import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceMemory:
+    """Memory of generation; bytes."""
+
+    weights: int
+    cache: int
+    logits: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.cache + self.logits
+
+
+def inference_memory(
+    config: ModelConfig, *, batch_size: int = 1, num_tokens: int | None = None, precision: Precision = "bf16"
+) -> InferenceMemory:
+    """Predict the memory of generating `batch_size` sequences of up to `num_tokens` (default: the context).
+
+    >>> from bytewright.account.presets import find_preset
+    >>> inference_memory(find_preset("gpt2-xl")).cache  # 2 numbers · 2 bytes · 48 · 1024 · 1600
+    314572800
+    """
+    s = 2 if precision == "bf16" else 4
+    length = config.context_length if num_tokens is None else num_tokens
+    width = config.kv_heads * config.d_head
+    return InferenceMemory(
+        weights=s * count_parameters(config).total,
+        cache=2 * s * config.num_layers * batch_size * length * width,
+        logits=4 * batch_size * config.vocab_size,
+    )
+
+
+def flops_of_token(config: ModelConfig, position: int) -> int:
+    """FLOPs of one more token when `position` tokens are remembered.
+
+    All products but those of attention are those of a sequence of one token; each of the `position + 1` keys
+    costs 2·d for its score and 2·d for its value, in every layer.
+
+    >>> from bytewright.account.presets import find_preset
+    >>> xl = find_preset("gpt2-xl")
+    >>> in_matrices = 50_257 * 1600 + 48 * (4 * 1600**2 + 3 * 1600 * 6400)
+    >>> flops_of_token(xl, position=1023) == 2 * in_matrices + 48 * 4 * 1600 * 1024
+    True
+    """
+    one = count_flops(config, num_tokens=1)
+    products = one.forward - one.attention_scores - one.attention_weighting
+    return products + config.num_layers * 4 * config.d_model * (position + 1)
