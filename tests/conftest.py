@@ -10,7 +10,12 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import torch
 from jaxtyping import install_import_hook
+
+# Before anything imports Triton, which decides then: without a GPU its kernels run in its interpreter.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Before anything imports them: from here on every call of these packages is checked against its annotations.
 # torch.compile cannot trace the checks; tests that compile run without them (see `rerun_unchecked` in

@@ -18,10 +18,12 @@ LAYERS = [
     {"durable"},
     {"checked"},
     {"_native"},
+    {"kernels"},
     {"corpus", "tokenizer", "model"},
     {"data", "account"},
     {"train", "generate"},
     {"lab"},
+    {"demo"},
     {"cli"},
 ]
 """From left to right; a package may import its own modules and those of the sets before its own."""

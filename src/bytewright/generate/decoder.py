@@ -2,7 +2,8 @@
 
 The fast twin of running the model over everything so far: a token costs one pass over the packed weights and
 over what the cache holds. Tokens of all sequences stand as the rows of one matrix wherever they do not look
-at each other. `Decoder` turns ids into scores and knows nothing of sampling, stopping or text.
+at each other. On an NVIDIA GPU, the attention of one more token is one kernel of our own. `Decoder` turns ids
+into scores and knows nothing of sampling, stopping or text.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
+from bytewright import kernels
 from bytewright.generate.cache import KeyValueCache
 from bytewright.generate.packed import PackedBlock, PackedMatrix, pack_block, snapshot
 from bytewright.model import TransformerBlock, TransformerLM
 from bytewright.model.config import Norm
 from bytewright.model.layers import EPSILON
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, queries, keys, values), all of them (rows, heads, d_head), to what was attended to."""
+HEAD_SIZES = (16, 32, 64, 128, 256)
+"""Sizes of heads that the kernel can hold."""
+
+Attend = Callable[[int, Tensor], Tensor]
+"""From (layer, joined projection of every row) to what the rows attend to, (rows, d_model)."""
 
 
 class Decoder:
@@ -41,6 +46,7 @@ class Decoder:
         self.angles = None
         if (rope := blocks[0].attn.rope) is not None:
             self.angles = torch.cat((rope.cos, rope.cos), -1), torch.cat((-rope.sin, rope.sin), -1)
+        self.has_kernel = kernels.on_gpu(weights) and self.config.d_head in HEAD_SIZES
 
     def new_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
         """Make room for `batch_size` sequences of up to `capacity` tokens."""
@@ -55,15 +61,18 @@ class Decoder:
         Row i of `ids` holds a prompt of `lengths[i]` tokens and then anything: no token sees what follows it.
         """
         batch_size, num_tokens = ids.shape
+        positions = torch.arange(num_tokens, device=ids.device).repeat(batch_size)
+        angles = self._angles_at(positions)
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k, v = (x.view(batch_size, num_tokens, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            split = self._split(layer, qkv, angles)
+            q, k, v = (x.view(batch_size, num_tokens, *x.shape[1:]).transpose(1, 2) for x in split)
             cache.write_prompt(layer, k, v)
             grouped = self.config.kv_heads != self.config.num_heads
-            return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped).transpose(1, 2)
+            attended = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+            return attended.transpose(1, 2).reshape(len(qkv), -1)
 
-        positions = torch.arange(num_tokens, device=ids.device).repeat(batch_size)
-        x = self._run_blocks(ids.flatten(), positions, attend)
+        x = self._run_blocks(ids.flatten(), attend)
         last = torch.arange(batch_size, device=ids.device) * num_tokens + lengths - 1
         return self._score(x[last])
 
@@ -82,60 +91,64 @@ class Decoder:
         `num_slots` bounds what the cache holds, this token included (its capacity unless told otherwise).
         `aligned` promises that every sequence has exactly that many, which saves the mask.
         """
+        if self.has_kernel:
+            return self._score(self._run_blocks(ids, self._attend_by_kernel(cache, positions)))
         num_slots = cache.capacity if num_slots is None else num_slots
         mask = None if aligned else torch.arange(num_slots, device=ids.device) <= positions.unsqueeze(-1)
+        angles = self._angles_at(positions)
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            q, k, v = self._split(layer, qkv, angles)
             cache.write_token(layer, num_slots - 1 if aligned else positions, k, v)
             keys, values = cache.read(layer, num_slots)
-            return attend_to_cache(q, keys, values, mask)
+            return attend_to_cache(q, keys, values, mask).reshape(len(qkv), -1)
 
-        return self._score(self._run_blocks(ids, positions, attend))
+        return self._score(self._run_blocks(ids, attend))
 
-    def _run_blocks(
-        self, ids: Int[Tensor, " rows"], positions: Int[Tensor, " rows"], attend: Attend
-    ) -> Float[Tensor, "rows d_model"]:
-        angles = None
-        if self.angles is not None:
-            cos, sin = (table[positions].unsqueeze(1) for table in self.angles)
-            angles = cos, sin
+    def _attend_by_kernel(self, cache: KeyValueCache, positions: Int[Tensor, " batch"]) -> Attend:
+        from bytewright.kernels.decoding import attend_and_store
+
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            gains = self.blocks[layer].qk_gains
+            keys, values = cache.keys[layer], cache.values[layer]
+            return attend_and_store(qkv, gains, self.angles, keys, values, positions, eps=EPSILON)
+
+        return attend
+
+    def _run_blocks(self, ids: Int[Tensor, " rows"], attend: Attend) -> Float[Tensor, "rows d_model"]:
         x = self.embeddings[ids]
         for layer, block in enumerate(self.blocks):
-            x = self._run_block(x, layer, block, angles, attend)
+            x = self._run_block(x, layer, block, attend)
         return x
 
     def _run_block(
-        self,
-        x: Float[Tensor, "rows d_model"],
-        layer: int,
-        block: PackedBlock,
-        angles: tuple[Tensor, Tensor] | None,
-        attend: Attend,
+        self, x: Float[Tensor, "rows d_model"], layer: int, block: PackedBlock, attend: Attend
     ) -> Float[Tensor, "rows d_model"]:
         attention_gain, ffn_gain = block.gains or (None, None)
-        q, k, v = self._project(block, self._norm_if("pre", x, attention_gain), angles)
-        attended = attend(layer, q, k, v).reshape(len(x), -1)
+        attended = attend(layer, block.qkv(self._norm_if("pre", x, attention_gain)))
         x = self._norm_if("post", block.output.add_to(x, attended), attention_gain)
         inner = block.up(self._norm_if("pre", x, ffn_gain))
-        if block.gated:
-            gate, up = inner.chunk(2, dim=-1)
-            inner = silu(gate) * up
-        else:
-            inner = silu(inner)
+        inner = gate_by_silu(inner) if block.gated else silu(inner)
         return self._norm_if("post", block.down.add_to(x, inner), ffn_gain)
 
     def _norm_if(self, place: Norm, x: Tensor, gain: Tensor | None) -> Tensor:
         return x if gain is None or self.config.norm != place else rms_norm(x, gain.shape, gain, EPSILON)
 
-    def _project(
-        self, block: PackedBlock, x: Float[Tensor, "rows d_model"], angles: tuple[Tensor, Tensor] | None
+    def _angles_at(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor] | None:
+        if self.angles is None:
+            return None
+        cos, sin = (table[positions].unsqueeze(1) for table in self.angles)
+        return cos, sin
+
+    def _split(
+        self, layer: int, qkv: Float[Tensor, "rows qkv_width"], angles: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, normalised and rotated: (rows, heads, d_head) each."""
         num_heads, kv_heads, d_head = self.config.num_heads, self.config.kv_heads, self.config.d_head
-        qkv = block.qkv(x).view(len(x), -1, d_head)
-        qk, v = qkv[:, : num_heads + kv_heads], qkv[:, num_heads + kv_heads :]
-        if block.qk_gains is not None:
-            qk = rms_norm(qk, (d_head,), eps=EPSILON) * block.qk_gains
+        heads = qkv.view(len(qkv), -1, d_head)
+        qk, v = heads[:, : num_heads + kv_heads], heads[:, num_heads + kv_heads :]
+        if (gains := self.blocks[layer].qk_gains) is not None:
+            qk = rms_norm(qk, (d_head,), eps=EPSILON) * gains
         if angles is not None:
             cos, sin = angles
             # Rows are packed in halves: the partner of dimension i is i + d_head/2, one roll away.
@@ -144,6 +157,17 @@ class Decoder:
 
     def _score(self, x: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch vocab"]:
         return self.head(self._norm_if("pre", x, self.final_gain))
+
+
+def gate_by_silu(joined: Float[Tensor, "rows two_d_ff"]) -> Float[Tensor, "rows d_ff"]:
+    """Return silu(gate) * up of the two halves."""
+    if kernels.can_serve(joined):
+        from bytewright.kernels.swiglu import silu_gate
+
+        gated: Tensor = silu_gate(joined)
+        return gated
+    gate, up = joined.chunk(2, dim=-1)
+    return silu(gate) * up
 
 
 def attend_to_cache(

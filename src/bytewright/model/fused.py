@@ -9,6 +9,8 @@ alone, so either loads what the other saved and an optimizer sees the same matri
   a head as long as q and k agree, and turning two contiguous halves is cheaper than turning interleaved
   pairs;
 - the library's attention kernel, which never writes the scores to memory;
+- on an NVIDIA GPU in a half-precision type, kernels of our own (`kernels`) where the library and its compiler
+  pass over memory more than once;
 - the head and its loss in chunks: the logits of a whole batch never exist at once, let alone in float32.
 
 Everything is traceable by `torch.compile`, which fuses the rest. Nothing here knows about training.
@@ -24,10 +26,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention, silu
 
+from bytewright import kernels
 from bytewright.model.attention import MultiHeadSelfAttention
-from bytewright.model.layers import EPSILON, SwiGLU, at_least_float32, rms_norm
+from bytewright.model.layers import EPSILON, Embedding, SwiGLU, at_least_float32, rms_norm
 
-LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**26}
+LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**28}
 """How many logits the loss works on at a time: what a CPU's cache holds, or enough to keep a GPU busy."""
 
 
@@ -90,6 +93,8 @@ class FusedSelfAttention(MultiHeadSelfAttention):
     ) -> Float[Tensor, "*batch seq d_model"]:
         """Attend; positions count from 0 unless `token_positions` says otherwise."""
         qkv = x @ join_projections(self, x.dtype).T
+        if token_positions is None and self._kernel_serves(qkv):
+            return self.output_proj(self._attend_by_kernel(qkv))
         qkv = qkv.reshape(*qkv.shape[:-1], -1, self.d_head)
         q, k, v = torch.split(qkv, [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-2)
         gains = join_gains(self)
@@ -110,6 +115,36 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         )
         return self.output_proj(attended.transpose(-3, -2).flatten(-2))
 
+    def _kernel_serves(self, qkv: Float[Tensor, "*batch seq qkv_width"]) -> bool:
+        if not kernels.can_serve(qkv):
+            return False
+        from bytewright.kernels.attention import HEAD_SIZES, LONGEST
+
+        plain = self.q_norm is None and self.num_kv_heads == self.num_heads
+        return plain and qkv.ndim == 3 and qkv.shape[-2] <= LONGEST and self.d_head in HEAD_SIZES
+
+    def _attend_by_kernel(
+        self, qkv: Float[Tensor, "batch seq qkv_width"]
+    ) -> Float[Tensor, "batch seq d_model"]:
+        from bytewright.kernels.attention import rotary_attention
+
+        cos, sin = (None, None) if self.rope is None else (self.rope.cos, self.rope.sin)
+        attended: Tensor = rotary_attention(qkv, cos, sin, self.num_heads)[0]
+        return attended
+
+
+class FusedEmbedding(Embedding):
+    """`Embedding` whose gradient is summed in a fixed order on a GPU, too."""
+
+    def forward(self, ids: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
+        """Look up the row of every id."""
+        if not kernels.on_gpu(self.weight) or self.weight.dtype == torch.float64:
+            return super().forward(ids)
+        from bytewright.kernels.embedding import embed
+
+        rows: Tensor = embed(self.weight, ids.long())
+        return rows
+
 
 class FusedSwiGLU(SwiGLU):
     """`SwiGLU` with one product for gate and up."""
@@ -117,7 +152,12 @@ class FusedSwiGLU(SwiGLU):
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Transform each position by itself."""
         joined = torch.cat((self.w1.weight.to(x.dtype), self.w3.weight.to(x.dtype)))
-        gate, up = (x @ joined.T).chunk(2, dim=-1)
+        inner = x @ joined.T
+        if kernels.can_serve(inner):
+            from bytewright.kernels.swiglu import silu_gate
+
+            return self.w2(silu_gate(inner))
+        gate, up = inner.chunk(2, dim=-1)
         return self.w2(silu(gate) * up)
 
 
@@ -135,7 +175,7 @@ def linear_cross_entropy(
     memory grows with chunk_size x vocab instead of batch x vocab. Differentiable once.
     """
     if chunk_size is None:
-        chunk_size = max(1, LOGITS_AT_ONCE.get(hidden.device.type, LOGITS_AT_ONCE["cuda"]) // len(weight))
+        chunk_size = choose_chunk_size(hidden.device.type, len(weight))
     wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden.reshape(-1, hidden.shape[-1]), weight, targets.reshape(-1).long(), chunk_size, wants_gradient
@@ -143,32 +183,28 @@ def linear_cross_entropy(
     return loss
 
 
+def choose_chunk_size(device_type: str, vocab_size: int) -> int:
+    """Positions whose logits are worked on at a time; on a GPU a power of two, which fills its tiles."""
+    if device_type == "cpu":
+        return max(1, LOGITS_AT_ONCE["cpu"] // vocab_size)
+    return 1 << (max(1, LOGITS_AT_ONCE["cuda"] // vocab_size).bit_length() - 1)
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
     ) -> Tensor:
-        matrix = weight.to(hidden.dtype)
-        total = torch.zeros((), device=hidden.device, dtype=torch.promote_types(hidden.dtype, torch.float32))
-        hidden_gradients: list[Tensor] = []
-        weight_gradient = torch.zeros_like(weight) if wants_gradient else weight
-        chunks = zip(torch.split(hidden, chunk_size), torch.split(targets, chunk_size), strict=True)
-        for rows, target in chunks:
-            logits = at_least_float32(rows @ matrix.T)
-            normaliser = logits.logsumexp(dim=-1, keepdim=True)
-            column = target.unsqueeze(-1)
-            total = total + (normaliser - logits.gather(-1, column)).sum()
-            if wants_gradient:
-                # In place, for nothing needs the logits any more; the count is divided by in the end.
-                gradient = logits.sub_(normaliser).exp_()
-                gradient.scatter_add_(-1, column, torch.full_like(normaliser, -1.0))
-                gradient = gradient.to(rows.dtype)
-                hidden_gradients.append(gradient @ matrix)
-                weight_gradient += gradient.T @ rows
-        ctx.count = count = len(targets)
+        compute = _total_cross_entropy
+        if kernels.can_serve(hidden):
+            from bytewright.kernels.cross_entropy import total_cross_entropy
+
+            compute = total_cross_entropy
+        total, hidden_gradient, weight_gradient = compute(hidden, weight, targets, chunk_size, wants_gradient)
+        ctx.count = len(targets)
         if wants_gradient:
-            ctx.save_for_backward(torch.cat(hidden_gradients), weight_gradient)
-        return total / count
+            ctx.save_for_backward(hidden_gradient, weight_gradient)
+        return total / len(targets)
 
     @staticmethod
     @once_differentiable
@@ -178,3 +214,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden_gradient = (at_least_float32(hidden_gradient) * scale).to(hidden_gradient.dtype)
         weight_gradient = (at_least_float32(weight_gradient) * scale).to(weight_gradient.dtype)
         return hidden_gradient, weight_gradient, None, None, None
+
+
+def _total_cross_entropy(
+    hidden: Float[Tensor, "rows d_model"],
+    weight: Float[Tensor, "vocab d_model"],
+    targets: Integer[Tensor, " rows"],
+    chunk_size: int,
+    wants_gradient: bool,
+) -> tuple[Float[Tensor, ""], Tensor, Tensor]:
+    """Sum of all losses, and its gradients with respect to hidden states and weight if they are wanted."""
+    matrix = weight.to(hidden.dtype)
+    total = torch.zeros((), device=hidden.device, dtype=torch.promote_types(hidden.dtype, torch.float32))
+    hidden_gradients: list[Tensor] = []
+    weight_gradient = torch.zeros_like(weight) if wants_gradient else weight.new_empty(0)
+    for rows, target in zip(torch.split(hidden, chunk_size), torch.split(targets, chunk_size), strict=True):
+        logits = at_least_float32(rows @ matrix.T)
+        normaliser = logits.logsumexp(dim=-1, keepdim=True)
+        column = target.unsqueeze(-1)
+        total = total + (normaliser - logits.gather(-1, column)).sum()
+        if wants_gradient:
+            gradient = logits.sub_(normaliser).exp_()  # in place, for nothing needs the logits any more
+            gradient.scatter_add_(-1, column, torch.full_like(normaliser, -1.0))
+            gradient = gradient.to(rows.dtype)
+            hidden_gradients.append(gradient @ matrix)
+            weight_gradient += gradient.T @ rows
+    return total, torch.cat(hidden_gradients) if wants_gradient else hidden.new_empty(0), weight_gradient

@@ -21,7 +21,7 @@ from torch.nn import ModuleList, Parameter
 from bytewright.errors import UsageError
 from bytewright.model.attention import MultiHeadSelfAttention, RotaryPositionalEmbedding
 from bytewright.model.config import ModelConfig
-from bytewright.model.fused import FusedSelfAttention, FusedSwiGLU
+from bytewright.model.fused import FusedEmbedding, FusedSelfAttention, FusedSwiGLU
 from bytewright.model.layers import Embedding, Layer, Linear, RMSNorm, SiLUFeedForward, SwiGLU
 
 
@@ -86,7 +86,8 @@ class TransformerLM(Layer):
         self.compute_dtype = compute_dtype
         # Rows that are also the head start as small as a head's, or the first logits would be √d_model large
         head_std = math.sqrt(2 / (config.vocab_size + config.d_model))
-        self.token_embeddings = Embedding(
+        fused = config.implementation == "fused"
+        self.token_embeddings = (FusedEmbedding if fused else Embedding)(
             config.vocab_size, config.d_model, device, dtype, std=head_std if config.tie_embeddings else 1.0
         )
         rope = None

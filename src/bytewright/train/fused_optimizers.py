@@ -101,7 +101,7 @@ class FusedOptimizer(Optimizer):
         return Slab(parameters, numbers, group, weights, gradients, state, weight_views, gradient_views, lr)
 
     def collect(self) -> None:
-        """Bring gradients and learning rates to where `apply` reads them."""
+        """Bring the gradients that parameters hold to where `apply` reads them."""
         for slab in self.slabs:
             gradients = []
             for number, parameter, view in zip(slab.numbers, slab.parameters, slab.weight_views, strict=True):
@@ -113,6 +113,10 @@ class FusedOptimizer(Optimizer):
                     )
                 gradients.append(parameter.grad)
             torch._foreach_copy_(slab.gradient_views, gradients)
+
+    def take_rates(self) -> None:
+        """Bring the learning rates of the groups to where `apply` reads them."""
+        for slab in self.slabs:
             slab.lr.fill_(slab.group["lr"])
 
     def apply(self, factor: Float[Tensor, ""], accept: Bool[Tensor, ""]) -> None:
@@ -135,6 +139,7 @@ class FusedOptimizer(Optimizer):
     def step(self, *, accept: Bool[Tensor, ""] | None = None) -> None:
         """Apply the rule once to all parameters, where `accept` holds."""
         self.collect()
+        self.take_rates()
         yes = torch.ones((), dtype=torch.bool, device=self.t.device)
         self.apply(torch.ones((), device=self.t.device), yes if accept is None else accept)
 
@@ -228,7 +233,8 @@ def apply_clipped(
 ) -> tuple[Float[Tensor, ""], Bool[Tensor, ""]]:
     """Clip by the global norm and update, unless loss or norm is not finite: (norm, whether it was accepted).
 
-    The gradients must have been collected. One function of tensors without a branch, made to be compiled.
+    Gradients and rates must be where `apply` reads them. One function of tensors without a branch, made to be
+    compiled.
     """
     norm = global_norm([slab.gradients for one in optimizers for slab in one.slabs])
     accept = torch.isfinite(loss) & torch.isfinite(norm)

@@ -3,8 +3,9 @@
 `TrainStep` takes the batches of one update and returns loss, gradient norm and whether the update was
 accepted, all as tensors that are still on the device: a step never waits for the one before it. A loss or a
 gradient that is not finite is not accepted, and then neither the weights nor the optimizer's state change.
-With fused optimizers the whole end of the step (norm, clipping, update) is one compiled function. Where
-batches come from and what becomes of the results is the loop's business.
+With fused optimizers the whole end of the step (norm, clipping, update) is one compiled function, and on a
+GPU the whole step is recorded once and replayed (`graph`). Where batches come from and what becomes of the
+results is the loop's business.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bytewright.data.batches import Batch
 from bytewright.model import TransformerLM
 from bytewright.train.clip import clip_gradients
 from bytewright.train.fused_optimizers import apply_clipped, fused_parts
+from bytewright.train.graph import Recorded
 from bytewright.train.loss import language_model_loss
 from bytewright.train.optimizers import Optimizer, Together
 
@@ -39,7 +41,7 @@ class TrainStep:
     """Update a model from one batch after another.
 
     `backend` names what torch.compile is to compile with ("inductor", or "aot_eager" on mps); None compiles
-    nothing.
+    nothing. `loss` must be a pure function of model and batch: on a GPU its work is recorded and replayed.
     """
 
     def __init__(
@@ -64,9 +66,22 @@ class TrainStep:
 
         self.loss: Callable[[Tensor, Tensor], Tensor] = compile_with(backend, forward)
         self._finish: Callable[[Tensor], tuple[Tensor, Tensor]] = compile_with(backend, finish)
+        slabs = [slab for part in self._fused for slab in part.slabs]
+        self._parameters = [parameter for slab in slabs for parameter in slab.parameters]
+        self._gradients = [view for slab in slabs for view in slab.gradient_views]
+        self._take_fused: Callable[..., tuple[Tensor, ...]] = self._fused_step
+        if backend == "inductor" and self._parameters and self._parameters[0].is_cuda:
+            self._take_fused = Recorded(self._fused_step)
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
         """Take one update from the mean gradient over `batches`, the parts of one batch."""
+        if not self._fused:
+            return self._readable_step(batches)
+        for part in self._fused:
+            part.take_rates()
+        return StepResult(*self._take_fused(*(tensor for batch in batches for tensor in batch)))
+
+    def _readable_step(self, batches: Sequence[Batch]) -> StepResult:
         self.optimizer.zero_grad()
         losses = []
         for ids, targets in batches:
@@ -74,17 +89,28 @@ class TrainStep:
             torch.autograd.backward(loss / len(batches))
             losses.append(loss.detach())
         with torch.no_grad():
-            return self._update(torch.stack(losses).mean())
+            loss = torch.stack(losses).mean()
+            norm = clip_gradients(self.optimizer.parameters, self.max_norm)
+            accepted = torch.isfinite(loss) & torch.isfinite(norm)
+            self.optimizer.step(accept=accepted)
+            return StepResult(loss, norm, accepted)
 
-    def _update(self, loss: Float[Tensor, ""]) -> StepResult:
-        if self._fused:
-            for part in self._fused:
-                part.collect()
-            return StepResult(loss, *self._finish(loss))
-        norm = clip_gradients(self.optimizer.parameters, self.max_norm)
-        accepted = torch.isfinite(loss) & torch.isfinite(norm)
-        self.optimizer.step(accept=accepted)
-        return StepResult(loss, norm, accepted)
+    def _fused_step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Do the same with ids and targets in turns, and gradients straight into the optimizers' slabs."""
+        losses: list[Tensor] = []
+        num_parts = len(tensors) // 2
+        for ids, targets in zip(tensors[::2], tensors[1::2], strict=True):
+            loss = self.loss(ids, targets)
+            gradients = torch.autograd.grad(loss / num_parts, self._parameters)
+            with torch.no_grad():
+                if losses:
+                    torch._foreach_add_(self._gradients, gradients)
+                else:
+                    torch._foreach_copy_(self._gradients, gradients)
+            losses.append(loss.detach())
+        with torch.no_grad():
+            loss = torch.stack(losses).mean()
+            return (loss, *self._finish(loss))
 
     def measure(
         self, ids: Integer[Tensor, "batch seq"], targets: Integer[Tensor, "batch seq"]

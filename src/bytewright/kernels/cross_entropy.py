@@ -1,0 +1,96 @@
+"""The head and its loss, gradients included: each row of logits is read twice, nearby, and written once.
+
+A row's gradient overwrites its logits, and the products that use it follow at once. As one operator, since
+the compiler would copy what is overwritten.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 2048
+"""Logits a program looks at together; a row of any length passes through in steps of this."""
+
+LOG2E, LN2 = math.log2(math.e), math.log(2)
+
+
+@triton.jit
+def _row(
+    logits, targets, losses, vocab_size,
+    LOG2E: tl.constexpr, LN2: tl.constexpr, BLOCK: tl.constexpr, WITH_GRADIENT: tl.constexpr,
+):  # fmt: skip
+    """Find the loss of one row by a running log-sum-exp in base 2; then turn it into softmax - onehot."""
+    row = tl.program_id(0)
+    logits += row.to(tl.int64) * vocab_size
+    target = tl.load(targets + row).to(tl.int32)
+    score = tl.load(logits + target).to(tl.float32)
+    largest = tl.full([BLOCK], -3e38, tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, vocab_size, BLOCK):
+        columns = first + tl.arange(0, BLOCK)
+        x = tl.load(logits + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32) * LOG2E
+        new_largest = tl.maximum(largest, x)
+        total = total * tl.exp2(largest - new_largest) + tl.exp2(x - new_largest)
+        largest = new_largest
+    top = tl.max(largest, 0)
+    normaliser = top + tl.log2(tl.sum(total * tl.exp2(largest - top), 0))
+    tl.store(losses + row, normaliser * LN2 - score)
+    if WITH_GRADIENT:
+        for first in range(0, vocab_size, BLOCK):
+            columns = first + tl.arange(0, BLOCK)
+            mask = columns < vocab_size
+            x = tl.load(logits + columns, mask=mask, other=0.0).to(tl.float32) * LOG2E
+            gradient = tl.exp2(x - normaliser) - tl.where(columns == target, 1.0, 0.0)
+            tl.store(logits + columns, gradient.to(logits.dtype.element_ty), mask=mask)
+
+
+def cross_entropy_(logits: Tensor, targets: Tensor, *, with_gradient: bool) -> Tensor:
+    """Return -log softmax(row)[target] of every row in float32; `logits` become softmax - onehot if asked."""
+    num_rows, vocab_size = logits.shape
+    losses = logits.new_empty(num_rows, dtype=torch.float32)
+    _row[(num_rows,)](
+        logits, targets, losses, vocab_size,
+        LOG2E=LOG2E, LN2=LN2, BLOCK=BLOCK, WITH_GRADIENT=with_gradient, num_warps=8,
+    )  # fmt: skip
+    return losses
+
+
+@torch.library.custom_op(
+    "bytewright::total_cross_entropy",
+    mutates_args=(),
+    schema="(Tensor hidden, Tensor weight, Tensor targets, SymInt chunk_size, bool wants_gradient)"
+    " -> (Tensor, Tensor, Tensor)",
+)
+def total_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the sum of all losses of the logits `hidden @ weightᵀ`, and its gradients, empty if unwanted."""
+    matrix = weight.to(hidden.dtype)
+    total = torch.zeros((), device=hidden.device)
+    hidden_gradient = torch.empty_like(hidden) if wants_gradient else hidden.new_empty(0)
+    weight_gradient = torch.zeros_like(weight) if wants_gradient else weight.new_empty(0)
+    for first in range(0, len(hidden), chunk_size):
+        chunk = slice(first, first + chunk_size)
+        rows = hidden[chunk]
+        logits = rows @ matrix.T
+        total += cross_entropy_(logits, targets[chunk], with_gradient=wants_gradient).sum()
+        if wants_gradient:
+            torch.mm(logits, matrix, out=hidden_gradient[chunk])
+            weight_gradient += logits.T @ rows
+    return total, hidden_gradient, weight_gradient
+
+
+@total_cross_entropy.register_fake
+def _(
+    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        hidden.new_empty((), dtype=torch.float32),
+        hidden.new_empty(hidden.shape if wants_gradient else 0),
+        weight.new_empty(weight.shape if wants_gradient else 0),
+    )
