@@ -20,6 +20,7 @@ from bytewright import disk, durable
 from bytewright.errors import StorageError
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.metrics import MetricsLog
 from bytewright.train.recipe import to_plain
 from bytewright.train.run_folder import RunFolder
 from runs import digest, make_config, metrics_without_clock
@@ -124,6 +125,53 @@ def test_a_disk_that_fills_up_during_a_save_leaves_the_checkpoint_before_it(
     assert CheckpointFolder(tmp_path / "run" / "checkpoints").steps() == [7]
     resume(tmp_path / "run", console=Console(file=io.StringIO()))
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("operation", "k"), [("open", 1), ("truncate", 1), ("append", 1), ("append", 6), ("sync", 2)]
+)
+def test_a_log_that_cannot_be_written_stops_the_run_with_a_sentence_and_is_mended_on_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_run: Path, operation: str, k: int
+) -> None:
+    """An append that fails leaves half a line, as a disk does that fills up in the middle of it."""
+    num_seen = 0
+
+    def fail_at_the_kth(kind: str, *paths: Path) -> None:
+        nonlocal num_seen
+        if kind == operation and paths[0].name == "metrics.jsonl":
+            num_seen += 1
+            if num_seen == k:
+                if kind == "append":
+                    paths[0].write_bytes(paths[0].read_bytes() + b'{"step": 1')
+                raise OSError(28, "No space left on device")
+
+    quiet = Console(file=io.StringIO())
+    monkeypatch.setattr(disk, "before_operation", fail_at_the_kth)
+    with pytest.raises(StorageError, match=r"metrics\.jsonl: no space left on the disk"):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    monkeypatch.undo()
+    resume(tmp_path / "run", console=quiet)
+    assert digest(tmp_path / "run") == digest(whole_run)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    train(make_config(folder), folder / "run", console=Console(file=io.StringIO()))
+    return folder / "run"
+
+
+def test_a_full_disk_under_the_log_is_one_sentence(tmp_path: Path) -> None:
+    """The real thing: a file system without room for another line; closing does not try again and fail."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, log._file.fileno())
+    os.close(full)
+    with pytest.raises(StorageError, match=r"metrics\.jsonl: no space left on the disk"):
+        log.write({"step": 1})
+    log.close()
 
 
 def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:

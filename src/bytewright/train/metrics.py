@@ -3,11 +3,13 @@
 A line holds the fields of one step; which ones is up to the loop. `TIMING_FIELDS` are those that the clock
 decides; all others are equal in two runs of the same config. A number that is not finite is written as null.
 `position` is the length of the log in bytes: a checkpoint records it, and opening at that position cuts off
-what was written after it, half a line of a killed process included.
+what was written after it, half a line of a killed process or of a full disk included. An append is the one
+write of ours that is not whole or absent (`durable`); each still announces itself to the seam of `disk`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -27,17 +29,20 @@ class MetricsLog:
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self.path = path
-        with explain("write", path):
-            self._file = path.open("ab")
+        with explain("write", path), contextlib.ExitStack() as on_error:
+            disk.before_operation("open", path)
+            self._file = path.open("ab", buffering=0)  # a buffer would try again on closing what had failed
+            on_error.callback(self._file.close)
             found = self._file.tell()
             if found < position:
-                self._file.close()
                 raise FormatError(
                     f"{path}: has {found} bytes, but had {position} when the checkpoint was made"
                 )
             disk.sync_folder(path.parent)  # a new file's name must survive a power cut, too
+            disk.before_operation("truncate", path)
             self._file.truncate(position)
             self._file.seek(position)
+            on_error.pop_all()
 
     @property
     def position(self) -> int:
@@ -46,14 +51,16 @@ class MetricsLog:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one line."""
+        line = memoryview(json.dumps(finite(record), allow_nan=False).encode() + b"\n")
         with explain("write", self.path):
-            self._file.write(json.dumps(finite(record), allow_nan=False).encode() + b"\n")
-            self._file.flush()
+            while line:  # the system may take less than it is given
+                disk.before_operation("append", self.path)
+                line = line[self._file.write(line) :]
 
     def sync(self) -> int:
         """Make sure that all lines survive a power cut; return the position to record in a checkpoint."""
         with explain("write", self.path):
-            self._file.flush()
+            disk.before_operation("sync", self.path)
             os.fsync(self._file.fileno())
         return self.position
 
