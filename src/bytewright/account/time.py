@@ -7,14 +7,17 @@ least flops / peak seconds for its arithmetic and bytes / bandwidth for its traf
 bounds it. Their sum is a time that no implementation beats; one measured step says how far from it a machine
 stays (the efficiency), and with that, other shapes are predicted.
 
-The traffic is that of the fast twin, compiled, in the letters of `activations`:
+The traffic is that of the fast twin, in the letters of `activations`. A product moves s·(m·k + k·n + m·n)
+bytes, attention reads q, k, v and writes the result, backward twice that. The rest, compiled:
 
-    a product       s·(m·k + k·n + m·n); attention reads q, k, v and writes the result, backward twice that
     norms           forward 4·s·N·d a norm with the residual sum before it; backward 6·s·N·d
     gate            forward 3·s·N·f, backward 5·s·N·f (plain: 2 and 3)
-    loss            s·N·V read and written once
+    loss            s·N·V read twice and written once
     weights         cast to s bytes forward and backward, and gradients gathered: (4 + s)·2·P + 8·P
     update          7·4·P for AdamW, and 4·P for the norm of the gradients
+
+Eager, every operation is a pass of its own; `EAGER_…` below has their sums, which tests hold against a count
+of the bytes that the operations of a step read and write.
 
 Knows nothing of what is measured; `report` puts that beside.
 """
@@ -31,8 +34,20 @@ from bytewright.account.optimizers import OptimizerName, update_cost
 from bytewright.account.parameters import count_parameters
 from bytewright.errors import UsageError
 from bytewright.model.config import ModelConfig
+from bytewright.model.fused import choose_chunk_size
 
 SECONDS_PER_DAY = 86_400
+
+EAGER_NORM = {"fp32": 28 + 96, "bf16": 40 + 108}
+"""Bytes for each number that is normalised, forward and backward: cast, square, mean, two products, cast."""
+EAGER_ROTATION = {"fp32": 36 + 53, "bf16": 32 + 50}
+"""Bytes for each number of q and k that is rotated: four products, two sums, one joining, there and back."""
+EAGER_UPDATE = 58 * 4
+"""Bytes for each parameter that AdamW, operation by operation over slabs, reads and writes."""
+
+ALIGNMENT, MISALIGNED = 16, 4
+"""How many times longer a product takes whose rows start off a multiple of 16 bytes, as those of a vocabulary
+of 50,257 in bf16 do: fitted on an H200 (docs/results); the matrix units then load number by number."""
 
 
 def seconds_at(flops: float, flops_per_second: float, mfu: float) -> float:
@@ -95,26 +110,30 @@ def roofline(
     precision: Precision = "bf16",
     rate: Rate | None = None,
     optimizer: OptimizerName = "adamw",
+    compiled: bool = True,
 ) -> list[Part]:
-    """List the parts of a training step with the least time of each on `device`."""
+    """List the parts of a training step of the fast twin with the least time of each on `device`."""
     x = Letters(
         config=config,
         batch_size=batch_size,
         num_tokens=config.context_length if num_tokens is None else num_tokens,
         precision=precision,
+        compiled=compiled,
     )
     peak = device.peak(rate or precision)
 
     def part(name: str, flops: int, num_bytes: int) -> Part:
+        slower = MISALIGNED if name == "head products" and x.s * x.V % ALIGNMENT else 1
         return Part(
             name=name,
             flops=flops,
             num_bytes=num_bytes,
-            seconds_of_flops=flops / peak,
+            seconds_of_flops=flops * slower / peak,
             seconds_of_bytes=num_bytes / device.bytes_per_second,
         )
 
-    return [part(*each) for each in (*_products(x), *_elementwise(x, optimizer))]
+    elementwise = _elementwise if compiled else _elementwise_eager
+    return [part(*each) for each in (*_products(x), *elementwise(x, optimizer))]
 
 
 def _products(x: Letters) -> Iterator[tuple[str, int, int]]:
@@ -138,12 +157,32 @@ def _elementwise(x: Letters, optimizer: OptimizerName) -> Iterator[tuple[str, in
     yield "norms and residual sums", 10 * norms * x.N * x.d, 10 * norms * stream
     passes = 8 if x.is_gated else 5
     yield "feed-forward gate", 10 * layers * x.N * x.f, passes * layers * inner
-    yield "loss", 5 * x.N * x.V, 2 * x.s * x.N * x.V
+    yield "loss", 5 * x.N * x.V, 3 * x.s * x.N * x.V
     total = count_parameters(x.config).total
     casts = 2 * (WIDE + x.s) if x.precision == "bf16" else 0
     yield "casting weights, gathering gradients", total, (casts + 2 * WIDE) * total
     cost = update_cost(x.config, optimizer)
     yield "update", cost.flops, cost.num_bytes + WIDE * total
+
+
+def _elementwise_eager(x: Letters, optimizer: OptimizerName) -> Iterator[tuple[str, int, int]]:
+    layers, half = x.config.num_layers, x.precision == "bf16"
+    stream = x.N * x.d
+    norms = {"pre": 2 * layers + 1, "post": 2 * layers, "none": 0}[x.config.norm]
+    sums = 2 * layers * 6 * x.s  # a residual sum reads two and writes one, forward and backward
+    yield "norms and residual sums", 10 * norms * stream, (norms * EAGER_NORM[x.precision] + sums) * stream
+    turned = 0
+    if x.config.position == "rope" and not x.has_attention_kernel:
+        turned = layers * EAGER_ROTATION[x.precision] * x.N * (x.d + x.c)
+    yield "rotation", turned // 4, turned
+    passes = 8 if x.is_gated and x.has_kernels else 18
+    yield "feed-forward gate", 10 * layers * x.N * x.f, passes * layers * x.s * x.N * x.f
+    yield "loss", 5 * x.N * x.V, (3 * x.s if x.has_kernels else 8 * WIDE) * x.N * x.V
+    count = count_parameters(x.config)
+    chunks = -(-x.N // choose_chunk_size(x.device, x.V))
+    weights = (30 if half else 16) * count.blocks + (24 + 12 * chunks) * x.V * x.d
+    yield "casting weights, gathering gradients", count.total, weights
+    yield "update", update_cost(x.config, optimizer).flops, EAGER_UPDATE * count.total
 
 
 def least_seconds(parts: list[Part]) -> float:

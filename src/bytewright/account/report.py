@@ -1,0 +1,120 @@
+"""What was predicted beside what was measured, for the report of a run.
+
+`compare` takes a model, how it was trained and whatever was measured, by name, and gives one row for each
+quantity that it can predict: parameters, FLOPs, peak memory, tokens per second, seconds. Speed needs a device
+whose rates are known, and an efficiency: the share of the roofline that steps reach, measured once (see
+docs/results). A quantity that was not measured has no row; one that cannot be predicted has no prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bytewright.account.activations import DeviceKind, Precision
+from bytewright.account.devices import Device
+from bytewright.account.flops import training_flops_per_token
+from bytewright.account.memory import training_memory
+from bytewright.account.optimizers import OptimizerName
+from bytewright.account.parameters import count_parameters
+from bytewright.account.time import least_seconds, roofline
+from bytewright.errors import UsageError, suggest
+from bytewright.model.config import ModelConfig
+
+EFFICIENCY = 0.75
+"""Share of the roofline that a compiled step of the fast twin reaches, where none was measured."""
+
+UNITS = {
+    "parameters": "",
+    "flops_per_token": "FLOP",
+    "peak_memory": "bytes",
+    "tokens_per_second": "tokens/s",
+    "seconds": "s",
+}
+"""What can be compared, and in which unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a model is trained, as far as it decides memory and time."""
+
+    batch_size: int
+    """Sequences that are worked on at once: the batch over the parts that it is accumulated in."""
+    num_tokens: int = 0
+    """Tokens of the whole run; 0 if it has no end yet."""
+    precision: Precision = "fp32"
+    compiled: bool = False
+    optimizer: OptimizerName = "adamw"
+    device_kind: DeviceKind = "cuda"
+    device: Device | None = None
+    """The machine, if its rates are known."""
+    efficiency: float = EFFICIENCY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One quantity: predicted, measured, and the one over the other."""
+
+    quantity: str
+    unit: str
+    predicted: float | None
+    measured: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured."""
+        return self.predicted / self.measured if self.predicted is not None and self.measured else None
+
+
+def compare(config: ModelConfig, training: Training, measured: Mapping[str, float]) -> list[Comparison]:
+    """Put a prediction beside each measured quantity, by the names of `UNITS`.
+
+    >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
+    >>> (row,) = compare(base, Training(batch_size=32), {"parameters": 22_696_448})
+    >>> row.predicted, row.ratio
+    (22696448, 1.0)
+    """
+    for name in measured:
+        if name not in UNITS:
+            raise UsageError(f"{name!r} cannot be compared{suggest(name, UNITS)}")
+    predicted = predict(config, training)
+    return [
+        Comparison(quantity=name, unit=unit, predicted=predicted[name], measured=measured[name])
+        for name, unit in UNITS.items()
+        if name in measured
+    ]
+
+
+def predict(config: ModelConfig, training: Training) -> dict[str, float | None]:
+    """Predict every quantity of `UNITS`; None where it cannot be."""
+    memory = training_memory(
+        config,
+        batch_size=training.batch_size,
+        precision=training.precision,
+        optimizer=training.optimizer,
+        compiled=training.compiled,
+        device=training.device_kind,
+    )
+    speed = tokens_per_second(config, training)
+    return {
+        "parameters": count_parameters(config).total,
+        "flops_per_token": training_flops_per_token(config),
+        "peak_memory": memory.peak,
+        "tokens_per_second": speed,
+        "seconds": training.num_tokens / speed if speed and training.num_tokens else None,
+    }
+
+
+def tokens_per_second(config: ModelConfig, training: Training) -> float | None:
+    """Predict the speed of training; None without a device."""
+    if training.device is None:
+        return None
+    parts = roofline(
+        config,
+        training.device,
+        batch_size=training.batch_size,
+        precision=training.precision,
+        optimizer=training.optimizer,
+    )
+    step = least_seconds(parts) / training.efficiency
+    return training.batch_size * config.context_length / step
