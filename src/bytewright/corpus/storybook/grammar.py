@@ -110,7 +110,7 @@ class Grammar:
     rules: Mapping[str, Choice]
     start: str
     beats: frozenset[str]
-    """The rules that are made of whole sentences; the others are phrases, or beats with a space before them."""
+    """The rules that are made of whole sentences; the others are phrases, or beats after a space."""
 
     @functools.cached_property
     def numbers(self) -> Mapping[str, int]:

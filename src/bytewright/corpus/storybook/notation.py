@@ -3,16 +3,21 @@ r"""Reads a grammar from the plain text in which people write it, and complains 
     plot sex: he, him, his
         he | him | his
         she | her | her
+    syllables first
+        Mi Lo Ta
     plot name
-        [sex=she] Mi Lo Ta + la na ri       # every first half with every second half
+        [sex=she] {first} + la na ri        # every first half with every second half
         3 [sex=he] Tom                      # a weight; without one it is 1
     beat story
         {Name} (had|found) {a colour} kite. {farewell}
-    phrase colour
-        red
-        orange
+    phrase verdict
+        it was {quality}
+        nobody liked it
+    words quality
+        good, bad, [sex=he] splendid
 
-An indented line is one thing that can be chosen; a line indented further continues it. `[season=winter,autumn
+An indented line is one thing that can be chosen (of `words`, each between commas is); a line indented further
+continues it. `[season=winter,autumn
 friend!=none]` guards it: it can be chosen only when variables drawn above have such values, or values with
 such a form. In a template `{x}` stands for a variable, one of its forms, or a rule; `{X}` for the same with a
 capital, `{a x}` for the same with its article, `(x|y)` for either text. A `beat` consists of whole sentences;
@@ -41,7 +46,7 @@ from bytewright.corpus.storybook.grammar import (
 )
 from bytewright.errors import FormatError
 
-HEADING = re.compile(r"(plot|beat|phrase) ([a-z_]+)(?:: ([a-z_]+(?:, [a-z_]+)*))?")
+HEADING = re.compile(r"(syllables|plot|beat|phrase|words) ([a-z_]+)(?:: ([a-z_]+(?:, [a-z_]+)*))?")
 ITEM = re.compile(r"(?:(?P<weight>\d+) )?(?:\[(?P<guard>[^\]]*)\] )?(?P<text>.*)", re.DOTALL)
 CONDITION = re.compile(r"([a-z_]+)(?:\.([a-z_]+))?(!?=)(\S+)")
 TOKEN = re.compile(r"\{([^{}]*)\}|([(|)])|([^{}(|)]+)")
@@ -108,6 +113,7 @@ class _Reader:
     def __init__(self, file: str) -> None:
         self.file = file
         self.line = 0
+        self.syllables: dict[str, list[str]] = {}
         self.variables: list[Variable] = []
         self.rules: dict[str, Choice] = {}
         self.kinds: dict[str, str] = {}
@@ -116,9 +122,11 @@ class _Reader:
 
     def read(self, text: str) -> Grammar:
         sections = list(self._sections(text))
-        rules = [section for section in sections if section.kind != "plot"]
+        rules = [section for section in sections if section.kind in ("beat", "phrase", "words")]
         for section in sections:
-            if section.kind == "plot":
+            if section.kind == "syllables":
+                self.syllables[section.name] = [word for _, item in section.items for word in item.split()]
+            elif section.kind == "plot":
                 self._read_variable(section)
         for section in rules:
             self.kinds[section.name] = section.kind
@@ -222,9 +230,19 @@ class _Reader:
 
     def _values(self, text: str) -> list[tuple[str, ...]]:
         if " + " in text:
-            halves = [half.split() for half in text.split(" + ")]
-            return [("".join(pieces),) for pieces in itertools.product(*halves)]
+            pieces = [self._syllables(half) for half in text.split(" + ")]
+            return [("".join(chosen),) for chosen in itertools.product(*pieces)]
+        if "|" not in text:
+            return [(value.strip(),) for value in text.split(",")]
         return [tuple(form.strip() for form in text.split("|"))]
+
+    def _syllables(self, text: str) -> list[str]:
+        """Give the syllables that are listed, or those of the list that is named in braces."""
+        if not text.startswith("{"):
+            return text.split()
+        if text[1:-1] not in self.syllables:
+            self._refuse(f"there are no syllables called {text[1:-1]} above")
+        return self.syllables[text[1:-1]]
 
     # Rules
 
@@ -233,13 +251,19 @@ class _Reader:
         options = []
         for self.line, item in section.items:
             weight, guard, text = self._item(item)
-            is_beat = section.kind == "beat"
-            text = text.replace(" / ", "\n") if is_beat else text
-            parts = () if text == "-" else self._template(text)
-            options.append(Alternative(weight, guard, self._spaced(parts) if is_beat else parts))
+            options += [Alternative(weight, guard, parts) for parts in self._wordings(section.kind, text)]
         if not options:
             self._refuse(f"{section.name} has no alternatives")
         self.rules[section.name] = Choice(section.name, tuple(options))
+
+    def _wordings(self, kind: str, text: str) -> list[Parts]:
+        if " + " in text:
+            return list(self._values(text))
+        if kind == "words":
+            return [self._template(word.strip()) for word in text.split(",") if word.strip()]
+        if kind == "phrase":
+            return [self._template(text)]
+        return [() if text == "-" else self._spaced(self._template(text.replace(" / ", "\n")))]
 
     def _template(self, text: str) -> Parts:
         tokens = list(TOKEN.finditer(text))
