@@ -50,16 +50,24 @@ class Generate:
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of the computation. Auto: on a GPU that of the run, elsewhere fp32."""
+
     def run(self) -> None:
         """Write."""
         from bytewright.cli import inputs, samples
         from bytewright.generate import Generator, SamplingConfig
         from bytewright.train.checkpoint import find_checkpoint, load_model
-        from bytewright.train.setup import find_device
+        from bytewright.train.run_folder import config_of_checkpoint
+        from bytewright.train.setup import dtype_of, find_device, precision_to_write_in
 
         checkpoint = find_checkpoint(inputs.require_exists(self.path), which=self.which)
         tokenizer = samples.load_run_tokenizer(checkpoint)
-        model = load_model(checkpoint, device=find_device(self.device))
+        device = find_device(self.device)
+        precision = self.precision
+        if precision == "auto":
+            precision = precision_to_write_in(config_of_checkpoint(checkpoint), device)
+        model = load_model(checkpoint, device=device, compute_dtype=dtype_of(precision))
         prompts = [samples.encode_prompt(tokenizer, text) for text in self.prompt or ("",)]
         sampling = SamplingConfig(
             max_new_tokens=self.max_new_tokens,

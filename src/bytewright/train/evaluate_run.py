@@ -18,8 +18,8 @@ from bytewright.train.config import Device
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.inputs import count_token_bytes, open_tokens, read_vocabulary_of
 from bytewright.train.loss import language_model_loss
-from bytewright.train.run_folder import CONFIG, config_of
-from bytewright.train.setup import find_device
+from bytewright.train.run_folder import config_of_checkpoint
+from bytewright.train.setup import dtype_of, find_device
 
 
 def evaluate_run(
@@ -28,7 +28,7 @@ def evaluate_run(
     """Measure the best or last checkpoint of `run` on `file`, by default the run's own validation data."""
     checkpoint = find_checkpoint(run, which=which)
     folder = checkpoint.absolute().parents[1]
-    config = config_of(folder) if (folder / CONFIG).is_file() else None
+    config = config_of_checkpoint(checkpoint)
     path = file or (config.data.validation if config else None)
     if path is None:
         raise UsageError(f"{run} has no validation data of its own; name a token file to evaluate on")
@@ -40,7 +40,7 @@ def evaluate_run(
     elif config and config.data.train.exists():
         tokens.require_tokenizer(TokenFile.open(config.data.train).manifest.tokenizer_fingerprint)
     target = find_device(device)
-    compute_dtype = torch.bfloat16 if config and config.precision == "bf16" else None
+    compute_dtype = dtype_of(config.precision) if config else None
     model = load_model(checkpoint, device=target, compute_dtype=compute_dtype)
     evaluation_set = EvaluationSet(
         tokens.tokens,

@@ -94,6 +94,12 @@ def config_of(path: Path) -> TrainConfig:
     return read_config(path / CONFIG)
 
 
+def config_of_checkpoint(checkpoint: Path) -> TrainConfig | None:
+    """Read the config of the run that a checkpoint is part of; an imported model has none."""
+    run = checkpoint.absolute().parents[1]
+    return config_of(run) if (run / CONFIG).is_file() else None
+
+
 def refuse_existing_run(path: Path) -> None:
     """Raise if `path` is anything but a new or empty folder."""
     if (path / CONFIG).exists():

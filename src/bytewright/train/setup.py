@@ -13,7 +13,7 @@ from bytewright.account import count_parameters
 from bytewright.data.batches import mix_key
 from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
-from bytewright.train.config import Device, OptimizerConfig, TrainConfig
+from bytewright.train.config import Device, OptimizerConfig, Precision, TrainConfig
 from bytewright.train.fused_optimizers import FusedAdamW, FusedMuon, FusedSGD
 from bytewright.train.optimizers import SGD, AdamW, Group, Muon, Together
 from bytewright.train.step import AnyOptimizer
@@ -39,12 +39,25 @@ def choose_backend(config: TrainConfig, device: torch.device) -> str | None:
     return "aot_eager" if device.type == "mps" else "inductor"
 
 
+def dtype_of(precision: Precision) -> torch.dtype | None:
+    """Give the type that a model computes in; None is that of its weights, fp32."""
+    return torch.bfloat16 if precision == "bf16" else None
+
+
+def precision_to_write_in(config: TrainConfig | None, device: torch.device) -> Precision:
+    """Choose how a trained model computes when it writes: on a GPU as it was trained, elsewhere in fp32.
+
+    Away from a GPU bf16 is slower, not faster. A model without a record of its training writes in fp32.
+    """
+    return config.precision if config is not None and device.type == "cuda" else "fp32"
+
+
 def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
     """Make the model on `device`; weights in fp32, computation in the precision of the config."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix_key(config.seed, 1))  # not the bare seed: that one orders the data
-        compute_dtype = torch.bfloat16 if config.precision == "bf16" else None
-        return TransformerLM(config.model, dtype=torch.float32, compute_dtype=compute_dtype).to(device)
+        model = TransformerLM(config.model, dtype=torch.float32, compute_dtype=dtype_of(config.precision))
+        return model.to(device)
 
 
 def make_optimizer(model: TransformerLM, config: OptimizerConfig) -> AnyOptimizer:

@@ -1,0 +1,64 @@
+"""A run writes in its own precision on a GPU, and in fp32 where bf16 would only be slower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bytewright.train.checkpoint
+from bytewright.tokenizer import Tokenizer
+from bytewright.train import train
+from bytewright.train.checkpoint import find_checkpoint
+from bytewright.train.run_folder import config_of_checkpoint
+from bytewright.train.setup import precision_to_write_in
+from conftest import Run
+from runs import make_config
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "expected"),
+    [
+        ("bf16", "cuda", "bf16"),
+        ("fp32", "cuda", "fp32"),
+        ("bf16", "cpu", "fp32"),
+        ("bf16", "mps", "fp32"),
+        (None, "cuda", "fp32"),
+    ],
+)
+def test_the_precision_is_that_of_the_run_on_a_gpu_alone(
+    tmp_path: Path, precision: str | None, device: str, expected: str
+) -> None:
+    config = None if precision is None else make_config(tmp_path, precision=precision)
+    assert precision_to_write_in(config, torch.device(device)) == expected
+
+
+def test_generate_computes_as_it_is_told(
+    tmp_path: Path, stories: Path, tokenizer: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = Tokenizer.load(tokenizer)
+    loaded.encode_file(stories, tmp_path / "text.npy")
+    config = make_config(
+        tmp_path,
+        model={"vocab_size": loaded.vocab_size},
+        data={"train": str(tmp_path / "text.npy"), "validation": None, "tokenizer": str(tokenizer)},
+        budget={"steps": 2},
+        precision="bf16",
+    )
+    train(config, tmp_path / "run")
+    assert config_of_checkpoint(find_checkpoint(tmp_path / "run")) == config
+    load_model = bytewright.train.checkpoint.load_model
+    types: list[torch.dtype | None] = []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        model = load_model(*arguments, **options)
+        types.append(model.compute_dtype)
+        return model
+
+    monkeypatch.setattr(bytewright.train.checkpoint, "load_model", watched)
+    command = ("generate", tmp_path / "run", "--max-new-tokens", "2", "--device", "cpu")
+    for more in ((), ("--precision", "fp32"), ("--precision", "bf16")):
+        assert run(*command, *more).code == 0
+    assert types == [None, None, torch.bfloat16]
