@@ -39,18 +39,35 @@ class Parse:
 
 
 class _Rule:
-    """A rule made ready for the search: its options by the character with which they can begin."""
+    """A rule made ready for the search, so that few of its options need to be tried at a place.
 
-    __slots__ = ("anywhere", "by_character", "options")
+    Options that are one literal text are looked up by that text; the others are listed by the character with
+    which they can begin, and those that can be empty are listed under every character.
+    """
+
+    __slots__ = ("anywhere", "by_character", "lengths", "literals", "options")
 
     def __init__(self) -> None:
         self.options: list[_Option] = []
+        self.literals: dict[str, list[_Option]] = {}
+        self.lengths: list[int] = []
         self.by_character: dict[str, list[_Option]] = {}
         self.anywhere: list[_Option] = []
 
-    def starting_with(self, character: str) -> list[_Option]:
-        """List the options that can begin with a character; all that can be empty are among them."""
-        return self.by_character.get(character, self.anywhere)
+    def index(self, starts: Sequence[frozenset[str] | None]) -> None:
+        """Arrange the options, given the characters with which each can begin; None if it can be empty."""
+        others: list[tuple[_Option, frozenset[str] | None]] = []
+        for option, start in zip(self.options, starts, strict=True):
+            if len(option.parts) == 1 and isinstance(option.parts[0], str):
+                self.literals.setdefault(option.parts[0], []).append(option)
+            else:
+                others.append((option, start))
+        self.lengths = sorted({len(text) for text in self.literals})
+        self.anywhere = [option for option, start in others if start is None]
+        for character in frozenset().union(*(start for _, start in others if start is not None)):
+            self.by_character[character] = [
+                option for option, start in others if start is None or character in start
+            ]
 
 
 class _Option:
@@ -96,7 +113,7 @@ class Parser:
             ]
         self._firsts: dict[int, frozenset[str] | None] = {}
         for rule in self._rules.values():
-            self._index(rule)
+            rule.index([self.first_characters(option.parts) for option in rule.options])
         self._start = self._rules[grammar.start]
         self._unknown: Facts = (None,) * len(grammar.variables)
 
@@ -142,30 +159,9 @@ class Parser:
             return self._slots.setdefault(part, _Slot(part))
         return self._rules[part.rule]
 
-    def _index(self, rule: _Rule) -> None:
-        characters: set[str] = set()
-        starts = [self.first_characters(option.parts) for option in rule.options]
-        for start in starts:
-            characters |= start or set()
-        rule.anywhere = [option for option, start in zip(rule.options, starts, strict=True) if start is None]
-        rule.by_character = {
-            character: [
-                option
-                for option, start in zip(rule.options, starts, strict=True)
-                if start is None or character in start
-            ]
-            for character in characters
-        }
-
     def first_characters(self, steps: Sequence[Step]) -> frozenset[str] | None:
-        """Give the characters with which a template can begin; None when it can be empty."""
-        found: frozenset[str] = frozenset()
-        for step in steps:
-            characters = self._first_characters_of(step)
-            if characters is not None:
-                return found | characters
-            return None  # rare: a part that can be empty; then look at everything
-        return None
+        """Give the characters with which a template can begin; None when its beginning can be empty."""
+        return self._first_characters_of(steps[0]) if steps else None
 
     def _first_characters_of(self, step: Step) -> frozenset[str] | None:
         if isinstance(step, str):
@@ -219,8 +215,15 @@ class _Search:
     def rule(self, rule: _Rule, at: int, facts: Facts, trail: Trail) -> Iterator[tuple[int, Facts, Trail]]:
         """Give every way to read a rule from a place on: where it ends, what is known, what was chosen."""
         if self.watching:
-            self.furthest = max(self.furthest, at)
-        for option in rule.by_character.get(self.text[at : at + 1], rule.anywhere):
+            for literal in rule.literals:
+                self._miss(literal, at)
+        text = self.text
+        for length in rule.lengths:
+            for option in rule.literals.get(text[at : at + length], ()):
+                narrowed = self._narrow(facts, option.guard) if option.guard else facts
+                if narrowed is not None:
+                    yield at + length, narrowed, (option, trail)
+        for option in rule.by_character.get(text[at : at + 1], rule.anywhere):
             narrowed = self._narrow(facts, option.guard) if option.guard else facts
             if narrowed is not None:
                 yield from self.steps(option.parts, 0, at, narrowed, (option, trail))
@@ -311,8 +314,11 @@ class _Shape:
         key = (id(rule), at)
         ends = self._known.get(key)
         if ends is None:
-            options = rule.starting_with(self.text[at : at + 1])
-            ends = frozenset().union(*(self.ends_of_steps(option.parts, at) for option in options))
+            text = self.text
+            found = {at + length for length in rule.lengths if text[at : at + length] in rule.literals}
+            for option in rule.by_character.get(text[at : at + 1], rule.anywhere):
+                found |= self.ends_of_steps(option.parts, at)
+            ends = frozenset(found)
             self._known[key] = ends
         return ends
 
