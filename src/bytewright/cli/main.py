@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "evaluate": ("evaluate", "Evaluate", "measure a model on a token file"),
     "export": ("export", "Export", "write a model in the form that other tools load"),
     "import": ("import_model", "ImportModel", "read a model that another tool wrote"),
+    "sweep": ("sweep", "RunSweep", "carry out all runs of a question, and report"),
     "runs": ("runs", "Runs", "list runs with their key figures"),
     "report": ("report", "Report", "write runs up as one page"),
     "doctor": ("doctor", "Doctor", "say what this machine has, and what is missing"),

@@ -21,8 +21,9 @@ from bytewright.train.metrics import read_metrics
 Status = Literal["complete", "stopped", "diverged", "failed"]
 
 OUTCOME, FLOOR = "outcome.json", "corpus.json"
+END_OF_TEXT = "<|endoftext|>"
 DIVERGED_RISE = 1.0
-"""Nats per token by which the last validation loss lies above the lowest in a run that has diverged."""
+"""Nats per token above its own lowest validation loss, or above guessing, at which a run has diverged."""
 
 Line = Mapping[str, Any]
 
@@ -62,9 +63,9 @@ class RunRecord:
         return [(line, float(line[name])) for line in self.lines if is_finite(line.get(name))]
 
     def last(self, name: str) -> float | None:
-        """Give the last finite value of this name; none for a run that diverged, which ended nowhere."""
+        """Give the last finite value of this name; a run that diverged or failed has none that counts."""
         found = self.column(name)
-        return found[-1][1] if found and self.status != "diverged" else None
+        return found[-1][1] if found and self.status in ("complete", "stopped") else None
 
     @property
     def loss(self) -> float | None:
@@ -102,11 +103,29 @@ def read_run(path: Path) -> RunRecord:
     )
 
 
+def read_sampled(path: Path, model: Path) -> RunRecord:
+    """Read the record of texts that were sampled, at `path`, from the model of a run."""
+    outcome = read_object(path / OUTCOME)
+    if not isinstance(outcome.get("figures"), dict) or not isinstance(outcome.get("sampling"), dict):
+        raise UsageError(f"{path}: holds no sampled texts, for its {OUTCOME} says nothing of them")
+    stories = durable.read_text(path / "stories.txt") if (path / "stories.txt").is_file() else ""
+    return RunRecord(
+        name=path.name,
+        settings=flatten(read_object(model / "config.json")) | flatten({"sampling": outcome["sampling"]}),
+        lines=[{"step": 0, **outcome["figures"]}],
+        status="complete",
+        labels=outcome.get("labels") or {},
+        environment=read_object(model / "environment.json"),
+        samples={0: stories.split(END_OF_TEXT)[0].strip()},
+    )
+
+
 def judge(settings: Mapping[str, Any], lines: Sequence[Line], events: Sequence[Line]) -> tuple[Status, str]:
     """Say how a run ended, by its lines alone.
 
-    It has diverged if its steps were refused to the end, if it ends worse than guessing (the logarithm of the
-    vocabulary), or if it ends `DIVERGED_RISE` above its own lowest validation loss.
+    It has diverged if its steps were refused to the end, or if it ends `DIVERGED_RISE` above its own lowest
+    validation loss or above guessing (the logarithm of the vocabulary); one that has not learnt anything yet
+    ends near guessing.
     """
     last_step = lines[-1]["step"] if lines else 0
     refused = [event["step"] for event in events if str(event.get("event", "")).startswith("refused")]
@@ -120,7 +139,7 @@ def judge(settings: Mapping[str, Any], lines: Sequence[Line], events: Sequence[L
     if values:
         last, (lowest_step, lowest) = values[-1][1], min(values, key=lambda pair: pair[1])
         guessing = math.log(settings.get("model.vocab_size", math.inf))
-        if last > guessing:
+        if last > guessing + DIVERGED_RISE:
             return "diverged", f"it ends at {last:.3g}, worse than guessing ({guessing:.3g})"
         if name == "validation_loss" and last > lowest + DIVERGED_RISE:
             return "diverged", f"it ends at {last:.3g}, after {lowest:.3g} at step {lowest_step}"

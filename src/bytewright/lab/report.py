@@ -263,7 +263,16 @@ def _samples(groups: Sequence[Group], best: Group | None) -> list[Block]:
 
 def _costs(groups: Sequence[Group]) -> list[Block]:
     """Predicted and measured cost side by side."""
-    columns = ["setting", "tokens/s", "ms/step", "MFU", "time", "predicted", "memory", "predicted"]
+    columns = [
+        "setting",
+        "tokens/s",
+        "ms/step",
+        "MFU",
+        "time",
+        "predicted time",
+        "memory",
+        "predicted memory",
+    ]
     rows: list[list[Cell]] = []
     for group in groups:
         settings = group.runs[0].settings

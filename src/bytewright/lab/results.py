@@ -15,10 +15,20 @@ from typing import Any, Literal, get_args
 
 from bytewright import durable
 from bytewright.checked import Json
-from bytewright.lab.records import Line, RunRecord, Status, is_finite, read_run
+from bytewright.lab.records import (
+    OUTCOME,
+    Line,
+    RunRecord,
+    Status,
+    is_finite,
+    read_run,
+    read_sampled,
+)
 from bytewright.train.metrics import finite
 
 RESULTS, SWEEP = "results.json", "sweep.json"
+MODEL = "model"
+"""The folder, within that of a sweep that samples, of the run that it samples from."""
 FORMAT = "bytewright results 1"
 COLUMNS = (
     "step",
@@ -31,6 +41,8 @@ COLUMNS = (
     "gradient_norm",
     "tokens_per_second",
     "mfu",
+    *("sound_sentences", "well_formed", "consistent", "copies", "ended"),
+    *("words_per_story", "distinct_words", "distinct_stories", "num_stories"),
 )
 MAX_LINES = 120
 DIGITS = 7
@@ -73,11 +85,13 @@ def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
     about = parse_about(plan["about"])
     names = [run["name"].as_text() for run in plan["runs"].elements()]
     labels = [dict(run["labels"].as_object()) for run in plan["runs"].elements()]
-    return about, [
-        dataclasses.replace(read_run(folder / name), labels=of_run)
-        for name, of_run in zip(names, labels, strict=True)
-        if (folder / name / "config.json").is_file()
-    ]
+    records = []
+    for name, of_run in zip(names, labels, strict=True):
+        if (folder / name / "config.json").is_file():
+            records.append(dataclasses.replace(read_run(folder / name), labels=of_run))
+        elif (folder / name / OUTCOME).is_file():
+            records.append(read_sampled(folder / name, folder / MODEL))
+    return about, records
 
 
 def write_results(path: Path, about: About | None, records: Sequence[RunRecord]) -> None:

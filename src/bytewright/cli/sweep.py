@@ -1,0 +1,174 @@
+"""`bytewright sweep`: a question, all its runs, and the report that answers it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bytewright.cli import console, inputs
+from bytewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from bytewright.lab.execute import Bench
+    from bytewright.lab.plan import Planned
+    from bytewright.lab.sweep import Sweep
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSweep:
+    """Carry out all runs of a sweep file, and write the report.
+
+    The plan is shown first, with the time and memory that each run is predicted to take. What is done is
+    passed over and what was cut off goes on where it stopped, so the same command, given again, finishes a
+    sweep that was interrupted. A run that diverges is marked, and the others go on.
+
+    For example:
+      bytewright sweep recipes/learning_rate.toml
+      bytewright sweep recipes/learning_rate.toml --scale smoke
+      bytewright sweep recipes/no_norm.toml recipes/post_norm.toml --set budget.tokens=1_000_000
+    """
+
+    files: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE …", help="Sweep files: TOML.")
+    ] = ()
+
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Where each sweep gets a folder of its own."""
+
+    data: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("data")
+    """Where corpora are made and found."""
+
+    scale: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: as it is)")] = (
+        None
+    )
+    """Which of the file's scales to use, such as smoke."""
+
+    jobs: int = 1
+    """How many runs go on at once, each in a process of its own: for many small ones on a CPU."""
+
+    only: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
+    """Carry out this run of the sweep; may be given several times."""
+
+    plan: bool = False
+    """Show the plan, and start nothing."""
+
+    set: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE …", help_behavior_hint="(optional)")
+    ] = ()
+    """Values to replace in every run, such as budget.tokens=1_000_000."""
+
+    def run(self) -> int:
+        """Plan, carry out, report."""
+        inputs.require_at_least(1, self.jobs, "--jobs")
+        from bytewright.lab.sweep import read_sweep
+
+        paths = inputs.require_some(self.files, "a sweep file")
+        sweeps = [
+            read_sweep(inputs.require_file(path), scale=self.scale, overrides=self.set) for path in paths
+        ]
+        folders = [self.out / (path.stem + (f"-{self.scale}" if self.scale else "")) for path in paths]
+        if len(set(folders)) < len(folders):
+            raise UsageError("two of the sweep files have one name, and would share a folder")
+        code = 0
+        for path, sweep, folder in zip(paths, sweeps, folders, strict=True):
+            code = max(code, self._carry_out(path, sweep, folder))
+            if code >= 128:
+                break
+        return code
+
+    def _carry_out(self, path: Path, sweep: Sweep, folder: Path) -> int:
+        from bytewright.lab import execute
+        from bytewright.lab.plan import make_plan
+        from bytewright.lab.report import write_report
+        from bytewright.lab.results import read_sweep_folder
+
+        plan = make_plan(sweep, folder, only=self.only)
+        if not self.only:
+            show_plan(sweep, plan)
+        if self.plan:
+            return 0
+        with console.progress() as report:
+            bench = self._bench(folder, sweep, report)
+            made = execute.prepare_data([planned.trial for planned in plan if planned.is_open], bench)
+        execute.write_plan(sweep, folder)
+        try:
+            if self.jobs > 1:
+                if stopped := self._at_once(path, plan, folder):
+                    return stopped
+            else:
+                execute.carry_out_all(plan, made, bench)
+        except execute.Stopped as stop:
+            bench.say(f"{folder}: saved after {stop.received.name}; the same command goes on from there.")
+            return 128 + stop.received
+        failed = [
+            planned.trial.name for planned in make_plan(sweep, folder, only=self.only) if planned.is_open
+        ]
+        if not self.only:
+            about, records = read_sweep_folder(folder)
+            print(write_report(records, about, folder))
+        return 1 if failed else 0
+
+    def _bench(self, folder: Path, sweep: Sweep, report: console.Report) -> Bench:
+        from rich.console import Console
+
+        from bytewright.cli.samples import make_sampler
+        from bytewright.lab.execute import Bench
+
+        screen = console.stderr()
+        return Bench(
+            folder=folder,
+            data_root=self.data,
+            keep=sweep.keep,
+            make_sampler=make_sampler,
+            say=lambda sentence: screen.print(sentence, soft_wrap=True),
+            report=report,
+            console=screen if screen.is_terminal else Console(quiet=True),
+        )
+
+    def _at_once(self, path: Path, plan: list[Planned], folder: Path) -> int:
+        from bytewright.lab.jobs import run_at_once
+
+        screen = console.stderr()
+        shared = ["--out", str(self.out), "--data", str(self.data)]
+        shared += ["--scale", self.scale] if self.scale else []
+        shared += ["--set", *self.set] if self.set else []
+        commands = {
+            planned.trial.name: [
+                *(sys.executable, "-m", "bytewright.cli.main", "sweep", str(path)),
+                *("--only", planned.trial.name, *shared),
+            ]
+            for planned in plan
+            if planned.is_open
+        }
+        return run_at_once(
+            commands,
+            self.jobs,
+            folder / "logs",
+            lambda name, code, words: screen.print(words, soft_wrap=True),
+        )
+
+
+def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
+    """Print what will be done, and what it will take."""
+    table = console.table("run", "steps", "time", "memory", "state")
+    seconds = 0.0
+    for planned in plan:
+        config, predicted = planned.trial.config, planned.predicted
+        parts = f", in {config.accumulate} parts" if config.accumulate > 1 else ""
+        table.add_row(
+            planned.trial.name,
+            f"{config.num_steps:,}" if config.num_steps else "",
+            console.format_seconds(predicted["seconds"]) if predicted else "",
+            console.format_bytes(predicted["memory_bytes"]) if predicted else "",
+            planned.detail + parts,
+        )
+        seconds += predicted.get("seconds", 0.0) if planned.is_open else 0.0
+    out = console.stdout()
+    out.print(f"{sweep.about.name}: {sweep.about.question}", soft_wrap=True)
+    out.print(table)
+    left = sum(planned.is_open for planned in plan)
+    out.print(f"{left} of {len(plan)} runs to do, about {console.format_seconds(seconds)} of training.")

@@ -1,0 +1,247 @@
+"""Carrying out a sweep: one run after the other, each brought to its end, whatever happens to some of them.
+
+A run that is done is passed over, one that was cut off goes on from its checkpoint, one that diverges is
+marked with the reason, and one that does not fit the memory is begun again in more parts. Each run's
+`outcome.json` is written last and makes it done; so a sweep that is killed at any moment and started again
+ends with the same numbers. Runs share one process, since for short ones on a GPU starting it takes longest;
+`jobs` runs several at once in processes of their own. Knows nothing of reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from bytewright import durable
+from bytewright.errors import BytewrightError, DivergenceError, StorageError, UsageError
+from bytewright.lab.corpora import CorpusConfig, Report, name_of, prepare
+from bytewright.lab.plan import Planned, find_state, in_more_parts, refuse_other_settings, with_data
+from bytewright.lab.records import OUTCOME, read_run
+from bytewright.lab.results import SWEEP
+from bytewright.lab.stories import check, tell
+from bytewright.lab.sweep import Keep, Sweep, Trial
+from bytewright.train import resume, train
+from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.config import DataConfig, TrainConfig
+from bytewright.train.loop import Sampler, TrainResult
+
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+"""What torch says where there is not enough memory, in an error of no particular kind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What runs are carried out with: where they and their data go, and how they speak."""
+
+    folder: Path
+    data_root: Path
+    keep: Keep
+    make_sampler: Callable[[TrainConfig], Sampler | None]
+    say: Callable[[str], None]
+    report: Report
+    console: Console
+
+
+@dataclass(frozen=True)
+class Stopped(Exception):  # noqa: N818  # not an error: the user's wish
+    """A signal asked to stop; everything is saved."""
+
+    received: signal.Signals
+
+
+def write_plan(sweep: Sweep, folder: Path) -> None:
+    """Keep what the sweep was made for and what its runs are called, for whoever reads the folder."""
+    runs = [{"name": trial.name, "labels": trial.labels} for trial in sweep.trials]
+    durable.write_json(folder / SWEEP, {"about": dataclasses.asdict(sweep.about), "runs": runs})
+
+
+def prepare_data(trials: Sequence[Trial], bench: Bench) -> dict[str, DataConfig]:
+    """Make the corpora of all trials; by name of corpus and size of vocabulary."""
+    made: dict[str, DataConfig] = {}
+    for trial in trials:
+        if trial.corpus is not None and _key(trial.corpus) not in made:
+            made[_key(trial.corpus)] = prepare(trial.corpus, bench.data_root, bench.report)
+    return made
+
+
+def data_of(trial: Trial, made: dict[str, DataConfig]) -> DataConfig | None:
+    """Find the data that was made for a trial."""
+    return None if trial.corpus is None else made[_key(trial.corpus)]
+
+
+def _key(corpus: CorpusConfig) -> str:
+    return f"{name_of(corpus)}/{corpus.vocab_size}"
+
+
+def carry_out_all(plan: Sequence[Planned], made: dict[str, DataConfig], bench: Bench) -> None:
+    """Carry out all that is open of a plan, one run after the other."""
+    for number, planned in enumerate(plan, start=1):
+        place = f"[{number}/{len(plan)}] {planned.trial.name}"
+        if not planned.is_open:
+            _thin_out(planned.run, bench.keep)  # a process killed between two runs has not come to it
+            continue
+        bench.say(f"{place}: {planned.detail}")
+        outcome = carry_out(planned, data_of(planned.trial, made), bench)
+        bench.say(f"{place}: {describe(outcome, planned.run)}")
+
+
+def describe(outcome: dict[str, Any], run: Path) -> str:
+    """Word how a run ended, on one line."""
+    if outcome["status"] != "complete":
+        return f"{outcome['status']}: {outcome['reason']}"
+    if "figures" in outcome:
+        figures = outcome["figures"]
+        return ", ".join(f"{name} {figures[name]:.3g}" for name in ("consistent", "ended") if name in figures)
+    record = read_run(run)
+    loss = "" if record.loss is None else f"loss {record.loss:.4f}, "
+    return f"{loss}{record.num_steps:,} steps in {record.measured.get('seconds', 0):.1f} s"
+
+
+def carry_out(planned: Planned, data: DataConfig | None, bench: Bench) -> dict[str, Any]:
+    """Bring one run to its end, and return its outcome; raise `Stopped` if a signal came before."""
+    trial = with_data(planned.trial, data)
+    if trial.sampling is not None:
+        outcome = _sample(trial, planned, bench)
+    else:
+        outcome = _train(trial, planned.run, planned.predicted, bench)
+    return outcome
+
+
+def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -> dict[str, Any]:
+    memory: dict[str, float] = {}
+    try:
+        with _measured_memory(memory):
+            result = _train_in_parts(trial.config, run, bench)
+        if result.received:
+            raise Stopped(result.received)
+        record = read_run(run)
+        status, reason = record.status, record.reason
+    except DivergenceError:
+        record = read_run(run)
+        status, reason = "diverged", record.reason
+    except StorageError:
+        raise
+    except (BytewrightError, torch.OutOfMemoryError) as error:
+        status, reason = "failed", str(error)
+    outcome = {
+        "status": status,
+        "reason": reason,
+        "labels": trial.labels,
+        "predicted": predicted,
+        "measured": memory,
+    }
+    if (run / "config.json").is_file():
+        durable.write_json(run / OUTCOME, outcome)
+        if status != "failed":
+            _thin_out(run, bench.keep)
+    return outcome
+
+
+def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult:
+    """Train, and as long as that needs more memory than there is, begin again in smaller parts."""
+    while True:
+        with contextlib.suppress(_NoMemory), _clean_device():
+            return _start_or_resume(config, run, bench)
+        smaller = in_more_parts(config)
+        if smaller is None:
+            raise UsageError("one window at a time needs more memory than there is")
+        bench.say(f"{run.name}: does not fit; begins again with accumulate = {smaller.accumulate}")
+        durable.remove_folder(run)
+        config = smaller
+
+
+class _NoMemory(Exception):  # noqa: N818  # caught at once
+    """The memory was not enough."""
+
+
+def _start_or_resume(config: TrainConfig, run: Path, bench: Bench) -> TrainResult:
+    sample = bench.make_sampler(config)
+    try:
+        if (run / "config.json").is_file():
+            refuse_other_settings(config, run)
+            return resume(run, sample=sample, console=bench.console)
+        return train(config, run, sample=sample, console=bench.console)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise _NoMemory from None
+    except RuntimeError as error:
+        if any(words in str(error) for words in NO_MEMORY):
+            raise _NoMemory from None
+        raise
+
+
+@contextlib.contextmanager
+def _clean_device() -> Iterator[None]:
+    """Forget what earlier runs compiled and kept.
+
+    torch compiles a function for so many models only, eight, and then silently gives up compiling it; and the
+    memory of the last run must not count against this one.
+    """
+    torch.compiler.reset()
+    _free()
+    try:
+        yield
+    finally:
+        _free()
+
+
+def _free() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def _measured_memory(measured: dict[str, float]) -> Iterator[None]:
+    """Note the peak of the device's memory during the block; on the CPU nobody counts."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    torch.cuda.reset_peak_memory_stats()
+    yield
+    measured["memory_bytes"] = float(torch.cuda.max_memory_allocated())
+
+
+def _thin_out(run: Path, keep: Keep) -> None:
+    """Remove the checkpoints that a finished run of a sweep does not need."""
+    checkpoints = CheckpointFolder(run / "checkpoints")
+    if keep == "metrics" and checkpoints.path.is_dir():
+        durable.remove_folder(checkpoints.path)
+    elif keep == "model":
+        checkpoints.prune(1, None)
+
+
+def _sample(trial: Trial, planned: Planned, bench: Bench) -> dict[str, Any]:
+    """Train the model that all sampling trials share, if it is not there yet, and let it write."""
+    assert trial.sampling is not None
+    model = bench.folder / trial.model_name
+    of_model = dataclasses.replace(trial, name=trial.model_name, labels={}, sampling=None)
+    if find_state(of_model, model)[0] in ("new", "resume"):
+        bench.say(f"{model.name}: trains the model that all sample from")
+        outcome = _train(of_model, model, {}, dataclasses.replace(bench, keep="model"))
+        if outcome["status"] != "complete":
+            raise UsageError(
+                f"{model}: there is nothing to sample from, for it {outcome['status']}: {outcome['reason']}"
+            )
+    stories, ended = tell(model, trial.sampling, device=trial.config.device)
+    is_storybook = trial.corpus is not None and trial.corpus.storybook is not None
+    training_text = trial.config.data.train.parents[1] / "train.txt" if is_storybook else None
+    figures = check(stories, ended, training_text)
+    durable.write_text(planned.run / "stories.txt", "".join(f"{story}\n<|endoftext|>\n" for story in stories))
+    outcome = {
+        "status": "complete",
+        "reason": "",
+        "labels": trial.labels,
+        "sampling": dataclasses.asdict(trial.sampling),
+        "figures": figures,
+    }
+    durable.write_json(planned.run / OUTCOME, outcome)
+    return outcome

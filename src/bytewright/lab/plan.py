@@ -1,0 +1,192 @@
+"""What a sweep will take, told before it starts: which runs are left, how long they need, if they fit.
+
+Time and memory are the accountant's. A batch that is not predicted to fit the device's memory is worked
+through in parts from the start; a run of which not even one window fits is refused before anything is
+started. Starts nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from bytewright.account.devices import DEVICES, Device, measure_device
+from bytewright.account.report import Training
+from bytewright.account.report import predict as predict_training
+from bytewright.errors import UsageError
+from bytewright.lab.records import OUTCOME, flatten, read_object
+from bytewright.lab.stories import SamplingPlan
+from bytewright.lab.sweep import Sweep, Trial
+from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.config import DataConfig, TrainConfig
+from bytewright.train.recipe import to_plain
+from bytewright.train.setup import choose_backend, find_device
+
+State = Literal["new", "resume", "done", "diverged"]
+
+USABLE = 0.92
+"""The share of a device's memory that a step may be predicted to take; the rest is the allocator's."""
+NOT_COMPARED = ("accumulate", "data.train", "data.validation", "data.tokenizer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One run of a plan."""
+
+    trial: Trial
+    run: Path
+    state: State
+    detail: str
+    """Where it stands, in a few words."""
+    predicted: dict[str, float]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something left to do."""
+        return self.state in ("new", "resume")
+
+
+def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = ()) -> list[Planned]:
+    """Look at every run of a sweep: what it will take, and what of it is done."""
+    trials = _chosen(sweep, only)
+    machines = {name: machine_of(find_device(name)) for name in {trial.config.device for trial in trials}}
+    plan = []
+    for trial in trials:
+        machine = machines[trial.config.device]
+        trial = dataclasses.replace(trial, config=fit_to_memory(trial.config, machine, name=trial.name))
+        run = folder / trial.name
+        state, detail = find_state(trial, run)
+        predicted = {} if trial.sampling else predict(trial.config, machine)
+        plan.append(Planned(trial=trial, run=run, state=state, detail=detail, predicted=predicted))
+    return plan
+
+
+def _chosen(sweep: Sweep, only: Sequence[str]) -> list[Trial]:
+    names = [trial.name for trial in sweep.trials]
+    for name in only:
+        if name not in names:
+            raise UsageError(
+                f"{sweep.about.name} has no run {name!r}; it has {', '.join(names[:8])}"
+                + " …" * (len(names) > 8)
+            )
+    return [trial for trial in sweep.trials if not only or trial.name in only]
+
+
+def find_state(trial: Trial, run: Path) -> tuple[State, str]:
+    """Say how far a run is; one in the same folder that was made with other settings is refused."""
+    outcome = read_object(run / OUTCOME)
+    if trial.sampling is None and (run / "config.json").is_file():
+        refuse_other_settings(trial.config, run)
+    if trial.sampling is not None and outcome:
+        refuse_other_sampling(trial.sampling, outcome, run)
+    if outcome.get("status") == "complete":
+        return "done", "done"
+    if outcome.get("status") == "diverged":
+        return "diverged", f"diverged: {outcome.get('reason', '')}"
+    if (run / "config.json").is_file():
+        steps = CheckpointFolder(run / "checkpoints").steps()
+        return "resume", f"goes on from step {steps[-1]:,}" if steps else "begins again"
+    return "new", "new"
+
+
+def refuse_other_settings(config: TrainConfig, run: Path) -> None:
+    """Raise if the run at `run` was started with settings other than those of `config`."""
+    before, now = flatten(read_object(run / "config.json")), flatten(to_plain(config))
+    for name in now:
+        if name not in NOT_COMPARED and before.get(name) != now[name]:
+            raise UsageError(
+                f"{run} was made with {name} = {before.get(name)!r}, but the sweep now says {now[name]!r};"
+                " choose another --out, or remove the old run"
+            )
+
+
+def refuse_other_sampling(plan: SamplingPlan, outcome: dict[str, Any], run: Path) -> None:
+    """Raise if the texts at `run` were sampled in another way."""
+    before = outcome.get("sampling", {})
+    for name, value in dataclasses.asdict(plan).items():
+        if before.get(name) != value:
+            raise UsageError(
+                f"{run} was sampled with {name} = {before.get(name)!r}, but the sweep now says {value!r};"
+                " choose another --out, or remove the old one"
+            )
+
+
+def with_data(trial: Trial, data: DataConfig | None) -> Trial:
+    """Give a trial the data that was made for it."""
+    if data is None:
+        return trial
+    return dataclasses.replace(trial, config=dataclasses.replace(trial.config, data=data))
+
+
+# Predictions
+
+
+@functools.cache
+def machine_of(device: torch.device) -> Device:
+    """Say what a device can do: by its maker's data sheet if its name is known, else measured."""
+    if device.type == "cuda":
+        words = torch.cuda.get_device_name(device).lower().replace("-", " ").split()
+        for name, known in DEVICES.items():
+            if name in words:
+                memory = float(torch.cuda.get_device_properties(device).total_memory)
+                return dataclasses.replace(known, memory_bytes=memory)
+    return measure_device("cuda" if device.type == "cuda" else "cpu")
+
+
+def predict(config: TrainConfig, machine: Device) -> dict[str, float]:
+    """Predict the seconds, the speed and the bytes of memory of a run."""
+    predicted = account(config, machine)
+    limits = [predicted["seconds"], None if config.budget.minutes is None else 60 * config.budget.minutes]
+    named = {
+        "memory_bytes": predicted["peak_memory"],
+        "tokens_per_second": predicted["tokens_per_second"],
+        "seconds": min((limit for limit in limits if limit is not None), default=None),
+    }
+    return {name: float(value) for name, value in named.items() if value is not None}
+
+
+def account(config: TrainConfig, machine: Device) -> dict[str, float | None]:
+    """Ask the accountant."""
+    device = find_device(config.device)
+    training = Training(
+        batch_size=config.batch_size // config.accumulate,
+        num_tokens=(config.num_steps or 0) * config.tokens_per_step,
+        precision=config.precision,
+        compiled=choose_backend(config, device) is not None,
+        optimizer=config.optimizer.name,
+        device_kind="cuda" if device.type == "cuda" else "cpu",
+        device=machine,
+    )
+    return predict_training(config.model, training)
+
+
+def fit_to_memory(config: TrainConfig, machine: Device, *, name: str) -> TrainConfig:
+    """Raise `accumulate` until a step is predicted to fit; refuse what never will."""
+    fitted: TrainConfig | None = config
+    while fitted is not None:
+        needed = account(fitted, machine)["peak_memory"] or 0.0
+        if needed <= USABLE * machine.memory_bytes:
+            return fitted
+        fitted = in_more_parts(fitted)
+    raise UsageError(
+        f"{name} cannot fit: even one window at a time is predicted to need {needed / 1e9:.1f} GB,"
+        f" but this machine has {machine.memory_bytes / 1e9:.1f} GB"
+    )
+
+
+def in_more_parts(config: TrainConfig) -> TrainConfig | None:
+    """Work through the batch in the next larger number of parts; None if it is in single windows already.
+
+    The part is at most half as large as before, and divides the batch.
+    """
+    size = config.batch_size
+    for parts in range(2 * config.accumulate, size + 1):
+        if size % parts == 0:
+            return dataclasses.replace(config, accumulate=parts)
+    return dataclasses.replace(config, accumulate=size) if config.accumulate < size else None

@@ -1,0 +1,302 @@
+"""A sweep brings every run to its end: done ones are kept, cut off ones go on, lost ones are marked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import bytewright
+from bytewright.account.devices import Device, Rate
+from bytewright.errors import StorageError, UsageError
+from bytewright.lab import execute
+from bytewright.lab.execute import Bench, Stopped, carry_out_all, prepare_data, write_plan
+from bytewright.lab.plan import account, fit_to_memory, in_more_parts, make_plan
+from bytewright.lab.results import read_sweep_folder
+from bytewright.lab.sweep import Sweep, read_sweep
+from bytewright.model import TransformerLM
+from bytewright.train.config import TrainConfig
+from bytewright.train.loop import Sampler
+from conftest import Run
+from runs import make_config, make_ids, metrics_without_clock, write_tokens
+
+RECIPE = """
+batch_size = 4
+device = "cpu"
+log_every = 4
+eval_every = 8
+eval_tokens = 64
+save_every = 8
+[model]
+vocab_size = 40
+context_length = 8
+d_model = 16
+num_layers = 1
+num_heads = 2
+[data]
+train = "train.npy"
+validation = "validation.npy"
+[budget]
+steps = 24
+[optimizer]
+lr = 0.01
+"""
+SWEEP = 'base = "base.toml"\nquestion = "Which?"\n[axes]\n"optimizer.lr" = [1e-3, 1e-2, 1e4]\n'
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_tokens(tmp_path / "train.npy", make_ids(2000))
+    write_tokens(tmp_path / "validation.npy", make_ids(500, seed=1))
+    (tmp_path / "base.toml").write_text(RECIPE)
+    (tmp_path / "rates.toml").write_text(SWEEP)
+    return tmp_path
+
+
+def no_samples(config: TrainConfig) -> Sampler | None:
+    return None
+
+
+class Lab:
+    """One sweep in one folder, carried out as often as one likes."""
+
+    def __init__(self, place: Path, *, name: str = "out", make_sampler: object = no_samples) -> None:
+        self.sweep: Sweep = read_sweep(place / "rates.toml")
+        self.folder = place / name
+        self.said: list[str] = []
+        self.bench = Bench(
+            folder=self.folder,
+            data_root=place / "data",
+            keep=self.sweep.keep,
+            make_sampler=make_sampler,  # type: ignore[arg-type]
+            say=self.said.append,
+            report=lambda *_: None,
+            console=Console(quiet=True),
+        )
+
+    def run(self) -> None:
+        plan = make_plan(self.sweep, self.folder)
+        made = prepare_data([planned.trial for planned in plan], self.bench)
+        write_plan(self.sweep, self.folder)
+        carry_out_all(plan, made, self.bench)
+
+    def outcome(self, name: str) -> dict[str, object]:
+        value: dict[str, object] = json.loads((self.folder / name / "outcome.json").read_text())
+        return value
+
+
+def test_every_run_ends_and_what_diverged_is_marked_with_the_reason(place: Path) -> None:
+    lab = Lab(place)
+    lab.run()
+    about, records = read_sweep_folder(lab.folder)
+    assert about.question == "Which?"
+    assert [record.status for record in records] == ["complete", "complete", "diverged"]
+    assert "worse than guessing" in records[2].reason or "not finite" in records[2].reason
+    assert [record.labels for record in records] == [{"optimizer.lr": lr} for lr in (1e-3, 1e-2, 1e4)]
+    assert records[0].predicted["memory_bytes"] > 0
+    assert records[0].predicted["seconds"] > 0
+    assert not (lab.folder / "lr-1e-3" / "checkpoints").exists()
+
+
+def test_a_second_time_nothing_is_left_to_do(place: Path) -> None:
+    lab = Lab(place)
+    lab.run()
+    before = {path: path.stat().st_mtime_ns for path in lab.folder.rglob("metrics.jsonl")}
+    lab.said.clear()
+    lab.run()
+    assert lab.said == []
+    assert before == {path: path.stat().st_mtime_ns for path in lab.folder.rglob("metrics.jsonl")}
+
+
+def test_a_run_that_was_made_with_other_settings_is_refused(place: Path) -> None:
+    Lab(place).run()
+    (place / "base.toml").write_text(RECIPE.replace("d_model = 16", "d_model = 32"))
+    with pytest.raises(
+        UsageError, match=r"lr-1e-3 was made with model\.d_model = 16, but the sweep now says 32"
+    ):
+        Lab(place).run()
+
+
+def test_checkpoints_are_kept_where_asked_for(place: Path) -> None:
+    (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    Lab(place).run()
+    assert [path.name for path in (place / "out/lr-0.01/checkpoints").iterdir()] == ["step-000024"]
+
+
+class Greedy:
+    """Makes samplers that need more memory than there is, unless the batch comes in four parts."""
+
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
+        self.tried: list[int] = []
+
+    def __call__(self, config: TrainConfig) -> Sampler:
+        def sample(model: TransformerLM, step: int) -> str:
+            self.tried.append(config.accumulate)
+            if config.accumulate < self.parts:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return "text"
+
+        return sample
+
+
+def test_a_batch_that_does_not_fit_is_begun_again_in_more_parts(place: Path) -> None:
+    (place / "base.toml").write_text("sample_every = 4\n" + RECIPE)
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    greedy = Greedy(4)
+    lab = Lab(place, make_sampler=greedy)
+    lab.run()
+    assert lab.outcome("lr-0.01")["status"] == "complete"
+    assert list(dict.fromkeys(greedy.tried)) == [1, 2, 4]
+    assert json.loads((lab.folder / "lr-0.01/config.json").read_text())["accumulate"] == 4
+    assert [sentence for sentence in lab.said if "accumulate = 4" in sentence]
+    lab.run()  # what it was begun again with is no other setting
+
+
+def test_a_run_of_which_no_window_fits_is_marked_and_the_others_go_on(place: Path) -> None:
+    (place / "base.toml").write_text("sample_every = 4\n" + RECIPE)
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2, 2e-2"))
+    lab = Lab(place, make_sampler=Greedy(99))
+    lab.run()
+    assert sum("needs more memory than there is" in sentence for sentence in lab.said) == 2
+    assert len(make_plan(lab.sweep, lab.folder)) == 2
+    assert all(planned.is_open for planned in make_plan(lab.sweep, lab.folder))
+
+
+def test_a_batch_is_cut_before_the_start_where_it_is_predicted_not_to_fit(tmp_path: Path) -> None:
+    def machine(memory_bytes: float) -> Device:
+        rates: dict[Rate, float] = {"fp32": 1e10, "tf32": 1e10, "bf16": 1e10}
+        return Device(name="m", flops_per_second=rates, bytes_per_second=1e10, memory_bytes=memory_bytes)
+
+    config = make_config(tmp_path, batch_size=24)
+    half = account(in_more_parts(config) or config, machine(1e9))["peak_memory"]
+    assert half is not None
+    assert fit_to_memory(config, machine(1e12), name="x").accumulate == 1
+    assert fit_to_memory(config, machine(half / 0.92 + 1), name="x").accumulate == 2
+    with pytest.raises(UsageError, match=r"x cannot fit: even one window at a time .* machine has 0\.0 GB"):
+        fit_to_memory(config, machine(1000), name="x")
+
+
+@pytest.mark.parametrize(("size", "expected"), [(24, [2, 4, 8, 24]), (7, [7]), (1, [])])
+def test_parts_divide_the_batch_and_at_least_halve(tmp_path: Path, size: int, expected: list[int]) -> None:
+    config: TrainConfig | None = make_config(tmp_path, batch_size=size)
+    found = []
+    while config is not None and (config := in_more_parts(config)) is not None:
+        found.append(config.accumulate)
+    assert found == expected
+
+
+def test_a_full_disk_ends_the_sweep_with_one_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise StorageError("cannot write out/lr-1e-3: No space left on device")
+
+    monkeypatch.setattr("bytewright.train.checkpoint.durable.write_folder", full)
+    with pytest.raises(StorageError, match="No space left"):
+        Lab(place).run()
+
+
+def interrupting(config: TrainConfig) -> Sampler:
+    def sample(model: TransformerLM, step: int) -> str:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return "text"
+
+    return sample
+
+
+def test_a_signal_ends_the_sweep_after_a_save_and_it_goes_on_from_there(place: Path) -> None:
+    (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)
+    whole = Lab(place, name="whole")
+    whole.run()
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(Stopped):
+            Lab(place, make_sampler=interrupting).run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not (place / "out/lr-1e-3/outcome.json").exists()
+    again = Lab(place)
+    again.run()
+    assert "goes on from step 12" in again.said[0]
+    for name in ("lr-1e-3", "lr-0.01"):
+        assert metrics_without_clock(again.folder / name) == metrics_without_clock(whole.folder / name)
+
+
+@pytest.mark.fault
+def test_a_sweep_killed_again_and_again_ends_with_the_same_numbers(place: Path, run: Run) -> None:
+    assert run("sweep", "rates.toml", "--out", "whole").code == 0
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(bytewright.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "bytewright.cli.main", "sweep", "rates.toml", "--out", "parts"]
+    folder = place / "parts/rates"
+    for sign in ("lr-1e-3/metrics.jsonl", "lr-0.01/checkpoints/step-000008"):
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None and not (folder / sign).exists():
+            time.sleep(0.005)
+        process.kill()
+        process.wait()
+    finished = run("sweep", "rates.toml", "--out", "parts")
+    assert finished.code == 0, finished
+    for name in ("lr-1e-3", "lr-0.01", "lr-10000"):
+        assert metrics_without_clock(folder / name) == metrics_without_clock(place / "whole/rates" / name)
+    assert (folder / "report.html").is_file()
+
+
+def test_the_command_shows_its_plan_first_and_names_its_report_last(place: Path, run: Run) -> None:
+    planned = run("sweep", "rates.toml", "--plan")
+    assert planned.code == 0
+    assert "3 of 3 runs to do" in planned.out
+    assert not (place / "runs").exists()
+
+    done = run("sweep", "rates.toml", "--only", "lr-0.01")
+    assert done.code == 0
+    assert (place / "runs/rates/lr-0.01/outcome.json").is_file()
+    assert not (place / "runs/rates/report.html").exists()
+
+    done = run("sweep", "rates.toml")
+    assert done.code == 0, done
+    assert done.out.splitlines()[-1] == "runs/rates/report.html"
+    assert "2 of 3 runs to do" in done.out
+    assert "[3/3] lr-10000: diverged" in done.err
+    assert "diverged" in (place / "runs/rates/report.md").read_text()
+
+
+def test_several_runs_go_on_at_once(place: Path, run: Run) -> None:
+    done = run("sweep", "rates.toml", "--jobs", "3")
+    assert done.code == 0, done
+    assert done.err.count("[1/1]") == 3
+    for name in ("lr-1e-3", "lr-0.01", "lr-10000"):
+        assert (place / "runs/rates" / name / "outcome.json").is_file()
+
+
+def test_mistakes_are_one_sentence(place: Path, run: Run) -> None:
+    for arguments, words in [
+        (["rates.toml", "--only", "lr-3"], "has no run 'lr-3'; it has lr-1e-3"),
+        (["missing.toml"], "missing.toml does not exist"),
+        ([], "a sweep file is needed"),
+        (["rates.toml", "--scale", "smoke"], "no scale 'smoke'"),
+        (["rates.toml", "--set", "optimizer.lrr=3"], "did you mean optimizer.lr?"),
+        (["rates.toml", "--jobs", "0"], "--jobs is 0"),
+        (["rates.toml", "rates.toml"], "would share a folder"),
+    ]:
+        outcome = run("sweep", *arguments)
+        assert outcome.code == 2, outcome
+        assert outcome.err.count("\n") == 1
+        assert words in outcome.err
+
+
+def test_the_seam_to_torch_is_where_it_is_believed_to_be() -> None:
+    assert issubclass(torch.OutOfMemoryError, RuntimeError)
+    assert any("allocate memory" in words for words in execute.NO_MEMORY)

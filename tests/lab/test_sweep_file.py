@@ -1,0 +1,212 @@
+"""A sweep file becomes the runs that it means, or one sentence that says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bytewright.errors import BytewrightError
+from bytewright.lab.axes import expand
+from bytewright.lab.sweep import Sweep, read_sweep
+
+BASE = """
+batch_size = 8
+[model]
+vocab_size = 400
+context_length = 16
+d_model = 16
+num_layers = 1
+num_heads = 2
+[data]
+train = "train.npy"
+[budget]
+steps = 20
+"""
+
+
+def read(folder: Path, text: str, *, base: str = BASE, **more: object) -> Sweep:
+    (folder / "base.toml").write_text(base)
+    (folder / "rates.toml").write_text('base = "base.toml"\n' + text)
+    return read_sweep(folder / "rates.toml", **more)  # type: ignore[arg-type]
+
+
+def names(sweep: Sweep) -> list[str]:
+    return [trial.name for trial in sweep.trials]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ([3, "a"], [3, "a"]),
+        ({"from": 1, "to": 4, "step": 1}, [1, 2, 3, 4]),
+        ({"from": 0.0, "to": 0.9, "step": 0.3}, [0.0, 0.3, 0.6, 0.9]),
+        ({"from": 64, "to": 1, "factor": 0.25}, [64, 16, 4, 1]),
+        ({"from": 1, "to": 1000, "factor": 2}, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]),
+        ({"from": 1e-4, "to": 1e-2, "count": 3, "log": True}, [1e-4, 1e-3, 1e-2]),
+        ({"from": 1e-4, "to": 1e-2, "count": 2}, [1e-4, 1e-2]),
+        ({"from": 5, "to": 5, "count": 1}, [5]),
+    ],
+)
+def test_an_axis_is_spelled_out(value: object, expected: list[object]) -> None:
+    assert expand(value, "x") == pytest.approx(expected) if isinstance(expected[0], float) else expected
+    assert [type(item) for item in expand([1, 2], "x")] == [int, int]
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ([], "no values"),
+        ([1, 1], "twice"),
+        ([[1]], "plain values"),
+        (3, "a list of values"),
+        ({"from": 1, "to": 2}, "one of 'step'"),
+        ({"from": 1, "to": 2, "step": 1, "count": 2}, "one of 'step'"),
+        ({"from": 1, "too": 2, "step": 1}, "'too'"),
+        ({"from": 1, "to": 2, "step": 0}, "no range leads"),
+        ({"from": 1, "to": 2, "step": -1}, "no range leads"),
+        ({"from": 0, "to": 2, "factor": 2}, "no range leads"),
+        ({"from": 0.0, "to": 1.0, "count": 3, "log": True}, "above 0"),
+        ({"from": 1, "to": 2, "count": 0}, "whole number"),
+        ({"from": "a", "to": 2, "count": 2}, "must be a number"),
+        ({"from": 1, "to": 1e12, "step": 1}, "no range leads"),
+        ({"from": 1, "to": 9, "factor": 3, "log": True}, "needs a 'count'"),
+    ],
+)
+def test_a_bad_axis_is_one_sentence(value: object, word: str) -> None:
+    with pytest.raises(BytewrightError, match="the axis lr") as caught:
+        expand(value, "the axis lr")
+    assert word in str(caught.value)
+
+
+def test_axes_make_all_combinations_with_every_seed(tmp_path: Path) -> None:
+    sweep = read(tmp_path, 'seeds = 2\n[axes]\n"optimizer.lr" = [1e-3, 1e-2]\nmodel.norm = ["pre", "post"]')
+    assert len(sweep.trials) == 8
+    assert names(sweep)[:3] == [
+        "lr-1e-3_norm-pre_seed-0",
+        "lr-1e-3_norm-pre_seed-1",
+        "lr-1e-3_norm-post_seed-0",
+    ]
+    last = sweep.trials[-1]
+    assert (last.config.optimizer.lr, last.config.model.norm, last.config.seed) == (1e-2, "post", 1)
+    assert sweep.about.axes == ["optimizer.lr", "model.norm"]
+
+
+def test_pairs_move_together(tmp_path: Path) -> None:
+    sweep = read(tmp_path, '[[pairs]]\nbatch_size = [1, 4]\n"optimizer.lr" = [1e-4, 2e-4]')
+    assert [(t.config.batch_size, t.config.optimizer.lr) for t in sweep.trials] == [(1, 1e-4), (4, 2e-4)]
+    assert names(sweep) == ["batch-size-1_lr-1e-4", "batch-size-4_lr-2e-4"]
+
+
+def test_variants_have_names(tmp_path: Path) -> None:
+    sweep = read(
+        tmp_path, 'baseline = "as it is"\n[variants]\n"as it is" = {}\n"no norm" = { "model.norm" = "none" }'
+    )
+    assert names(sweep) == ["as-it-is", "no-norm"]
+    assert [trial.config.model.norm for trial in sweep.trials] == ["pre", "none"]
+    assert sweep.about.baseline == {"variant": "as it is"}
+
+
+def test_a_star_varies_one_thing_at_a_time(tmp_path: Path) -> None:
+    text = 'design = "star"\n[axes]\n"optimizer.beta1" = [0.8, 0.9, 0.95]\n"optimizer.beta2" = [0.95, 0.99]'
+    sweep = read(tmp_path, text)
+    betas = [(trial.config.optimizer.beta1, trial.config.optimizer.beta2) for trial in sweep.trials]
+    assert betas == [(0.9, 0.95), (0.8, 0.95), (0.95, 0.95), (0.9, 0.99)]
+    assert sweep.about.baseline == {"optimizer.beta1": 0.9, "optimizer.beta2": 0.95}
+
+
+def test_values_are_set_and_replaced_from_outside(tmp_path: Path) -> None:
+    text = '[set]\n"budget.steps" = 5\nschedule.warmup = 2\n[axes]\nseed = [1, 2]'
+    trial = read(tmp_path, text, overrides=["budget.steps=7", "model.norm=post"]).trials[0]
+    assert (trial.config.budget.steps, trial.config.schedule.warmup, trial.config.model.norm) == (
+        7,
+        2,
+        "post",
+    )
+
+
+def test_a_scale_replaces_axes_and_adds_values(tmp_path: Path) -> None:
+    text = (
+        '[set]\nbatch_size = 16\n"budget.steps" = 100\n[axes]\n"optimizer.lr" = [1e-3, 1e-2, 1e-1]\n'
+        '[scale.smoke]\nseeds = [7]\nset = { "budget.steps" = 3 }\naxes = { "optimizer.lr" = [1e-3] }'
+    )
+    (trial,) = read(tmp_path, text, scale="smoke").trials
+    assert (trial.config.batch_size, trial.config.budget.steps, trial.config.seed) == (16, 3, 7)
+    assert len(read(tmp_path, text).trials) == 3
+
+
+def test_a_corpus_sets_the_vocabulary_of_the_model(tmp_path: Path) -> None:
+    sweep = read(tmp_path, '[corpus]\nstorybook = 1000\n[axes]\n"corpus.vocab_size" = [300, 500]')
+    assert [trial.config.model.vocab_size for trial in sweep.trials] == [300, 500]
+    assert [trial.corpus and trial.corpus.storybook for trial in sweep.trials] == [1000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[axis]\nseed = [1]", ["unknown key axis", "did you mean axes?"]),
+        ('[axes]\n"optimizer.lrr" = [1]', ["unknown key optimizer.lrr", "did you mean optimizer.lr?"]),
+        ('[set]\n"modle.norm" = "post"', ["unknown key modle", "did you mean model?"]),
+        ('[axes]\n"optimizer.lr" = []', ["the axis optimizer.lr has no values"]),
+        ('[axes]\n"optimizer.lr" = ["fast"]', ["optimizer.lr must be a number", "'fast'"]),
+        ('[axes]\n"optimizer.lr" = [-1.0]', ["optimizer.lr must be above 0"]),
+        ("[[pairs]]\nbatch_size = [1, 2]\nseed = [1]", ["as many values as each other"]),
+        ("seeds = 0", ["seeds must be"]),
+        ('design = "ring"', ["design must be one of 'grid', 'star'"]),
+        ('keep = "some"', ["keep must be one of"]),
+        ("[variants]", ["[variants] is empty"]),
+        ("[variants]\na = 3", ["the variant 'a' must be a table"]),
+        ('baseline = "nobody"\n[variants]\na = {}', ["baseline that is none of its runs"]),
+        ("[corpus]\nvocab_size = 300", ["corpus needs either storybook"]),
+        ("[corpus]\nstorybok = 300", ["unknown key corpus.storybok", "did you mean corpus.storybook?"]),
+        ("[sampling]\ntemperature = -1.0", ["temperature"]),
+        ("question = 3", ["question must be a string"]),
+        ("[axes]\nseed = {from = 1, to = 5000, step = 1}", ["no range leads"]),
+        ("[scale.smoke]\nsteps = 3", []),
+        ("set = 3", ["set must be a table"]),
+        ("[axes", ["is not valid TOML"]),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_names_the_file(tmp_path: Path, text: str, words: list[str]) -> None:
+    if not words:
+        with pytest.raises(BytewrightError, match=r"unknown key scale\.smoke\.steps"):
+            read(tmp_path, text, scale="smoke")
+        return
+    with pytest.raises(BytewrightError) as caught:
+        read(tmp_path, text)
+    sentence = str(caught.value)
+    assert sentence.startswith(str(tmp_path / "rates.toml"))
+    assert sentence.count(str(tmp_path / "rates.toml")) == 1
+    assert "\n" not in sentence
+    for word in words:
+        assert word in sentence
+
+
+def test_an_unknown_scale_names_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(BytewrightError, match="no scale 'tiny'; it has smoke"):
+        read(tmp_path, "[scale.smoke]\nseeds = 1", scale="tiny")
+
+
+def test_a_mistake_in_the_base_recipe_names_it(tmp_path: Path) -> None:
+    with pytest.raises(BytewrightError, match=r"base\.toml: is not valid TOML"):
+        read(tmp_path, "", base="batch_size = ")
+    (tmp_path / "rates.toml").write_text('base = "missing.toml"')
+    with pytest.raises(BytewrightError, match=r"missing\.toml"):
+        read_sweep(tmp_path / "rates.toml")
+    (tmp_path / "rates.toml").write_text("")
+    with pytest.raises(BytewrightError, match="names no base recipe"):
+        read_sweep(tmp_path / "rates.toml")
+
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in RECIPES if "question = " in path.read_text()], ids=lambda p: p.stem
+)
+def test_every_sweep_of_the_project_can_be_read_at_both_scales(path: Path) -> None:
+    whole, smoke = read_sweep(path), read_sweep(path, scale="smoke")
+    assert whole.about.question
+    assert whole.about.expectation
+    assert 1 <= len(smoke.trials) <= len(whole.trials)
+    assert all(trial.config.device == "cpu" for trial in smoke.trials)

@@ -1,0 +1,87 @@
+"""A model on the stories of a text: the floor is there for storybook stories, and only for those."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bytewright.corpus.storybook import write_stories
+from bytewright.errors import UsageError
+from bytewright.lab.whole_stories import evaluate_text
+from bytewright.tokenizer import Tokenizer
+from bytewright.train import train
+from conftest import Run
+from runs import make_config
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with stories, and a run of a step or two on them."""
+    folder = tmp_path_factory.mktemp("told")
+    write_stories(folder / "stories.txt", 8_000, seed=1, split="validation")
+    from bytewright.tokenizer.train import train_tokenizer
+
+    vocabulary = train_tokenizer(folder / "stories.txt", 500, ["<|endoftext|>"]).vocabulary
+    tokenizer = Tokenizer.from_vocabulary(vocabulary)
+    tokenizer.save(folder / "tokenizer")
+    for name in ("train", "validation"):
+        tokenizer.encode_file(folder / "stories.txt", folder / f"{name}.npy")
+    config = make_config(
+        folder,
+        model={"vocab_size": 500, "context_length": 700},
+        data={"tokenizer": str(folder / "tokenizer")},
+        budget={"steps": 2},
+        batch_size=1,
+    )
+    train(config, folder / "run")
+    return folder
+
+
+def test_storybook_stories_have_a_floor_and_the_model_is_above_it(told: Path) -> None:
+    measured = evaluate_text(told / "run", told / "stories.txt")
+    assert measured.floor is not None
+    assert measured.gap is not None
+    gap, error = measured.gap
+    assert measured.evaluation.bits_per_byte == pytest.approx(measured.floor + gap)
+    assert gap > 10 * error > 0
+
+
+def test_other_stories_are_measured_without_a_floor(told: Path, tmp_path: Path) -> None:
+    for name, text in (("a.txt", b"An owl slept.\n<|endoftext|>\n"), ("b.txt", b"\xff\xfe<|endoftext|>")):
+        (tmp_path / name).write_bytes(text)
+        measured = evaluate_text(told / "run", tmp_path / name)
+        assert measured.floor is None
+        assert measured.gap is None
+        assert len(measured.evaluation.bits) == 1
+
+
+def test_what_cannot_be_measured_is_refused(told: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("owl " * 900 + "<|endoftext|>")
+    with pytest.raises(UsageError, match=r"long.txt: story 0 has \d+ tokens, but a context of 700"):
+        evaluate_text(told / "run", tmp_path / "long.txt")
+    (tmp_path / "endless.txt").write_text("owl")
+    with pytest.raises(UsageError, match=r"endless.txt: there are no whole stories"):
+        evaluate_text(told / "run", tmp_path / "endless.txt")
+
+
+def test_a_run_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    train(make_config(tmp_path, budget={"steps": 1}), tmp_path / "run")
+    (tmp_path / "a.txt").write_text("owl<|endoftext|>")
+    with pytest.raises(UsageError, match="keeps no tokenizer"):
+        evaluate_text(tmp_path / "run", tmp_path / "a.txt")
+
+
+def test_the_command_prints_both_figures(run: Run, told: Path, tmp_path: Path) -> None:
+    shown = run("evaluate", told / "run", "--stories", told / "stories.txt")
+    assert shown.code == 0
+    assert "bits per byte, whole stories" in shown.out
+    assert "entropy of these stories" in shown.out
+    figures = json.loads(run("evaluate", told / "run", "--stories", told / "stories.txt", "--json").out)
+    assert figures["above_floor"] == pytest.approx(figures["bits_per_byte"] - figures["floor"])
+    (tmp_path / "a.txt").write_text("An owl slept.<|endoftext|>")
+    assert "entropy" not in run("evaluate", told / "run", "--stories", tmp_path / "a.txt").out
+    outcome = run("evaluate", told / "run", told / "train.npy", "--stories", told / "stories.txt")
+    assert outcome.code == 2
+    assert "not both" in outcome.err
