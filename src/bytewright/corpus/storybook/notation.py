@@ -233,8 +233,14 @@ class _Reader:
             pieces = [self._syllables(half) for half in text.split(" + ")]
             return [("".join(chosen),) for chosen in itertools.product(*pieces)]
         if "|" not in text:
-            return [(value.strip(),) for value in text.split(",")]
+            return [(value,) for value in self._listed(text)]
         return [tuple(form.strip() for form in text.split("|"))]
+
+    def _listed(self, text: str) -> list[str]:
+        listed = [entry.strip() for entry in text.split(",")]
+        if not all(listed):
+            self._refuse(f"an empty entry between commas in {text!r}")
+        return listed
 
     def _syllables(self, text: str) -> list[str]:
         """Give the syllables that are listed, or those of the list that is named in braces."""
@@ -260,7 +266,7 @@ class _Reader:
         if " + " in text:
             return list(self._values(text))
         if kind == "words":
-            return [self._template(word.strip()) for word in text.split(",") if word.strip()]
+            return [self._template(word) for word in self._listed(text)]
         if kind == "phrase":
             return [self._template(text)]
         return [() if text == "-" else self._spaced(self._template(text.replace(" / ", "\n")))]
