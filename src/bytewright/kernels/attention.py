@@ -25,21 +25,11 @@ from torch import Tensor
 LONGEST = 512
 """Contexts up to this length are ours; in longer ones, one program a head leaves too much of a GPU idle."""
 
-HEAD_SIZES = (32, 64, 128)
-"""Halves of a head must be at least 16 wide for the matrix units, and a whole block must fit on the chip."""
+BLOCKS = {32: ((128, 64), (64, 128))}
+"""By size of a head: (queries, keys) in a block of the forward pass, and of the backward pass, where the keys
+must be a multiple of the queries. Sizes that are not here have not been measured: the library serves them."""
 
 LOG2E = math.log2(math.e)
-
-
-def block_sizes(d_head: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (queries, keys) in a block of the forward and of the backward pass, measured on an H200."""
-    return (
-        ((128, 64), (64, 128))
-        if d_head == 32
-        else ((64, 64), (64, 64))
-        if d_head == 64
-        else ((64, 32), (32, 32))
-    )
 
 
 @triton.jit
@@ -189,7 +179,7 @@ def rotary_attention(
     qkv = qkv.contiguous()
     out = qkv.new_empty(batch, length, num_heads * d_head)
     lse = qkv.new_empty(batch, num_heads, length, dtype=torch.float32)
-    (block_q, block_k), _ = block_sizes(d_head)
+    (block_q, block_k), _ = BLOCKS[d_head]
     _forward[(triton.cdiv(length, block_q), batch * num_heads)](
         qkv, cos, sin, out, lse, length, num_heads, LOG2E / math.sqrt(d_head),
         ROTATE=cos is not None, D=d_head, BLOCK_Q=block_q, BLOCK_K=block_k, PRECISION=_precision(qkv),
@@ -219,7 +209,7 @@ def rotary_attention_backward(
     qkv, dout = qkv.contiguous(), dout.contiguous()
     dqkv = torch.empty_like(qkv)
     dq_sums = qkv.new_empty(batch, num_heads, length, d_head, dtype=torch.float32)
-    _, (block_q, block_k) = block_sizes(d_head)
+    _, (block_q, block_k) = BLOCKS[d_head]
     _backward[(batch * num_heads,)](
         qkv, cos, sin, out, lse, dout, dqkv, dq_sums, length, num_heads,
         LOG2E / math.sqrt(d_head), 1 / math.sqrt(d_head),

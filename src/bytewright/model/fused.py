@@ -118,10 +118,10 @@ class FusedSelfAttention(MultiHeadSelfAttention):
     def _kernel_serves(self, qkv: Float[Tensor, "*batch seq qkv_width"]) -> bool:
         if not kernels.can_serve(qkv):
             return False
-        from bytewright.kernels.attention import HEAD_SIZES, LONGEST
+        from bytewright.kernels.attention import BLOCKS, LONGEST
 
         plain = self.q_norm is None and self.num_kv_heads == self.num_heads
-        return plain and qkv.ndim == 3 and qkv.shape[-2] <= LONGEST and self.d_head in HEAD_SIZES
+        return plain and qkv.ndim == 3 and qkv.shape[-2] <= LONGEST and self.d_head in BLOCKS
 
     def _attend_by_kernel(
         self, qkv: Float[Tensor, "batch seq qkv_width"]
