@@ -11,9 +11,11 @@ sentence on stderr; a traceback is a bug of ours.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
+import io
 import os
 import signal
 import sys
@@ -116,14 +118,34 @@ def _parse(name: str, arguments: list[str]) -> Command:
 
     module_name, class_name, _ = COMMANDS[name]
     command = getattr(importlib.import_module(f"bytewright.cli.{module_name}"), class_name)
-    parsed = tyro.cli(
-        command,
-        prog=f"bytewright {name}",
-        description=inspect.cleandoc(command.__doc__),
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            parsed = tyro.cli(
+                command,
+                prog=f"bytewright {name}",
+                description=inspect.cleandoc(command.__doc__),
+                args=arguments,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as leaving:
+        if not leaving.code:  # --help
+            raise
+        sentence = _one_sentence(complaint.getvalue())
+        raise UsageError(f"{sentence} (see bytewright {name} --help)") from None
     return cast("Command", parsed)
+
+
+def _one_sentence(box: str) -> str:
+    r"""Take the text out of the box that the parser of options draws around its complaints.
+
+    >>> _one_sentence("╭─ Wrong ───╮\n│ Unrecognized options: │\n│     --ot │\n╰───────╯")
+    'unrecognized options: --ot'
+    """
+    lines = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
+    text = " ".join("; " if set(line) == {"─"} else line for line in lines if line)
+    text = text.split(" ;  For full helptext")[0].replace(" ;  ", "; ")
+    return text[:1].lower() + text[1:]
 
 
 def _overview(group: str) -> str:
