@@ -61,7 +61,16 @@ def test_the_pieces_of_a_file_joined_are_the_ids_of_its_text(
 
 @pytest.mark.parametrize(
     ("text", "num_documents"),
-    [("", 0), ("one", 1), (f"one{END}", 1), (f"one{END}two", 2), (f"{END}{END}", 2)],
+    [
+        ("", 0),
+        ("one", 1),
+        (f"one{END}", 1),
+        (f"one{END}two", 2),
+        (f"{END}{END}", 2),
+        (f"one{END}\n", 1),
+        (f"one{END}two{END}\n \t\n", 2),
+        (f"one{END}\ntwo\n", 2),
+    ],
 )
 def test_documents_are_what_the_end_of_text_ends(
     prose_tokenizer: Tokenizer, tmp_path: Path, text: str, num_documents: int

@@ -1,13 +1,14 @@
 //! Encoding and decoding.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use bpe::encode::{self, Id};
 use bpe::pattern::Pattern;
 use bpe::source::Source;
 use numpy::{Element, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyList, PySlice};
 
 use crate::errors::{IntoPython, TokenizerError};
 use crate::items::{Bytes, Items};
@@ -155,7 +156,15 @@ impl Encoder {
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
         let batch = py.detach(|| self.encoder.encode_batch::<I>(texts, num_threads)).into_python()?;
-        PyList::new(py, batch.into_iter().map(|ids| PyArray1::from_vec(py, ids)))
+        let all = PyArray1::from_vec(py, batch.ids);
+        let arrays = PyList::empty(py);
+        let mut start = 0;
+        for len in batch.lens {
+            let end = start + len as isize;
+            arrays.append(all.get_item(PySlice::new(py, start, end, 1))?)?;
+            start = end;
+        }
+        Ok(arrays)
     }
 }
 
@@ -215,11 +224,11 @@ impl StreamEncoder {
 }
 
 /// Encodes a file piece by piece, in memory that does not grow with it.
-#[pyclass(module = "bytewright._native")]
+#[pyclass(frozen, module = "bytewright._native")]
 pub(crate) struct FileEncoder {
     encoder: Py<Encoder>,
     source: Source,
-    position: usize,
+    position: Mutex<usize>,
     num_threads: usize,
 }
 
@@ -228,7 +237,7 @@ impl FileEncoder {
     #[new]
     fn new(py: Python<'_>, encoder: Py<Encoder>, path: PathBuf, num_threads: usize) -> PyResult<FileEncoder> {
         let source = py.detach(|| Source::open(&path)).into_python()?; // a pipe may keep us waiting
-        Ok(FileEncoder { encoder, source, position: 0, num_threads })
+        Ok(FileEncoder { encoder, source, position: Mutex::new(0), num_threads })
     }
 
     /// How many bytes the file has.
@@ -237,23 +246,19 @@ impl FileEncoder {
         self.source.len()
     }
 
-    /// How many of them have been encoded.
-    #[getter]
-    fn position(&self) -> usize {
-        self.position
-    }
-
-    /// The ids of about `num_bytes` more bytes as an array, or None at the end.
-    fn next<'py>(&mut self, py: Python<'py>, num_bytes: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
+    /// The ids of about `num_bytes` more bytes as an array, and where in the file they end; None at its end.
+    fn next<'py>(&self, py: Python<'py>, num_bytes: usize) -> PyResult<Option<(Bound<'py, PyAny>, usize)>> {
         let encoder = self.encoder.get();
-        let rest = &self.source[self.position..];
-        if rest.is_empty() {
+        let (start, end) = py.detach(|| {
+            let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
+            let start = *position;
+            *position += encoder.encoder.next_cut(&self.source[start..], num_bytes); // perhaps far away
+            (start, *position)
+        });
+        if start == end {
             return Ok(None);
         }
-        let cut = py.detach(|| encoder.encoder.next_cut(rest, num_bytes)); // it may lie at the end of the file
-        let text = &rest[..cut];
-        self.position += text.len();
-        encoder.bytes_to_array(py, text, self.num_threads).map(Some)
+        encoder.bytes_to_array(py, &self.source[start..end], self.num_threads).map(|ids| Some((ids, end)))
     }
 }
 

@@ -4,7 +4,7 @@
 //!   shortens the file while it is mapped, the operating system kills us with SIGBUS: a documented limit, not
 //!   corruption.
 //! - `prefetch`: a hint to the cache, without effect as far as the program can tell.
-//! - `filled`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not
+//! - `with_capacity`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not
 //!   what it holds.
 //! - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one.
 //! - `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function
@@ -48,23 +48,30 @@ pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(element) = slice.get(index) {
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch has no architectural effect, and the address is that of a live element.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(element).cast()) }
+        // SAFETY: a prefetch has no architectural effect, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(index).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (slice, index);
 }
 
-/// A vector of `len` times `value`, on huge pages where the system has them.
+/// An empty vector with room for `capacity` elements, on huge pages where the system has them.
 ///
 /// A table of many megabytes in pages of 4 KiB costs a random look-up twice: once for the data and once for
-/// the page's address. On pages of 2 MiB the second is free.
-pub(crate) fn filled<T: Clone>(value: T, len: usize) -> Vec<T> {
-    let mut vector = Vec::with_capacity(len);
+/// the page's address. On pages of 2 MiB the second is free. And memory that is written to for the first time
+/// is handed out page by page, which takes longer than writing.
+pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
+    let mut vector = Vec::with_capacity(capacity);
     prefer_huge_pages(vector.spare_capacity_mut());
-    vector.resize(len, value);
+    vector
+}
+
+/// A vector of `len` default values, on huge pages too.
+pub(crate) fn defaults<T: Default>(len: usize) -> Vec<T> {
+    let mut vector = with_capacity(len);
+    vector.resize_with(len, T::default);
     vector
 }
 

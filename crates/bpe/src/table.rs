@@ -5,9 +5,9 @@
 //! which asks for its cache line, then `find`. A branch that is guessed wrong costs as much as all the rest
 //! of a look-up, so there is none that depends on how long a word is.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 
-use crate::lowlevel::{filled, prefetch};
+use crate::lowlevel::{defaults, prefetch};
 
 /// How many look-ups wait together for their cache lines.
 pub(crate) const GROUP: usize = 64;
@@ -46,6 +46,29 @@ impl Key {
         (u128::from(self.low) | u128::from(self.high) << 64).to_le_bytes()
     }
 
+    /// A key for a word that does not fit: its hash and its length, marked as such.
+    pub(crate) fn of_long(hash: u64, len: usize) -> Key {
+        Key { low: hash, high: 0xff << 56 | len as u64 }
+    }
+
+    /// The key of these halves.
+    pub(crate) fn from_halves(low: u64, high: u64) -> Key {
+        Key { low, high }
+    }
+
+    /// The first eight bytes and the rest.
+    #[inline(always)]
+    pub(crate) fn halves(self) -> (u64, u64) {
+        (self.low, self.high)
+    }
+
+    /// A hash whose upper bits are the best.
+    #[inline(always)]
+    pub(crate) fn hash(self, Seed(low, high): Seed) -> u64 {
+        let product = u128::from(self.low ^ low) * u128::from(self.high ^ high);
+        product as u64 ^ (product >> 64) as u64
+    }
+
     /// Whether this is no word.
     #[inline(always)]
     pub(crate) fn is_empty(self) -> bool {
@@ -64,26 +87,32 @@ static MASKS: [u128; 16] = {
     masks
 };
 
+/// What hashes depend on besides the key. It differs from table to table, so that nobody can craft a text
+/// whose words all collide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seed(u64, u64);
+
+impl Seed {
+    /// A new one.
+    pub(crate) fn draw() -> Seed {
+        let state = RandomState::new();
+        Seed(state.hash_one(1u64), state.hash_one(2u64))
+    }
+}
+
 /// Open addressing with linear probing; the number of places is a power of two, and at most half are in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Table<V> {
     places: Vec<(Key, V)>,
     num_entries: usize,
-    /// Differs from process to process, so that nobody can craft a text whose words all collide.
-    seed: (u64, u64),
+    seed: Seed,
 }
 
 impl<V: Copy + Default> Table<V> {
     /// A table with room for `num_entries`.
     pub(crate) fn with_room_for(num_entries: usize) -> Table<V> {
-        let state = RandomState::new();
-        let draw = |salt: u64| {
-            let mut hasher = state.build_hasher();
-            hasher.write_u64(salt);
-            hasher.finish()
-        };
         let num_places = (2 * num_entries).next_power_of_two().max(512);
-        Table { places: filled(Default::default(), num_places), num_entries: 0, seed: (draw(1), draw(2)) }
+        Table { places: defaults(num_places), num_entries: 0, seed: Seed::draw() }
     }
 
     /// How many entries there are.
@@ -120,12 +149,6 @@ impl<V: Copy + Default> Table<V> {
         }
     }
 
-    /// Forget everything, and keep the room.
-    pub(crate) fn clear(&mut self) {
-        self.places.fill(Default::default());
-        self.num_entries = 0;
-    }
-
     /// All entries, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, V)> {
         self.places.iter().copied().filter(|(key, _)| !key.is_empty())
@@ -135,7 +158,7 @@ impl<V: Copy + Default> Table<V> {
     #[inline(never)]
     fn insert(&mut self, key: Key, mut place: usize) -> &mut V {
         if self.num_entries >= self.room() {
-            let doubled = filled(Default::default(), 2 * self.places.len());
+            let doubled = defaults(2 * self.places.len());
             let old = std::mem::replace(&mut self.places, doubled);
             for (key, value) in old.into_iter().filter(|(key, _)| !key.is_empty()) {
                 let vacancy = self.vacancy(key);
@@ -164,31 +187,16 @@ impl<V: Copy + Default> Table<V> {
 pub(crate) struct View<'t, V> {
     places: &'t [(Key, V)],
     shift: u32,
-    seed: (u64, u64),
+    seed: Seed,
 }
 
 impl<V: Copy> View<'_, V> {
     /// Where the search for `key` begins, which the processor is asked to fetch.
     #[inline(always)]
     pub(crate) fn approach(self, key: Key) -> usize {
-        let product = u128::from(key.low ^ self.seed.0) * u128::from(key.high ^ self.seed.1);
-        let hash = product as u64 ^ (product >> 64) as u64;
-        let place = (hash >> self.shift) as usize;
+        let place = (key.hash(self.seed) >> self.shift) as usize;
         prefetch(self.places, place);
         place
-    }
-
-    /// The value of `key`, searched from `place` on; the default if there is none.
-    #[inline(always)]
-    pub(crate) fn find(self, key: Key, mut place: usize) -> V {
-        let mask = self.places.len() - 1;
-        loop {
-            let (found, value) = self.places[place & mask];
-            if found == key || found.is_empty() {
-                return value;
-            }
-            place += 1;
-        }
     }
 }
 
@@ -220,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_keeps_its_entries_as_it_grows_and_none_when_cleared() {
+    fn a_table_keeps_its_entries_as_it_grows() {
         let mut table: Table<u64> = Table::with_room_for(0);
         let first_room = table.room();
         let key = |number: u64| Key::pack(&number.to_le_bytes(), 0, 8);
@@ -230,14 +238,11 @@ mod tests {
         }
         assert_eq!(table.len(), 3 * first_room);
         assert!(table.room() >= table.len());
-        let view = table.view();
-        for number in 0..4 * first_room as u64 {
-            let expected = if number < 3 * first_room as u64 { number + 1 } else { 0 };
-            assert_eq!(view.find(key(number), view.approach(key(number))), expected);
+        for number in 0..3 * first_room as u64 {
+            let place = table.view().approach(key(number));
+            assert_eq!(*table.find_or_insert(key(number), place), number + 1);
         }
+        assert_eq!(table.len(), 3 * first_room);
         assert_eq!(table.iter().count(), table.len());
-        let room = table.room();
-        table.clear();
-        assert_eq!((table.len(), table.room(), table.iter().count()), (0, room, 0));
     }
 }

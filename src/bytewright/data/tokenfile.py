@@ -197,9 +197,8 @@ class TokenFileWriter:
         self.num_documents += num_documents
 
     def _append_chunk(self, chunk: npt.NDArray[np.integer]) -> None:
-        outside = (chunk < 0) | (chunk >= self._vocabulary_size)
-        if outside.any():
-            place = int(np.argmax(outside))
+        if chunk.max() >= self._vocabulary_size or (chunk.dtype.kind == "i" and chunk.min() < 0):
+            place = int(np.argmax((chunk < 0) | (chunk >= self._vocabulary_size)))
             raise TokenizerError(
                 f"{self.path}: token id {chunk[place]} at position {self.num_tokens + place} is outside the"
                 f" vocabulary ({self._vocabulary_size})"

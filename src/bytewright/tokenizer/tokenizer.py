@@ -11,6 +11,7 @@ import codecs
 import operator
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -165,7 +166,10 @@ class Tokenizer:
         return self._native.encode_array(text, check_num_threads(num_threads))
 
     def encode_batch(self, texts: Sequence[str | bytes], *, num_threads: int | None = None) -> list[Ids]:
-        """Encode many texts, on several threads."""
+        """Encode many texts, on several threads.
+
+        The arrays are slices of one, which lives as long as any of them: copy a few that are kept for long.
+        """
         return self._native.encode_batch(texts, check_num_threads(num_threads))
 
     def encode_iterable(self, strings: Iterable[str | bytes]) -> Iterator[int]:
@@ -181,9 +185,9 @@ class Tokenizer:
 
     def encode_pieces(self, source: str | Path, *, num_threads: int | None = None) -> Iterator[Ids]:
         """Encode a file piece by piece, in memory that does not grow with it; joined, these are its ids."""
-        file = _native.FileEncoder(self._native, os.fspath(source), num_threads or default_num_threads())
-        while (ids := file.next(FILE_STEP)) is not None:
-            yield ids
+        file = _native.FileEncoder(self._native, os.fspath(source), check_num_threads(num_threads))
+        while (piece := file.next(FILE_STEP)) is not None:
+            yield piece[0]
 
     def encode_file(
         self,
@@ -195,23 +199,26 @@ class Tokenizer:
     ) -> TokenFile:
         """Encode a file to a token file, in bounded memory; `progress` hears bytes done and bytes in all.
 
-        Documents are what `<|endoftext|>` ends; without that special token, the file is one document. With
-        a user's pattern only special tokens are safe cuts, and memory follows the longest document.
+        Documents are what `<|endoftext|>` ends, and what follows the last one if that is more than white
+        space; without that special token, the file is one document. With a user's pattern only special tokens
+        are safe cuts, and memory follows the longest document.
         """
-        end_of_text = self.special_tokens.get(END_OF_TEXT)
         file = _native.FileEncoder(self._native, os.fspath(source), check_num_threads(num_threads))
-        last = end_of_text
-        with TokenFileWriter(
-            target, tokenizer_fingerprint=self.fingerprint, vocabulary_size=self.vocab_size
-        ) as writer:
-            while (ids := file.next(FILE_STEP)) is not None:
-                num_ended = 0 if end_of_text is None else int(np.count_nonzero(ids == end_of_text))
-                writer.append(ids, num_documents=num_ended)
-                last = int(ids[-1])
+        documents = _DocumentCounter(self)
+        with (
+            TokenFileWriter(
+                target, tokenizer_fingerprint=self.fingerprint, vocabulary_size=self.vocab_size
+            ) as writer,
+            ThreadPoolExecutor(max_workers=1) as ahead,  # one piece is encoded while another is written
+        ):
+            coming = ahead.submit(file.next, FILE_STEP)
+            while (piece := coming.result()) is not None:
+                coming = ahead.submit(file.next, FILE_STEP)
+                ids, position = piece
+                writer.append(ids, num_documents=documents.count_ends(ids))
                 if progress is not None:
-                    progress(file.position, file.num_bytes)
-            if last != end_of_text:
-                writer.append(np.empty(0, dtype=np.uint16), num_documents=1)
+                    progress(position, file.num_bytes)
+            writer.append(np.empty(0, dtype=np.uint16), num_documents=int(documents.is_open))
         return TokenFile.open(target)
 
     def decode_bytes(self, ids: Iterable[int] | npt.NDArray[np.integer]) -> bytes:
@@ -225,6 +232,25 @@ class Tokenizer:
     def stream_decoder(self) -> StreamDecoder:
         """Decode ids one by one as they are generated."""
         return StreamDecoder(self)
+
+
+class _DocumentCounter:
+    """Counts the documents of a file whose ids come in pieces."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._end = tokenizer.special_tokens.get(END_OF_TEXT)
+        self._blank = {id for id, token in tokenizer.vocab.items() if not token.strip()}
+        self.is_open = False
+        """Whether anything but white space came since the last end."""
+
+    def count_ends(self, ids: Ids) -> int:
+        """Return how many documents end in this piece."""
+        ends = np.flatnonzero(ids == self._end) if self._end is not None else np.empty(0, dtype=np.intp)
+        if len(ends):
+            self.is_open = False
+            ids = ids[ends[-1] + 1 :]
+        self.is_open = self.is_open or any(id not in self._blank for id in ids)
+        return len(ends)
 
 
 class StreamDecoder:

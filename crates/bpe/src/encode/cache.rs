@@ -1,168 +1,361 @@
-//! What words were encoded to, so that each is merged once.
+//! What words were encoded to, so that each is merged once, by whichever thread meets it first.
 //!
-//! A word of at most 15 bytes and up to three ids share 32 bytes. Longer words are kept by themselves, and so
-//! are longer results: they are spilled. The cache forgets everything when it is full: words that matter come
-//! back at once.
+//! All threads share one table, and nobody ever waits for another. A place is empty, or claimed by the thread
+//! that fills it, or full for good: the upper half of the key is written last, so who reads the whole key
+//! also reads the ids that belong to it. Two threads that meet a new word at the same time may both write it
+//! down, which costs a place and changes nothing.
+//!
+//! A word of at most 15 bytes and its packed ids share 32 bytes, half a cache line. Longer words, and ids
+//! that do not fit, are spilled.
 
-use hashbrown::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::table::{Key, Table};
+use hashbrown::DefaultHashBuilder;
+use std::hash::BuildHasher;
+
+use super::packing::Packed;
+use crate::lowlevel::{defaults, prefetch};
+use crate::table::{Key, Seed};
 
 /// Words longer than this are not kept.
 const LONGEST: usize = 256;
 /// How many words the table may hold.
 const MAX_WORDS: usize = 1 << 19;
-/// How many ids may be spilled.
-const MAX_SPILLED: usize = 1 << 20;
+/// How much larger a table is than the one that was full.
+const GROWTH: usize = 8;
+/// In place of the key's upper half: somebody is writing here.
+const CLAIMED: u64 = 1;
 
-/// The ids of a word: `len` of them, or, where that is more than three, their place among the spilled ids. No
-/// word has none.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ids {
-    pub(crate) ids: [u32; Ids::INLINE],
-    pub(crate) len: u32,
+/// A word and its ids. Aligned so that no entry lies across two cache lines.
+#[derive(Debug, Default)]
+#[repr(align(32))]
+struct Place {
+    low: AtomicU64,
+    high: AtomicU64,
+    ids: [AtomicU64; 2],
 }
 
-impl Ids {
-    /// How many ids fit.
-    pub(crate) const INLINE: usize = 3;
-    pub(crate) const INLINE_LEN: u32 = Ids::INLINE as u32;
+impl Place {
+    #[inline(always)]
+    fn packed(&self) -> Packed {
+        Packed([self.ids[0].load(Ordering::Relaxed), self.ids[1].load(Ordering::Relaxed)])
+    }
 }
 
-/// A cache of encoded words; each thread has its own.
+/// A cache of encoded words for any number of threads.
 #[derive(Debug)]
 pub(crate) struct WordCache {
-    pub(crate) short: Table<Ids>,
-    long: HashMap<Box<[u8]>, (u32, u32)>,
-    spilled: Vec<u32>,
-    /// Where the encoder puts a word's ids before they come here.
-    pub(crate) scratch: Vec<u32>,
-}
-
-impl Clone for WordCache {
-    fn clone(&self) -> WordCache {
-        // A cloned vector has no spare room, and where nothing may be allocated, room is all we have.
-        let mut spilled = Vec::with_capacity(self.spilled.capacity());
-        spilled.extend_from_slice(&self.spilled);
-        WordCache { short: self.short.clone(), long: self.long.clone(), spilled, scratch: Vec::new() }
-    }
+    places: Vec<Place>,
+    num_words: AtomicUsize,
+    /// Of a long word its bytes, four to a number; then the ids.
+    spilled: Vec<AtomicU32>,
+    num_spilled: AtomicUsize,
+    is_full: AtomicBool,
+    seed: Seed,
+    hasher: DefaultHashBuilder,
 }
 
 impl WordCache {
-    /// A cache with room for `num_words` before it grows or forgets.
-    pub(crate) fn new(num_words: usize) -> WordCache {
-        let short = Table::with_room_for(num_words.min(MAX_WORDS));
+    /// A cache with room for `num_words`.
+    pub(crate) fn with_room_for(num_words: usize) -> WordCache {
+        let num_places = (2 * num_words.min(MAX_WORDS)).next_power_of_two().max(512);
         WordCache {
-            spilled: Vec::with_capacity(short.room()),
-            short,
-            long: HashMap::new(),
-            scratch: Vec::new(),
+            places: defaults(num_places),
+            num_words: AtomicUsize::new(0),
+            spilled: defaults(num_places),
+            num_spilled: AtomicUsize::new(0),
+            is_full: AtomicBool::new(false),
+            seed: Seed::draw(),
+            hasher: DefaultHashBuilder::default(),
         }
     }
 
-    /// Call `emit` with the ids of `word`, in order; returns false if they are not known.
-    pub(crate) fn look_up(&self, word: &[u8], mut emit: impl FnMut(u32)) -> bool {
-        let (start, len) = if word.len() <= Key::LONGEST {
-            let key = Key::pack(word, 0, word.len());
-            let table = self.short.view();
-            let Ids { ids, len } = table.find(key, table.approach(key));
-            if len as usize <= Ids::INLINE {
-                ids.into_iter().take(len as usize).for_each(emit);
-                return len > 0;
+    /// Whether a word was turned away for lack of room.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// A larger cache with the same words, or an empty one where this is as large as can be.
+    pub(crate) fn enlarged(&self) -> WordCache {
+        let room = self.places.len() / 2;
+        let mut larger = WordCache::with_room_for(GROWTH * room);
+        if room < MAX_WORDS {
+            larger.hasher = self.hasher.clone();
+            larger.seed = self.seed;
+            for (new, old) in larger.spilled.iter().zip(&self.spilled) {
+                new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
             }
-            (ids[0], len)
-        } else if let Some(&place) = self.long.get(word) {
-            place
-        } else {
-            return false;
-        };
-        let spilled = self.spilled.iter().skip(start as usize).take(len as usize);
-        spilled.for_each(|&id| emit(id));
+            larger.num_spilled = self.num_spilled.load(Ordering::Relaxed).min(self.spilled.len()).into();
+            let mut num_words = 0;
+            for place in &self.places {
+                let high = place.high.load(Ordering::Acquire);
+                if high > CLAIMED {
+                    let key = Key::from_halves(place.low.load(Ordering::Relaxed), high);
+                    larger.write(key, place.packed());
+                    num_words += 1;
+                }
+            }
+            larger.num_words = num_words.into();
+        }
+        larger
+    }
+
+    /// Forget everything. Meant for a cache that no other thread is using.
+    pub(crate) fn clear(&self) {
+        for place in &self.places {
+            place.high.store(0, Ordering::Relaxed);
+        }
+        self.num_words.store(0, Ordering::Relaxed);
+        self.num_spilled.store(0, Ordering::Relaxed);
+        self.is_full.store(false, Ordering::Relaxed);
+    }
+
+    /// What look-ups need, by value, so that it stays in registers over many of them.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> View<'_> {
+        View { places: &self.places, shift: 64 - self.places.len().trailing_zeros(), seed: self.seed }
+    }
+
+    /// The key of a word of any length but none.
+    #[inline(always)]
+    pub(crate) fn key(&self, word: &[u8]) -> Key {
+        if word.len() <= Key::LONGEST { Key::pack(word, 0, word.len()) } else { self.long_key(word) }
+    }
+
+    /// The key of a word that does not fit into one: it says which words are surely different.
+    #[cold]
+    pub(crate) fn long_key(&self, word: &[u8]) -> Key {
+        Key::of_long(self.hasher.hash_one(word), word.len())
+    }
+
+    /// Call `emit` with the ids that were spilled for `word`; returns false if they are another word's.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn unspill(&self, word: &[u8], packed: Packed, mut emit: impl FnMut(u32)) -> bool {
+        let Some((start, num_ids)) = packed.spilled() else { return false };
+        let Some(mut spilled) = self.spilled.get(start..) else { return false };
+        if word.len() > Key::LONGEST {
+            let quarters = spilled.iter().map(|quarter| quarter.load(Ordering::Relaxed));
+            if !quarters_of(word).eq(quarters.take(word.len().div_ceil(4))) {
+                return false;
+            }
+            spilled = &spilled[word.len().div_ceil(4)..];
+        }
+        spilled.iter().take(num_ids).for_each(|id| emit(id.load(Ordering::Relaxed)));
         true
     }
 
-    /// Remember a word that is not there yet. Unless `may_grow`, nothing is allocated.
-    pub(crate) fn insert(&mut self, word: &[u8], ids: &[u32], may_grow: bool) {
-        if word.len() > LONGEST || word.len() > Key::LONGEST && !may_grow {
+    /// Remember a word, with its ids packed if that is possible, if there is room.
+    pub(crate) fn insert(&self, key: Key, word: &[u8], ids: &[u32], packed: Option<Packed>) {
+        if word.len() > LONGEST {
             return;
         }
-        let room = if may_grow { MAX_WORDS } else { self.short.room() };
-        let room_spilled = if may_grow { MAX_SPILLED } else { self.spilled.capacity() };
-        if self.short.len() >= room || self.spilled.len() + ids.len() > room_spilled {
-            self.forget();
+        let packed = packed.filter(|_| word.len() <= Key::LONGEST).or_else(|| self.spill(word, ids));
+        match packed {
+            Some(packed) if self.num_words.fetch_add(1, Ordering::Relaxed) < self.places.len() / 2 => {
+                self.write(key, packed);
+            }
+            _ => self.is_full.store(true, Ordering::Relaxed),
         }
-        let place = (self.spilled.len() as u32, ids.len() as u32);
-        if word.len() > Key::LONGEST {
-            self.spilled.extend_from_slice(ids);
-            self.long.insert(word.into(), place);
-            return;
-        }
-        let mut value = Ids { ids: [place.0, 0, 0], len: place.1 };
-        match value.ids.get_mut(..ids.len()) {
-            Some(inline) => inline.copy_from_slice(ids),
-            None => self.spilled.extend_from_slice(ids),
-        }
-        let key = Key::pack(word, 0, word.len());
-        let place = self.short.view().approach(key);
-        *self.short.find_or_insert(key, place) = value;
     }
 
-    fn forget(&mut self) {
-        self.short.clear();
-        self.long.clear();
-        self.spilled.clear();
+    /// Write into an empty place; there are always some, since at most half of them are used.
+    fn write(&self, key: Key, Packed(ids): Packed) {
+        let (low, high) = key.halves();
+        let mask = self.places.len() - 1;
+        let mut index = self.view().approach(key);
+        loop {
+            let place = &self.places[index & mask];
+            if place.high.compare_exchange(0, CLAIMED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                place.low.store(low, Ordering::Relaxed);
+                place.ids[0].store(ids[0], Ordering::Relaxed);
+                place.ids[1].store(ids[1], Ordering::Relaxed);
+                place.high.store(high, Ordering::Release);
+                return;
+            }
+            index += 1;
+        }
+    }
+
+    /// Write ids, and the word itself if it is long, where there is more room than in a place.
+    fn spill(&self, word: &[u8], ids: &[u32]) -> Option<Packed> {
+        let num_quarters = if word.len() > Key::LONGEST { word.len().div_ceil(4) } else { 0 };
+        let len = num_quarters + ids.len();
+        let start = self.num_spilled.fetch_add(len, Ordering::Relaxed);
+        let spilled = self.spilled.get(start..start + len)?;
+        for (place, number) in
+            spilled.iter().zip(quarters_of(word).take(num_quarters).chain(ids.iter().copied()))
+        {
+            place.store(number, Ordering::Relaxed);
+        }
+        Some(Packed::of_spilled(start, ids.len()))
+    }
+}
+
+/// The bytes of a word, four to a number.
+fn quarters_of(word: &[u8]) -> impl Iterator<Item = u32> {
+    word.chunks(4).map(|chunk| {
+        let mut bytes = [0; 4];
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        u32::from_le_bytes(bytes)
+    })
+}
+
+/// A cache as look-ups see it.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'c> {
+    places: &'c [Place],
+    shift: u32,
+    seed: Seed,
+}
+
+impl View<'_> {
+    /// Where the search for `key` begins, which the processor is asked to fetch.
+    #[inline(always)]
+    pub(crate) fn approach(self, key: Key) -> usize {
+        let index = (key.hash(self.seed) >> self.shift) as usize;
+        prefetch(self.places, index);
+        index
+    }
+
+    /// The packed ids of `key`, searched from `index` on; nothing if it is not known.
+    #[inline(always)]
+    pub(crate) fn find(self, key: Key, mut index: usize) -> Packed {
+        let mask = self.places.len() - 1;
+        let (low, high) = key.halves();
+        loop {
+            let place = &self.places[index & mask];
+            let found = place.high.load(Ordering::Acquire);
+            if found == high && place.low.load(Ordering::Relaxed) == low {
+                return place.packed();
+            }
+            if found == 0 {
+                return Packed::default();
+            }
+            index += 1;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::packing::{Narrow, Packing};
     use super::*;
 
+    fn insert(cache: &WordCache, word: &[u8], ids: &[u32]) {
+        cache.insert(cache.key(word), word, ids, Narrow::pack(ids));
+    }
+
     fn ids_of(cache: &WordCache, word: &[u8]) -> Option<Vec<u32>> {
+        let key = cache.key(word);
+        let packed = cache.view().find(key, cache.view().approach(key));
         let mut ids = Vec::new();
-        cache.look_up(word, |id| ids.push(id)).then_some(ids)
+        if (1..=Narrow::MOST).contains(&packed.len()) {
+            ids.extend(Narrow::unpack::<u32>(packed).into_iter().take(packed.len()));
+            return Some(ids);
+        }
+        cache.unspill(word, packed, |id| ids.push(id)).then_some(ids)
     }
 
     #[test]
     fn words_and_ids_of_every_length_come_back() {
-        let mut cache = WordCache::new(0);
+        let cache = WordCache::with_room_for(100_000);
         let words: Vec<Vec<u8>> = (1..=LONGEST).map(|len| vec![b'a'; len]).collect();
+        let ids =
+            |word: &[u8]| -> Vec<u32> { (0..word.len() as u32).map(|id| 1 + id % 3 * 30_000).collect() };
         for word in &words {
             assert_eq!(ids_of(&cache, word), None);
-            cache.insert(word, &(0..word.len() as u32).collect::<Vec<_>>(), true);
+            insert(&cache, word, &ids(word));
         }
         for word in &words {
-            assert_eq!(ids_of(&cache, word), Some((0..word.len() as u32).collect()));
+            assert_eq!(ids_of(&cache, word), Some(ids(word)));
         }
         let too_long = vec![b'a'; LONGEST + 1];
-        cache.insert(&too_long, &[1], true);
+        insert(&cache, &too_long, &[1]);
         assert_eq!(ids_of(&cache, &too_long), None);
     }
 
     #[test]
-    fn a_cache_that_may_not_grow_forgets_instead_and_goes_on() {
-        let mut cache = WordCache::new(0);
-        let (room, room_spilled) = (cache.short.room(), cache.spilled.capacity());
-        for number in 0..10 * room as u32 {
-            let word = number.to_le_bytes();
-            let ids = [number; 5];
-            let num_ids = 1 + number as usize % 5;
-            cache.insert(&word, &ids[..num_ids], false);
-            assert_eq!(ids_of(&cache, &word), Some(ids[..num_ids].to_vec()));
-            assert!(cache.short.len() <= room);
+    fn ids_that_cannot_be_packed_come_back_too() {
+        let cache = WordCache::with_room_for(0);
+        for (word, ids) in [(b"large", vec![1 << 16]), (b"many-", vec![7; 8]), (b"zero-", vec![0])] {
+            insert(&cache, word, &ids);
+            assert_eq!(ids_of(&cache, word), Some(ids));
         }
-        assert_eq!((cache.short.room(), cache.spilled.capacity()), (room, room_spilled));
-        assert_eq!(ids_of(&cache, &0u32.to_le_bytes()), None);
-        cache.insert(&[b'a'; 16], &[1], false);
-        assert_eq!(ids_of(&cache, &[b'a'; 16]), None, "a long word would need memory of its own");
     }
 
     #[test]
-    fn a_copy_knows_the_same_words_and_has_the_same_room() {
-        let mut cache = WordCache::new(1000);
-        cache.insert(b"word", &[1, 2, 3, 4], false);
-        let copy = cache.clone();
-        assert_eq!(ids_of(&copy, b"word"), Some(vec![1, 2, 3, 4]));
-        assert!(copy.spilled.capacity() >= cache.spilled.capacity());
+    fn a_full_cache_says_so_and_keeps_what_it_has() {
+        let cache = WordCache::with_room_for(0);
+        let word = |number: u32| number.to_le_bytes();
+        let room = cache.places.len() as u32 / 2;
+        for number in 0..room {
+            insert(&cache, &word(number), &[number]);
+        }
+        assert!(!cache.is_full());
+        insert(&cache, &word(room), &[room]);
+        assert!(cache.is_full());
+        assert_eq!(ids_of(&cache, &word(room)), None);
+
+        let larger = cache.enlarged();
+        assert!(!larger.is_full());
+        for cache in [&cache, &larger] {
+            assert!((0..room).all(|number| ids_of(cache, &word(number)) == Some(vec![number])));
+        }
+        insert(&larger, &word(room), &[room]);
+        assert_eq!(ids_of(&larger, &word(room)), Some(vec![room]));
+
+        cache.clear();
+        assert!(!cache.is_full());
+        assert!((0..=room).all(|number| ids_of(&cache, &word(number)).is_none()));
+    }
+
+    #[test]
+    fn spilled_words_survive_growth_and_fill_a_cache_too() {
+        let cache = WordCache::with_room_for(0);
+        let word = |number: u32| format!("a word that is long, number {number}").into_bytes();
+        let mut num_words = 0;
+        while !cache.is_full() {
+            insert(&cache, &word(num_words), &[num_words; 9]);
+            num_words += 1;
+        }
+        let larger = cache.enlarged();
+        for number in 0..num_words - 1 {
+            assert_eq!(ids_of(&larger, &word(number)), Some(vec![number; 9]));
+        }
+        assert_eq!(ids_of(&larger, &word(num_words - 1)), None);
+        insert(&larger, &word(num_words), &[1]);
+        assert_eq!(ids_of(&larger, &word(num_words)), Some(vec![1]));
+    }
+
+    #[test]
+    fn the_largest_cache_begins_anew() {
+        let cache = WordCache::with_room_for(MAX_WORDS);
+        insert(&cache, b"word", &[1]);
+        let next = cache.enlarged();
+        assert_eq!((next.places.len(), ids_of(&next, b"word")), (cache.places.len(), None));
+    }
+
+    #[test]
+    fn threads_read_what_others_write_and_never_half_of_it() {
+        let cache = WordCache::with_room_for(1 << 12);
+        std::thread::scope(|scope| {
+            for shift in 0..4 {
+                let cache = &cache;
+                scope.spawn(move || {
+                    for number in 0..1u32 << 12 {
+                        let number = number ^ shift << 10;
+                        let word = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+                        let ids = vec![number; 1 + number as usize % 9];
+                        if let Some(found) = ids_of(cache, &word) {
+                            assert_eq!(found, ids);
+                        } else {
+                            insert(cache, &word, &ids);
+                        }
+                    }
+                });
+            }
+        });
     }
 }

@@ -1,15 +1,18 @@
 //! Text to ids.
 //!
-//! Special tokens are cut out, the rest is cut into words, and each word is merged, or found in the cache.
-//! Cached words are looked up in groups: all keys of a group are hashed and their cache lines asked for
-//! before the first is read.
+//! Special tokens are cut out, the rest is cut into words, and each word is merged (`ranks`), or found among
+//! the words that some thread has merged before (`cache`). `worker` does this on one thread, `parallel` on
+//! several, `stream` for a text that arrives in pieces.
 
 mod cache;
+mod output;
+mod packing;
 mod parallel;
 mod ranks;
 mod stream;
+mod worker;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::{HashMap, HashSet};
 
@@ -18,10 +21,13 @@ use crate::decode::TokenBytes;
 use crate::error::{Error, Result};
 use crate::pattern::Pattern;
 use crate::special::{Piece, Specials};
-use crate::table::{GROUP, Key};
-use cache::{Ids, WordCache};
+use cache::WordCache;
+use output::Output;
+use packing::Narrow;
+pub use parallel::Batch;
 use ranks::Ranks;
 pub use stream::Stream;
+use worker::Worker;
 
 /// A type that ids are written in.
 pub trait Id: Copy + Default + Send + 'static {
@@ -52,10 +58,10 @@ pub struct Encoder {
     /// The id of every symbol of `ranks`.
     ids: Vec<u32>,
     tokens: TokenBytes,
-    /// What a new cache begins with: every token that is a word of its own.
-    warm_cache: WordCache,
-    /// Caches that no thread is using. There is one from the beginning, so that a stream need not make it.
-    caches: Mutex<Vec<WordCache>>,
+    /// Whether all ids fit in 16 bits.
+    is_narrow: bool,
+    /// The words that were encoded so far, by any thread.
+    cache: Mutex<Arc<WordCache>>,
 }
 
 impl Encoder {
@@ -84,22 +90,22 @@ impl Encoder {
                 ))
             })
         });
-        let mut encoder = Encoder {
+        let encoder = Encoder {
             pattern,
             specials: Specials::new(special_tokens)?,
             special_ids,
             ids: ids.collect::<Result<_>>()?,
             ranks,
+            is_narrow: tokens.iter().all(|&(id, _)| Narrow::fits(id)),
             tokens: TokenBytes::new(tokens),
-            warm_cache: WordCache::new(token_of_symbol.len()),
-            caches: Mutex::new(Vec::new()),
+            cache: Mutex::new(Arc::new(WordCache::with_room_for(token_of_symbol.len()))),
         };
-        let mut cache = encoder.warm_cache.clone();
-        for token in token_of_symbol.iter().filter(|token| token.len() <= Key::LONGEST) {
-            encoder.encode_word::<u32>(token, &mut cache, false, &mut Vec::new());
+        // Most words of most texts are tokens.
+        let mut worker: Worker<'_, u32> = Worker::new(&encoder, Output::default(), false);
+        for token in &token_of_symbol {
+            worker.learn(token);
         }
-        encoder.warm_cache = cache.clone();
-        encoder.return_cache(cache);
+        drop(worker);
         Ok(encoder)
     }
 
@@ -152,105 +158,28 @@ impl Encoder {
         may_grow: bool,
         out: &mut Vec<I>,
     ) -> Result<()> {
-        let mut cache = self.take_cache();
-        let outcome = specials.split(text, |piece| match piece {
-            Piece::Text(text) => self.encode_ordinary(text, &mut cache, may_grow, out),
-            Piece::Special { index, .. } => {
-                out.extend(special_ids.get(index).map(|&id| I::from_id(id)));
-                Ok(())
-            }
-        });
-        self.return_cache(cache);
+        let mut worker = Worker::new(self, Output::after(std::mem::take(out)), may_grow);
+        let outcome = worker.encode(text, specials, special_ids);
+        *out = worker.out.into_vec();
         outcome
     }
 
-    /// Encode text without special tokens.
-    fn encode_ordinary<I: Id>(
-        &self,
-        text: &[u8],
-        cache: &mut WordCache,
-        may_grow: bool,
-        out: &mut Vec<I>,
-    ) -> Result<()> {
-        let mut start = 0;
-        self.pattern.scan(text, |base, ends| {
-            for group in ends.chunks(GROUP) {
-                start = self.encode_group(text, start, base, group, cache, may_grow, out);
-            }
-        })
+    fn current_cache(&self) -> Arc<WordCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Encode the words of `text` that begin at `start` and end at `base + ends[..]`; returns where the last
-    /// ends.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)] // the innermost loop: everything it needs, in registers
-    fn encode_group<I: Id>(
-        &self,
-        text: &[u8],
-        start: usize,
-        base: usize,
-        ends: &[u32],
-        cache: &mut WordCache,
-        may_grow: bool,
-        out: &mut Vec<I>,
-    ) -> usize {
-        let mut lookups = [(Key::default(), 0); GROUP];
-        let mut word_start = start;
-        let mut table = cache.short.view();
-        for (lookup, &end) in lookups.iter_mut().zip(ends) {
-            let end = base + end as usize;
-            if end - word_start <= Key::LONGEST {
-                let key = Key::pack(text, word_start, end);
-                *lookup = (key, table.approach(key));
-            }
-            word_start = end;
-        }
-        let mut ready = [I::default(); GROUP * Ids::INLINE];
-        let mut num_ready = 0;
-        for (index, &(key, place)) in lookups[..ends.len()].iter().enumerate() {
-            let Ids { ids, len } = table.find(key, place);
-            if let 1..=Ids::INLINE_LEN = len {
-                // All three places are written: what is too much is overwritten next.
-                if let Some(places) = ready[num_ready..].first_chunk_mut::<{ Ids::INLINE }>() {
-                    *places = ids.map(I::from_id);
-                }
-                num_ready += len as usize;
-            } else {
-                out.extend_from_slice(&ready[..num_ready]);
-                num_ready = 0;
-                let word_start = if index == 0 { start } else { base + ends[index - 1] as usize };
-                self.encode_word(&text[word_start..base + ends[index] as usize], cache, may_grow, out);
-                table = cache.short.view();
-            }
-        }
-        out.extend_from_slice(&ready[..num_ready]);
-        word_start
-    }
-
-    /// Encode a word that is long, has many ids, or is not in the cache.
+    /// Replace a full cache, unless another thread is doing that already. Unless `may_grow`, nothing is
+    /// allocated, and words are forgotten if no other thread needs them.
     #[cold]
-    #[inline(never)]
-    fn encode_word<I: Id>(&self, word: &[u8], cache: &mut WordCache, may_grow: bool, out: &mut Vec<I>) {
-        if cache.look_up(word, |id| out.push(I::from_id(id))) {
-            return;
+    fn renew(&self, cache: &mut Arc<WordCache>, may_grow: bool) {
+        let Ok(mut current) = self.cache.try_lock() else { return };
+        if Arc::ptr_eq(&current, cache) {
+            if may_grow {
+                *current = Arc::new(cache.enlarged());
+            } else if Arc::strong_count(cache) == 2 {
+                cache.clear();
+            }
         }
-        let mut ids = std::mem::take(&mut cache.scratch);
-        ids.clear();
-        self.ranks.merge_word(word, &mut ids);
-        for id in &mut ids {
-            *id = self.ids[*id as usize];
-        }
-        out.extend(ids.iter().map(|&id| I::from_id(id)));
-        cache.insert(word, &ids, may_grow);
-        cache.scratch = ids;
-    }
-
-    fn take_cache(&self) -> WordCache {
-        let idle = self.caches.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        idle.unwrap_or_else(|| self.warm_cache.clone())
-    }
-
-    fn return_cache(&self, cache: WordCache) {
-        self.caches.lock().unwrap_or_else(PoisonError::into_inner).push(cache);
+        cache.clone_from(&current);
     }
 }

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use crate::error::{Error, Result};
+use crate::lowlevel::{Task, dispatch};
 use crate::merge::Symbol;
 
 /// Rank of a pair that has no merge.
 const NONE: u32 = u32::MAX;
 /// Words up to this length are merged by looking for the lowest rank again after every step.
-const SHORT_WORD: usize = 48;
+const SHORT_WORD: usize = 64;
 /// Two symbols and a rank share 63 bits of a table entry.
 const SYMBOL_BITS: u32 = 21;
 const EMPTY: u64 = u64::MAX;
@@ -24,6 +25,8 @@ const EMPTY: u64 = u64::MAX;
 pub(crate) struct Ranks {
     /// Open addressing: left, right and rank packed into one word.
     entries: Vec<u64>,
+    /// The ranks of all pairs of bytes.
+    of_bytes: Vec<u32>,
     /// What each merge joins.
     halves: Vec<(Symbol, Symbol)>,
     /// How many bytes each symbol stands for.
@@ -48,6 +51,7 @@ impl Ranks {
         let mut symbol_of: HashMap<Vec<u8>, Symbol> = tokens.iter().cloned().zip(0..).collect();
         let mut ranks = Ranks {
             entries: vec![EMPTY; (merges.len() * 2).next_power_of_two().max(16)],
+            of_bytes: vec![NONE; 1 << 16],
             halves: Vec::with_capacity(merges.len()),
             lens: vec![1; 256],
         };
@@ -68,6 +72,9 @@ impl Ranks {
             tokens.push(token);
             ranks.lens.push(len);
             ranks.halves.push((left_symbol, right_symbol));
+            if let (&[left], &[right]) = (left.as_slice(), right.as_slice()) {
+                ranks.of_bytes[usize::from(left) << 8 | usize::from(right)] = rank as u32;
+            }
             ranks.insert(left_symbol, right_symbol, rank as u64);
         }
         Ok((ranks, tokens))
@@ -89,60 +96,22 @@ impl Ranks {
     }
 
     #[inline(always)]
+    fn rank_of_bytes(&self, left: u8, right: u8) -> u32 {
+        self.of_bytes[usize::from(left) << 8 | usize::from(right)]
+    }
+
+    #[inline(always)]
     fn rank(&self, left: Symbol, right: Symbol) -> u32 {
-        let mask = self.entries.len() - 1;
-        let key = pair_key(left, right);
-        let mut slot = self.slot(key);
-        loop {
-            let entry = self.entries[slot & mask];
-            if entry >> SYMBOL_BITS == key {
-                return entry as u32 & ((1 << SYMBOL_BITS) - 1);
-            }
-            if entry == EMPTY {
-                return NONE;
-            }
-            slot += 1;
-        }
+        Probe::new(self, left, right).rank(self)
     }
 
     /// Merge a word and append its symbols to `out`.
     pub(crate) fn merge_word(&self, word: &[u8], out: &mut Vec<Symbol>) {
-        if word.len() <= SHORT_WORD { self.merge_short(word, out) } else { self.merge_long(word, out) }
-    }
-
-    fn merge_short(&self, word: &[u8], out: &mut Vec<Symbol>) {
-        let mut symbols = [0; SHORT_WORD];
-        let mut ranks = [NONE; SHORT_WORD];
-        let mut len = word.len();
-        for (symbol, &byte) in symbols.iter_mut().zip(word) {
-            *symbol = Symbol::from(byte);
+        match word.len() {
+            0..=16 => dispatch(MergeShort::<16> { ranks: self, word, out }),
+            17..=SHORT_WORD => dispatch(MergeShort::<SHORT_WORD> { ranks: self, word, out }),
+            _ => self.merge_long(word, out),
         }
-        for index in 1..len {
-            ranks[index - 1] = self.rank(symbols[index - 1], symbols[index]);
-        }
-        while len > 1 {
-            let (mut lowest, mut at) = (NONE, 0);
-            for (index, &rank) in ranks[..len - 1].iter().enumerate() {
-                if rank < lowest {
-                    (lowest, at) = (rank, index);
-                }
-            }
-            if lowest == NONE {
-                break;
-            }
-            symbols.copy_within(at + 2..len, at + 1);
-            ranks.copy_within(at + 1..len, at);
-            len -= 1;
-            symbols[at] = product(lowest);
-            ranks[len - 1] = NONE;
-            if at + 1 < len {
-                ranks[at] = self.rank(symbols[at], symbols[at + 1]);
-            }
-            if at > 0 {
-                ranks[at - 1] = self.rank(symbols[at - 1], symbols[at]);
-            }
-        }
-        out.extend_from_slice(&symbols[..len]);
     }
 
     /// Every rank is taken up with all its positions from left to right, so no pair is looked at more often
@@ -197,6 +166,94 @@ impl Ranks {
     }
 }
 
+/// A look-up that has begun: its first entry is on its way from memory.
+struct Probe {
+    key: u64,
+    slot: usize,
+    entry: u64,
+}
+
+impl Probe {
+    #[inline(always)]
+    fn new(ranks: &Ranks, left: Symbol, right: Symbol) -> Probe {
+        let key = pair_key(left, right);
+        let slot = ranks.slot(key);
+        Probe { key, slot, entry: ranks.entries[slot & (ranks.entries.len() - 1)] }
+    }
+
+    #[inline(always)]
+    fn rank(mut self, ranks: &Ranks) -> u32 {
+        loop {
+            if self.entry >> SYMBOL_BITS == self.key {
+                return self.entry as u32 & ((1 << SYMBOL_BITS) - 1);
+            }
+            if self.entry == EMPTY {
+                return NONE;
+            }
+            self.slot += 1;
+            self.entry = ranks.entries[self.slot & (ranks.entries.len() - 1)];
+        }
+    }
+}
+
+/// Merge a word of at most `N` bytes, by looking for the lowest rank again after every step.
+struct MergeShort<'r, 'w, 'o, const N: usize> {
+    ranks: &'r Ranks,
+    word: &'w [u8],
+    out: &'o mut Vec<Symbol>,
+}
+
+impl<const N: usize> Task for MergeShort<'_, '_, '_, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        const PLACE_BITS: u32 = SHORT_WORD.trailing_zeros();
+        let MergeShort { ranks, word, out } = self;
+        let mut symbols = [0; N];
+        // Of each symbol and the next: the rank of their merge, and where it stands.
+        let mut merges = [NONE; N];
+        for (symbol, &byte) in symbols.iter_mut().zip(word) {
+            *symbol = Symbol::from(byte);
+        }
+        let ranked =
+            |rank: u32, place: usize| if rank == NONE { NONE } else { rank << PLACE_BITS | place as u32 };
+        for (place, pair) in word.windows(2).enumerate().take(N) {
+            merges[place] = ranked(ranks.rank_of_bytes(pair[0], pair[1]), place);
+        }
+        // One bit for every symbol that is left.
+        let mut left = !0u64 >> (64 - word.len());
+        loop {
+            let lowest = merges.iter().fold(NONE, |lowest, &merge| lowest.min(merge));
+            if lowest == NONE {
+                break;
+            }
+            let at = lowest as usize % SHORT_WORD;
+            let behind = left & (!1 << at);
+            let gone = behind.trailing_zeros() as usize % SHORT_WORD;
+            left &= !(1 << gone);
+            symbols[at % N] = product(lowest >> PLACE_BITS);
+            merges[gone % N] = NONE;
+            // Both neighbours are looked up at the same time, also where there is none.
+            let made = symbols[at % N];
+            let behind = behind & (behind - 1);
+            let before = left & !(!0 << at);
+            let next = behind.trailing_zeros() as usize;
+            let previous = 63usize.wrapping_sub(before.leading_zeros() as usize);
+            let with_next = Probe::new(ranks, made, symbols[next % N]);
+            let with_previous = Probe::new(ranks, symbols[previous % N], made);
+            merges[at % N] = if behind == 0 { NONE } else { ranked(with_next.rank(ranks), at) };
+            if before != 0 {
+                merges[previous % N] = ranked(with_previous.rank(ranks), previous);
+            }
+        }
+        while left != 0 {
+            out.push(symbols[left.trailing_zeros() as usize % N]);
+            left &= left - 1;
+        }
+    }
+}
+
 #[inline(always)]
 fn pair_key(left: Symbol, right: Symbol) -> u64 {
     u64::from(left) << SYMBOL_BITS | u64::from(right)
@@ -236,7 +293,7 @@ mod tests {
             let len = 31 - number.leading_zeros();
             let word: Vec<u8> = (0..len).map(|bit| b'a' + (number >> bit & 1) as u8).collect();
             let (mut short, mut long) = (Vec::new(), Vec::new());
-            ranks.merge_short(&word, &mut short);
+            ranks.merge_word(&word, &mut short);
             ranks.merge_long(&word, &mut long);
             assert_eq!(short, long, "{:?}", String::from_utf8_lossy(&word));
         }

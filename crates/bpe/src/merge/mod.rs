@@ -30,7 +30,7 @@ use std::time::Instant;
 use hashbrown::HashMap;
 
 use crate::error::{Error, Result};
-use crate::lowlevel::{filled, prefetch};
+use crate::lowlevel::{prefetch, with_capacity};
 use crate::threads::HEARTBEAT;
 use crate::words::WordCounts;
 use ties::Ties;
@@ -451,7 +451,8 @@ fn lay_out(words: WordCounts) -> Result<(Vec<Symbol>, Vec<u64>)> {
     if num_slots > INSIDE as usize {
         return Err(Error::TooManyWords { bytes: num_bytes, limit: u64::from(INSIDE) });
     }
-    let mut slots = filled(BOUNDARY, num_slots);
+    let mut slots = with_capacity(num_slots);
+    slots.resize(num_slots, BOUNDARY);
     words.for_each(|word, count| {
         if let (true, Some(next)) = (word.len() > 1, next_slot.get_mut(&count)) {
             for (slot, &byte) in slots[*next..].iter_mut().zip(word) {

@@ -1,0 +1,137 @@
+//! A word's ids in 16 bytes: up to seven of 16 bits or five of 24, and their number.
+
+use super::Id;
+
+/// Packed ids; by default none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Packed(pub(crate) [u64; 2]);
+
+/// In place of the number: the ids are elsewhere.
+const SPILLED: u64 = 0xff;
+/// The number of ids is in the last byte.
+const NUMBER: u32 = 56;
+
+impl Packed {
+    /// Ids that begin at `start` of another place.
+    pub(crate) fn of_spilled(start: usize, num_ids: usize) -> Packed {
+        Packed([start as u64, num_ids as u64 | SPILLED << NUMBER])
+    }
+
+    /// Where the ids are if they are elsewhere, and how many they are.
+    pub(crate) fn spilled(self) -> Option<(usize, usize)> {
+        let Packed([start, number]) = self;
+        (number >> NUMBER == SPILLED).then_some((start as usize, (number & !(SPILLED << NUMBER)) as usize))
+    }
+
+    /// How many ids there are; more than can be packed if they are elsewhere.
+    #[inline(always)]
+    pub(crate) fn len(self) -> usize {
+        (self.0[1] >> NUMBER) as usize
+    }
+}
+
+/// A way to pack ids.
+pub(crate) trait Packing {
+    /// How many ids fit.
+    const MOST: usize;
+    /// Pack these ids, if they fit.
+    fn pack(ids: &[u32]) -> Option<Packed>;
+    /// The ids; behind the last of them is rubbish.
+    fn unpack<I: Id>(packed: Packed) -> [I; ROOM];
+}
+
+/// How many ids unpacking writes, rubbish included.
+pub(crate) const ROOM: usize = 8;
+
+/// Ids below 2^16.
+pub(crate) struct Narrow;
+
+impl Narrow {
+    /// Whether an id can be packed this way.
+    pub(crate) fn fits(id: u32) -> bool {
+        id >> 16 == 0
+    }
+}
+
+impl Packing for Narrow {
+    const MOST: usize = 7;
+
+    fn pack(ids: &[u32]) -> Option<Packed> {
+        pack::<16>(ids, Narrow::MOST)
+    }
+
+    #[inline(always)]
+    fn unpack<I: Id>(Packed([low, high]): Packed) -> [I; ROOM] {
+        let id = |half: u64, index: u32| I::from_id(u32::from((half >> (16 * index)) as u16));
+        [id(low, 0), id(low, 1), id(low, 2), id(low, 3), id(high, 0), id(high, 1), id(high, 2), id(high, 3)]
+    }
+}
+
+/// Ids below 2^24; words with higher ones are spilled.
+pub(crate) struct Wide;
+
+impl Packing for Wide {
+    const MOST: usize = 5;
+
+    fn pack(ids: &[u32]) -> Option<Packed> {
+        pack::<24>(ids, Wide::MOST)
+    }
+
+    #[inline(always)]
+    fn unpack<I: Id>(Packed([low, high]): Packed) -> [I; ROOM] {
+        let id = |bits: u64| I::from_id(bits as u32 & 0xff_ffff);
+        let middle = low >> 48 | high << 16;
+        [
+            id(low),
+            id(low >> 24),
+            id(middle),
+            id(high >> 8),
+            id(high >> 32),
+            I::default(),
+            I::default(),
+            I::default(),
+        ]
+    }
+}
+
+fn pack<const BITS: u32>(ids: &[u32], most: usize) -> Option<Packed> {
+    if ids.len() > most || ids.iter().any(|&id| id >> BITS != 0) {
+        return None;
+    }
+    let mut bits = (ids.len() as u128) << (64 + NUMBER);
+    for (index, &id) in (0..).zip(ids) {
+        bits |= u128::from(id) << (BITS * index);
+    }
+    Some(Packed([bits as u64, (bits >> 64) as u64]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<P: Packing>(highest: u32) {
+        for len in 1..=P::MOST {
+            let ids: Vec<u32> = (0..len as u32).map(|index| highest - 9_999 * index).collect();
+            let packed = P::pack(&ids).unwrap_or_default();
+            assert_eq!((packed.len(), packed.spilled()), (len, None));
+            assert_eq!(&P::unpack::<u32>(packed)[..len], ids);
+        }
+        assert_eq!(P::pack(&[highest + 1]), None);
+        assert_eq!(P::pack(&vec![1; P::MOST + 1]), None);
+    }
+
+    #[test]
+    fn as_many_ids_as_fit_come_back_and_larger_ones_are_refused() {
+        check::<Narrow>((1 << 16) - 1);
+        check::<Wide>((1 << 24) - 1);
+        assert!(Narrow::fits((1 << 16) - 1) && !Narrow::fits(1 << 16));
+    }
+
+    #[test]
+    fn a_place_elsewhere_is_no_number_of_ids() {
+        let packed = Packed::of_spilled(1 << 40, 1000);
+        assert_eq!(packed.spilled(), Some((1 << 40, 1000)));
+        assert!(packed.len() > Narrow::MOST.max(Wide::MOST));
+        assert_eq!((Packed::default().len(), Packed::default().spilled()), (0, None));
+    }
+}
