@@ -93,9 +93,11 @@ def test_axes_make_all_combinations_with_every_seed(tmp_path: Path) -> None:
 
 
 def test_pairs_move_together(tmp_path: Path) -> None:
-    sweep = read(tmp_path, '[[pairs]]\nbatch_size = [1, 4]\n"optimizer.lr" = [1e-4, 2e-4]')
-    assert [(t.config.batch_size, t.config.optimizer.lr) for t in sweep.trials] == [(1, 1e-4), (4, 2e-4)]
-    assert names(sweep) == ["batch-size-1_lr-1e-4", "batch-size-4_lr-2e-4"]
+    sweep = read(tmp_path, '[[pairs]]\nbatch_size = [1, 4, 8]\n"optimizer.lr" = [1e-4, 2e-4, 2e-4]')
+    pairs = [(trial.config.batch_size, trial.config.optimizer.lr) for trial in sweep.trials]
+    assert pairs == [(1, 1e-4), (4, 2e-4), (8, 2e-4)]
+    assert names(sweep) == ["batch-size-1", "batch-size-4", "batch-size-8"]
+    assert sweep.about.axes == ["batch_size"]
 
 
 def test_variants_have_names(tmp_path: Path) -> None:
@@ -123,6 +125,11 @@ def test_values_are_set_and_replaced_from_outside(tmp_path: Path) -> None:
         2,
         "post",
     )
+
+
+def test_a_limit_that_is_set_replaces_those_of_the_recipe(tmp_path: Path) -> None:
+    (trial,) = read(tmp_path, '[set]\n"budget.minutes" = 5.0').trials
+    assert (trial.config.budget.steps, trial.config.budget.minutes) == (None, 5.0)
 
 
 def test_a_scale_replaces_axes_and_adds_values(tmp_path: Path) -> None:

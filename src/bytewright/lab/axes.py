@@ -29,8 +29,8 @@ def is_range(value: object) -> bool:
     return isinstance(value, Mapping) and "from" in value
 
 
-def expand(value: object, place: str) -> list[Any]:
-    """Spell out the values of one axis; `place` names it in an error.
+def expand(value: object, place: str, *, repeated: bool = False) -> list[Any]:
+    """Spell out the values of one axis; `place` names it in an error. Values differ, unless `repeated`.
 
     >>> expand({"from": 1, "to": 64, "factor": 4}, "batch_size")
     [1, 4, 16, 64]
@@ -52,7 +52,7 @@ def expand(value: object, place: str) -> list[Any]:
     if not values:
         raise UsageError(f"{place} has no values; an axis needs at least one")
     for number, item in enumerate(values):
-        if item in values[:number]:
+        if item in values[:number] and not repeated:
             raise UsageError(f"{place} has the value {item!r} twice")
         if isinstance(item, list | dict):
             raise UsageError(f"{place} must hold plain values, but holds {item!r}")

@@ -76,10 +76,13 @@ class Group:
         return points, spread
 
 
-def group_runs(records: Sequence[RunRecord], axes: Sequence[str] = ()) -> list[Group]:
+def group_runs(
+    records: Sequence[RunRecord], axes: Sequence[str] = (), centre: Mapping[str, Any] | None = None
+) -> list[Group]:
     """Put runs together that differ in their seed alone, in order of appearance.
 
-    Labels come from the sweep where there was one, else from the settings in which the runs differ.
+    Labels come from the sweep where there was one, else from the settings in which the runs differ. Around
+    the `centre` of a star, a group is called by what differs from it.
     """
     labelled = [(_labels_of(record, records), record) for record in records]
     groups: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
@@ -90,10 +93,13 @@ def group_runs(records: Sequence[RunRecord], axes: Sequence[str] = ()) -> list[G
         labels_of[key] = labels
     varied = axes or list(dict.fromkeys(name for labels in labels_of.values() for name in labels))
     names = short_names([name for name in varied if name != "variant"])
-    return [
-        Group(word_labels(labels_of[key], names) or runs[0].name, labels_of[key], runs)
-        for key, runs in groups.items()
-    ]
+    made = []
+    for key, runs in groups.items():
+        labels = labels_of[key]
+        telling = {name: value for name, value in labels.items() if not centre or centre.get(name) != value}
+        words = word_labels(telling, names) or ("baseline" if centre else runs[0].name)
+        made.append(Group(words, labels, runs))
+    return made
 
 
 def _labels_of(record: RunRecord, records: Sequence[RunRecord]) -> dict[str, Any]:

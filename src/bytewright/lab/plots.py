@@ -258,6 +258,10 @@ def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale,
             parts.append(svg.mark(index, *places[number], title=f"{series.label}: {_point(px, py)}"))
     for px in gone:
         parts.append(svg.cross(x(px), y.end, title=f"{series.label}: diverged at {format_value(px)}"))
+    if not gone and finite and y(finite[-1][1]) < y.end - 1:
+        parts.append(
+            svg.cross(x(finite[-1][0]), y.end, title=f"{series.label}: {_point(*finite[-1])}, beyond")
+        )
     style = svg.colour_of(index, count=len(labelled), ordered=chart.ordered)
     return svg.element("g", *parts, style=style) if parts else ""
 

@@ -32,6 +32,7 @@ from bytewright.lab.markdown import write_markdown
 from bytewright.lab.page import Block, Cell, Facts, Page, Sample, Samples, Section, Table, write_html
 from bytewright.lab.records import RunRecord
 from bytewright.lab.results import RESULTS, About, common, write_results
+from bytewright.lab.sampling_report import report_sampling
 from bytewright.lab.scales import format_value
 
 MAX_SAMPLES = 6
@@ -57,7 +58,9 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
     if len(records) == 1 and about is None:
         return _report_one(records[0])
     about = about or _guess_about(records)
-    groups = group_runs(records, about.axes)
+    groups = group_runs(records, about.axes, about.baseline if about.design == "star" else None)
+    if any("sampling.temperature" in record.settings for record in records):
+        return report_sampling(groups, about)
     metric = choose_metric(records)
     best = _best(groups, metric)
     sections = [

@@ -6,9 +6,10 @@
     design = "grid"                            all combinations of the axes, or "star": one at a time
     baseline = { "optimizer.lr" = 3e-3 }       what others are compared with; of variants, its name
     keep = "metrics"                           or "model", or "all": which checkpoints outlive their run
-    [set]       "budget.tokens" = 40_000_000   replaces values of the recipe, in every run
+    [set]       "budget.tokens" = 40_000_000   replaces values of the recipe, in every run; any limit of
+                the budget replaces all that the recipe has
     [axes]      "optimizer.lr" = [1e-3, 3e-3]  one value of each per run; ranges: see `axes`
-    [[pairs]]   keys with lists of one length, which move together
+    [[pairs]]   keys with lists of one length, which move together; the first names the runs
     [variants]  "no norm" = { "model.norm" = "none" }   named sets of values
     [corpus]    text made or read on the spot instead of the recipe's data; see `corpora`
     [scale.smoke]   any of the above, to be used instead with --scale smoke
@@ -42,6 +43,7 @@ Keep = Literal["metrics", "model", "all"]
 KEYS = ("question", "expectation", "notes", "base", "seeds", "design", "baseline", "keep")
 TABLES = ("set", "axes", "pairs", "variants", "corpus", "sampling", "scale")
 MAX_TRIALS = 2000
+SCALED = "This is the sweep at scale “{}”: it shows that all works, and does not answer the question."
 PLACEHOLDER = {"train": "made", "validation": "made", "tokenizer": "made"}
 
 Labels = dict[str, Any]
@@ -103,7 +105,7 @@ class _Expansion:
         axes = self._axes()
         settings = self._star(axes) if design == "star" else self._grid(axes)
         seeds = self._seeds()
-        varied = [key for part in axes for key in part.keys] + (
+        varied = [key for part in axes for key in part.labels or part.keys] + (
             ["variant"] if "variants" in self.fields else []
         )
         baseline = self._baseline(design, axes)
@@ -112,7 +114,7 @@ class _Expansion:
             name=name,
             question=_words(self.fields, "question"),
             expectation=_words(self.fields, "expectation"),
-            notes=_words(self.fields, "notes"),
+            notes=f"{_words(self.fields, 'notes')} {SCALED.format(scale) if scale else ''}".strip(),
             axes=varied,
             design="star" if design == "star" else "grid",
             baseline=baseline,
@@ -148,14 +150,19 @@ class _Expansion:
         if not isinstance(pairs, list):
             raise UsageError("pairs must be written [[pairs]], one table for each group of axes")
         for group in pairs:
-            flat = {key: expand(value, f"the axis {key}") for key, value in _flatten_axes(group).items()}
+            given = _flatten_axes(group)
+            flat = {
+                key: expand(value, f"the axis {key}", repeated=number > 0)
+                for number, (key, value) in enumerate(given.items())
+            }
             if not flat:
                 raise UsageError("a group of [[pairs]] has no axes")
             lengths = {key: len(values) for key, values in flat.items()}
             if len(set(lengths.values())) > 1:
                 told = " and ".join(f"{key} has {length}" for key, length in lengths.items())
                 raise UsageError(f"axes in [[pairs]] must have as many values as each other, but {told}")
-            parts.append(_Part(list(flat), [list(row) for row in zip(*flat.values(), strict=True)]))
+            rows = [list(row) for row in zip(*flat.values(), strict=True)]
+            parts.append(_Part(list(flat), rows, labels=list(flat)[:1]))
         return parts
 
     def _variants(self) -> list[_Part]:
@@ -177,7 +184,9 @@ class _Expansion:
             combined = [({"variant": part.name}, part.row(0)) for part in variants]
         for part in axes:
             rows = [part.row(number) for number in range(len(part.rows))]
-            combined = [(labels | row, values | row) for labels, values in combined for row in rows]
+            combined = [
+                (labels | part.labels_of(row), values | row) for labels, values in combined for row in rows
+            ]
         return combined
 
     def _star(self, axes: Sequence[_Part]) -> list[tuple[Labels, Labels]]:
@@ -238,6 +247,8 @@ class _Expansion:
     def _build(self, values: Labels) -> tuple[TrainConfig, CorpusConfig | None, SamplingPlan | None]:
         """Build one trial's config, corpus and sampling from the base and all values set on it."""
         of_recipe, of_corpus, of_sampling = _copy(self.base), {}, {}
+        if any(key.startswith("budget.") for key in (*self.fixed, *values)):
+            of_recipe["budget"] = {}  # a limit that is set replaces the recipe's, of whatever kind
         for key, value in (self.fixed | values).items():
             table, _, rest = key.partition(".")
             if table == "corpus":
@@ -277,9 +288,14 @@ class _Part:
     keys: list[str]
     rows: list[list[Any]]
     name: str = ""
+    labels: list[str] | None = None
+    """The keys that runs are called by; None: all."""
 
     def row(self, number: int) -> Labels:
         return dict(zip(self.keys, self.rows[number], strict=True))
+
+    def labels_of(self, row: Labels) -> Labels:
+        return row if self.labels is None else {key: row[key] for key in self.labels}
 
 
 # Reading

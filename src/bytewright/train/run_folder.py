@@ -13,11 +13,13 @@ import fcntl
 import os
 import platform
 import shutil
+import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 LOCK = ".lock"
+QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 10}
 
 
 class RunFolder:
@@ -134,6 +137,7 @@ def describe_environment() -> dict[str, object]:
         own_version = "not installed"  # run from a source tree, as on a borrowed GPU machine
     return {
         "bytewright": own_version,
+        "commit": find_commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
@@ -143,6 +147,24 @@ def describe_environment() -> dict[str, object]:
         "command": sys.argv,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def find_commit() -> str | None:
+    """Name the commit of the source that runs, with "-dirty" if files differ from it; None if nobody knows.
+
+    The environment variable BYTEWRIGHT_COMMIT has the first word: a copy of the source on a borrowed machine
+    may have no history.
+    """
+    if told := os.environ.get("BYTEWRIGHT_COMMIT"):
+        return told
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        # Only where git keeps this very file: an installed package may lie in someone else's repository.
+        subprocess.run(["git", "-C", here, "ls-files", "--error-unmatch", __file__], check=True, **QUIETLY)
+        return subprocess.run(command, check=True, text=True, **QUIETLY).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _lock(path: Path) -> int:

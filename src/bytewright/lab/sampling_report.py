@@ -1,0 +1,76 @@
+"""The report of a sweep that samples: how the way of choosing tokens changes what a model writes.
+
+Every setting wrote as many stories with the same model; the report shows what share of them is sound,
+consistent and new, and one story of each. Made of records alone, like every report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bytewright.lab.figures import Metric, axis_figures
+from bytewright.lab.groups import Group
+from bytewright.lab.page import Block, Cell, Facts, Page, Sample, Samples, Section, Table
+from bytewright.lab.results import About
+
+METRICS = (
+    Metric("consistent", "stories consistent throughout", "share"),
+    Metric("well_formed", "stories with the shape of one", "share"),
+    Metric("sound_sentences", "sound sentences", "share"),
+    Metric("copies", "copies of training stories", "share"),
+    Metric("distinct_stories", "stories that differ", "share"),
+    Metric("distinct_words", "distinct words", "share of all words"),
+    Metric("words_per_story", "length", "words per story"),
+    Metric("ended", "stories that the model ended itself", "share"),
+)
+DRAWN = ("consistent", "sound_sentences", "distinct_words")
+MAX_SAMPLES = 8
+
+
+def report_sampling(groups: Sequence[Group], about: About) -> Page:
+    """Compose the page."""
+    known = [metric for metric in METRICS if any(group.values(metric.name) for group in groups)]
+    best = max(groups, key=lambda group: group.mean(known[0].name)) if known else None
+    blocks: list[Block] = [f"Expected: {about.expectation}"] if about.expectation else []
+    for metric in known:
+        if metric.name in DRAWN:
+            blocks += axis_figures(groups, metric, about)
+    blocks.append(_table(groups, known, best))
+    samples = [
+        Sample(group.label, text) for group in groups for text in list(group.runs[0].samples.values())[-1:]
+    ]
+    every = -(-len(samples) // MAX_SAMPLES) if samples else 1
+    sections = [
+        Section("What came out", blocks),
+        Section("The first story of each", [Samples(samples[::every])] if samples else []),
+    ]
+    return Page(
+        title=about.name.replace("_", " ").capitalize(),
+        lead=about.question,
+        facts=_facts(groups, known, best),
+        sections=[section for section in sections if section.blocks],
+    )
+
+
+def _facts(groups: Sequence[Group], known: Sequence[Metric], best: Group | None) -> Facts:
+    if best is None:
+        return Facts([("settings", str(len(groups)))])
+    facts: list[tuple[str, str, str]] = [("best setting", best.label, f"of {len(groups)}")]
+    facts += [(metric.title, f"{best.mean(metric.name):.1%}", "of them") for metric in known[:4]]
+    return Facts(facts)
+
+
+def _table(groups: Sequence[Group], known: Sequence[Metric], best: Group | None) -> Table:
+    rows: list[list[Cell]] = []
+    for group in groups:
+        row: list[Cell] = [group.label]
+        for metric in known:
+            value = group.mean(metric.name)
+            row.append(f"{value:.1%}" if metric.unit.startswith("share") else round(value, 1))
+        rows.append(row)
+    return Table(
+        ["setting", *(metric.title for metric in known)],
+        rows,
+        caption="Shares of the stories, sentences or words that each setting wrote.",
+        best=[groups.index(best)] if best else [],
+    )

@@ -1,0 +1,26 @@
+"""A run records what it ran with, the commit included, as far as anyone knows it."""
+
+from pathlib import Path
+
+import pytest
+
+from bytewright.train.run_folder import describe_environment, find_commit
+
+
+def test_the_commit_that_is_told_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "abc123")
+    assert describe_environment()["commit"] == "abc123"
+
+
+def test_the_commit_is_that_of_the_source_or_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BYTEWRIGHT_COMMIT", raising=False)
+    commit = find_commit()
+    has_history = (Path(__file__).parents[2] / ".git").exists()
+    assert commit is None or len(commit.removesuffix("-dirty")) >= 7
+    assert not has_history or commit is not None
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("BYTEWRIGHT_COMMIT", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_commit() is None
