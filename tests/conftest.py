@@ -32,8 +32,8 @@ if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
         "typechecking.check",
     )
 
-from bytewright.cli.demo_text import write_stories
 from bytewright.cli.main import main
+from tales import write_stories
 
 # On CI the same examples every time: a red run must be repeatable, and a green one must not be luck.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)

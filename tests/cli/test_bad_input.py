@@ -102,7 +102,8 @@ CASES = [
     (ENCODE.format(source="stories.txt", out="taken.npy"), ["taken.npy", "exists already"]),
     ("tokenizer convert tok --to bytewright --out taken", ["taken", "exists already"]),
     ("tokenizer convert tok --to huggingface --out taken.json --special-tokens x", ["special"]),
-    ("demo --keep taken", ["taken", "exists already"]),
+    ("demo --out taken", ["taken", "holds no demo"]),
+    ("demo --out taken.npy", ["taken.npy", "is a file"]),
 ]
 
 # The user could repair these, but the command was not wrong: something on this machine refused.
@@ -115,7 +116,7 @@ REFUSED_BY_THE_MACHINE = [
     (ENCODE.format(source="stories.txt", out="/proc/new.npy"), ["/proc/new.npy"]),
     (ENCODE.format(source="stories.txt", out="stories.txt/new.npy"), ["stories.txt/new.npy"]),
     ("tokenizer convert tok --to tiktoken --out /proc/ranks", ["/proc/ranks"]),
-    ("demo --keep /proc/demo", ["/proc/demo"]),
+    ("demo --out /proc/demo", ["/proc/demo"]),
 ]
 
 
@@ -172,7 +173,7 @@ FULL_DISK_COMMANDS = [
     "tokenizer decode tok big.npy --out {full}/new.txt",
     "tokenizer convert tok --to huggingface --out {full}/new.json",
     "tokenizer convert tok --to gpt2 --out {full}/new",
-    "demo --keep {full}/demo",
+    "demo --out {full}/demo",
 ]
 
 

@@ -1,7 +1,8 @@
-"""Little stories made on the spot, always the same for the same seed: text for the demo to learn from.
+"""Little tales made on the spot, always the same for the same seed: text that tests can learn tokens from.
 
-A story picks a hero, a place, a thing and a friend, and tells what happened in a handful of sentence shapes.
-That is enough repetition for a small vocabulary to find the words in it. It is not meant to be good reading.
+A tale picks a hero, a place, a thing and a friend, and tells what happened in a handful of sentence shapes.
+That is enough repetition for a small vocabulary to find the words in it. For stories worth reading, and with
+a known probability, there is the storybook.
 """
 
 from __future__ import annotations

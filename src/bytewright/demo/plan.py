@@ -1,0 +1,99 @@
+"""What the demo makes: every size and setting, chosen once by measurement, so that two cores need minutes.
+
+The plan is a value: equal plans make equal stories, tokens and models. Where the values come from is written
+beside them. Nothing here runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bytewright.model import ModelConfig
+from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+
+END_OF_STORY = "<|endoftext|>"
+
+EXPECTED_SECONDS = {
+    "stories": 8.0,
+    "tokenizer": 1.0,
+    "tokens": 1.0,
+    "measure": 3.0,
+    "samples": 15.0,
+    "check": 3.0,
+}
+"""What the stages take on two quiet cores; the training is timed on the machine itself before it starts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One demo."""
+
+    seed: int = 1
+    """Decides the stories, the weights before training, and the samples."""
+    train_bytes: int = 14_000_000
+    """Stories to learn from; the model sees each about once."""
+    validation_bytes: int = 150_000
+    """Stories to measure on: about two hundred, whose plots are in no training story."""
+    vocab_size: int = 2048
+    """Nearly every word of the storybook is one token."""
+    context_length: int = 448
+    """The longest story fits in, with its end."""
+    d_model: int = 128
+    num_layers: int = 4
+    num_heads: int = 2
+    batch_size: int = 8
+    num_steps: int = 700
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(name="muon", lr=6e-3, muon_lr=0.02, weight_decay=0.01)
+    )
+    schedule: ScheduleConfig = field(
+        default_factory=lambda: ScheduleConfig(kind="linear", warmup=20, final=0.0)
+    )
+    num_looks: int = 8
+    """How often on the way the model is measured on the validation stories."""
+    num_samples: int = 200
+    """Stories that the trained model tells, to be checked one by one."""
+    temperature: float = 0.7
+    top_p: float = 0.95
+
+    @property
+    def steps_between_looks(self) -> int:
+        """Updates between two measurements."""
+        return max(1, -(-self.num_steps // self.num_looks))
+
+    def train_config(self, folder: Path, vocab_size: int) -> TrainConfig:
+        """Word the plan as the config of a run on the data in `folder`."""
+        return TrainConfig(
+            model=ModelConfig(
+                vocab_size=vocab_size,
+                context_length=self.context_length,
+                d_model=self.d_model,
+                num_layers=self.num_layers,
+                num_heads=self.num_heads,
+            ),
+            data=DataConfig(
+                train=folder / "tokens" / "train.npy",
+                validation=folder / "tokens" / "validation.npy",
+                tokenizer=folder / "tokenizer",
+            ),
+            budget=BudgetConfig(steps=self.num_steps),
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            device="cpu",  # so that it is the same model everywhere, and no GPU is taken by surprise
+            log_every=max(1, self.num_steps // 70),
+            eval_every=self.steps_between_looks,
+            eval_tokens=8 * self.context_length,
+            save_every=self.steps_between_looks,
+            keep_last=1,
+            sample_every=2 * self.steps_between_looks,
+        )
+
+    def settings(self, *names: str) -> dict[str, Any]:
+        """Pick settings by name: what a stage depends on."""
+        fields = dataclasses.asdict(self)
+        return {name: fields[name] for name in names}

@@ -1,0 +1,46 @@
+"""A demo so small that it takes seconds: every stage is real, only nothing is learned."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from bytewright.demo import Outcome, Plan, run_demo
+from bytewright.demo.stages import Report
+
+TINY = Plan(
+    train_bytes=60_000,
+    validation_bytes=6_000,
+    vocab_size=600,
+    context_length=640,
+    d_model=16,
+    num_layers=1,
+    num_heads=1,
+    batch_size=1,
+    num_steps=4,
+    num_looks=2,
+    num_samples=2,
+)
+
+
+@contextlib.contextmanager
+def no_progress() -> Iterator[Report]:
+    yield lambda phase, done, total, unit: None
+
+
+@dataclass(frozen=True)
+class Shown:
+    outcome: Outcome
+    text: str
+
+
+def show_tiny(folder: Path, plan: Plan = TINY) -> Shown:
+    """Run the demo without a terminal, and keep what it says."""
+    out = io.StringIO()
+    outcome = run_demo(folder, plan=plan, out=Console(file=out, width=10_000), progress=no_progress)
+    return Shown(outcome, out.getvalue())
