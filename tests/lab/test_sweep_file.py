@@ -115,6 +115,7 @@ def test_a_star_varies_one_thing_at_a_time(tmp_path: Path) -> None:
     betas = [(trial.config.optimizer.beta1, trial.config.optimizer.beta2) for trial in sweep.trials]
     assert betas == [(0.9, 0.95), (0.8, 0.95), (0.95, 0.95), (0.9, 0.99)]
     assert sweep.about.baseline == {"optimizer.beta1": 0.9, "optimizer.beta2": 0.95}
+    assert names(sweep) == ["baseline", "beta1-0.8", "beta1-0.95", "beta2-0.99"]
 
 
 def test_values_are_set_and_replaced_from_outside(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ class RunSweep:
     """Which of the file's scales to use, such as smoke."""
 
     jobs: int = 1
-    """How many runs go on at once, each in a process of its own: for many small ones on a CPU."""
+    """How many runs go on at once, each in a process of its own: for many small ones on a CPU. Settings that
+    sample from one model wait for each other."""
 
     only: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
     """Carry out this run of the sweep; may be given several times."""
@@ -96,7 +97,7 @@ class RunSweep:
             made = execute.prepare_data([planned.trial for planned in plan if planned.is_open], bench)
         execute.write_plan(sweep, folder)
         try:
-            if self.jobs > 1:
+            if self.jobs > 1 and not any(planned.trial.sampling for planned in plan):
                 if stopped := self._at_once(path, plan, folder):
                     return stopped
             else:
@@ -159,12 +160,13 @@ def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
     for planned in plan:
         config, predicted = planned.trial.config, planned.predicted
         parts = f", in {config.accumulate} parts" if config.accumulate > 1 else ""
+        sampling = planned.trial.sampling
         table.add_row(
             planned.trial.name,
-            f"{config.num_steps:,}" if config.num_steps else "",
+            "" if sampling or not config.num_steps else f"{config.num_steps:,}",
             console.format_seconds(predicted["seconds"]) if predicted else "",
             console.format_bytes(predicted["memory_bytes"]) if predicted else "",
-            planned.detail + parts,
+            f"{planned.detail}, {sampling.num_stories:,} stories" if sampling else planned.detail + parts,
         )
         seconds += predicted.get("seconds", 0.0) if planned.is_open else 0.0
     out = console.stdout()

@@ -28,7 +28,8 @@ from bytewright.lab.plan import Planned, find_state, in_more_parts, refuse_other
 from bytewright.lab.records import OUTCOME, read_run
 from bytewright.lab.results import SWEEP
 from bytewright.lab.stories import check, tell
-from bytewright.lab.sweep import Keep, Sweep, Trial
+from bytewright.lab.sweep import Sweep, Trial
+from bytewright.lab.sweep_file import Keep
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig

@@ -18,11 +18,14 @@ from bytewright.lab.page import Figure
 from bytewright.lab.plots import Axis, Chart, Dot, DotChart, Reference, Series
 from bytewright.lab.records import RunRecord, is_finite
 from bytewright.lab.results import About
+from bytewright.lab.scales import format_value
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_CURVES = 10
 """More groups than this are shown as quiet context, but for the best, the worst and the baseline."""
-MAX_SERIES = 8
+MAX_SERIES, MAX_DOTS = 8, 30
+FAR = 2.0
+"""A floor that lies this many times the spread of all values below the lowest would only flatten a chart."""
 EARLY = 0.12
 """The share of a run whose steep fall may leave the chart at the top, so that the rest can be told apart."""
 
@@ -34,16 +37,22 @@ class Metric:
     name: str
     title: str
     unit: str
+    when: str = "Final "
+    """What the title of a chart begins with; nothing for what is measured once."""
 
     @property
     def axis(self) -> str:
         """What stands on the axis."""
         return f"{self.title}, {self.unit}"
 
+    def heading(self, rest: str = "") -> str:
+        """Begin the title of a chart."""
+        return f"{self.when}{self.title}{rest}" if self.when else f"{self.title.capitalize()}{rest}"
+
 
 VALIDATION = Metric("validation_loss", "validation loss", "nats per token")
 TRAINING = Metric("loss", "training loss", "nats per token")
-BITS = Metric("bits_per_byte", "validation", "bits per byte")
+BITS = Metric("bits_per_byte", "bits per byte", "of validation text")
 
 
 def choose_metric(records: Sequence[RunRecord]) -> Metric:
@@ -151,12 +160,11 @@ def axis_figures(groups: Sequence[Group], metric: Metric, about: About) -> list[
     """Draw the final metric against every axis: lines over numbers, dots over names."""
     numeric = [axis for axis in about.axes if _is_numeric(groups, axis)]
     named = [axis for axis in about.axes if axis not in numeric and len(_values(groups, axis)) > 1]
-    if not numeric:
-        return [_dots(groups, metric, about)] if len(groups) > 1 else []
+    dots = [_dots(groups, metric, about)] if 1 < len(groups) <= MAX_DOTS else []
     figures = [_against(groups, axis, metric, about) for axis in numeric]
-    if named and len(groups) <= 2 * MAX_CURVES:
-        figures.append(_dots(groups, metric, about))
-    return figures
+    if about.design == "star":
+        return dots + figures
+    return figures + dots if named else figures or dots
 
 
 def speed_figures(groups: Sequence[Group], about: About) -> list[Figure]:
@@ -199,13 +207,18 @@ def _against(groups: Sequence[Group], axis: str, metric: Metric, about: About) -
         caption += " A cross at the upper edge marks a setting that diverged."
     if about.design == "star":
         caption += " All else is as in the baseline."
+    floor = floor_of([run for group in groups for run in group.runs], metric)
+    reached = [y for each in series for _, y in each.points if math.isfinite(y)]
+    if floor and reached and min(reached) - floor[0].value > FAR * (max(reached) - min(reached)):
+        caption += f" The {floor[0].label}, {format_value(floor[0].value)}, lies below the chart."
+        floor = []
     chart = Chart(
-        title=f"Final {metric.title} against {short}",
+        title=metric.heading(f" against {short}"),
         description=f"{metric.axis} at the end of training, by {short}",
         x=_axis_of([x for each in series for x, _ in each.points], short),
         y=Axis(metric.axis),
         series=series,
-        references=floor_of([run for group in groups for run in group.runs], metric),
+        references=floor,
     )
     return Figure(chart, caption)
 
@@ -248,7 +261,7 @@ def _dots(groups: Sequence[Group], metric: Metric, about: About) -> Figure:
     )
     several = any(dot.spread for dot in dots)
     chart = DotChart(
-        title=f"Final {metric.title}",
+        title=metric.heading(),
         description=f"{metric.axis} at the end of training, by setting",
         value=Axis(metric.axis),
         dots=dots,

@@ -14,14 +14,14 @@ from bytewright.lab.page import Block, Cell, Facts, Page, Sample, Samples, Secti
 from bytewright.lab.results import About
 
 METRICS = (
-    Metric("consistent", "stories consistent throughout", "share"),
-    Metric("well_formed", "stories with the shape of one", "share"),
-    Metric("sound_sentences", "sound sentences", "share"),
-    Metric("copies", "copies of training stories", "share"),
-    Metric("distinct_stories", "stories that differ", "share"),
-    Metric("distinct_words", "distinct words", "share of all words"),
-    Metric("words_per_story", "length", "words per story"),
-    Metric("ended", "stories that the model ended itself", "share"),
+    Metric("consistent", "stories consistent throughout", "share", ""),
+    Metric("well_formed", "stories with the shape of one", "share", ""),
+    Metric("sound_sentences", "sound sentences", "share", ""),
+    Metric("copies", "copies of training stories", "share", ""),
+    Metric("distinct_stories", "stories that differ", "share", ""),
+    Metric("distinct_words", "distinct words", "share of all words", ""),
+    Metric("words_per_story", "length", "words per story", ""),
+    Metric("ended", "stories that the model ended itself", "share", ""),
 )
 DRAWN = ("consistent", "sound_sentences", "distinct_words")
 MAX_SAMPLES = 8
@@ -34,7 +34,7 @@ def report_sampling(groups: Sequence[Group], about: About) -> Page:
     blocks: list[Block] = [f"Expected: {about.expectation}"] if about.expectation else []
     for metric in known:
         if metric.name in DRAWN:
-            blocks += axis_figures(groups, metric, about)
+            blocks += axis_figures(groups, metric, about)[:1]
     blocks.append(_table(groups, known, best))
     samples = [
         Sample(group.label, text) for group in groups for text in list(group.runs[0].samples.values())[-1:]
@@ -45,7 +45,7 @@ def report_sampling(groups: Sequence[Group], about: About) -> Page:
         Section("The first story of each", [Samples(samples[::every])] if samples else []),
     ]
     return Page(
-        title=about.name.replace("_", " ").capitalize(),
+        title=about.name,
         lead=about.question,
         facts=_facts(groups, known, best),
         sections=[section for section in sections if section.blocks],

@@ -1,0 +1,219 @@
+"""The tables of a report: what each setting reached, what it took, in what runs differ, and where they ran.
+
+Every number comes with what is needed to judge it: the spread over seeds, the difference to the baseline with
+its standard error, the prediction beside what was measured. Made of groups and records; knows nothing of the
+page they go on.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bytewright.lab.figures import BITS, VALIDATION, Metric
+from bytewright.lab.groups import Group, word_value
+from bytewright.lab.page import Block, Cell, Table
+from bytewright.lab.records import RunRecord
+from bytewright.lab.results import About, common
+from bytewright.lab.scales import format_value
+
+
+def table_of_groups(groups: Sequence[Group], metric: Metric, about: About, best: Group | None) -> Table:
+    """One row per setting: the mean and spread over seeds, and the difference to the baseline."""
+    baseline = next((g for g in groups if about.baseline and g.labels == about.baseline), None)
+    has_bits = metric is not BITS and any(group.values("bits_per_byte") for group in groups)
+    columns = ["setting", "seeds", metric.title, "± sd", "perplexity"]
+    columns += ["bits/byte"] if has_bits else ["bytes/token"]
+    columns += ["to baseline", "as good after"] if baseline else []
+    columns += ["remark"]
+    rows: list[list[Cell]] = []
+    for group in groups:
+        values = group.values(metric.name)
+        mean = group.mean(metric.name) if values else None
+        loss = mean if metric is VALIDATION else None
+        row: list[Cell] = [
+            group.label,
+            len(group.runs),
+            "diverged" if mean is None and group.status == "diverged" else mean,
+            f"{statistics.stdev(values):.4f}" if len(values) > 1 else None,
+            None if loss is None else format_value(math.exp(min(loss, 700))),
+        ]
+        row.append(_mean(group, "bits_per_byte") if has_bits else _bytes_per_token(group))
+        row += [_difference(group, baseline, metric), _time_to(group, baseline, metric)] if baseline else []
+        rows.append([*row, _remark(group)])
+    dropped = {n for n in range(3, len(columns)) if all(row[n] in (None, "") for row in rows)}
+    kept = [n for n in range(len(columns)) if n not in dropped]
+    return Table(
+        [columns[n] for n in kept],
+        [[row[n] for n in kept] for row in rows],
+        caption=_caption(groups, metric, baseline),
+        best=[groups.index(best)] if best else [],
+    )
+
+
+def _caption(groups: Sequence[Group], metric: Metric, baseline: Group | None) -> str:
+    parts = [f"Final {metric.axis}."]
+    if any(len(group.runs) > 1 for group in groups):
+        parts.append("sd: standard deviation over seeds.")
+    if baseline:
+        parts.append(f"Differences are to {baseline.label}, with their standard error over seeds.")
+        parts.append("As good after: time to the final value of that, and its share of the other's time.")
+    return " ".join(parts)
+
+
+def _mean(group: Group, name: str) -> float | None:
+    return group.mean(name) if group.values(name) else None
+
+
+def _bytes_per_token(group: Group) -> str | None:
+    """Word how long tokens are: the loss is told per token, the bits per byte."""
+    loss, bits = _mean(group, "validation_loss"), _mean(group, "bits_per_byte")
+    return f"{loss / bits / math.log(2):.3f}" if loss and bits else None
+
+
+def _difference(group: Group, baseline: Group, metric: Metric) -> str | None:
+    """Word the difference of two means, with its standard error where both have several seeds."""
+    ours, theirs = group.values(metric.name), baseline.values(metric.name)
+    if group is baseline or not ours or not theirs:
+        return None
+    difference = statistics.fmean(ours) - statistics.fmean(theirs)
+    if len(ours) > 1 and len(theirs) > 1:
+        error = math.sqrt(statistics.variance(ours) / len(ours) + statistics.variance(theirs) / len(theirs))
+        return f"{difference:+.4f} ± {error:.4f}"
+    return f"{difference:+.4f}"
+
+
+def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
+    """Say how long a setting took to the baseline's final value, as time and as a share of the baseline's."""
+    if not baseline.values(metric.name):
+        return None
+    goal, (points, _) = baseline.mean(metric.name), group.curve(metric.name, "seconds")
+    reached = [seconds for seconds, value in points if value <= goal]
+    end = baseline.curve(metric.name, "seconds")[0]
+    if not reached or not end:
+        return None
+    return f"{word_seconds(reached[0])} ({reached[0] / end[-1][0]:.0%})"
+
+
+def _remark(group: Group) -> str:
+    odd = [run for run in group.runs if run.status != "complete"]
+    if not odd:
+        return ""
+    count = f"{len(odd)} of {len(group.runs)} " if len(group.runs) > 1 else ""
+    return f"{count}{odd[0].status}: {odd[0].reason}" if odd[0].reason else f"{count}{odd[0].status}"
+
+
+def table_of_costs(groups: Sequence[Group]) -> list[Block]:
+    """Predicted and measured cost side by side."""
+    columns = [
+        "setting",
+        "tokens/s",
+        "ms/step",
+        "MFU",
+        "time",
+        "predicted time",
+        "memory",
+        "predicted memory",
+    ]
+    rows: list[list[Cell]] = []
+    for group in groups:
+        settings = group.runs[0].settings
+        speed, mfu = group.measured("tokens_per_second"), group.measured("mfu")
+        per_step = settings.get("batch_size", 1) * settings.get("model.context_length", 1)
+        predicted = group.runs[0].predicted
+        rows.append(
+            [
+                group.label,
+                round(speed) if speed else None,
+                1000 * per_step / speed if speed else None,
+                f"{mfu:.1%}" if mfu else None,
+                _or_none(word_seconds, group.measured("seconds")),
+                _or_none(word_seconds, predicted.get("seconds")),
+                _or_none(word_bytes, group.measured("memory_bytes")),
+                _or_none(word_bytes, predicted.get("memory_bytes")),
+            ]
+        )
+    kept = [n for n in range(len(columns)) if n == 0 or any(row[n] is not None for row in rows)]
+    if len(kept) == 1:
+        return []
+    caption = (
+        "Speed and utilisation (MFU) are medians while training; predictions were made before the start."
+    )
+    return [Table([columns[n] for n in kept], [[row[n] for n in kept] for row in rows], caption=caption)]
+
+
+def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
+    """Show in what the runs differ, and what they share."""
+    blocks: list[Block] = []
+    shared = common([record.settings for record in records])
+    names = [name for name in dict.fromkeys(n for r in records for n in r.settings) if name not in shared]
+    if len(records) > 1 and names:
+        rows = [[record.name, *(_word(record.settings.get(name)) for name in names)] for record in records]
+        blocks.append(
+            Table(["run", *(f"`{name}`" for name in names)], rows, caption="What differs between the runs.")
+        )
+    rows = [[f"`{name}`", _word(value)] for name, value in shared.items()]
+    caption = "What all runs share" if len(records) > 1 else "The resolved configuration"
+    blocks.append(Table(["setting", "value"], rows, caption=caption, folded=True))
+    return blocks
+
+
+def _word(value: object) -> str:
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else word_value(value)
+
+
+def table_of_environment(records: Sequence[RunRecord]) -> list[Block]:
+    """Show where and with what the runs ran."""
+    shared = common([record.environment for record in records])
+    rows: list[list[Cell]] = [[name, _word_environment(value)] for name, value in shared.items()]
+    for name in dict.fromkeys(n for r in records for n in r.environment if n not in shared):
+        values = list(dict.fromkeys(_word_environment(r.environment.get(name)) for r in records))
+        rows.append(
+            [name, ", ".join(values[:2]) + (f", … ({len(values)} values)" if len(values) > 2 else "")]
+        )
+    return [Table(["", "value"], rows)] if rows else []
+
+
+def _word_environment(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else word_value(value)
+
+
+def _or_none(word: Callable[[float], str], value: float | None) -> str | None:
+    return None if value is None else word(value)
+
+
+def word_seconds(seconds: float) -> str:
+    """Word a duration.
+
+    >>> word_seconds(0.42), word_seconds(95.0), word_seconds(7300)
+    ('0.4 s', '1 min 35 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+
+
+def word_count(number: float) -> str:
+    """Word a large number.
+
+    >>> word_count(327_680_000), word_count(1234)
+    ('327.7M', '1,234')
+    """
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= size:
+            return f"{number / (1e3 if prefix == 'k' else size):.1f}{prefix}"
+    return f"{number:,.0f}"
+
+
+def word_bytes(num_bytes: float) -> str:
+    """Word an amount of memory, in decimal units.
+
+    >>> word_bytes(2.5e9)
+    '2.50 GB'
+    """
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
