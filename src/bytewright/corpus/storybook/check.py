@@ -91,7 +91,7 @@ class Checker:
         self.parser = parser
         self._templates = [parser.steps(template) for template in sentence_templates(grammar)]
         self._firsts = [parser.first_characters(steps) for steps in self._templates]
-        self._sound: dict[str, bool] = {}
+        self._known: dict[str, list[tuple[Step, ...]]] = {}
 
     def check(self, text: str, training_stories: Container[str] = ()) -> StoryCheck:
         """Check one text."""
@@ -117,11 +117,7 @@ class Checker:
 
     def is_sound(self, sentence: str) -> bool:
         """Tell whether some template gives a sentence."""
-        known = self._sound.get(sentence)
-        if known is None:
-            known = any(self.parser.fits(sentence, steps) for steps in self._candidates(sentence))
-            self._sound[sentence] = known
-        return known
+        return bool(self._templates_of(sentence))
 
     def contradictions(self, sentences: Iterable[str]) -> tuple[str, ...]:
         """Name the plot variables about which the sound ones of some sentences disagree."""
@@ -149,16 +145,20 @@ class Checker:
         return {}, set()  # more than one contradiction in one sentence: the story is inconsistent anyway
 
     def _readings(self, sentence: str, ignored: frozenset[int] = frozenset()) -> list[Facts]:
-        candidates = self._candidates(sentence)
-        return [facts for steps in candidates for facts in self.parser.facts(sentence, steps, ignored)]
+        templates = self._templates_of(sentence)
+        return [facts for steps in templates for facts in self.parser.facts(sentence, steps, ignored)]
 
-    def _candidates(self, sentence: str) -> list[tuple[Step, ...]]:
-        first = sentence[:1]
-        return [
-            steps
-            for steps, starts in zip(self._templates, self._firsts, strict=True)
-            if starts is None or first in starts
-        ]
+    def _templates_of(self, sentence: str) -> list[tuple[Step, ...]]:
+        """Find the templates that give a sentence; those of sentences seen before are remembered."""
+        known = self._known.get(sentence)
+        if known is None:
+            candidates = [
+                steps
+                for steps, starts in zip(self._templates, self._firsts, strict=True)
+                if starts is None or sentence[:1] in starts
+            ]
+            known = self._known[sentence] = self.parser.fitting(sentence, candidates)
+        return known
 
 
 def _union(readings: Sequence[Facts]) -> dict[int, frozenset[int]]:

@@ -80,6 +80,8 @@ class Choice:
         if costs is None:
             weights = self.weights(plot)
             total = sum(weights)
+            if not total:
+                raise ValueError(f"{self.name} has nothing to choose under the plot {plot}")
             costs = [math.log2(total / weight) if weight else math.inf for weight in weights]
             self._known_costs[key] = costs
         return costs

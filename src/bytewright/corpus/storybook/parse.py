@@ -12,10 +12,13 @@ has the right shape though its facts may contradict each other.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bytewright.corpus.storybook.grammar import Choice, Grammar, Guard, Mention, Part, Parts
+
+LONGEST_LITERAL = 1000
 
 Known = int | frozenset[int] | None
 """What is known of a variable: its value, the values it can still have, or nothing."""
@@ -45,12 +48,13 @@ class _Rule:
     which they can begin, and those that can be empty are listed under every character.
     """
 
-    __slots__ = ("anywhere", "by_character", "lengths", "literals", "options")
+    __slots__ = ("anywhere", "by_character", "in_order", "lengths", "literals", "options")
 
     def __init__(self) -> None:
         self.options: list[_Option] = []
         self.literals: dict[str, list[_Option]] = {}
         self.lengths: list[int] = []
+        self.in_order: list[str] = []
         self.by_character: dict[str, list[_Option]] = {}
         self.anywhere: list[_Option] = []
 
@@ -63,6 +67,7 @@ class _Rule:
             else:
                 others.append((option, start))
         self.lengths = sorted({len(text) for text in self.literals})
+        self.in_order = sorted(self.literals)
         self.anywhere = [option for option, start in others if start is None]
         for character in frozenset().union(*(start for _, start in others if start is not None)):
             self.by_character[character] = [
@@ -83,7 +88,7 @@ class _Option:
 class _Slot:
     """A mention made ready for the search: which values each text can stand for."""
 
-    __slots__ = ("forms", "lengths", "values", "variable")
+    __slots__ = ("forms", "in_order", "lengths", "values", "variable")
 
     def __init__(self, mention: Mention) -> None:
         self.variable = mention.variable
@@ -93,6 +98,7 @@ class _Slot:
             grouped.setdefault(form, set()).add(value)
         self.values = {form: frozenset(values) for form, values in grouped.items()}
         self.lengths = sorted({len(form) for form in grouped})
+        self.in_order = sorted(grouped)
 
 
 Step = str | _Slot | _Rule
@@ -133,9 +139,10 @@ class Parser:
         """Tell whether a text is a story when every mention and every guard is taken for itself."""
         return len(text) in _Shape(text).ends_of_rule(self._start, 0)
 
-    def fits(self, text: str, steps: tuple[Step, ...]) -> bool:
-        """Tell whether a whole text has the shape of a template."""
-        return len(text) in _Shape(text).ends_of_steps(steps, 0)
+    def fitting(self, text: str, templates: Iterable[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
+        """Give the templates whose shape a whole text has."""
+        shape = _Shape(text)
+        return [steps for steps in templates if len(text) in shape.ends_of_steps(steps, 0)]
 
     def facts(
         self, text: str, steps: tuple[Step, ...], ignored: frozenset[int] = frozenset()
@@ -215,8 +222,7 @@ class _Search:
     def rule(self, rule: _Rule, at: int, facts: Facts, trail: Trail) -> Iterator[tuple[int, Facts, Trail]]:
         """Give every way to read a rule from a place on: where it ends, what is known, what was chosen."""
         if self.watching:
-            for literal in rule.literals:
-                self._miss(literal, at)
+            self._miss(rule.in_order, at)
         text = self.text
         for length in rule.lengths:
             for option in rule.literals.get(text[at : at + length], ()):
@@ -238,7 +244,7 @@ class _Search:
             if isinstance(step, str):
                 if not text.startswith(step, at):
                     if self.watching:
-                        self._miss(step, at)
+                        self._miss([step], at)
                     return
                 at += len(step)
             elif isinstance(step, _Slot):
@@ -262,7 +268,7 @@ class _Search:
             if self.text.startswith(form, at):
                 return [(at + len(form), facts)]
             if self.watching:
-                self._miss(form, at)
+                self._miss([form], at)
             return []
         readings = []
         for length in slot.lengths:
@@ -272,8 +278,7 @@ class _Search:
             if values:
                 readings.append((at + length, self._learn(facts, variable, values)))
         if self.watching and not readings:
-            for form in slot.values:
-                self._miss(form, at)
+            self._miss(slot.in_order, at)
         return readings
 
     def _narrow(self, facts: Facts, guard: Guard) -> Facts | None:
@@ -296,10 +301,15 @@ class _Search:
         known: Known = next(iter(values)) if len(values) == 1 else values
         return (*facts[:variable], known, *facts[variable + 1 :])
 
-    def _miss(self, wanted: str, at: int) -> None:
-        while wanted and not self.text.startswith(wanted, at):
-            wanted = wanted[:-1]
-        self.furthest = max(self.furthest, at + len(wanted))
+    def _miss(self, wanted: Sequence[str], at: int) -> None:
+        """Note how far the text agrees with the nearest of some texts, which come in alphabetical order."""
+        text = self.text
+        near = bisect_left(wanted, text[at : at + LONGEST_LITERAL])
+        for literal in wanted[max(0, near - 1) : near + 1]:
+            shared = len(literal)
+            while not text.startswith(literal[:shared], at):
+                shared -= 1
+            self.furthest = max(self.furthest, at + shared)
 
 
 class _Shape:

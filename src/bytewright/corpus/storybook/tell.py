@@ -12,7 +12,6 @@ whatever the seeds; a story's text never decides where it goes.
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -63,15 +62,11 @@ class _Chooser:
         return table
 
     def _make_table(self, plot: Plot) -> _Table:
-        weights = self.choice.weights(plot)
-        total = sum(weights)
-        if not total:
-            raise ValueError(f"{self.choice.name} has nothing to choose under the plot {list(plot)}")
         outcomes: list[tuple[float, Any]] = []
-        for weight, result in zip(weights, self.results, strict=True):
-            if weight:
-                outcomes += [(math.log2(total / weight), result)] * weight
-        return total, outcomes
+        weights, costs = self.choice.weights(plot), self.choice.costs(plot)
+        for weight, cost, result in zip(weights, costs, self.results, strict=True):
+            outcomes += [(cost, result)] * weight
+        return len(outcomes), outcomes
 
 
 _Table = tuple[int, list[tuple[float, Any]]]
@@ -112,7 +107,7 @@ class Teller:
     def split_of(self, seed: int, index: int) -> Split:
         """Tell in which split a story is, by its plot alone."""
         plot, _ = self._draw_plot(self._draws(seed, index))
-        return self._split_of_plot(plot)
+        return self.split_of_plot(plot)
 
     def lines(self, seed: int, indices: range, split: Split) -> list[tuple[bytes, float]]:
         """Tell those of some stories that are in a split as they stand in a file, each with its bits."""
@@ -120,7 +115,7 @@ class Teller:
         for index in indices:
             draw = self._draws(seed, index)
             plot, plot_bits = self._draw_plot(draw)
-            if self._split_of_plot(plot) != split:
+            if self.split_of_plot(plot) != split:
                 continue
             pieces: list[str] = []
             bits = self._word(self._start, plot, draw, pieces.append)
@@ -143,7 +138,8 @@ class Teller:
             bits += cost
         return plot, bits
 
-    def _split_of_plot(self, plot: Plot) -> Split:
+    def split_of_plot(self, plot: Plot) -> Split:
+        """Tell in which split all stories with a plot are, whatever the seed."""
         values = [
             variable.values[value] for variable, value in zip(self.grammar.variables, plot, strict=True)
         ]

@@ -1,0 +1,166 @@
+"""What the storybook promises of its own grammar: exact weights, good English, and stories enough."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from bytewright.corpus.storybook import Story, Storybook
+from bytewright.corpus.storybook.beginnings import article
+from bytewright.corpus.storybook.sentences import split_sentences
+
+BOOK = Storybook.load()
+
+
+def stories(num_stories: int, seed: int = 1) -> Iterator[Story]:
+    return islice(BOOK.stories(seed), num_stories)
+
+
+def assert_parses_back(num_stories: int) -> None:
+    for story in stories(num_stories):
+        parse = BOOK.parse(story.text)
+        assert parse.num_derivations == 1, story.text
+        assert parse.plot == story.plot
+        assert parse.bits == pytest.approx(story.bits, abs=1e-6)
+
+
+def assert_entropy_is_the_mean(num_stories: int) -> None:
+    told = list(stories(num_stories, seed=2))
+    entropy = BOOK.entropy()
+    for mean, samples in (
+        (entropy.bits, [story.bits for story in told]),
+        (entropy.text_bytes, [float(len(story.text.encode())) for story in told]),
+    ):
+        error = statistics.stdev(samples) / math.sqrt(num_stories)
+        assert abs(statistics.fmean(samples) - mean) < 3 * error
+
+
+def test_stories_parse_back_to_their_own_derivation_and_probability() -> None:
+    assert_parses_back(400)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_stories_parse_back_to_their_own_derivation_and_probability() -> None:
+    assert_parses_back(100_000)
+
+
+def test_the_entropy_from_the_probabilities_is_the_mean_over_stories() -> None:
+    assert_entropy_is_the_mean(4_000)
+
+
+@pytest.mark.slow
+def test_the_entropy_from_the_probabilities_is_the_mean_over_a_hundred_thousand_stories() -> None:
+    assert_entropy_is_the_mean(100_000)
+
+
+def test_a_story_is_as_hard_to_predict_as_a_real_one() -> None:
+    entropy = BOOK.entropy()
+    assert 0.35 < entropy.bits / entropy.text_bytes < 0.6
+
+
+def test_no_two_stories_are_equal() -> None:
+    assert len({story.text for story in stories(5_000)}) == 5_000
+
+
+@pytest.mark.slow
+def test_no_two_of_a_million_stories_are_equal() -> None:
+    assert len({hash(story.text) for story in stories(1_000_000)}) == 1_000_000
+
+
+@pytest.mark.slow
+def test_a_hundred_megabytes_have_six_thousand_different_words() -> None:
+    words: set[str] = set()
+    num_bytes = 0
+    for story in BOOK.stories(1):
+        num_bytes += len(story.text)
+        words.update(re.findall(r"[a-z]+(?:[-'][a-z]+)*", story.text.lower()))
+        if num_bytes > 100_000_000:
+            break
+    assert len(words) >= 6_000
+
+
+def test_a_story_has_between_60_and_300_words() -> None:
+    assert all(60 <= len(story.text.split()) <= 300 for story in stories(1_000))
+
+
+def test_the_facts_of_the_plot_stand_in_the_text() -> None:
+    for story in stories(200):
+        for fact in ("name", "place", "thing", "colour", "helper", "creature", "wares", "season"):
+            assert story.plot[fact] in story.text, fact
+
+
+def test_a_promise_is_kept_and_a_wish_comes_true() -> None:
+    for story in stories(100):
+        assert story.text.count(f"the {story.plot['wares']}") >= 2
+        assert story.text.count(f"{story.plot['guise']} {story.plot['creature']}") == 2
+
+
+# English
+
+
+def test_every_article_fits_the_word_after_it() -> None:
+    for story in stories(600):
+        for found, word in re.findall(r"\b([Aa]n?) ([a-z][a-z-]*)", story.text):
+            assert article(word) == found.lower(), f"{found} {word}"
+
+
+def test_spaces_capitals_and_quotation_marks_are_in_order() -> None:
+    for story in stories(600):
+        assert not re.search(r"  | \n|\n |\n\n|^\s|\s$| [.,!?]|\.\.|,,", story.text)
+        assert story.text.isascii()
+        for paragraph in story.text.split("\n"):
+            assert paragraph.count('"') % 2 == 0
+            assert re.search(r'[.!?]"?$', paragraph)
+        for start, end in split_sentences(story.text):
+            assert re.match(r'"?[A-Z]', story.text[start:end]), story.text[start:end]
+
+
+def test_no_word_stands_twice_in_a_row() -> None:
+    for story in stories(1_500):
+        assert not re.search(r"\b(\w+) \1\b", story.text), story.text
+
+
+def test_pronouns_fit_the_hero() -> None:
+    strangers = {"she": r"\b[Hh](e|is|im)\b", "he": r"\b([Ss]he|[Hh]er)\b"}
+    for story in stories(400):
+        assert not re.search(strangers[story.plot["sex"]], story.text), story.text
+
+
+# Where a story goes
+
+
+def test_a_story_depends_on_nothing_but_seed_and_index() -> None:
+    again = Storybook(BOOK.grammar)
+    assert [again.story(5, index) for index in (7, 3)] == [BOOK.story(5, index) for index in (7, 3)]
+    assert BOOK.story(5, 3) != BOOK.story(6, 3)
+    assert BOOK.story(5, 3) != BOOK.story(5, 4)
+
+
+def test_training_and_validation_stories_share_no_plot_whatever_the_seed() -> None:
+    train = {tuple(story.plot.values()) for story in islice(BOOK.stories(1, "train"), 1_000)}
+    validation = {tuple(story.plot.values()) for story in islice(BOOK.stories(1, "validation"), 200)}
+    assert not train & validation
+    splits = [BOOK.teller.split_of(seed, index) for seed in (1, 2) for index in range(1_000)]
+    assert 0.07 < splits.count("validation") / len(splits) < 0.13
+    # One plot, told again under another seed, would go where it went before: only the plot is looked at.
+    for index in range(300):
+        story = BOOK.story(1, index)
+        plot = [BOOK.grammar.variables[k].values.index(value) for k, value in enumerate(story.plot.values())]
+        assert BOOK.teller.split_of_plot(plot) == BOOK.teller.split_of(1, index)
+
+
+def test_the_floor_is_the_sum_over_the_given_stories() -> None:
+    told = list(stories(50))
+    floor = BOOK.floor(story.text for story in told)
+    assert floor.num_stories == 50
+    assert floor.bits == pytest.approx(sum(story.bits for story in told), abs=1e-6)
+    assert floor.text_bytes == sum(len(story.text) for story in told)
+    assert floor.file_bytes == floor.text_bytes + 50 * len("\n<|endoftext|>\n")
+    assert floor.bits_per_byte == pytest.approx(floor.bits / floor.file_bytes)
+    with pytest.raises(ValueError, match="story 2 is not in the storybook's language"):
+        BOOK.floor([told[0].text, told[1].text + " The end."])

@@ -1,0 +1,133 @@
+"""The checker finds what is wrong with a text, and where; what is right it leaves alone."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import islice
+
+import pytest
+
+from bytewright.corpus.storybook import Story, Storybook
+from bytewright.corpus.storybook.beginnings import article
+from bytewright.corpus.storybook.check import StoryCheck
+from bytewright.corpus.storybook.sentences import split_sentences
+
+BOOK = Storybook.load()
+TOLD = list(islice(BOOK.stories(3), 60))
+
+
+def check(text: str) -> StoryCheck:
+    (checked,) = BOOK.check_stories([text]).stories
+    return checked
+
+
+def replace_last(text: str, old: str, new: str) -> str:
+    """Replace the last mention only, so that the first one contradicts it."""
+    before, found, after = text.rpartition(old)
+    assert found
+    return before + new + after
+
+
+def other_value(story: Story, variable: str) -> str:
+    """Give another value of a variable, one that can stand in the same settings."""
+    number = BOOK.grammar.numbers[variable]
+    taken = BOOK.grammar.variables[number]
+    return next(value for value in taken.values if value[-2:] == story.plot[variable][-2:] != value)
+
+
+def test_stories_of_the_book_are_sound_throughout() -> None:
+    report = BOOK.check_stories([story.text for story in TOLD])
+    assert (report.sound_sentences, report.well_formed, report.consistent, report.copies) == (1, 1, 1, 0)
+    assert report.num_sentences == sum(len(split_sentences(story.text)) for story in TOLD)
+    assert report.bits_per_story == pytest.approx(sum(story.bits for story in TOLD) / len(TOLD))
+    assert all(story.leaves_at_character is None and not story.contradictions for story in report.stories)
+
+
+def test_a_wrong_name_is_a_contradiction_in_a_story_of_the_right_shape() -> None:
+    for story in TOLD[:20]:
+        wrong = replace_last(story.text, story.plot["name"], other_value(story, "name"))
+        checked = check(wrong)
+        assert checked.has_shape
+        assert not checked.is_consistent
+        assert checked.contradictions == ("name",)
+        assert checked.bits == math.inf
+        assert checked.num_sound_sentences == checked.num_sentences
+
+
+def test_it_is_said_where_a_story_leaves_the_language() -> None:
+    for story in TOLD[:20]:
+        name = story.plot["name"]
+        place = story.text.rindex(name)
+        other = "Zzz"
+        checked = check(story.text[:place] + other + story.text[place + len(name) :])
+        assert checked.leaves_at_character in (place + 1, place + 2)  # a name with Z may be what stands there
+        (sentence,) = [
+            number
+            for number, (start, end) in enumerate(split_sentences(story.text), 1)
+            if start <= place < end
+        ]
+        assert checked.leaves_at_sentence == sentence
+        assert checked.found.startswith("Zzz"[checked.leaves_at_character - place - 1 :])
+        assert checked.num_sound_sentences == checked.num_sentences - 1
+        assert not checked.has_shape
+
+
+@pytest.mark.parametrize("variable", ["colour", "creature", "wares"])
+def test_an_object_that_changes_is_a_contradiction(variable: str) -> None:
+    number = BOOK.grammar.numbers[variable]
+    values = BOOK.grammar.variables[number].values
+    found = 0
+    for story in TOLD:
+        value = story.plot[variable]
+        if len(re.findall(rf"\b{value}\b", story.text)) < 2:
+            continue
+        other = next((each for each in values if each != value and article(each) == article(value)), "")
+        checked = check(replace_last(story.text, value, other))
+        if checked.num_sound_sentences == checked.num_sentences:
+            found += 1
+            assert variable in checked.contradictions, (variable, checked)
+            assert not checked.is_consistent
+    assert found > 5
+
+
+def test_a_pronoun_that_changes_is_a_contradiction() -> None:
+    for story in TOLD[:20]:
+        he, she = ("he", "she") if story.plot["sex"] == "he" else ("she", "he")
+        wrong = re.sub(rf"\b{he}\b", she, story.text, count=1, flags=0)
+        if wrong != story.text:
+            checked = check(wrong)
+            assert not checked.is_consistent
+            assert "sex" in checked.contradictions
+
+
+def test_a_place_that_changes_is_a_contradiction() -> None:
+    told = [story for story in TOLD if story.text.count(story.plot["place"]) == 2]
+    assert told
+    for story in told:
+        checked = check(replace_last(story.text, story.plot["place"], other_value(story, "place")))
+        assert checked.has_shape
+        assert checked.contradictions == ("place",)
+
+
+def test_a_sentence_in_the_wrong_order_is_sound_but_the_story_has_no_shape() -> None:
+    first, *rest = TOLD[0].text.split("\n")
+    checked = check("\n".join([*rest, first]))
+    assert checked.num_sound_sentences == checked.num_sentences
+    assert not checked.has_shape
+    assert checked.leaves_at_sentence == 1
+
+
+def test_copies_of_training_stories_are_counted() -> None:
+    texts = [story.text for story in TOLD[:10]]
+    assert BOOK.check_stories(texts, training_stories=set(texts[:3])).copies == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Once", "\x00\x01", "é" * 1000, "a " * 5000, '"' * 999, TOLD[0].text * 3]
+)
+def test_no_text_is_too_strange_to_be_checked(text: str) -> None:
+    checked = check(text)
+    assert not checked.is_consistent
+    assert checked.leaves_at_character is not None
+    assert BOOK.check_stories([]).consistent == 0
