@@ -18,7 +18,7 @@ from bytewright.lab.page import Figure
 from bytewright.lab.plots import Axis, Chart, Dot, DotChart, Reference, Series
 from bytewright.lab.records import RunRecord, is_finite
 from bytewright.lab.results import About
-from bytewright.lab.scales import format_value
+from bytewright.lab.scales import fit_limits, format_value
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_CURVES = 10
@@ -39,6 +39,8 @@ class Metric:
     unit: str
     when: str = "Final "
     """What the title of a chart begins with; nothing for what is measured once."""
+    limits: tuple[float, float] | None = None
+    """Of the axis; None: as the data wants it."""
 
     @property
     def axis(self) -> str:
@@ -216,11 +218,21 @@ def _against(groups: Sequence[Group], axis: str, metric: Metric, about: About) -
         title=metric.heading(f" against {short}"),
         description=f"{metric.axis} at the end of training, by {short}",
         x=_axis_of([x for each in series for x, _ in each.points], short),
-        y=Axis(metric.axis),
+        y=Axis(
+            metric.axis, limits=_shared_limits(groups, metric) if about.design == "star" else metric.limits
+        ),
         series=series,
         references=floor,
     )
     return Figure(chart, caption)
+
+
+def _shared_limits(groups: Sequence[Group], metric: Metric) -> tuple[float, float]:
+    """Give the charts of a star one scale, so that what matters little looks little."""
+    return metric.limits or fit_limits(
+        [bound for group in groups if group.values(metric.name) for bound in group.spread(metric.name)],
+        log=False,
+    )
 
 
 def _axis_of(values: Sequence[float], label: str) -> Axis:

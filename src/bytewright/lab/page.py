@@ -26,6 +26,8 @@ from bytewright.lab.scales import MISSING, format_value
 Cell = str | int | float | None
 MAX_DATA_ROWS = 60
 """Rows of the table beside a figure; of a longer series every nth is shown."""
+LONG_FACT = 9
+"""Characters of a key figure beyond which it is set smaller."""
 PAGE_STYLE = Path(__file__).with_name("page.css").read_text()
 
 
@@ -241,7 +243,8 @@ def _facts(facts: Facts) -> str:
     items = []
     for name, value, *remark in facts.facts:
         note = f"<small>{inline(remark[0])}</small>" if remark else ""
-        items.append(f"<div><dt>{inline(name)}</dt><dd>{inline(value)}{note}</dd></div>")
+        size = _class(len(value) > LONG_FACT, "long")
+        items.append(f"<div><dt>{inline(name)}</dt><dd{size}>{inline(value)}{note}</dd></div>")
     return f'<dl class="facts">{"".join(items)}</dl>'
 
 

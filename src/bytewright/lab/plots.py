@@ -361,6 +361,7 @@ def _draw_dots(chart: DotChart, width: int) -> tuple[float, list[str]]:
 
 
 def _row_of(dot: Dot, x: Scale, y: float, *, names_left: bool) -> str:
+    decimals = max(0, 2 - math.floor(math.log10(x.high - x.low))) if not x.log else 4
     parts = [
         svg.text(x.start - 10, y + 4, dot.label, text_anchor="end")
         if names_left
@@ -372,7 +373,7 @@ def _row_of(dot: Dot, x: Scale, y: float, *, names_left: bool) -> str:
     if math.isfinite(dot.value):
         end = x(max(dot.value, *(dot.spread or (dot.value,))))
         parts.append(svg.mark(0, x(dot.value), y, size=4.2, title=f"{dot.label}: {format_value(dot.value)}"))
-        parts.append(svg.text(end + 9, y + 4, format_value(dot.value), class_="halo"))
+        parts.append(svg.text(end + 9, y + 4, f"{dot.value:,.{decimals}f}", class_="halo"))
     else:
         parts.append(svg.cross(x.end, y, title=f"{dot.label}: diverged"))
         parts.append(svg.text(x.end - 10, y + 4, "diverged", text_anchor="end", class_="halo"))

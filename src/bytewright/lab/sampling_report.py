@@ -14,14 +14,14 @@ from bytewright.lab.page import Block, Cell, Facts, Page, Sample, Samples, Secti
 from bytewright.lab.results import About
 
 METRICS = (
-    Metric("consistent", "stories consistent throughout", "share", ""),
-    Metric("well_formed", "stories with the shape of one", "share", ""),
-    Metric("sound_sentences", "sound sentences", "share", ""),
-    Metric("copies", "copies of training stories", "share", ""),
-    Metric("distinct_stories", "stories that differ", "share", ""),
+    Metric("consistent", "stories consistent throughout", "share", "", (-0.02, 1.02)),
+    Metric("well_formed", "stories with the shape of one", "share", "", (-0.02, 1.02)),
+    Metric("sound_sentences", "sound sentences", "share", "", (-0.02, 1.02)),
+    Metric("copies", "copies of training stories", "share", "", (-0.02, 1.02)),
+    Metric("distinct_stories", "stories that differ", "share", "", (-0.02, 1.02)),
     Metric("distinct_words", "distinct words", "share of all words", ""),
     Metric("words_per_story", "length", "words per story", ""),
-    Metric("ended", "stories that the model ended itself", "share", ""),
+    Metric("ended", "stories that the model ended itself", "share", "", (-0.02, 1.02)),
 )
 DRAWN = ("consistent", "sound_sentences", "distinct_words")
 MAX_SAMPLES = 8
