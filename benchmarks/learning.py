@@ -5,7 +5,7 @@
 
 The baseline (`plain`: library layers, autocast, fused library AdamW, cosine to a tenth) gets a sweep of its
 own over five learning rates; ours get a few settings each of AdamW and Muon. All start from the same weights
-and see the same batches of `recipes/novels.toml`. All are measured by the same code, the readable twin in
+and see the same batches (`learning.toml`). All are measured by the same code, the readable twin in
 fp32: over the whole validation file at the end, and over a fixed part of it on the way. Then the best of each
 learns again from other seeds. Every finished run is in the JSON at once, and a run that is there already is
 not repeated: a session that was cut off is continued by the same command.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import re
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from bytewright.train.metrics import finite
 from bytewright.train.recipe import read_recipe
 from bytewright.train.setup import find_device
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "novels.toml"
+RECIPE = Path(__file__).with_name("learning.toml")
 NUM_LOOKS = 8
 """Evaluations on the way, the last one not counted."""
 NUM_POINTS = 48
@@ -61,6 +62,13 @@ RUNS = (
         for muon, lr in (("0.02", "4e-3"), ("0.03", "8e-3"))
     ),
     *(f"adamw optimizer.weight_decay=0.3 optimizer.lr={lr}" for lr in ("3e-3", "6e-3")),
+    # More decay helped: where does it stop, and how much would it help the baseline?
+    *(
+        f"muon {MUON} optimizer.weight_decay=0.3 optimizer.muon_lr={muon} optimizer.lr=4e-3"
+        for muon in ("0.02", "0.01")
+    ),
+    "adamw optimizer.weight_decay=1.0 optimizer.lr=2e-3",
+    f"plain {COSINE} optimizer.weight_decay=0.3 optimizer.lr=3e-3",
 )
 """A contestant's name, then what it sets in the recipe."""
 
@@ -232,14 +240,17 @@ def open_record(options: Options, bench: Bench) -> dict[str, Any]:
     """Read the results so far, or begin; results of other data or another recipe are refused."""
     config = bench.config_of(RUNS[0])
     conditions = {
-        "recipe": RECIPE.read_text(),
+        "recipe": tomllib.loads(RECIPE.read_text()),
         "set": list(options.set),
         "data": dict(bench.inputs.identity),
         "parameters": count_parameters(config.model).total,
     }
     if options.json.exists():
         record: dict[str, Any] = durable.read_json(options.json)  # type: ignore[assignment]
-        if record["conditions"] != conditions:
+        found = dict(record["conditions"])
+        if isinstance(found["recipe"], str):  # the first results kept its text
+            found["recipe"] = tomllib.loads(found["recipe"])
+        if found != conditions:
             raise SystemExit(f"{options.json} holds results under other conditions; choose another file")
         return record
     on_gpu = torch.cuda.get_device_name() if bench.device.type == "cuda" else None
