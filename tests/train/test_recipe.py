@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import build, read_config, read_recipe, to_plain
 from runs import make_config, make_fields
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+RECIPES = [  # of one run; what names a base recipe is a sweep over it
+    path
+    for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+    if "base" not in tomllib.loads(path.read_text())
+]
 
 SMALL = """
 batch_size = 4
