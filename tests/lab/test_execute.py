@@ -117,6 +117,22 @@ def test_a_second_time_nothing_is_left_to_do(place: Path) -> None:
     assert before == {path: path.stat().st_mtime_ns for path in lab.folder.rglob("metrics.jsonl")}
 
 
+def test_a_run_that_a_sweep_beside_has_done_is_taken_over(place: Path) -> None:
+    first = Lab(place, name="runs/first")
+    first.run()
+    (place / "rates.toml").write_text(
+        'base = "base.toml"\n[variants]\nplain = {}\nfast = { "optimizer.lr" = 0.02 }\n'
+    )
+    second = Lab(place, name="runs/second")
+    second.run()
+    assert [sentence for sentence in second.said if "is the same run as" in sentence] == [
+        f"plain: is the same run as {first.folder / 'lr-0.01'}"
+    ]
+    plain = read_sweep_folder(second.folder)[1][0]
+    assert plain.labels == {"variant": "plain"}
+    assert plain.lines == read_sweep_folder(first.folder)[1][1].lines
+
+
 def test_a_run_that_was_made_with_other_settings_is_refused(place: Path) -> None:
     Lab(place).run()
     (place / "base.toml").write_text(RECIPE.replace("d_model = 16", "d_model = 32"))

@@ -156,6 +156,7 @@ class RunSweep:
 def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
     """Print what will be done, and what it will take."""
     table = console.table("run", "steps", "time", "memory", "state")
+    table.columns[-1].justify = "left"
     seconds = 0.0
     for planned in plan:
         config, predicted = planned.trial.config, planned.predicted
@@ -174,3 +175,4 @@ def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
     out.print(table)
     left = sum(planned.is_open for planned in plan)
     out.print(f"{left} of {len(plan)} runs to do, about {console.format_seconds(seconds)} of training.")
+    sys.stdout.flush()  # in a pipe, too, the plan comes before the work

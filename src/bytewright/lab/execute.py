@@ -1,7 +1,8 @@
 """Carrying out a sweep: one run after the other, each brought to its end, whatever happens to some of them.
 
-A run that is done is passed over, one that was cut off goes on from its checkpoint, one that diverges is
-marked with the reason, and one that does not fit the memory is begun again in more parts. Each run's
+A run that is done is passed over, here or in a sweep beside this one; one that was cut off goes on from its
+checkpoint, one that diverges is marked with the reason, and one that does not fit the memory is begun again
+in more parts. Each run's
 `outcome.json` is written last and makes it done; so a sweep that is killed at any moment and started again
 ends with the same numbers. Runs share one process, since for short ones on a GPU starting it takes longest;
 `jobs` runs several at once in processes of their own. Knows nothing of reports.
@@ -25,15 +26,16 @@ from bytewright import durable
 from bytewright.errors import BytewrightError, DivergenceError, StorageError, UsageError
 from bytewright.lab.corpora import CorpusConfig, Report, name_of, prepare
 from bytewright.lab.plan import Planned, find_state, in_more_parts, refuse_other_settings, with_data
-from bytewright.lab.records import OUTCOME, read_run
+from bytewright.lab.records import OUTCOME, flatten, read_object, read_run
 from bytewright.lab.results import SWEEP
 from bytewright.lab.stories import check, tell
 from bytewright.lab.sweep import Sweep, Trial
-from bytewright.lab.sweep_file import Keep
+from bytewright.lab.sweep_file import Keep, Labels
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.loop import Sampler, TrainResult
+from bytewright.train.recipe import to_plain
 
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 """What torch says where there is not enough memory, in an error of no particular kind."""
@@ -118,6 +120,9 @@ def carry_out(planned: Planned, data: DataConfig | None, bench: Bench) -> dict[s
 
 
 def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -> dict[str, Any]:
+    if bench.keep == "metrics" and not run.exists() and (twin := find_twin(trial.config, bench.folder)):
+        bench.say(f"{run.name}: is the same run as {twin}")
+        return _copy_record(twin, run, trial.labels)
     memory: dict[str, float] = {}
     try:
         with _measured_memory(memory):
@@ -158,6 +163,29 @@ def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult
         bench.say(f"{run.name}: does not fit; begins again with accumulate = {smaller.accumulate}")
         durable.remove_folder(run)
         config = smaller
+
+
+def find_twin(config: TrainConfig, folder: Path) -> Path | None:
+    """Find a finished run of the very same config in a sweep beside this one: the baseline of many is one."""
+    data = dataclasses.replace(config, data=config.data.absolute())
+    wanted = flatten(to_plain(data)) | {"accumulate": None}
+    for outcome in sorted(folder.parent.glob(f"*/*/{OUTCOME}")):
+        if read_object(outcome).get("status") in ("complete", "diverged"):
+            found = flatten(read_object(outcome.with_name("config.json"))) | {"accumulate": None}
+            if found == wanted:
+                return outcome.parent
+    return None
+
+
+def _copy_record(twin: Path, run: Path, labels: Labels) -> dict[str, Any]:
+    """Take over the record of a run, with the labels of this sweep; `outcome.json` comes last."""
+    for path in sorted(path for path in twin.rglob("*") if path.is_file()):
+        inner = path.relative_to(twin)
+        if inner.parts[0] not in ("checkpoints", OUTCOME) and not path.name.startswith("."):
+            durable.write_bytes(run / inner, durable.read_bytes(path))
+    outcome = read_object(twin / OUTCOME) | {"labels": labels}
+    durable.write_json(run / OUTCOME, outcome)
+    return outcome
 
 
 class _NoMemory(Exception):  # noqa: N818  # caught at once

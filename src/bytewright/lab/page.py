@@ -26,7 +26,7 @@ from bytewright.lab.scales import MISSING, format_value
 Cell = str | int | float | None
 MAX_DATA_ROWS = 60
 """Rows of the table beside a figure; of a longer series every nth is shown."""
-LONG_FACT = 9
+LONG_FACT = 11
 """Characters of a key figure beyond which it is set smaller."""
 PAGE_STYLE = Path(__file__).with_name("page.css").read_text()
 

@@ -7,7 +7,9 @@ Only the storybook has a grammar to check against; of other texts the figures th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import functools
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +57,6 @@ class SamplingPlan:
 
 def tell(run: Path, plan: SamplingPlan, *, device: Device = "auto") -> tuple[list[str], float]:
     """Write stories with the model of a run; also give the share of them that the model ended itself."""
-    import dataclasses
-
     from bytewright.tokenizer import Tokenizer
 
     checkpoint = find_checkpoint(run, which="last")
@@ -90,12 +90,20 @@ def check(stories: Sequence[str], ended: float, training_text: Path | None) -> d
     }
     if training_text is None:
         return figures
-    from bytewright.corpus.storybook import KnownStories, Storybook, read_stories
+    from bytewright.corpus.storybook import Storybook
 
-    report = Storybook.load().check_stories(stories, KnownStories(read_stories(training_text)))
+    report = Storybook.load().check_stories(stories, _known_stories(training_text))
     return figures | {
         "sound_sentences": report.sound_sentences,
         "well_formed": report.well_formed,
         "consistent": report.consistent,
         "copies": report.copies,
     }
+
+
+@functools.lru_cache(maxsize=1)
+def _known_stories(path: Path) -> Container[str]:
+    """Read the stories that a model was trained on, once for all ways to sample from it."""
+    from bytewright.corpus.storybook import KnownStories, read_stories
+
+    return KnownStories(read_stories(path))

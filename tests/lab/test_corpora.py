@@ -1,0 +1,160 @@
+"""The data of a sweep: made once, found again, made anew where it is missing, and refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from imagined_runs import make_record
+
+from bytewright.corpus.storybook import END_OF_STORY, Storybook, read_stories
+from bytewright.data.tokenfile import TokenFile
+from bytewright.errors import BytewrightError, UsageError
+from bytewright.lab.corpora import CorpusConfig, prepare
+from bytewright.lab.records import read_floor
+from bytewright.tokenizer import Tokenizer
+from bytewright.train.config import DataConfig
+from conftest import Run
+
+STORIES = CorpusConfig(storybook=60_000, validation_size=20_000, vocab_size=300)
+
+
+def make(config: CorpusConfig, root: Path) -> tuple[DataConfig, list[str]]:
+    phases: list[str] = []
+    data = prepare(config, root, lambda phase, done, total, unit: phases.append(phase))
+    return data, phases
+
+
+def test_a_storybook_is_told_encoded_and_found_again(tmp_path: Path) -> None:
+    data, phases = make(STORIES, tmp_path)
+    assert "encode" in phases
+    assert data.tokenizer is not None
+    assert data.validation is not None
+    tokenizer = Tokenizer.load(data.tokenizer)
+    assert tokenizer.vocab_size == 300
+    assert tokenizer.decode(TokenFile.open(data.train).tokens).startswith(
+        next(iter(read_stories(data.train.parents[1] / "train.txt")))
+    )
+    again, phases = make(STORIES, tmp_path)
+    assert again == data
+    assert phases == []
+
+
+def test_the_floor_is_that_of_the_validation_stories_as_evaluations_count_bytes(tmp_path: Path) -> None:
+    data, _ = make(STORIES, tmp_path)
+    path = data.train.parents[1] / "validation.txt"
+    floor = Storybook.load().floor(read_stories(path))
+    assert floor.num_stories > 5
+    text_bytes = path.stat().st_size - floor.num_stories * len(END_OF_STORY)
+    assert read_floor(str(data.validation)) == pytest.approx(floor.bits / text_bytes)
+    # A model that reached it would have this loss per token, whatever the tokenizer.
+    record = make_record("a", floor=read_floor(str(data.validation)))
+    assert record.floor == pytest.approx(floor.bits / text_bytes)
+
+
+def test_what_is_missing_is_made_anew_and_the_rest_kept(tmp_path: Path) -> None:
+    data, _ = make(STORIES, tmp_path)
+    before = data.train.stat().st_mtime_ns
+    assert data.validation is not None
+    data.validation.unlink()
+    _, phases = make(STORIES, tmp_path)
+    assert set(phases) == {"encode"}
+    assert data.validation.is_file()
+    assert data.train.stat().st_mtime_ns == before
+
+
+def test_another_seed_another_folder(tmp_path: Path) -> None:
+    first, _ = make(STORIES, tmp_path)
+    second, _ = make(CorpusConfig(storybook=60_000, validation_size=20_000, vocab_size=300, seed=2), tmp_path)
+    assert first.train.parents[1] != second.train.parents[1]
+    assert first.train.read_bytes() != second.train.read_bytes()
+
+
+def test_the_end_of_a_text_is_held_out_at_a_line_end(tmp_path: Path, stories: Path) -> None:
+    config = CorpusConfig(text=stories, vocab_size=300)
+    data, _ = make(config, tmp_path)
+    folder = data.train.parents[1]
+    train, validation = (folder / "train.txt").read_bytes(), (folder / "validation.txt").read_bytes()
+    assert train + validation == stories.read_bytes()
+    assert train.endswith(b"\n")
+    assert 0 < len(validation) <= len(train) // 49
+    assert json.loads((folder / "corpus.json").read_text()) == {"text": stories.name}
+
+
+def test_a_text_with_validation_of_its_own_is_left_where_it_is(tmp_path: Path, stories: Path) -> None:
+    data, _ = make(CorpusConfig(text=stories, validation=stories, vocab_size=300), tmp_path)
+    assert not (data.train.parents[1] / "train.txt").exists()
+    assert data.validation is not None
+    assert data.train.read_bytes() == data.validation.read_bytes()
+
+
+def test_mistakes_are_one_sentence(tmp_path: Path, stories: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "line.txt").write_text("one line without an end")
+    for config, words in [
+        (CorpusConfig(text=tmp_path / "gone.txt"), "gone.txt"),
+        (CorpusConfig(text=tmp_path / "empty.txt"), "empty"),
+        (CorpusConfig(text=tmp_path / "line.txt"), "too short"),
+        (CorpusConfig(text=stories, vocab_size=100_000), "tokens only"),
+        (CorpusConfig(storybook=10), "too small for one story"),
+    ]:
+        with pytest.raises(BytewrightError, match=words) as caught:
+            make(config, tmp_path / "data")
+        assert "\n" not in str(caught.value)
+    for fields in (
+        {},
+        {"storybook": 10, "text": stories},
+        {"storybook": 0},
+        {"storybook": 9, "vocab_size": 9},
+    ):
+        with pytest.raises(UsageError, match="corpus"):
+            CorpusConfig(**fields)  # type: ignore[arg-type]
+
+
+def test_a_sweep_samples_from_one_model_in_several_ways(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.toml").write_text(
+        """
+        batch_size = 4
+        device = "cpu"
+        eval_tokens = 256
+        data = { train = "none.npy" }
+        budget = { steps = 12 }
+        model = { vocab_size = 300, context_length = 32, d_model = 16, num_layers = 1, num_heads = 2 }
+        """
+    )
+    (tmp_path / "heat.toml").write_text(
+        """
+        base = "base.toml"
+        question = "How hot?"
+        sampling = { num_stories = 3 }
+        axes = { "sampling.temperature" = [0.5, 1.0] }
+        corpus = { storybook = 60_000, validation_size = 20_000, vocab_size = 300 }
+        """
+    )
+    done = run("sweep", "heat.toml")
+    assert done.code == 0, done
+    folder = tmp_path / "runs/heat"
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [
+        "model",
+        "report-figures",
+        "temperature-0.5",
+        "temperature-1",
+    ]
+    assert len(list(read_stories(folder / "temperature-1/stories.txt"))) == 3
+    text = (folder / "report.md").read_text()
+    assert "stories consistent throughout" in text
+    assert "temperature 0.5" in text
+    assert (folder / "report.html").is_file()
+
+    before = (folder / "temperature-1/stories.txt").read_text()
+    (folder / "temperature-1/outcome.json").unlink()
+    again = run("sweep", "heat.toml", "--jobs", "2")
+    assert "1 of 2 runs to do" in again.out
+    assert (folder / "temperature-1/stories.txt").read_text() == before
+    other = run("sweep", "heat.toml", "--set", "sampling.num_stories=4")
+    assert other.code == 2
+    assert "was sampled with num_stories = 3, but the sweep now says 4" in other.err
