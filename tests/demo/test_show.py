@@ -29,7 +29,7 @@ STAGE_FUNCTIONS = [
     "tell_stories",
     "learn_tokens",
     "encode_stories",
-    "time_steps",
+    "time_step",
     "train_model",
     "measure_model",
     "sample_stories",

@@ -134,14 +134,15 @@ class _Show:
         if found:
             self._announce(f"{what}: done already, in {format_seconds(found.seconds)}.")
         else:
-            predicted = stages.time_steps(config)
-            self._announce(f"{what} (about {format_seconds(predicted)} at the speed of this machine).")
+            per_step = stages.time_step(config)
+            left = per_step * stages.count_steps_left(self.folder / stages.RUN, config)
+            self._announce(f"{what} (about {format_seconds(left)} at the speed of this machine).")
             result = stages.train_model(self.folder, self.plan, validation, encoded.facts, self.out)
             if result.received:
                 self._say(f"Saved step {result.step:,}; the same command goes on from there.")
                 return result.received
             record = read_run(self.folder / stages.RUN)
-            facts = {"predicted_seconds": predicted, **record.measured}
+            facts = {"predicted_seconds": per_step * self.plan.num_steps, **record.measured}
             checkpoint = f"{stages.RUN}/checkpoints/step-{result.step:06d}"
             files = [f"{checkpoint}/{name}" for name in ("manifest.json", "model.safetensors")]
             found = self.ledger.keep("run", inputs, files, facts, record.measured["seconds"])

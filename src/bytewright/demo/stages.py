@@ -33,7 +33,7 @@ from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.tokenizer import default_num_threads
 from bytewright.tokenizer.train import train_tokenizer
 from bytewright.train import TrainConfig, TrainResult, resume, train
-from bytewright.train.checkpoint import find_checkpoint, load_model
+from bytewright.train.checkpoint import CheckpointFolder, find_checkpoint, load_model
 from bytewright.train.evaluate_stories import StoryEvaluation, evaluate_stories, split_stories
 from bytewright.train.inputs import count_token_bytes
 from bytewright.train.run_folder import config_of
@@ -135,8 +135,8 @@ class Validation(NamedTuple):
         return evaluate_stories(model, self.stories, self.end, self.token_bytes)
 
 
-def time_steps(config: TrainConfig) -> float:
-    """Predict how long the training will take on this machine, from a few steps of a model thrown away."""
+def time_step(config: TrainConfig) -> float:
+    """Take the time of a step on this machine, in seconds, with a model that is thrown away."""
     model = build_model(config, torch.device("cpu"))
     step = TrainStep(model, make_optimizer(model, config.optimizer), max_grad_norm=1.0)
     ids = torch.randint(config.model.vocab_size, (config.batch_size, config.model.context_length + 1))
@@ -145,7 +145,13 @@ def time_steps(config: TrainConfig) -> float:
     started = time.perf_counter()
     for _ in range(TIMED_STEPS):
         step([batch])
-    return (time.perf_counter() - started) / TIMED_STEPS * (config.num_steps or 0)
+    return (time.perf_counter() - started) / TIMED_STEPS
+
+
+def count_steps_left(run: Path, config: TrainConfig) -> int:
+    """Tell how many steps are still to be taken: all of them, unless a run of this config was begun."""
+    done = CheckpointFolder(run / "checkpoints").steps() if is_run_of(run, config) else []
+    return (config.num_steps or 0) - (done[-1] if done else 0)
 
 
 def train_model(
