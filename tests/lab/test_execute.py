@@ -19,7 +19,8 @@ from bytewright.account.devices import Device, Rate
 from bytewright.errors import StorageError, UsageError
 from bytewright.lab import execute
 from bytewright.lab.execute import Bench, Stopped, carry_out_all, prepare_data, write_plan
-from bytewright.lab.plan import account, fit_to_memory, in_more_parts, make_plan
+from bytewright.lab.plan import fit_to_memory, in_more_parts, make_plan
+from bytewright.lab.predict import account
 from bytewright.lab.results import read_sweep_folder
 from bytewright.lab.sweep import Sweep, read_sweep
 from bytewright.model import TransformerLM

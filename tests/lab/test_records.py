@@ -13,9 +13,12 @@ from rich.console import Console
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.lab.groups import group_runs
+from bytewright.lab.page import Table
+from bytewright.lab.predict import predict_record
 from bytewright.lab.records import judge, read_run
 from bytewright.lab.report import build_report, write_report
 from bytewright.lab.results import About, read_all, read_results, write_results
+from bytewright.lab.tables import table_of_predictions
 from bytewright.train import train
 from conftest import Run
 from runs import make_config
@@ -198,3 +201,17 @@ def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> Non
     assert run("report", *both, "--out", tmp_path / "both").out.strip() == str(tmp_path / "both/report.html")
     assert run("report", both[0]).code == 0
     assert (both[0] / "report.html").is_file()
+
+
+def test_a_run_on_a_known_machine_gets_its_predictions_afterwards(tmp_path: Path) -> None:
+    train(make_config(tmp_path, device="auto"), tmp_path / "a", console=Console(quiet=True))
+    record = read_run(tmp_path / "a")
+    on_gpu = dataclasses.replace(record, environment={**record.environment, "cuda": "NVIDIA H200"})
+    predicted = predict_record(on_gpu).predicted
+    assert set(predicted) == {"memory_bytes", "tokens_per_second", "seconds"}
+    assert predicted["seconds"] == pytest.approx(24 * 32 / predicted["tokens_per_second"])
+    elsewhere = dataclasses.replace(record, environment={**record.environment, "cuda": "Slate 9000"})
+    assert set(predict_record(elsewhere).predicted) == {"memory_bytes"}
+    (table,) = table_of_predictions(predict_record(on_gpu))
+    assert isinstance(table, Table)
+    assert [row[0] for row in table.rows] == ["time", "tokens per second", "utilisation (MFU)", "peak memory"]

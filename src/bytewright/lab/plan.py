@@ -8,25 +8,21 @@ started. Starts nothing and writes nothing.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
-from bytewright.account.devices import DEVICES, Device, measure_device
-from bytewright.account.report import Training
-from bytewright.account.report import predict as predict_training
+from bytewright.account.devices import Device
 from bytewright.errors import UsageError
+from bytewright.lab.predict import account, machine_of, predict
 from bytewright.lab.records import OUTCOME, flatten, read_object
 from bytewright.lab.stories import SamplingPlan
 from bytewright.lab.sweep import Sweep, Trial
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import to_plain
-from bytewright.train.setup import choose_backend, find_device
+from bytewright.train.setup import find_device
 
 State = Literal["new", "resume", "done", "diverged"]
 
@@ -124,46 +120,7 @@ def with_data(trial: Trial, data: DataConfig | None) -> Trial:
     return dataclasses.replace(trial, config=dataclasses.replace(trial.config, data=data))
 
 
-# Predictions
-
-
-@functools.cache
-def machine_of(device: torch.device) -> Device:
-    """Say what a device can do: by its maker's data sheet if its name is known, else measured."""
-    if device.type == "cuda":
-        words = torch.cuda.get_device_name(device).lower().replace("-", " ").split()
-        for name, known in DEVICES.items():
-            if name in words:
-                memory = float(torch.cuda.get_device_properties(device).total_memory)
-                return dataclasses.replace(known, memory_bytes=memory)
-    return measure_device("cuda" if device.type == "cuda" else "cpu")
-
-
-def predict(config: TrainConfig, machine: Device) -> dict[str, float]:
-    """Predict the seconds, the speed and the bytes of memory of a run."""
-    predicted = account(config, machine)
-    limits = [predicted["seconds"], None if config.budget.minutes is None else 60 * config.budget.minutes]
-    named = {
-        "memory_bytes": predicted["peak_memory"],
-        "tokens_per_second": predicted["tokens_per_second"],
-        "seconds": min((limit for limit in limits if limit is not None), default=None),
-    }
-    return {name: float(value) for name, value in named.items() if value is not None}
-
-
-def account(config: TrainConfig, machine: Device) -> dict[str, float | None]:
-    """Ask the accountant."""
-    device = find_device(config.device)
-    training = Training(
-        batch_size=config.batch_size // config.accumulate,
-        num_tokens=(config.num_steps or 0) * config.tokens_per_step,
-        precision=config.precision,
-        compiled=choose_backend(config, device) is not None,
-        optimizer=config.optimizer.name,
-        device_kind="cuda" if device.type == "cuda" else "cpu",
-        device=machine,
-    )
-    return predict_training(config.model, training)
+# Memory
 
 
 def fit_to_memory(config: TrainConfig, machine: Device, *, name: str) -> TrainConfig:

@@ -1,12 +1,9 @@
-"""Charts as values, and as SVG: lines over linear or logarithmic axes, and dots with their spread.
+"""Charts as SVG: lines over linear or logarithmic axes, and dots with their spread.
 
-A `Chart` holds series of points; a `DotChart` holds one value with its spread per row. `draw` turns either
-into SVG that scales with the page, follows light and dark mode, reads in black and white and tells a screen
-reader its title and description; `chart_rows` gives the same data as a table. A y that is not finite means
-that the run diverged there: it is marked by a cross at the upper edge. Knows nothing of runs or pages.
-
-    draw(Chart(title="Validation loss", x=Axis("tokens"), y=Axis("nats per token"),
-               series=[Series("lr 1e-3", [(1e6, 3.2), (2e6, 2.7)])], references=[Reference("floor", 1.2)]))
+`draw` turns a chart into SVG that scales with the page, follows light and dark mode, reads in black and white
+and tells a screen reader its title and description. What diverged is marked by a cross at the upper edge;
+lines are labelled at their ends where there is room, and below where there is not. Knows nothing of runs or
+pages.
 """
 
 from __future__ import annotations
@@ -14,11 +11,14 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bytewright.lab import svg
+from bytewright.lab.charts import Axis, Chart, Dot, DotChart, Reference, Series, chart_rows
 from bytewright.lab.scales import Scale, choose_ticks, fit_limits, format_ticks, format_value
+
+__all__ = ["NARROW", "WIDE", "Axis", "Chart", "Dot", "DotChart", "Reference", "Series", "chart_rows", "draw"]
 
 WIDE, NARROW = 720, 360
 """Widths to draw for: a page on a desk, and a phone. Text keeps its size, so the two are drawn apart."""
@@ -27,68 +27,6 @@ FEW_POINTS = 16
 """Up to so many points a series shows each by a mark, and its spread as bars; beyond, a band."""
 MAX_POINTS = 500
 STYLE = (Path(__file__).with_name("chart.css")).read_text()
-
-
-@dataclass(frozen=True)
-class Axis:
-    """What an axis shows. Limits and ticks are chosen from the data unless given."""
-
-    label: str
-    log: bool = False
-    limits: tuple[float, float] | None = None
-    ticks: Sequence[float] | None = None
-
-
-@dataclass(frozen=True)
-class Series:
-    """Points that belong together, in order of x. `spread` gives the lowest and highest y at each point."""
-
-    label: str
-    points: Sequence[tuple[float, float]]
-    spread: Sequence[tuple[float, float]] | None = None
-    faint: bool = False
-    """Draw it as quiet context: thin, grey and without a label."""
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A horizontal line (vertical in a `DotChart`) to compare with: a floor, a baseline."""
-
-    label: str
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """Lines over two axes. `ordered` series are steps of one quantity, and coloured along a ramp."""
-
-    title: str
-    x: Axis
-    y: Axis
-    series: Sequence[Series]
-    description: str = ""
-    references: Sequence[Reference] = ()
-    ordered: bool = False
-
-
-@dataclass(frozen=True)
-class Dot:
-    """One row of a `DotChart`: a value, perhaps with the lowest and highest of its repetitions."""
-
-    label: str
-    value: float
-    spread: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DotChart:
-    """One value per named row: for comparing things that have no order."""
-
-    title: str
-    value: Axis
-    dots: Sequence[Dot]
-    description: str = ""
-    references: Sequence[Reference] = ()
 
 
 def draw(chart: Chart | DotChart, *, width: int = WIDE, standalone: bool = True) -> str:
@@ -112,21 +50,6 @@ def draw(chart: Chart | DotChart, *, width: int = WIDE, standalone: bool = True)
         aria_label=chart.title,
         class_="bw-chart",
     )
-
-
-def chart_rows(chart: Chart | DotChart) -> tuple[list[str], list[list[str | float]]]:
-    """Give the data behind a chart: the headings and the rows of a table."""
-    if isinstance(chart, DotChart):
-        has_spread = any(dot.spread for dot in chart.dots)
-        headings = ["", chart.value.label, *(["lowest", "highest"] if has_spread else [])]
-        return headings, [
-            [dot.label, dot.value, *((dot.spread or ("", "")) if has_spread else ())] for dot in chart.dots
-        ]
-    shown = [series for series in chart.series if not series.faint]
-    xs = sorted({x for series in shown for x, _ in series.points})
-    columns = [dict(series.points) for series in shown]
-    rows: list[list[str | float]] = [[x, *(column.get(x, "") for column in columns)] for x in xs]
-    return [chart.x.label, *(series.label for series in shown)], rows
 
 
 # Lines

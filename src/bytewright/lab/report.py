@@ -36,6 +36,7 @@ from bytewright.lab.tables import (
     table_of_costs,
     table_of_environment,
     table_of_groups,
+    table_of_predictions,
     tables_of_settings,
     word_count,
     word_seconds,
@@ -61,8 +62,8 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
     """Compose the page: one run tells its course, several are compared."""
     if not records:
         raise UsageError("there are no runs to report: none has been started yet")
-    if len(records) == 1 and about is None:
-        return _report_one(records[0])
+    if len(records) == 1 and "sampling.temperature" not in records[0].settings:
+        return _report_one(records[0], about)
     about = about or _guess_about(records)
     groups = group_runs(records, about.axes, about.baseline if about.design == "star" else None)
     if any("sampling.temperature" in record.settings for record in records):
@@ -86,7 +87,7 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
     )
 
 
-def _report_one(record: RunRecord) -> Page:
+def _report_one(record: RunRecord, about: About | None) -> Page:
     steps = sorted(record.samples)
     chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
     samples = [Sample(f"After {step:,} steps", record.samples[step]) for step in chosen]
@@ -97,14 +98,18 @@ def _report_one(record: RunRecord) -> Page:
         Section("Learning curves", blocks),
         Section("Samples", [Samples(samples)] if samples else []),
         Section("Course", course_of(record)),
-        Section("What it took", table_of_costs([Group(record.name, {}, [record])])),
+        Section("What it took", table_of_predictions(record)),
         Section("Settings", tables_of_settings([record])),
         Section("Where it ran", table_of_environment([record])),
     ]
     status = "" if record.status == "complete" else f"It has {record.status}: {record.reason}."
+    if about and about.expectation:
+        blocks.insert(0, f"Expected: {about.expectation}")
+    if about and about.notes:
+        blocks.append(about.notes)
     return Page(
-        title=record.name,
-        lead=status,
+        title=about.name if about else record.name,
+        lead=f"{about.question if about else ''} {status}".strip(),
         facts=_facts_of_one(record),
         sections=[section for section in sections if section.blocks],
         footer=_footer([record]),

@@ -145,6 +145,31 @@ def table_of_costs(groups: Sequence[Group]) -> list[Block]:
     return [Table([columns[n] for n in kept], [[row[n] for n in kept] for row in rows], caption=caption)]
 
 
+def table_of_predictions(record: RunRecord) -> list[Block]:
+    """Show for one run what was predicted beside what was measured, and the one over the other."""
+    predicted, measured = dict(record.predicted), dict(record.measured)
+    if "mfu" in measured and measured.get("tokens_per_second") and "tokens_per_second" in predicted:
+        predicted["mfu"] = measured["mfu"] * predicted["tokens_per_second"] / measured["tokens_per_second"]
+    words: dict[str, tuple[str, Callable[[float], str]]] = {
+        "seconds": ("time", word_seconds),
+        "tokens_per_second": ("tokens per second", lambda value: f"{value:,.0f}"),
+        "mfu": ("utilisation (MFU)", lambda value: f"{value:.1%}"),
+        "memory_bytes": ("peak memory", word_bytes),
+    }
+    rows: list[list[Cell]] = []
+    for name, (title, word) in words.items():
+        if name in predicted or name in measured:
+            both = name in predicted and measured.get(name)
+            ratio = f"{predicted[name] / measured[name]:.2f}" if both else None
+            ours, theirs = _or_none(word, predicted.get(name)), _or_none(word, measured.get(name))
+            rows.append([title, ours, theirs, ratio])
+    caption = (
+        "Time measured includes compiling, evaluations and saves; speed and utilisation are medians while"
+        " training."
+    )
+    return [Table(["", "predicted", "measured", "ratio"], rows, caption=caption)] if rows else []
+
+
 def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
     """Show in what the runs differ, and what they share."""
     blocks: list[Block] = []

@@ -1,0 +1,89 @@
+"""Charts as values: lines over two axes, or one dot with its spread per row. `plots` draws them.
+
+    Chart(title="Validation loss", x=Axis("tokens"), y=Axis("nats per token"),
+          series=[Series("lr 1e-3", [(1e6, 3.2), (2e6, 2.7)])], references=[Reference("floor", 1.2)])
+
+A y that is not finite means that the run diverged there. `chart_rows` gives the data of a chart as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis shows. Limits and ticks are chosen from the data unless given."""
+
+    label: str
+    log: bool = False
+    limits: tuple[float, float] | None = None
+    ticks: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that belong together, in order of x. `spread` gives the lowest and highest y at each point."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    spread: Sequence[tuple[float, float]] | None = None
+    faint: bool = False
+    """Draw it as quiet context: thin, grey and without a label."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A horizontal line (vertical in a `DotChart`) to compare with: a floor, a baseline."""
+
+    label: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Lines over two axes. `ordered` series are steps of one quantity, and coloured along a ramp."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    description: str = ""
+    references: Sequence[Reference] = ()
+    ordered: bool = False
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One row of a `DotChart`: a value, perhaps with the lowest and highest of its repetitions."""
+
+    label: str
+    value: float
+    spread: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DotChart:
+    """One value per named row: for comparing things that have no order."""
+
+    title: str
+    value: Axis
+    dots: Sequence[Dot]
+    description: str = ""
+    references: Sequence[Reference] = ()
+
+
+def chart_rows(chart: Chart | DotChart) -> tuple[list[str], list[list[str | float]]]:
+    """Give the data behind a chart: the headings and the rows of a table."""
+    if isinstance(chart, DotChart):
+        has_spread = any(dot.spread for dot in chart.dots)
+        headings = ["", chart.value.label, *(["lowest", "highest"] if has_spread else [])]
+        return headings, [
+            [dot.label, dot.value, *((dot.spread or ("", "")) if has_spread else ())] for dot in chart.dots
+        ]
+    shown = [series for series in chart.series if not series.faint]
+    xs = sorted({x for series in shown for x, _ in series.points})
+    columns = [dict(series.points) for series in shown]
+    rows: list[list[str | float]] = [[x, *(column.get(x, "") for column in columns)] for x in xs]
+    return [chart.x.label, *(series.label for series in shown)], rows

@@ -1,0 +1,101 @@
+"""What a run will take, or should have taken: the accountant's word for the config of a run and its machine.
+
+Before a run the machine is the one it will run on; afterwards it is the one that the run's record names, if
+its rates are known. Knows nothing of sweeps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from bytewright.account.devices import DEVICES, Device, measure_device
+from bytewright.account.report import Training
+from bytewright.account.report import predict as predict_training
+from bytewright.lab.records import RunRecord
+from bytewright.train.config import TrainConfig
+from bytewright.train.recipe import build
+from bytewright.train.setup import choose_backend, find_device
+
+
+@functools.cache
+def machine_of(device: torch.device) -> Device:
+    """Say what a device can do: by its maker's data sheet if its name is known, else measured."""
+    if device.type == "cuda" and (known := find_known(torch.cuda.get_device_name(device))):
+        memory = float(torch.cuda.get_device_properties(device).total_memory)
+        return dataclasses.replace(known, memory_bytes=memory)
+    return measure_device("cuda" if device.type == "cuda" else "cpu")
+
+
+def find_known(name: str) -> Device | None:
+    """Find the data sheet of a device by its name.
+
+    >>> device = find_known("NVIDIA H200")
+    >>> device and device.name
+    'H200 SXM 141 GB'
+    """
+    words = name.lower().replace("-", " ").split()
+    return next((device for key, device in DEVICES.items() if key in words), None)
+
+
+def predict(config: TrainConfig, machine: Device) -> dict[str, float]:
+    """Predict the seconds, the speed and the bytes of memory of a run."""
+    predicted = account(config, machine)
+    limits = [predicted["seconds"], None if config.budget.minutes is None else 60 * config.budget.minutes]
+    named = {
+        "memory_bytes": predicted["peak_memory"],
+        "tokens_per_second": predicted["tokens_per_second"],
+        "seconds": min((limit for limit in limits if limit is not None), default=None),
+    }
+    return {name: float(value) for name, value in named.items() if value is not None}
+
+
+def predict_record(record: RunRecord) -> RunRecord:
+    """Give a record the predictions that were not made before its run, as far as its machine is known."""
+    if record.predicted or "sampling.temperature" in record.settings:
+        return record
+    config = build(TrainConfig, unflatten(record.settings), source=record.name)
+    name = record.environment.get("cuda")
+    device = torch.device("cuda" if name and config.device in ("auto", "cuda") else "cpu")
+    machine = find_known(str(name)) if device.type == "cuda" else None
+    predicted = account(config, machine, device)
+    named = {"memory_bytes": "peak_memory", "tokens_per_second": "tokens_per_second", "seconds": "seconds"}
+    values = {ours: predicted[theirs] for ours, theirs in named.items()}
+    return dataclasses.replace(record, predicted={k: float(v) for k, v in values.items() if v is not None})
+
+
+def unflatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nest dotted keys again.
+
+    >>> unflatten({"seed": 1, "optimizer.lr": 0.01})
+    {'seed': 1, 'optimizer': {'lr': 0.01}}
+    """
+    fields: dict[str, Any] = {}
+    for key, value in settings.items():
+        *tables, last = key.split(".")
+        place = fields
+        for table in tables:
+            place = place.setdefault(table, {})
+        place[last] = value
+    return fields
+
+
+def account(
+    config: TrainConfig, machine: Device | None, device: torch.device | None = None
+) -> dict[str, float | None]:
+    """Ask the accountant; `device` is the config's own unless given."""
+    device = device or find_device(config.device)
+    training = Training(
+        batch_size=config.batch_size // config.accumulate,
+        num_tokens=(config.num_steps or 0) * config.tokens_per_step,
+        precision=config.precision,
+        compiled=choose_backend(config, device) is not None,
+        optimizer=config.optimizer.name,
+        device_kind="cuda" if device.type == "cuda" else "cpu",
+        device=machine,
+    )
+    return predict_training(config.model, training)
