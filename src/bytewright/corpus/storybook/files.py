@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
@@ -55,8 +56,8 @@ def write_stories(
 ) -> Written:
     """Write the first stories of a split, as many as fit into `size` bytes; at least one must."""
     num_stories, num_bytes, bits = 0, 0, 0.0
-    with durable.write_stream(path) as stream:
-        for text, cost in _told(seed, split, num_workers):
+    with durable.write_stream(path) as stream, closing(_told(seed, split, num_workers)) as told:
+        for text, cost in told:
             if num_bytes + len(text) > size:
                 break
             stream.write(text)
@@ -68,10 +69,11 @@ def write_stories(
     return Written(num_stories=num_stories, num_bytes=num_bytes, bits=bits)
 
 
-def _told(seed: int, split: Split, num_workers: int) -> Iterator[tuple[bytes, float]]:
+def _told(seed: int, split: Split, num_workers: int) -> Generator[tuple[bytes, float], None, None]:
     pieces = (range(start, start + STORIES_PER_PIECE) for start in count(0, STORIES_PER_PIECE))
-    for told in map_in_order(partial(_tell, seed, split), pieces, num_workers):
-        yield from told
+    with closing(map_in_order(partial(_tell, seed, split), pieces, num_workers)) as results:
+        for told in results:
+            yield from told
 
 
 def _tell(seed: int, split: Split, indices: range) -> list[tuple[bytes, float]]:
@@ -123,14 +125,15 @@ def check_file(
     workers = num_workers if size > BYTES_PER_READ else 1
     checks: list[StoryCheck] = []
     done = 0
-    for texts, checked in map_in_order(_check, _batches(read_stories(path)), workers):
-        checks += [
-            dataclasses.replace(check, is_copy=text in known)
-            for text, check in zip(texts, checked, strict=True)
-        ]
-        done += sum(len(text.encode()) + len(SEPARATOR) for text in texts)
-        if progress:
-            progress(min(done, size), size)
+    with closing(map_in_order(_check, _batches(read_stories(path)), workers)) as results:
+        for texts, checked in results:
+            checks += [
+                dataclasses.replace(check, is_copy=text in known)
+                for text, check in zip(texts, checked, strict=True)
+            ]
+            done += sum(len(text.encode()) + len(SEPARATOR) for text in texts)
+            if progress:
+                progress(min(done, size), size)
     return CheckReport(stories=tuple(checks))
 
 

@@ -225,6 +225,8 @@ class _Search:
             self._miss(rule.in_order, at)
         text = self.text
         for length in rule.lengths:
+            if at + length > len(text):
+                break
             for option in rule.literals.get(text[at : at + length], ()):
                 narrowed = self._narrow(facts, option.guard) if option.guard else facts
                 if narrowed is not None:
@@ -272,6 +274,8 @@ class _Search:
             return []
         readings = []
         for length in slot.lengths:
+            if at + length > len(self.text):
+                break
             values = slot.values.get(self.text[at : at + length])
             if values and known is not None:
                 values = values & known
@@ -325,7 +329,7 @@ class _Shape:
         ends = self._known.get(key)
         if ends is None:
             text = self.text
-            found = {at + length for length in rule.lengths if text[at : at + length] in rule.literals}
+            found = {end for end in _ends(rule.lengths, at, text) if text[at:end] in rule.literals}
             for option in rule.by_character.get(text[at : at + 1], rule.anywhere):
                 found |= self.ends_of_steps(option.parts, at)
             ends = frozenset(found)
@@ -340,16 +344,21 @@ class _Shape:
                 places = {place + len(step) for place in places if self.text.startswith(step, place)}
             elif isinstance(step, _Slot):
                 places = {
-                    place + length
+                    end
                     for place in places
-                    for length in step.lengths
-                    if self.text[place : place + length] in step.values
+                    for end in _ends(step.lengths, place, self.text)
+                    if self.text[place:end] in step.values
                 }
             else:
                 places = {end for place in places for end in self.ends_of_rule(step, place)}
             if not places:
                 break
         return places
+
+
+def _ends(lengths: Sequence[int], at: int, text: str) -> Iterator[int]:
+    """Give where texts of some lengths would end, as far as the text goes."""
+    return (at + length for length in lengths if at + length <= len(text))
 
 
 def _sum_of_probabilities(bits: list[float]) -> float:

@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
 Work = TypeVar("Work")
@@ -21,8 +21,11 @@ PIECES_PER_WORKER = 3
 
 def map_in_order(
     function: Callable[[Work], Result], work: Iterable[Work], num_workers: int
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Apply a function of a module to each piece of work; with one worker, in this very process.
+
+    Close the generator to end the workers early (`contextlib.closing`); an error that is still being handled
+    would keep it, and them, alive.
 
     >>> list(map_in_order(len, ["a", "bcd"], num_workers=1))
     [1, 3]

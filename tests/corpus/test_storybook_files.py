@@ -1,0 +1,146 @@
+"""Stories in files: the same bytes for any number of workers, whole stories, and back again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from bytewright.corpus.storybook import (
+    SEPARATOR,
+    KnownStories,
+    Storybook,
+    check_file,
+    read_stories,
+    write_stories,
+)
+from bytewright.corpus.storybook.workers import map_in_order
+from bytewright.errors import FormatError, StorageError, UsageError
+
+BOOK = Storybook.load()
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path) -> None:
+    written = [
+        write_stories(tmp_path / f"{workers}.txt", 1_200_000, seed=4, num_workers=workers)
+        for workers in (1, 2, 3)
+    ]
+    assert written[0] == written[1] == written[2]
+    assert len({(tmp_path / f"{workers}.txt").read_bytes() for workers in (1, 2, 3)}) == 1
+
+
+def test_a_file_holds_the_first_whole_stories_of_its_split_and_what_they_weigh(tmp_path: Path) -> None:
+    path = tmp_path / "stories.txt"
+    written = write_stories(path, 50_000, seed=9, split="validation")
+    told = list(islice(BOOK.stories(9, "validation"), written.num_stories + 1))
+    assert path.read_text() == "".join(story.text + SEPARATOR for story in told[:-1])
+    assert (
+        written.num_bytes
+        == path.stat().st_size
+        <= 50_000
+        < written.num_bytes + len(told[-1].text + SEPARATOR)
+    )
+    assert written.bits == pytest.approx(sum(story.bits for story in told[:-1]))
+    assert written.bits_per_byte == pytest.approx(written.bits / written.num_bytes)
+    assert list(read_stories(path)) == [story.text for story in told[:-1]]
+
+
+def test_a_larger_file_begins_with_the_smaller_one(tmp_path: Path) -> None:
+    small = write_stories(tmp_path / "small.txt", 20_000, seed=1)
+    write_stories(tmp_path / "large.txt", 60_000, seed=1)
+    assert (tmp_path / "large.txt").read_bytes()[: small.num_bytes] == (tmp_path / "small.txt").read_bytes()
+
+
+def test_progress_is_told_and_never_beyond_the_end(tmp_path: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    write_stories(tmp_path / "a.txt", 2_000_000, seed=1, progress=lambda *each: heard.append(each))
+    assert len(heard) > 2
+    assert heard == sorted(heard)
+    assert all(done <= total == 2_000_000 for done, total in heard)
+
+
+def test_a_size_without_room_for_a_story_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a size of 100 bytes is too small for one story"):
+        write_stories(tmp_path / "a.txt", 100, seed=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_in_the_middle_leaves_nothing_and_no_worker(tmp_path: Path) -> None:
+    def fail(done: int, total: int) -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        write_stories(tmp_path / "a.txt", 10**9, seed=1, num_workers=2, progress=fail)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("block", [1, 7, 10**6])
+def test_stories_are_read_back_however_the_file_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr("bytewright.corpus.storybook.files.BYTES_PER_READ", block)
+    path = tmp_path / "stories.txt"
+    path.write_text("One.\n<|endoftext|>\nTwo,\nzwölf.<|endoftext|><|endoftext|>\nBroken o")
+    assert list(read_stories(path)) == ["One.", "Two,\nzwölf.", "", "Broken o"]
+    path.write_text("One.\n<|endoftext|>\n \n")
+    assert list(read_stories(path)) == ["One."]
+
+
+def test_a_file_that_is_no_text_is_refused_with_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "binary"
+    path.write_bytes(b"One.\n<|endoftext|>\nTw\xff\xfe")
+    with pytest.raises(FormatError, match=r"binary: byte 21 is not UTF-8"):
+        list(read_stories(path))
+    with pytest.raises(StorageError, match=r"cannot read .*nowhere"):
+        list(read_stories(tmp_path / "nowhere"))
+
+
+def test_a_file_is_checked_story_by_story_against_the_training_text(tmp_path: Path) -> None:
+    write_stories(tmp_path / "train.txt", 30_000, seed=1)
+    told = [story.text for story in islice(BOOK.stories(2), 4)]
+    copied = next(read_stories(tmp_path / "train.txt"))
+    (tmp_path / "samples.txt").write_text("".join(text + SEPARATOR for text in [*told, copied, told[0][:-1]]))
+    report = check_file(tmp_path / "samples.txt", training_path=tmp_path / "train.txt")
+    assert [story.is_consistent for story in report.stories] == [True] * 5 + [False]
+    assert [story.is_copy for story in report.stories] == [False] * 4 + [True, False]
+
+
+def test_checking_with_two_workers_gives_the_same_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bytewright.corpus.storybook.files.BYTES_PER_READ", 10_000)  # else one is enough
+    write_stories(tmp_path / "a.txt", 100_000, seed=1)
+    heard: list[int] = []
+    report = check_file(tmp_path / "a.txt", num_workers=2, progress=lambda done, total: heard.append(done))
+    assert report == check_file(tmp_path / "a.txt")
+    assert report.consistent == 1
+    assert heard[-1] == (tmp_path / "a.txt").stat().st_size
+
+
+def test_known_stories_are_known_by_their_text() -> None:
+    known = KnownStories(["One.", "Two."])
+    assert "One." in known
+    assert "One" not in known
+
+
+def test_work_is_given_out_a_little_at_a_time_and_results_come_in_order() -> None:
+    given: list[int] = []
+
+    def endless() -> Iterator[str]:
+        for number in range(10**9):
+            given.append(number)
+            yield "x" * number
+
+    with closing(map_in_order(len, endless(), num_workers=2)) as results:
+        assert list(islice(results, 50)) == list(range(50))
+    assert len(given) < 60
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="needs two cores to be worth anything")
+def test_an_error_in_a_worker_reaches_the_caller() -> None:
+    with pytest.raises(ValueError, match="no number"):
+        list(map_in_order(int, ["3", "no number"], num_workers=2))
