@@ -1,19 +1,68 @@
-"""What a model costs, predicted from its shape: parameters and floating-point operations.
+"""What a model costs, predicted from its shape: parameters, FLOPs, memory and time.
 
-Formulas stand in the docstrings of `parameters` and `flops` and are written to be read; tests hold them equal
-to what a built model has and does. `peak` knows what a device could do at best.
+`account(config)` gives everything at once; each formula has a module of its own, with its derivation, and is
+written to be read. Tests hold parameters, FLOPs and caches equal to what a built model has and does, and
+memory to a count of what is alive during a step; docs/results has the same on a real GPU.
+
+    account(find_preset("gpt2-xl")).parameters.total
 """
 
-from bytewright.account.flops import FlopCount, count_flops, flops_utilisation, training_flops_per_token
+from bytewright.account.devices import DEVICES, Device, find_device, measure_device
+from bytewright.account.flops import (
+    FlopCount,
+    Matmul,
+    count_flops,
+    flops_utilisation,
+    list_matmuls,
+    training_flops_per_token,
+)
+from bytewright.account.inference import InferenceMemory, inference_memory
+from bytewright.account.inventory import Inventory, simplified_inventory
+from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
+from bytewright.account.optimizers import UpdateCost, update_cost
 from bytewright.account.parameters import ParameterCount, count_parameters
 from bytewright.account.peak import peak_flops
+from bytewright.account.presets import PRESETS, find_preset
+from bytewright.account.report import Comparison, Training, compare
+from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
+from bytewright.account.time import Part, roofline, training_days
+from bytewright.account.units import parse_bytes
 
 __all__ = [
+    "DEVICES",
+    "PRESETS",
+    "Account",
+    "Comparison",
+    "Device",
     "FlopCount",
+    "InferenceMemory",
+    "Inventory",
+    "Matmul",
     "ParameterCount",
+    "Part",
+    "TimeAccount",
+    "Training",
+    "TrainingMemory",
+    "UpdateCost",
+    "account",
+    "compare",
     "count_flops",
     "count_parameters",
+    "find_device",
+    "find_preset",
     "flops_utilisation",
+    "inference_memory",
+    "largest_batch",
+    "largest_batches",
+    "list_matmuls",
+    "measure_device",
+    "parse_bytes",
     "peak_flops",
+    "roofline",
+    "simplified_inventory",
+    "time_on",
+    "training_days",
     "training_flops_per_token",
+    "training_memory",
+    "update_cost",
 ]

@@ -38,7 +38,8 @@ from bytewright.model.fused import choose_chunk_size
 WORKSPACE = {"cuda": 2 * 32 * 2**20, "cpu": 0}
 """Scratch memory of the matrix library, by the device: on a GPU 32 MiB for each thread that multiplies."""
 
-MAX_BATCH = 2**40
+ALLOWANCE = 0.02
+"""Share of a memory that is left to what an allocator rounds up and cannot join again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +108,59 @@ def training_memory(
     """
     if batch_size < 1:
         raise UsageError(f"batch_size must be a positive whole number, not {batch_size}")
+    length = config.context_length if num_tokens is None else num_tokens
+    if length < 1:
+        raise UsageError(f"a sequence has at least one token, not {length}")
     letters = Letters(
         config=config,
         batch_size=batch_size,
-        num_tokens=config.context_length if num_tokens is None else num_tokens,
+        num_tokens=length,
         precision=precision,
         compiled=compiled,
         device=device,
     )
     return _Step(letters, optimizer, optimizer_implementation or config.implementation).memory()
+
+
+def largest_batch(
+    config: ModelConfig,
+    memory_bytes: float,
+    *,
+    num_tokens: int | None = None,
+    precision: Precision = "fp32",
+    compiled: bool = False,
+    optimizer: OptimizerName = "adamw",
+    device: DeviceKind = "cuda",
+) -> int:
+    """Find the largest batch whose peak fits, with an allowance for an allocator's waste; 0 if none does.
+
+    >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
+    >>> largest_batch(base, 80e9, precision="bf16") > largest_batch(base, 80e9)
+    True
+    """
+    usable = memory_bytes * (1 - ALLOWANCE)
+
+    def fits(batch_size: int) -> bool:
+        memory = training_memory(
+            config,
+            batch_size=batch_size,
+            num_tokens=num_tokens,
+            precision=precision,
+            compiled=compiled,
+            optimizer=optimizer,
+            device=device,
+        )
+        return memory.peak <= usable
+
+    if not fits(1):
+        return 0
+    fitting, too_large = 1, 2
+    while fits(too_large):  # the peak grows with the batch, so this ends
+        fitting, too_large = too_large, 2 * too_large
+    while too_large - fitting > 1:
+        middle = (fitting + too_large) // 2
+        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
+    return fitting
 
 
 class _Step:

@@ -7,10 +7,12 @@ more parameters than the originals, and are not those models.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
+from pathlib import Path
 
-from bytewright.errors import UsageError
+from bytewright.durable import read_json, read_text
+from bytewright.errors import FormatError, UsageError, suggest
 from bytewright.model.config import ModelConfig
 
 
@@ -35,6 +37,8 @@ PRESETS: Mapping[str, ModelConfig] = {
     "gpt2-xl": _gpt2(1600, 48, 25),
 }
 
+MAX_BYTES = 2**20
+
 GPT2_FAMILY = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
 
@@ -45,10 +49,25 @@ def find_preset(name: str) -> ModelConfig:
     1600
     >>> find_preset("gtp2-xl")
     Traceback (most recent call last):
-    bytewright.errors.UsageError: there is no preset 'gtp2-xl'; did you mean 'gpt2-xl'?
+    bytewright.errors.UsageError: there is no preset 'gtp2-xl'; did you mean gpt2-xl?
     """
-    if name in PRESETS:
-        return PRESETS[name]
-    near = get_close_matches(name, PRESETS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
-    raise UsageError(f"there is no preset {name!r}; {hint}")
+    if name not in PRESETS:
+        raise UsageError(f"there is no preset {name!r}{suggest(name, PRESETS)}")
+    return PRESETS[name]
+
+
+def read_shape(path: Path) -> ModelConfig:
+    """Read the shape of a model from a recipe (TOML) or from the config.json of a run."""
+    if path.suffix == ".json":
+        fields = read_json(path, max_bytes=MAX_BYTES)
+    else:
+        try:
+            fields = tomllib.loads(read_text(path, max_bytes=MAX_BYTES))
+        except tomllib.TOMLDecodeError as error:
+            raise FormatError(f"{path}: is not valid TOML ({error})") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("model", {}), dict):
+        raise FormatError(f"{path}: holds no table of a model's sizes")
+    try:
+        return ModelConfig.from_dict(fields.get("model", fields))
+    except (UsageError, TypeError) as error:
+        raise FormatError(f"{path}: {error}") from None

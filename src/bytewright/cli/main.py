@@ -58,6 +58,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "sweep": ("sweep", "RunSweep", "carry out all runs of a question, and report"),
     "runs": ("runs", "Runs", "list runs with their key figures"),
     "report": ("report", "Report", "write runs up as one page"),
+    "account": ("account", "AccountFor", "say what a model costs, before anything runs"),
     "doctor": ("doctor", "Doctor", "say what this machine has, and what is missing"),
 }
 """Each command's module, class and summary, in the order in which a newcomer needs them."""

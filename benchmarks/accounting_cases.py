@@ -1,0 +1,239 @@
+"""What `accounting.py` measures: the shapes, and how peak memory, time and fitting are taken from a machine.
+
+A `Case` is one way to train one shape; it builds the step as a run would. Everything here measures and
+predicts nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bytewright.account import PRESETS
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.train.config import OptimizerConfig
+from bytewright.train.setup import make_optimizer
+from bytewright.train.step import TrainStep
+
+MIB = 2**20
+
+BASE, SMALL, MEDIUM, XL = (PRESETS[name] for name in ("base", "gpt2-small", "gpt2-medium", "gpt2-xl"))
+TINY = ModelConfig(vocab_size=1000, context_length=64, d_model=64, num_layers=2, num_heads=4)
+
+
+def changed(config: ModelConfig, **changes: Any) -> ModelConfig:
+    """Shorten `dataclasses.replace`."""
+    return dataclasses.replace(config, **changes)
+
+
+Shapes = dict[str, tuple[ModelConfig, int]]
+
+SHAPES: Shapes = {
+    "tiny, batch 256": (TINY, 256),
+    "base, batch 1": (BASE, 1),
+    "base, batch 32": (BASE, 32),
+    "base, batch 256": (BASE, 256),
+    "base, tied, 4 of 16 kv heads, qk-norm, context 512, batch 16": (
+        changed(BASE, tie_embeddings=True, num_kv_heads=4, qk_norm=True, context_length=512),
+        16,
+    ),
+    "gpt2-small, batch 8": (SMALL, 8),
+    "gpt2-small, post-norm, silu, no positions, context 256, batch 32": (
+        changed(SMALL, norm="post", ffn="silu", position="none", context_length=256),
+        32,
+    ),
+    "gpt2-medium, batch 4": (MEDIUM, 4),
+    "gpt2-xl, 4 layers, batch 8": (changed(XL, num_layers=4), 8),
+    "gpt2-xl, batch 1": (XL, 1),
+}
+"""What an eager step is measured at: from tiny to GPT-2 XL, batches 1 to 256, every choice somewhere."""
+
+COMPILED_SHAPES: Shapes = {
+    "base, batch 256": (BASE, 256),
+    "gpt2-small, 6 layers, batch 16": (changed(SMALL, num_layers=6), 16),
+    "gpt2-medium, 6 layers, batch 16": (changed(MEDIUM, num_layers=6), 16),
+    "gpt2-xl, 4 layers, batch 8": (changed(XL, num_layers=4), 8),
+}
+"""Few layers: compiling takes longer than all the rest."""
+
+TIMED_SHAPES: Shapes = {
+    "base, batch 256": (BASE, 256),
+    "gpt2-small, batch 32": (SMALL, 32),
+    "gpt2-medium, batch 16": (MEDIUM, 16),
+    "gpt2-xl, 12 layers, batch 16": (changed(XL, num_layers=12), 16),
+}
+"""The first is the one whose efficiency is measured; the others are predicted with it."""
+
+FITTED_SHAPES: dict[str, ModelConfig] = {
+    "base": BASE,
+    "base, readable": changed(BASE, implementation="reference"),
+    "gpt2-small": SMALL,
+}
+
+CPU_SHAPES: Shapes = {
+    "tiny, batch 256": (TINY, 256),
+    "base, batch 2": (BASE, 2),
+    "base, batch 16": (BASE, 16),
+    "base, tied, 4 of 16 kv heads, qk-norm, batch 4": (
+        changed(BASE, tie_embeddings=True, num_kv_heads=4, qk_norm=True),
+        4,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One training step to measure."""
+
+    name: str
+    config: ModelConfig
+    batch_size: int
+    precision: Literal["fp32", "bf16"] = "fp32"
+    compiled: bool = False
+    device: Literal["cuda", "cpu"] = "cuda"
+
+    @property
+    def twin(self) -> str:
+        """Which twin: of model, loss and optimizer."""
+        return "readable" if self.config.implementation == "reference" else "fused"
+
+    def build(self) -> tuple[TrainStep, list[tuple[Tensor, Tensor]]]:
+        """Make the step as a run would, and one batch for it."""
+        torch.manual_seed(0)
+        compute_dtype = torch.bfloat16 if self.precision == "bf16" else None
+        model = TransformerLM(self.config, device=self.device, compute_dtype=compute_dtype)
+        optimizer = make_optimizer(model, OptimizerConfig(implementation=self.config.implementation))
+        shape = (self.batch_size, self.config.context_length + 1)
+        windows = torch.randint(self.config.vocab_size, shape, device=self.device)
+        backend = "inductor" if self.compiled else None
+        step = TrainStep(model, optimizer, max_grad_norm=1.0, backend=backend)
+        return step, [(windows[:, :-1], windows[:, 1:])]
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the case in plain values; `from_json` reads it back."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Case:
+        """Undo `to_json`."""
+        return cls(**{**fields, "config": ModelConfig.from_dict(fields["config"])})
+
+
+def measure_peak(case: Case) -> dict[str, Any]:
+    """Peak of the GPU's allocator in a later step: a compiled one allocates in its second last."""
+    step, batches = case.build()
+    step(batches)
+    if not case.compiled:
+        step(batches)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step(batches)
+    torch.cuda.synchronize()
+    stats = torch.cuda.memory_stats()
+    return {
+        "measured": stats["allocated_bytes.all.peak"],
+        "requested": stats["requested_bytes.all.peak"],
+        "reserved": stats["reserved_bytes.all.peak"],
+        "before": before,
+    }
+
+
+def measure_seconds(case: Case, at_least: float = 1.0) -> dict[str, Any]:
+    """Median time of a step."""
+    step, batches = case.build()
+    for _ in range(3):
+        step(batches)
+    spent: list[float] = []
+    while sum(spent) < at_least or len(spent) < 3:
+        _wait(case.device)
+        began = time.perf_counter()
+        for _ in range(4):
+            step(batches)
+        _wait(case.device)
+        spent.append((time.perf_counter() - began) / 4)
+    return {"measured": sorted(spent)[len(spent) // 2], "spread": [min(spent), max(spent)]}
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def does_fit(case: Case, *, expandable: bool) -> bool:
+    """Whether three steps run within the memory; `expandable` lets the allocator join its segments."""
+    torch.cuda.memory._set_allocator_settings(f"expandable_segments:{expandable}")
+    try:
+        step, batches = case.build()
+        for _ in range(3):
+            result = step(batches)
+        result.loss.item()
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def capped(num_bytes: float | None) -> Iterator[None]:
+    """Let the allocator have at most so many bytes."""
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(1.0 if num_bytes is None else num_bytes / total)
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def measure_resident(case: Case) -> dict[str, Any]:
+    """Peak of the resident memory of a later step on the CPU, in processes of its own.
+
+    malloc keeps freed blocks of up to 32 MiB to itself, so what is resident also tells of what was there
+    before. So there are two figures: with malloc told to give back blocks of 1 MiB and more at once, which is
+    what is compared, and as it is by default, which is what a user sees.
+    """
+    measured = _in_a_process(case, {"MALLOC_MMAP_THRESHOLD_": str(MIB)})
+    return measured | {"measured_by_default": _in_a_process(case, {})["measured"]}
+
+
+def _in_a_process(case: Case, environment: dict[str, str]) -> dict[str, Any]:
+    command = [sys.executable, __file__, json.dumps(case.to_json())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=os.environ | environment)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
+
+
+def work(case: Case) -> dict[str, Any]:
+    """Be a process of `measure_resident`."""
+    torch.set_num_threads(1)
+    smallest = changed(TINY, context_length=2, implementation=case.config.implementation)
+    step, batches = Case(name="", config=smallest, batch_size=1, device="cpu").build()
+    step(batches)  # whatever torch takes for itself when it first works
+    del step, batches
+    empty = _status("VmRSS")
+    step, batches = case.build()
+    step(batches)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the high-water mark: building had its own
+    step(batches)
+    step(batches)
+    return {"measured": _status("VmHWM"), "empty": empty}
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+if __name__ == "__main__":
+    print(json.dumps(work(Case.from_json(json.loads(sys.argv[1])))))

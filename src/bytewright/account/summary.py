@@ -1,0 +1,245 @@
+"""Everything that can be said of a model before anything runs, in one value: `account(config)`.
+
+Parameters, FLOPs, memory of training and of generation, cost of an update. Time needs a machine and is asked
+for apart (`time_on`), and so is the largest batch that fits into a memory (`largest_batches`). All figures
+are whole numbers of any size; `to_dict` spells them out for JSON. The formulas stand in the modules beside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from bytewright.account.activations import Precision
+from bytewright.account.devices import Device, Rate
+from bytewright.account.flops import FlopCount, Matmul, count_flops, list_matmuls
+from bytewright.account.inference import InferenceMemory, flops_of_token, inference_memory
+from bytewright.account.inventory import Inventory, simplified_inventory
+from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
+from bytewright.account.optimizers import UpdateCost, update_cost
+from bytewright.account.parameters import ParameterCount, count_parameters
+from bytewright.account.report import EFFICIENCY
+from bytewright.account.time import SECONDS_PER_DAY, Part, least_seconds, roofline, seconds_at
+from bytewright.model.config import Implementation, ModelConfig
+
+TWINS: tuple[Implementation, ...] = ("reference", "fused")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A way to train: which twin, in which precision, compiled or not."""
+
+    implementation: Implementation
+    precision: Precision
+    compiled: bool
+
+    @property
+    def name(self) -> str:
+        """Say it in words."""
+        twin = "readable" if self.implementation == "reference" else "fused"
+        return f"{twin}, {self.precision}, {'compiled' if self.compiled else 'eager'}"
+
+
+SETTINGS = tuple(
+    Setting(implementation=twin, precision=precision, compiled=compiled)
+    for twin in TWINS
+    for precision in PRECISIONS
+    for compiled in (False, True)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """What a model costs, for batches of `batch_size` sequences of `num_tokens` tokens."""
+
+    config: ModelConfig
+    batch_size: int
+    num_tokens: int
+    parameters: ParameterCount
+    matmuls: list[Matmul]
+    flops: FlopCount
+    """Of one batch, every score counted."""
+    causal_flops: FlopCount
+    """Of one batch, only scores that may be attended to counted."""
+    inventory: Inventory
+    """The textbook's simplified memory of training with AdamW."""
+    training: dict[Setting, TrainingMemory]
+    inference: dict[Precision, InferenceMemory]
+    flops_of_last_token: int
+    updates: dict[str, UpdateCost]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a batch."""
+        return self.batch_size * self.num_tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """Spell everything out in values that JSON knows."""
+        return {
+            "config": self.config.to_dict(),
+            "batch_size": self.batch_size,
+            "num_tokens": self.num_tokens,
+            "parameters": dataclasses.asdict(self.parameters)
+            | {
+                "total": self.parameters.total,
+                "without_embeddings": self.parameters.without_embeddings,
+                "without_embeddings_and_head": self.parameters.without_embeddings_and_head,
+                "bytes_fp32": 4 * self.parameters.total,
+                "bytes_bf16": 2 * self.parameters.total,
+            },
+            "matmuls": [dataclasses.asdict(it) | {"flops": it.flops} for it in self.matmuls],
+            "flops": _flops_to_dict(self.flops, self.tokens),
+            "causal_flops": _flops_to_dict(self.causal_flops, self.tokens),
+            "inventory": {
+                "parameters": str(self.inventory.parameters_formula),
+                "bytes_per_sequence": str(self.inventory.per_sequence_formula),
+                "a": self.inventory.a,
+                "b": self.inventory.b,
+                "peak": self.inventory.peak(self.batch_size),
+            },
+            "training": {
+                setting.name: {
+                    "peak": memory.peak,
+                    "moment": memory.peak_moment.name,
+                    "parts": memory.peak_moment.parts,
+                    "kept_per_block": {kept.name: kept.num_bytes for kept in memory.kept_by_block},
+                    "attention_matrices": memory.attention_matrices,
+                }
+                for setting, memory in self.training.items()
+            },
+            "inference": {
+                precision: dataclasses.asdict(memory) | {"total": memory.total}
+                for precision, memory in self.inference.items()
+            },
+            "flops_of_last_token": self.flops_of_last_token,
+            "updates": {
+                name: dataclasses.asdict(cost) | {"flops": cost.flops} for name, cost in self.updates.items()
+            },
+        }
+
+
+def account(config: ModelConfig, *, batch_size: int = 1, num_tokens: int | None = None) -> Account:
+    """Account for a model, for batches of `batch_size` sequences of `num_tokens` (default: the context).
+
+    >>> from bytewright.account.presets import find_preset
+    >>> xl = account(find_preset("gpt2-xl"))
+    >>> xl.parameters.total, xl.flops.forward
+    (2127057600, 4513336524800)
+    """
+    length = config.context_length if num_tokens is None else num_tokens
+    return Account(
+        config=config,
+        batch_size=batch_size,
+        num_tokens=length,
+        parameters=count_parameters(config),
+        matmuls=list_matmuls(config, length, batch_size),
+        flops=count_flops(config, length, batch_size),
+        causal_flops=count_flops(config, length, batch_size, causal=True),
+        inventory=simplified_inventory(config, length),
+        training={
+            setting: training_memory(
+                _as_twin(config, setting),
+                batch_size=batch_size,
+                num_tokens=length,
+                precision=setting.precision,
+                compiled=setting.compiled,
+            )
+            for setting in SETTINGS
+        },
+        inference={
+            precision: inference_memory(config, batch_size=batch_size, num_tokens=length, precision=precision)
+            for precision in PRECISIONS
+        },
+        flops_of_last_token=flops_of_token(config, length - 1),
+        updates={"adamw": update_cost(config, "adamw"), "muon": update_cost(config, "muon")},
+    )
+
+
+def largest_batches(account: Account, memory_bytes: float) -> dict[str, int]:
+    """Name the largest batch that each way of training fits into so much memory; 0 where none does."""
+    found = {"simplified inventory": account.inventory.largest_batch(memory_bytes)}
+    for setting in SETTINGS:
+        found[setting.name] = largest_batch(
+            _as_twin(account.config, setting),
+            memory_bytes,
+            num_tokens=account.num_tokens,
+            precision=setting.precision,
+            compiled=setting.compiled,
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeAccount:
+    """How long training takes on one machine."""
+
+    device: Device
+    rate: Rate
+    mfu: float | None
+    """Share of the peak that was stated; None: the roofline and an efficiency decide."""
+    parts: list[Part]
+    seconds_per_step: float
+    tokens_per_second: float
+
+    def days_for(self, num_tokens: float) -> float:
+        """Days that so many tokens take."""
+        return num_tokens / self.tokens_per_second / SECONDS_PER_DAY
+
+    def to_dict(self, num_tokens: float | None = None) -> dict[str, Any]:
+        """Spell everything out in values that JSON knows, with the days for a number of tokens if given."""
+        figures = {
+            "device": dataclasses.asdict(self.device),
+            "precision": self.rate,
+            "mfu": self.mfu,
+            "parts": [
+                dataclasses.asdict(part) | {"seconds": part.seconds, "bound": part.bound}
+                for part in self.parts
+            ],
+            "seconds_per_step": self.seconds_per_step,
+            "tokens_per_second": self.tokens_per_second,
+        }
+        return figures | ({"days": self.days_for(num_tokens)} if num_tokens else {})
+
+
+def time_on(
+    account: Account, device: Device, *, rate: Rate = "bf16", mfu: float | None = None
+) -> TimeAccount:
+    """Predict the time of a step: by a stated utilisation, or by the roofline at the usual efficiency."""
+    parts = roofline(
+        account.config,
+        device,
+        batch_size=account.batch_size,
+        num_tokens=account.num_tokens,
+        precision="bf16" if rate == "bf16" else "fp32",
+        rate=rate,
+    )
+    if mfu is None:
+        seconds = least_seconds(parts) / EFFICIENCY
+    else:
+        seconds = seconds_at(account.flops.training, device.peak(rate), mfu)
+    return TimeAccount(
+        device=device,
+        rate=rate,
+        mfu=mfu,
+        parts=parts,
+        seconds_per_step=seconds,
+        tokens_per_second=account.tokens / seconds,
+    )
+
+
+def _as_twin(config: ModelConfig, setting: Setting) -> ModelConfig:
+    return dataclasses.replace(config, implementation=setting.implementation)
+
+
+def _flops_to_dict(flops: FlopCount, tokens: int) -> dict[str, Any]:
+    return {
+        "by_component": flops.by_component(),
+        "shares": dict(flops.shares()),
+        "forward": flops.forward,
+        "backward": flops.backward,
+        "training": flops.training,
+        "forward_per_token": flops.forward / tokens,
+        "training_per_token": flops.training / tokens,
+    }

@@ -1,0 +1,235 @@
+"""How `bytewright account` shows an account: one table for each question, sizes with their units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from bytewright import durable
+from bytewright.account import Account, TimeAccount
+from bytewright.account.growth import Growth, growth
+from bytewright.account.summary import SETTINGS
+from bytewright.account.units import word_bytes, word_count
+from bytewright.cli import console
+from bytewright.lab.plots import Axis, Chart, Series, draw
+
+PLOTTED_CONTEXTS = [2**power for power in range(8, 18)]
+
+
+def show(
+    account: Account,
+    *,
+    memory: str | None = None,
+    batches: Mapping[str, int],
+    time: TimeAccount | None = None,
+    tokens: float | None = None,
+) -> None:
+    """Print all tables."""
+    out = console.stdout()
+    config = account.config
+    heads = f"{config.num_heads} heads"
+    if config.kv_heads != config.num_heads:
+        heads += f" on {config.kv_heads} key heads"
+    out.print(
+        f"{config.num_layers} layers of width {config.d_model}, {heads}, feed-forward {config.ffn_width} "
+        f"({config.ffn}), vocabulary {config.vocab_size:,}, {account.num_tokens:,} tokens, "
+        f"batch {account.batch_size:,}"
+    )
+    _show_parameters(out, account)
+    _show_flops(out, account)
+    _show_memory(out, account, memory, batches)
+    _show_inference(out, account)
+    _show_updates(out, account)
+    if time is not None:
+        _show_time(out, account, time, tokens)
+
+
+def _show_parameters(out: Console, account: Account) -> None:
+    count = account.parameters
+    table = console.table("", "parameters", "share", "fp32", "bf16", title="\nParameters")
+    rows = {
+        "embeddings": count.embeddings,
+        "attention": count.attention,
+        "feed-forward": count.feed_forward,
+        "norms in blocks": count.norms_in_blocks,
+        "final norm": count.final_norm,
+        "head": count.head,
+        "total": count.total,
+        "without embeddings": count.without_embeddings,
+        "without embeddings and head": count.without_embeddings_and_head,
+    }
+    for name, number in rows.items():
+        share = f"{number / count.total:.1%}"
+        style = "bold" if name == "total" else None
+        table.add_row(name, f"{number:,}", share, word_bytes(4 * number), word_bytes(2 * number), style=style)
+    out.print(table)
+
+
+def _show_flops(out: Console, account: Account) -> None:
+    table = console.table(
+        "product", "times", "shape", "FLOP", "share", "causal", title="\nFLOPs of a forward pass, one batch"
+    )
+    causal = account.causal_flops
+    halved = causal.attention_scores + causal.attention_weighting
+    for it in account.matmuls:
+        of_causal = it.flops
+        if it.component in ("attention_scores", "attention_weighting"):
+            of_causal = halved // 2
+        table.add_row(
+            it.name,
+            f"{it.times:,}",
+            f"({it.m:,} x {it.k:,}) ({it.k:,} x {it.n:,})",
+            word_count(it.flops, "FLOP"),
+            f"{it.flops / account.flops.forward:.1%}",
+            f"{of_causal / causal.forward:.1%}",
+        )
+    out.print(table)
+    totals = console.table("", "every score", "per token", "causal", "per token")
+    for name in ("forward", "backward", "training"):
+        full, half = getattr(account.flops, name), getattr(causal, name)
+        totals.add_row(
+            name,
+            word_count(full, "FLOP"),
+            word_count(full / account.tokens, "FLOP"),
+            word_count(half, "FLOP"),
+            word_count(half / account.tokens, "FLOP"),
+        )
+    out.print(totals)
+
+
+def _show_memory(out: Console, account: Account, memory: str | None, batches: Mapping[str, int]) -> None:
+    inventory = account.inventory
+    out.print("\nMemory of training, simplified (fp32, AdamW, each tensor of the textbook's list once)")
+    out.print(f"  P = {inventory.parameters_formula} = {inventory.parameters // 4:,}")
+    out.print(f"  a = {inventory.per_sequence_formula} = {word_bytes(inventory.a)} a sequence")
+    out.print(f"  b = 16·P = {word_bytes(inventory.b)}")
+    out.print(f"  a·{account.batch_size} + b = {word_bytes(inventory.peak(account.batch_size))}")
+    if memory:
+        out.print(f"  largest batch in {memory}: {batches['simplified inventory']:,}")
+    headings = ["GB", "peak", "GiB", "at", "weights", "gradients", "state", "kept", "of it T²", "logits"]
+    headings += ["other", *([f"largest batch in {memory}"] if memory else [])]
+    table = console.table(*headings, title="\nPeak memory of a training step, as our twins take it (AdamW)")
+    for setting, predicted in account.training.items():
+        moment = predicted.peak_moment
+        part = moment.parts
+        squares = part.get("attention matrices", 0)
+        kept = part.get("activations", 0) + squares + part.get("weight copies", 0)
+        other = part.get("temporaries", 0) + part["workspace"]
+        sizes = (part["parameters"], part["gradients"], part["optimizer state"], kept, squares)
+        table.add_row(
+            setting.name,
+            _gigabytes(moment.total),
+            f"{moment.total / 2**30:,.2f}",
+            moment.name,
+            *map(_gigabytes, (*sizes, part.get("logits", 0), other)),
+            *([f"{batches[setting.name]:,}"] if memory else []),
+        )
+    out.print(table)
+    _show_kept(out, account)
+
+
+def _show_kept(out: Console, account: Account) -> None:
+    """Print what one block keeps for the way back, in the readable twin and in the fast one."""
+    for setting in (SETTINGS[0], SETTINGS[-2]):
+        table = console.table(
+            "", "bytes", title=f"\nKept by each block for the backward pass: {setting.name}"
+        )
+        for kept in account.training[setting].kept_by_block:
+            table.add_row(kept.name, word_bytes(kept.num_bytes))
+        out.print(table)
+
+
+def _gigabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:,.2f}"
+
+
+def _show_inference(out: Console, account: Account) -> None:
+    title = f"\nMemory of generating {account.batch_size:,} x {account.num_tokens:,} tokens"
+    table = console.table("", "total", "weights", "keys and values", "logits", title=title)
+    for precision, memory in account.inference.items():
+        parts = (memory.total, memory.weights, memory.cache, memory.logits)
+        table.add_row(precision, *map(word_bytes, parts))
+    out.print(table)
+    out.print(f"the last token costs {word_count(account.flops_of_last_token, 'FLOP')}")
+
+
+def _show_updates(out: Console, account: Account) -> None:
+    table = console.table("", "products", "elementwise", "least traffic", title="\nOne update of the weights")
+    for name, cost in account.updates.items():
+        table.add_row(
+            name,
+            word_count(cost.matmul_flops, "FLOP"),
+            word_count(cost.elementwise_flops, "FLOP"),
+            word_bytes(cost.num_bytes),
+        )
+    out.print(table)
+
+
+def _show_time(out: Console, account: Account, time: TimeAccount, tokens: float | None) -> None:
+    device = time.device
+    kind = "measured" if device.is_measured else "data sheet"
+    out.print(
+        f"\nTime on {device.name} ({kind}: {word_count(device.peak(time.rate), 'FLOP/s')} in {time.rate}, "
+        f"{word_count(device.bytes_per_second, 'B/s')}; "
+        f"balance {device.balance(time.rate):.0f} FLOP per byte)"
+    )
+    table = console.table("", "FLOP", "bytes", "FLOP per byte", "least time", "bound by")
+    for part in time.parts:
+        table.add_row(
+            part.name,
+            word_count(part.flops, "FLOP"),
+            word_bytes(part.num_bytes),
+            f"{part.intensity:.1f}" if part.num_bytes else "",
+            _word_seconds(part.seconds),
+            part.bound,
+        )
+    out.print(table)
+    mfu = account.flops.training / time.seconds_per_step / device.peak(time.rate)
+    how = "stated" if time.mfu is not None else "predicted"
+    out.print(
+        f"a step: {_word_seconds(time.seconds_per_step)} at {mfu:.0%} MFU ({how}); "
+        f"{time.tokens_per_second:,.0f} tokens/s"
+    )
+    if tokens:
+        days = time.days_for(tokens)
+        spelled = f"{days:,.1f} days" if days >= 2 else console.format_seconds(days * 86_400)
+        out.print(f"{tokens:,.0f} tokens: {spelled}")
+
+
+def _word_seconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.2f} ms" if seconds < 1 else console.format_seconds(seconds)
+
+
+def show_growth(rows: Sequence[Growth]) -> None:
+    """Print where the FLOPs go, model by model and context by context."""
+    title = "Shares of a forward pass as models and contexts grow"
+    table = console.table(
+        "model", "context", "FLOP", "projections", "attention", "feed-forward", "head", title=title
+    )
+    for row in rows:
+        shares = [f"{share:.1%}" for share in row.shares().values()]
+        table.add_row(row.name, f"{row.context_length:,}", word_count(row.flops.forward, "FLOP"), *shares)
+    console.stdout().print(table)
+
+
+def write_plot(path: Path) -> None:
+    """Draw attention's share over the context, one line for each of the family."""
+    rows = growth(contexts=PLOTTED_CONTEXTS)
+    names = dict.fromkeys(row.name for row in rows)
+    chart = Chart(
+        title="Share of attention in the FLOPs of a forward pass",
+        description="Attention grows with the square of the context, everything else in proportion to it.",
+        x=Axis("context (tokens)", log=True),
+        y=Axis("share of scores and weighting", limits=(0.0, 1.0)),
+        series=[
+            Series(
+                name,
+                [(row.context_length, row.shares()["attention"]) for row in rows if row.name == name],
+            )
+            for name in names
+        ],
+        ordered=True,
+    )
+    durable.write_text(path, draw(chart))

@@ -1,0 +1,155 @@
+"""`bytewright account`: figures before anything runs, and one sentence for nonsense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bytewright.account import PRESETS, account, find_preset
+from conftest import Run
+
+
+def figures(run: Run, *arguments: str) -> dict[str, Any]:
+    outcome = run("account", *arguments, "--json")
+    assert outcome.code == 0, outcome.err
+    found: dict[str, Any] = json.loads(outcome.out)
+    return found
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_accounted_for(run: Run, preset: str) -> None:
+    found = figures(run, "--preset", preset)
+    assert found == json.loads(json.dumps(account(find_preset(preset)).to_dict()))
+    assert found["batch_size"] == 1
+
+
+def test_the_tables_hold_what_the_questions_ask(run: Run) -> None:
+    outcome = run("account", "--preset", "gpt2-xl", "--memory", "80GB", "--device", "h100", "--tokens", "1e9")
+    assert outcome.code == 0
+    for words in (
+        "2,127,057,600",
+        "8.51 GB (7.92 GiB)",
+        "(1,024 x 1,600) (1,600 x 50,257)",
+        "4.513 TFLOP",
+        "32·L·T·d + 8·H·L·T² + 16·L·T·f + 4·T·d + 8·T·V",
+        "b = 16·P = 34.03 GB",
+        "largest batch in 80GB: 2",
+        "readable, fp32, eager",
+        "fused, bf16, compiled",
+        "keys and values",
+        "29.78 GFLOP",
+        "bound by",
+        "1,000,000,000 tokens:",
+    ):
+        assert words in outcome.out, words
+
+
+def test_any_size_can_be_changed_and_context_has_two_names(run: Run) -> None:
+    changed = figures(run, "--preset", "gpt2-xl", "--d-ff", "4288", "--context", "16384", "--batch", "3")
+    assert changed["config"]["d_ff"] == 4288
+    assert changed["num_tokens"] == 16_384
+    assert changed["batch_size"] == 3
+    assert changed == figures(
+        run, "--preset", "gpt2-xl", "--d-ff", "4288", "--context-length", "16384", "--batch", "3"
+    )
+    other = figures(
+        run, "--preset", "base", "--norm", "post", "--tie-embeddings", "True", "--num-kv-heads", "4"
+    )
+    assert other["parameters"]["head"] == 0
+    assert other["parameters"]["final_norm"] == 0
+
+
+def test_a_recipe_and_the_config_of_a_run_are_read(run: Run, tmp_path: Path) -> None:
+    recipe = Path(__file__).parents[2] / "recipes" / "base.toml"
+    expected = figures(run, "--preset", "base")["parameters"]
+    assert figures(run, "--config", str(recipe))["parameters"] == expected
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model": find_preset("base").to_dict(), "seed": 0}))
+    assert figures(run, "--config", str(config))["parameters"] == expected
+
+
+def test_the_two_readings_of_80_gb_are_told_apart(run: Run) -> None:
+    shape = ["--preset", "gpt2-xl", "--context", "128"]
+    decimal = figures(run, *shape, "--memory", "80GB")["largest_batches"]
+    binary = figures(run, *shape, "--memory", "80GiB")["largest_batches"]
+    assert decimal["simplified inventory"] < binary["simplified inventory"]
+
+
+def test_days_follow_from_a_stated_utilisation(run: Run) -> None:
+    # 400K steps of 1,024 sequences on an A100 in true fp32, at half of its peak.
+    tokens = 400_000 * 1024 * 1024
+    found = figures(
+        run, "--preset", "gpt2-xl", "--device", "a100", "--precision", "fp32", "--mfu", "0.5",
+        "--tokens", str(tokens),
+    )  # fmt: skip
+    assert found["time"]["days"] == pytest.approx(6584, abs=1)
+
+
+def test_this_machine_can_be_measured(run: Run) -> None:
+    found = figures(run, "--preset", "base", "--device", "measure")["time"]
+    assert found["device"]["is_measured"]
+    assert found["tokens_per_second"] > 0
+
+
+def test_the_family_is_shown_and_drawn(run: Run, tmp_path: Path) -> None:
+    outcome = run("account", "--family", "--plot", tmp_path / "shares.svg")
+    assert outcome.code == 0
+    assert "gpt2-xl" in outcome.out
+    assert "55.2%" in outcome.out
+    assert (tmp_path / "shares.svg").read_text().startswith("<svg")
+
+
+def test_sizes_beyond_any_machine_are_answered(run: Run) -> None:
+    sizes = ["--d-model", str(2**20), "--num-heads", "1024", "--num-layers", "500", "--d-ff", str(2**22)]
+    found = figures(run, *sizes, "--memory", "80GB", "--device", "b200")
+    assert found["parameters"]["total"] > 10**15
+    assert set(found["largest_batches"].values()) == {0}
+    assert run("account", *sizes).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--num-heads", "7"], "d_model (768) must be a multiple of num_heads (7)"),
+        (["--d-model", "-4"], "d_model must be a positive whole number, not -4"),
+        (["--context", "0"], "context_length must be a positive whole number, not 0"),
+        (["--batch", "0"], "a batch has at least one token, not 0 sequences of 1024"),
+        (["--preset", "gpt2-lagre"], "there is no preset 'gpt2-lagre'; did you mean gpt2-large?"),
+        (["--device", "h10"], "there is no device 'h10'; did you mean h100?"),
+        (["--memory", "80"], "'80' is no size; write a number and a unit, as in 80GB (10⁹) or 80GiB (2³⁰)"),
+        (
+            ["--memory", "80XB"],
+            "'80XB' is no size; write a number and a unit, as in 80GB (10⁹) or 80GiB (2³⁰)",
+        ),
+        (["--device", "h100", "--mfu", "2"], "a utilisation is above 0 and at most 1, not 2.0"),
+        (["--plot", "x.svg"], "--plot draws the shares of --family; give both"),
+    ],
+)
+def test_nonsense_gets_one_clear_sentence(run: Run, arguments: list[str], sentence: str) -> None:
+    outcome = run("account", *arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err == f"bytewright: {sentence}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[model]\nd_modle = 3\n", "did you mean d_model?"),
+        ("model = 3\n", "holds no table of a model's sizes"),
+        ("[model\n", "is not valid TOML"),
+        ("[model]\nvocab_size = 10\n", "is missing"),
+    ],
+)
+def test_a_file_that_is_no_model_gets_one_clear_sentence(
+    run: Run, tmp_path: Path, content: str, words: str
+) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(content)
+    outcome = run("account", "--config", path)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"bytewright: {path}: ")
+    assert words in outcome.err
