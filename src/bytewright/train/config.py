@@ -8,6 +8,7 @@ tensors; `recipe` builds these values from TOML and JSON.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ ScheduleKind = Literal["cosine", "linear", "wsd", "constant"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["fp32", "bf16"]
 Switch = Literal["auto", "on", "off"]
+Windows = Literal["side by side", "documents"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +36,14 @@ class DataConfig:
     """Token file to measure on; without one, the run reports its training loss alone."""
     tokenizer: Path | None = None
     """Folder of the tokenizer that made both files; bits per byte and samples need it."""
+    windows: Windows = "side by side"
+    """Where windows to learn from begin: where the last one ended, or at the end token before a document.
+    The latter suits documents shorter than the context, and needs the tokenizer, which knows that token."""
 
     def absolute(self) -> DataConfig:
         """Name the same files from anywhere."""
-        return DataConfig(
+        return dataclasses.replace(
+            self,
             train=self.train.absolute(),
             validation=self.validation and self.validation.absolute(),
             tokenizer=self.tokenizer and self.tokenizer.absolute(),

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Int64
 
-from bytewright.data.batches import Tokens
+from bytewright.data.batches import Tokens, WindowSampler
+from bytewright.data.documents import DocumentSampler, find_documents
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import ModelConfig
@@ -23,6 +24,9 @@ from bytewright.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
+
+
+END_OF_TEXT = "<|endoftext|>"
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,27 @@ def open_inputs(config: TrainConfig) -> Inputs:
     if config.data.tokenizer is not None:
         vocabulary = read_vocabulary_of(train, config.data.tokenizer)
     return Inputs(train.tokens, None if validation is None else validation.tokens, vocabulary, identity)
+
+
+def make_sampler(config: TrainConfig, inputs: Inputs) -> WindowSampler | DocumentSampler:
+    """Make what decides which windows a step sees."""
+    length = config.model.context_length
+    if config.data.windows == "side by side":
+        return WindowSampler(
+            num_tokens=len(inputs.train),
+            context_length=length,
+            batch_size=config.batch_size,
+            seed=config.seed,
+        )
+    special_tokens = {} if inputs.vocabulary is None else inputs.vocabulary.special_tokens
+    end = special_tokens.get(END_OF_TEXT)
+    if end is None:
+        raise UsageError(
+            f'data.windows is "documents", but no tokenizer with the token {END_OF_TEXT} is given in'
+            " data.tokenizer, so nobody knows where documents end"
+        )
+    first_tokens = find_documents(inputs.train, end, length)
+    return DocumentSampler(first_tokens=first_tokens, batch_size=config.batch_size, seed=config.seed)
 
 
 def open_tokens(path: Path, model: ModelConfig) -> TokenFile:

@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from bytewright.account import flops_utilisation, peak_flops
-from bytewright.data.batches import Batch, TokenStore, WindowSampler
+from bytewright.data.batches import Batch, TokenStore
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import TransformerLM
 from bytewright.train.config import TrainConfig
@@ -30,7 +30,7 @@ from bytewright.train.continuity import continue_config
 from bytewright.train.display import Display, make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.garbage import collector_stopped
-from bytewright.train.inputs import Inputs, open_inputs
+from bytewright.train.inputs import Inputs, make_sampler, open_inputs
 from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.norms import measure_norms
@@ -141,12 +141,7 @@ class Trainer:
             backend=choose_backend(config, self.device),
             loss=loss,
         )
-        self.sampler = WindowSampler(
-            num_tokens=len(inputs.train),
-            context_length=config.model.context_length,
-            batch_size=config.batch_size,
-            seed=config.seed,
-        )
+        self.sampler = make_sampler(config, inputs)
         self.store = TokenStore(inputs.train, self.device)
         self.validation = self._open_validation()
         self.progress = Progress(num_steps=config.num_steps)

@@ -1,0 +1,86 @@
+"""Windows at the beginnings of documents: each once per epoch, a pure function of seed and step."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bytewright.data.documents import DocumentSampler, find_documents
+from bytewright.errors import UsageError
+from bytewright.model import TransformerLM
+from bytewright.tokenizer import Tokenizer
+from bytewright.train import resume, train
+from bytewright.train.inputs import make_sampler, open_inputs
+from runs import digest, make_config
+
+END = 0
+
+
+def test_a_window_begins_at_the_end_token_before_a_document_and_is_whole() -> None:
+    tokens = np.array([7, 7, END, 8, 8, 8, END, 9, END, 9, 9], dtype=np.uint16)
+    assert find_documents(tokens, END, 4).tolist() == [2, 6]
+    assert find_documents(tokens, END, 2).tolist() == [2, 6, 8]
+    assert find_documents(tokens, END, 11).tolist() == []
+
+
+def test_every_document_comes_once_per_epoch_in_another_order_each_time() -> None:
+    sampler = DocumentSampler(first_tokens=np.arange(0, 500, 5), batch_size=7, seed=3)
+    order = np.concatenate([sampler.starts(step) for step in range(100)])
+    epochs = [order[:100], order[100:200], order[200:300]]
+    for epoch in epochs:
+        assert sorted(epoch.tolist()) == list(range(0, 500, 5))
+    assert not np.array_equal(epochs[0], epochs[1])
+    again = DocumentSampler(first_tokens=np.arange(0, 500, 5), batch_size=7, seed=3)
+    assert np.array_equal(again.starts(42), sampler.starts(42)), "any step can be asked for at any time"
+    other = DocumentSampler(first_tokens=np.arange(0, 500, 5), batch_size=7, seed=4)
+    assert not np.array_equal(other.starts(42), sampler.starts(42))
+
+
+def test_data_without_a_document_is_refused() -> None:
+    with pytest.raises(UsageError, match="no document to begin at"):
+        DocumentSampler(first_tokens=np.array([], dtype=np.int64), batch_size=7, seed=3)
+
+
+@pytest.fixture
+def told(tmp_path: Path, tokenizer: Path, stories: Path) -> Path:
+    """A folder with the token files of a run."""
+    ours = Tokenizer.load(tokenizer)
+    for name in ("train", "validation"):
+        ours.encode_file(stories, tmp_path / f"{name}.npy")
+    ours.save(tmp_path / "tokenizer")
+    return tmp_path
+
+
+def test_a_run_may_begin_its_windows_at_documents_and_is_resumed_bit_for_bit(told: Path) -> None:
+    quiet = Console(file=io.StringIO())
+    config = make_config(
+        told,
+        model={"vocab_size": 400},
+        data={"tokenizer": str(told / "tokenizer"), "windows": "documents"},
+    )
+    inputs = open_inputs(config)
+    end = Tokenizer.load(told / "tokenizer").special_tokens["<|endoftext|>"]
+    assert all(inputs.train[start] == end for start in make_sampler(config, inputs).starts(5))
+    train(config, told / "whole", console=quiet)
+    assert json.loads((told / "whole" / "config.json").read_text())["data"]["windows"] == "documents"
+
+    def interrupt(model: TransformerLM) -> dict[str, float]:
+        signal.raise_signal(signal.SIGTERM)
+        return {}
+
+    assert train(config, told / "run", console=quiet, probe=interrupt).received
+    resume(told / "run", console=quiet)
+    assert digest(told / "run") == digest(told / "whole")
+
+
+def test_windows_at_documents_need_a_tokenizer_that_knows_their_end(tmp_path: Path) -> None:
+    config = make_config(tmp_path, data={"windows": "documents"})
+    with pytest.raises(UsageError, match=r"data.windows is \"documents\", but no tokenizer"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
