@@ -15,7 +15,7 @@ from bytewright import durable
 from bytewright.errors import FormatError, UsageError
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
-from bytewright.train.continuity import FREE, flatten
+from bytewright.train.continuity import FREE, find_changes, flatten
 from bytewright.train.recipe import to_plain
 from bytewright.train.recorder import Recorder
 from runs import digest, make_config
@@ -152,18 +152,23 @@ def test_a_checkpoint_that_keeps_no_config_is_refused(run: Path, quiet: Console)
         resume(run, console=quiet)
 
 
+def test_other_windows_of_the_same_data_are_a_change_and_another_place_is_none(tmp_path: Path) -> None:
+    before = to_plain(make_config(tmp_path))
+    moved = {**before, "data": {**before["data"], "train": "elsewhere.npy", "tokenizer": "tok"}}
+    assert find_changes(before, moved) == {}
+    cut_otherwise = {**before, "data": {**before["data"], "windows": "documents"}}
+    assert find_changes(before, cut_otherwise) == {"data.windows": ("side by side", "documents")}
+
+
 def test_every_field_of_a_config_is_either_free_or_bound(tmp_path: Path) -> None:
     """Whoever adds a field has to decide; the names in the list of free ones exist."""
     fields = set(flatten(to_plain(make_config(tmp_path))))
     assert fields >= FREE
-    bound = fields - FREE - {name for name in fields if name.startswith("data.")}
-    assert {name.split(".")[0] for name in bound} == {
+    tables = ("budget.", "model.", "optimizer.", "schedule.")
+    assert {name for name in fields - FREE if not name.startswith(tables)} == {
         "batch_size",
-        "budget",
+        "data.windows",
         "eval_tokens",
-        "model",
-        "optimizer",
         "precision",
-        "schedule",
         "seed",
     }

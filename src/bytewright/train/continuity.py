@@ -35,7 +35,8 @@ ONLY_LOOKING = {
     "max_refused",
     "tensorboard",
 }
-FREE = ONLY_ROUNDING | ONLY_LOOKING
+ONLY_PLACES = {"data.train", "data.validation", "data.tokenizer"}
+FREE = ONLY_ROUNDING | ONLY_LOOKING | ONLY_PLACES
 BY_RATE = ("budget.", "schedule.")
 """Fields that act through the learning rates alone."""
 
@@ -85,9 +86,7 @@ def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     """
     old, new = flatten(before), flatten(now)
     return {
-        name: (old.get(name), new[name])
-        for name in new
-        if new[name] != old.get(name) and name not in FREE and not name.startswith("data.")
+        name: (old.get(name), new[name]) for name in new if new[name] != old.get(name) and name not in FREE
     }
 
 
