@@ -30,11 +30,11 @@ from rich.table import Table
 
 from bytewright import durable
 from bytewright.account import count_parameters
-from bytewright.data.batches import TokenStore, WindowSampler
+from bytewright.data.batches import TokenStore
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.config import Device, TrainConfig
 from bytewright.train.evaluate import Evaluation, EvaluationSet
-from bytewright.train.inputs import Inputs, open_inputs
+from bytewright.train.inputs import Inputs, make_sampler, open_inputs
 from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import finite
 from bytewright.train.recipe import read_recipe
@@ -120,12 +120,7 @@ class Bench:
         config, name = self.config_of(run), run.split()[0]
         learner = self._learner_for(name, config)
         learner.start(config)
-        sampler = WindowSampler(
-            num_tokens=len(self.inputs.train),
-            context_length=config.model.context_length,
-            batch_size=config.batch_size,
-            seed=config.seed,
-        )
+        sampler = make_sampler(config, self.inputs)
         num_steps = config.num_steps or 0
         marks = sorted({round(num_steps * i / NUM_POINTS) for i in range(1, NUM_POINTS + 1)} - {0})
         looks = {marks[len(marks) * i // (NUM_LOOKS + 1) - 1] for i in range(1, NUM_LOOKS + 1)} - {num_steps}
