@@ -109,7 +109,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, stories: Path) -> None:
         {"storybook": 9, "vocab_size": 9},
     ):
         with pytest.raises(UsageError, match="corpus"):
-            CorpusConfig(**fields)  # type: ignore[arg-type]
+            CorpusConfig(**fields)
 
 
 def test_a_sweep_samples_from_one_model_in_several_ways(

@@ -180,7 +180,9 @@ def test_a_batch_that_does_not_fit_is_begun_again_in_more_parts(place: Path) -> 
 
 
 def test_a_run_of_which_no_window_fits_is_marked_and_the_others_go_on(place: Path) -> None:
-    (place / "base.toml").write_text("sample_every = 4\n" + RECIPE)
+    (place / "base.toml").write_text(
+        "sample_every = 4\n" + RECIPE.replace("batch_size = 4", "batch_size = 2")
+    )
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2, 2e-2"))
     lab = Lab(place, make_sampler=Greedy(99))
     lab.run()
@@ -231,7 +233,7 @@ def interrupting(config: TrainConfig) -> Sampler:
 
 def test_a_signal_ends_the_sweep_after_a_save_and_it_goes_on_from_there(place: Path) -> None:
     (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)
-    whole = Lab(place, name="whole")
+    whole = Lab(place, name="elsewhere/whole")  # beside each other, one would take over from the other
     whole.run()
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from bytewright.errors import BytewrightError
 from bytewright.lab.axes import expand
+from bytewright.lab.plan import with_data
 from bytewright.lab.sweep import Sweep, read_sweep
+from bytewright.train.config import DataConfig
 
 BASE = """
 batch_size = 8
@@ -147,6 +150,9 @@ def test_a_corpus_sets_the_vocabulary_of_the_model(tmp_path: Path) -> None:
     sweep = read(tmp_path, '[corpus]\nstorybook = 1000\n[axes]\n"corpus.vocab_size" = [300, 500]')
     assert [trial.config.model.vocab_size for trial in sweep.trials] == [300, 500]
     assert [trial.corpus and trial.corpus.storybook for trial in sweep.trials] == [1000, 1000]
+    made = DataConfig(train=Path("t"), validation=Path("v"), tokenizer=Path("k"))
+    trial = read(tmp_path, '[corpus]\nstorybook = 1000\n[set]\ndata.windows = "documents"').trials[0]
+    assert with_data(trial, made).config.data == dataclasses.replace(made, windows="documents")
 
 
 @pytest.mark.parametrize(

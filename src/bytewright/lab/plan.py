@@ -22,6 +22,7 @@ from bytewright.lab.sweep import Sweep, Trial
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import to_plain
+from bytewright.train.run_folder import config_of
 from bytewright.train.setup import find_device
 
 State = Literal["new", "resume", "done", "diverged"]
@@ -93,7 +94,7 @@ def find_state(trial: Trial, run: Path) -> tuple[State, str]:
 
 def refuse_other_settings(config: TrainConfig, run: Path) -> None:
     """Raise if the run at `run` was started with settings other than those of `config`."""
-    before, now = flatten(read_object(run / "config.json")), flatten(to_plain(config))
+    before, now = flatten(to_plain(config_of(run))), flatten(to_plain(config))
     for name in now:
         if name not in NOT_COMPARED and before.get(name) != now[name]:
             raise UsageError(
@@ -117,7 +118,10 @@ def with_data(trial: Trial, data: DataConfig | None) -> Trial:
     """Give a trial the data that was made for it."""
     if data is None:
         return trial
-    return dataclasses.replace(trial, config=dataclasses.replace(trial.config, data=data))
+    placed = dataclasses.replace(
+        trial.config.data, train=data.train, validation=data.validation, tokenizer=data.tokenizer
+    )
+    return dataclasses.replace(trial, config=dataclasses.replace(trial.config, data=placed))
 
 
 # Memory

@@ -161,7 +161,8 @@ class _Expansion:
         corpus = sampling = None
         if self.has_corpus:
             corpus = build(CorpusConfig, of_corpus, source=source, path="corpus.")
-            fields["data"] = dict(PLACEHOLDER)
+            for key, value in PLACEHOLDER.items():
+                _put(fields, f"data.{key}", value)
             _put(fields, "model.vocab_size", corpus.vocab_size)
         if self.samples:
             sampling = build(SamplingPlan, of_sampling, source=source, path="sampling.")
