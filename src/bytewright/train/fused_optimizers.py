@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn import Parameter
 
-from bytewright.errors import UsageError
+from bytewright.errors import FormatError, UsageError
 from bytewright.train.clip import clip_factor, global_norm
 from bytewright.train.optimizers import SGD, AdamW, Group, Muon, Optimizer, Together, orthogonalise
 
@@ -148,13 +148,17 @@ class FusedOptimizer(Optimizer):
         self.num_updates = [int(self.t)] * len(self.parameters)
         return super().state_dict()
 
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse what `load_state_dict` could not take over; changes nothing."""
+        super().check_state_dict(state_dict)
+        if len({saved["t"] for saved in state_dict["state"].values()}) > 1:
+            raise FormatError(
+                "a fused optimizer counts updates for all parameters together; these counts differ"
+            )
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a state of either twin."""
         super().load_state_dict(state_dict)
-        if len(set(self.num_updates)) > 1:
-            raise UsageError(
-                "a fused optimizer counts updates for all parameters together; these counts differ"
-            )
         self.t.fill_(self.num_updates[0])
 
 
