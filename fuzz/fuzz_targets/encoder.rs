@@ -57,7 +57,7 @@ fuzz_target!(|data: &[u8]| {
     let batch: [&[u8]; 4] = [&text, &text[..half], b"", &text[half..]];
     let together: Batch<u32> = encoder.encode_batch(&batch, num_threads).expect("as before");
     let one_by_one = batch.map(|text| given(encode(text)));
-    assert_eq!((together.ids, together.lens), (one_by_one.concat(), one_by_one.map(|ids| ids.len()).to_vec()));
+    assert!(together.iter().eq(one_by_one.iter()), "a batch differs from its texts");
     if stride <= 3 {
         let mut narrow: Vec<u16> = Vec::new();
         encoder.encode(&text, &mut narrow).expect("as before");

@@ -53,7 +53,7 @@ def test_the_pieces_of_a_file_joined_are_the_ids_of_its_text(
     prose_tokenizer: Tokenizer, prose: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "prose.txt").write_bytes(prose)
-    monkeypatch.setattr("bytewright.tokenizer.tokenizer.FILE_STEP", len(prose) // 7)
+    monkeypatch.setattr("bytewright.tokenizer.tokenizer.PIECE", len(prose) // 7)
     pieces = list(prose_tokenizer.encode_pieces(tmp_path / "prose.txt"))
     assert len(pieces) >= 7
     assert np.concatenate(pieces).tolist() == prose_tokenizer.encode(prose)
@@ -91,7 +91,7 @@ def test_a_file_longer_than_one_step_is_cut_safely(
 ) -> None:
     (tmp_path / "prose.txt").write_bytes(prose)
     for step in (1000, 65_536, 1_000_000):
-        monkeypatch.setattr("bytewright.tokenizer.tokenizer.FILE_STEP", step)
+        monkeypatch.setattr("bytewright.tokenizer.tokenizer.PIECE", step)
         written = prose_tokenizer.encode_file(tmp_path / "prose.txt", tmp_path / "prose.npy")
         assert written.tokens.tolist() == prose_ids
 

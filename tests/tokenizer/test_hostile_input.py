@@ -217,7 +217,7 @@ def test_hostile_paths_are_refused_decently(tokenizer: Tokenizer, tmp_path: Path
         partial(train_bpe, source, 300, []),
         partial(estimate_training, source, 300),
         partial(tokenizer.encode_file, source, tmp_path / "ids.npy"),
-        partial(_native.FileEncoder, tokenizer._native, source, 1),
+        partial(_native.FileEncoder, tokenizer._native, source),
         partial(_native.WordCounter("gpt2", []).add_files, source, 1, None),
         partial(_native.WordCounter("gpt2", []).add_files, [source], 1, None),
     ):
@@ -233,7 +233,10 @@ def test_hostile_numbers_with_files_are_refused_decently(tokenizer: Tokenizer, t
         outcome_of(partial(estimate_training, source, 300, num_threads=number))
         outcome_of(partial(estimate_training, source, number))
         outcome_of(partial(tokenizer.encode_file, source, target, num_threads=number))
-        outcome_of(partial(_native.FileEncoder(tokenizer._native, str(source), 1).next, number))
+        file = _native.FileEncoder(tokenizer._native, str(source))
+        for position in (0, 7, number):
+            outcome_of(partial(file.next_cut, position, number))
+            outcome_of(partial(file.encode, position, number))
     assert_sound(tokenizer)
 
 

@@ -1,7 +1,6 @@
 //! Encoding and decoding.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use bpe::encode::{self, Id};
 use bpe::pattern::Pattern;
@@ -156,13 +155,11 @@ impl Encoder {
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
         let batch = py.detach(|| self.encoder.encode_batch::<I>(texts, num_threads)).into_python()?;
-        let all = PyArray1::from_vec(py, batch.ids);
+        let blocks: Vec<_> = batch.blocks.into_iter().map(|ids| PyArray1::from_vec(py, ids)).collect();
         let arrays = PyList::empty(py);
-        let mut start = 0;
-        for len in batch.lens {
-            let end = start + len as isize;
-            arrays.append(all.get_item(PySlice::new(py, start, end, 1))?)?;
-            start = end;
+        for (block, range) in batch.places {
+            let slice = PySlice::new(py, range.start as isize, range.end as isize, 1);
+            arrays.append(blocks[block].get_item(slice)?)?;
         }
         Ok(arrays)
     }
@@ -223,21 +220,19 @@ impl StreamEncoder {
     }
 }
 
-/// Encodes a file piece by piece, in memory that does not grow with it.
+/// Encodes a file piece by piece; several threads may do so at the same time.
 #[pyclass(frozen, module = "bytewright._native")]
 pub(crate) struct FileEncoder {
     encoder: Py<Encoder>,
     source: Source,
-    position: Mutex<usize>,
-    num_threads: usize,
 }
 
 #[pymethods]
 impl FileEncoder {
     #[new]
-    fn new(py: Python<'_>, encoder: Py<Encoder>, path: PathBuf, num_threads: usize) -> PyResult<FileEncoder> {
+    fn new(py: Python<'_>, encoder: Py<Encoder>, path: PathBuf) -> PyResult<FileEncoder> {
         let source = py.detach(|| Source::open(&path)).into_python()?; // a pipe may keep us waiting
-        Ok(FileEncoder { encoder, source, position: Mutex::new(0), num_threads })
+        Ok(FileEncoder { encoder, source })
     }
 
     /// How many bytes the file has.
@@ -246,19 +241,16 @@ impl FileEncoder {
         self.source.len()
     }
 
-    /// The ids of about `num_bytes` more bytes as an array, and where in the file they end; None at its end.
-    fn next<'py>(&self, py: Python<'py>, num_bytes: usize) -> PyResult<Option<(Bound<'py, PyAny>, usize)>> {
-        let encoder = self.encoder.get();
-        let (start, end) = py.detach(|| {
-            let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
-            let start = *position;
-            *position += encoder.encoder.next_cut(&self.source[start..], num_bytes); // perhaps far away
-            (start, *position)
-        });
-        if start == end {
-            return Ok(None);
-        }
-        encoder.bytes_to_array(py, &self.source[start..end], self.num_threads).map(|ids| Some((ids, end)))
+    /// Where a piece that begins at `start` may end, at least `num_bytes` behind.
+    fn next_cut(&self, py: Python<'_>, start: usize, num_bytes: usize) -> usize {
+        let start = start.min(self.source.len());
+        let encoder = &self.encoder.get().encoder;
+        start + py.detach(|| encoder.next_cut(&self.source[start..], num_bytes)) // it may be far away
+    }
+
+    /// The ids of a piece as an array.
+    fn encode<'py>(&self, py: Python<'py>, start: usize, end: usize) -> PyResult<Bound<'py, PyAny>> {
+        self.encoder.get().bytes_to_array(py, self.source.get(start..end).unwrap_or_default(), 1)
     }
 }
 

@@ -6,7 +6,8 @@
 //! - `prefetch`: a hint to the cache, without effect as far as the program can tell.
 //! - `with_capacity`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not
 //!   what it holds.
-//! - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one.
+//! - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one; and, in
+//!   `AesKeys`, gives it instructions for which safe Rust has no word. A test compares them with plain Rust.
 //! - `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function
 //!   has no preconditions but the instruction set, which is checked just before the call; its twin in plain
 //!   Rust is the definition, and a test compares the two on every byte in every lane.
@@ -93,12 +94,12 @@ fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     let _ = memory;
 }
 
-/// Work that is worth compiling for the vector and bit instructions of newer processors.
+/// Work that is worth compiling for the vector, bit and AES instructions of newer processors.
 pub(crate) trait Task {
     /// What it gives.
     type Output;
     /// Do it. Implementations must be `#[inline(always)]`, or they are compiled for the oldest processor.
-    fn run(self) -> Self::Output;
+    fn run<K: Keys>(self) -> Self::Output;
 }
 
 /// Run a task with the best instructions this processor has.
@@ -109,15 +110,102 @@ pub(crate) fn dispatch<T: Task>(task: T) -> T::Output {
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
         && is_x86_feature_detected!("popcnt")
+        && is_x86_feature_detected!("aes")
     {
-        #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+        #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,aes")]
         fn run<T: Task>(task: T) -> T::Output {
-            task.run()
+            task.run::<aes::AesKeys>()
         }
         // SAFETY: the processor has these instructions, the function's only requirement.
         return unsafe { run(task) };
     }
-    task.run()
+    task.run::<PlainKeys>()
+}
+
+/// How short words become keys, and keys become hashes. On one processor it is always the same way.
+pub(crate) trait Keys {
+    /// The first `len % 16` bytes of a window, zeros, and `len` in the last byte.
+    fn pack(window: &[u8; 16], len: usize) -> [u64; 2];
+    /// A hash of which all bits are equally good, and which nobody can predict who does not know the seed.
+    fn hash(key: [u64; 2], seed: [u64; 4]) -> u64;
+}
+
+/// Keys by multiplication.
+pub(crate) struct PlainKeys;
+
+impl Keys for PlainKeys {
+    #[inline(always)]
+    fn pack(window: &[u8; 16], len: usize) -> [u64; 2] {
+        let key = u128::from_le_bytes(*window) & KEPT[len % 16] | LENGTH[len % 16];
+        [key as u64, (key >> 64) as u64]
+    }
+
+    #[inline(always)]
+    fn hash(key: [u64; 2], seed: [u64; 4]) -> u64 {
+        let product = u128::from(key[0] ^ seed[0]) * u128::from(key[1] ^ seed[1]);
+        product as u64 ^ (product >> 64) as u64
+    }
+}
+
+/// `KEPT[len]` keeps the first `len` bytes.
+static KEPT: [u128; 16] = {
+    let mut masks = [0; 16];
+    let mut len = 1;
+    while len < 16 {
+        masks[len] = (1 << (8 * len)) - 1;
+        len += 1;
+    }
+    masks
+};
+
+/// `LENGTH[len]` has `len` in its last byte.
+static LENGTH: [u128; 16] = {
+    let mut lengths = [0; 16];
+    let mut len = 1;
+    while len < 16 {
+        lengths[len] = (len as u128) << 120;
+        len += 1;
+    }
+    lengths
+};
+
+#[cfg(target_arch = "x86_64")]
+mod aes {
+    use std::arch::x86_64::*;
+    use std::mem::transmute;
+
+    use super::{KEPT, Keys, LENGTH};
+
+    /// Keys by vector instructions, hashed by three rounds of AES. Only `dispatch` names this type.
+    pub(super) struct AesKeys;
+
+    impl Keys for AesKeys {
+        #[inline(always)]
+        fn pack(window: &[u8; 16], len: usize) -> [u64; 2] {
+            // SAFETY: the instructions are there, or `dispatch` would not be here; a vector and 16 bytes of
+            // integers are the same, and any bytes are either.
+            unsafe {
+                let window: __m128i = transmute(*window);
+                let kept: __m128i = transmute(KEPT[len % 16]);
+                let length: __m128i = transmute(LENGTH[len % 16]);
+                transmute::<__m128i, [u64; 2]>(_mm_or_si128(_mm_and_si128(window, kept), length))
+            }
+        }
+
+        #[inline(always)]
+        fn hash(key: [u64; 2], seed: [u64; 4]) -> u64 {
+            // SAFETY: as above.
+            unsafe {
+                let key: __m128i = transmute(key);
+                let [first, second]: [__m128i; 2] = transmute(seed);
+                // After two rounds every byte depends on every other; after three, so do any eight bits of a
+                // column on as many: with two, words could be made that differ and hardly spread.
+                let once = _mm_aesenc_si128(_mm_xor_si128(key, first), second);
+                let twice = _mm_aesenc_si128(once, first);
+                _mm_cvtsi128_si64(_mm_aesenc_si128(twice, second)) as u64
+            }
+        }
+    }
 }
 
 /// Classify `text`, 64 bytes to each element of `masks`; the last block may be shorter, its missing bytes are
@@ -214,6 +302,38 @@ mod avx2 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Words that differ in a few bytes, wherever these stand, spread over a table as if drawn by chance.
+    #[test]
+    fn keys_are_the_same_by_every_way_and_hashes_spread() {
+        struct Check;
+        impl Task for Check {
+            type Output = ();
+
+            #[inline(always)]
+            fn run<K: Keys>(self) {
+                let seed = [1, 2, 3, 4].map(|number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                let window: [u8; 16] = std::array::from_fn(|index| 0xf0 + index as u8);
+                for len in 0..16 {
+                    assert_eq!(K::pack(&window, len), PlainKeys::pack(&window, len));
+                }
+                for places in [[0, 1, 2], [0, 5, 10], [1, 6, 11], [2, 7, 12], [3, 8, 13], [4, 9, 14]] {
+                    let mut counts = vec![0u32; 1 << 12];
+                    for number in 0..1 << 18 {
+                        let mut window = window;
+                        for (index, place) in places.into_iter().enumerate() {
+                            window[place] = (number >> (6 * index) & 63) as u8;
+                        }
+                        counts[(K::hash(K::pack(&window, 15), seed) >> 52) as usize] += 1;
+                    }
+                    // 64 on average, give or take 8.
+                    assert!(counts.iter().all(|count| (16..=128).contains(count)), "{places:?}");
+                }
+            }
+        }
+        dispatch(Check);
+        Check.run::<PlainKeys>();
+    }
 
     #[test]
     fn vector_and_plain_classification_agree_on_every_byte_in_every_lane() {

@@ -7,10 +7,10 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::lowlevel::{defaults, prefetch};
+use crate::lowlevel::{Keys, PlainKeys, defaults, prefetch};
 
 /// How many look-ups wait together for their cache lines.
-pub(crate) const GROUP: usize = 64;
+pub(crate) const GROUP: usize = 96;
 
 /// A word of at most 15 bytes, with its length in the last byte. No word has the default key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,17 +27,25 @@ impl Key {
     /// matter, but lets it be read at once.
     #[inline(always)]
     pub(crate) fn pack(text: &[u8], start: usize, end: usize) -> Key {
-        let len = end - start;
-        let bytes = match text.get(start..).and_then(|rest| rest.first_chunk::<16>()) {
-            Some(&wide) => wide,
-            None => {
-                let mut padded = [0; 16];
-                padded[..len].copy_from_slice(&text[start..end]);
-                padded
-            }
-        };
-        let value = u128::from_le_bytes(bytes) & MASKS[len & Key::LONGEST] | (len as u128) << 120;
-        Key { low: value as u64, high: (value >> 64) as u64 }
+        match text.get(start..).and_then(|rest| rest.first_chunk()) {
+            Some(window) => Key::of_window::<PlainKeys>(window, end - start),
+            None => Key::of_word(&text[start..end]),
+        }
+    }
+
+    /// Pack a word of at most 15 bytes.
+    #[inline]
+    pub(crate) fn of_word(word: &[u8]) -> Key {
+        let mut window = [0; 16];
+        window[..word.len()].copy_from_slice(word);
+        Key::of_window::<PlainKeys>(&window, word.len())
+    }
+
+    /// Pack a word of at most 15 bytes that stands at the beginning of a window.
+    #[inline(always)]
+    pub(crate) fn of_window<K: Keys>(window: &[u8; 16], len: usize) -> Key {
+        let [low, high] = K::pack(window, len);
+        Key { low, high }
     }
 
     /// The word: 16 bytes, of which the last is the length.
@@ -62,11 +70,10 @@ impl Key {
         (self.low, self.high)
     }
 
-    /// A hash whose upper bits are the best.
+    /// A hash.
     #[inline(always)]
-    pub(crate) fn hash(self, Seed(low, high): Seed) -> u64 {
-        let product = u128::from(self.low ^ low) * u128::from(self.high ^ high);
-        product as u64 ^ (product >> 64) as u64
+    pub(crate) fn hash<K: Keys>(self, Seed(seed): Seed) -> u64 {
+        K::hash([self.low, self.high], seed)
     }
 
     /// Whether this is no word.
@@ -76,27 +83,16 @@ impl Key {
     }
 }
 
-/// `MASKS[len]` keeps the first `len` bytes.
-static MASKS: [u128; 16] = {
-    let mut masks = [0; 16];
-    let mut len = 1;
-    while len < 16 {
-        masks[len] = (1 << (8 * len)) - 1;
-        len += 1;
-    }
-    masks
-};
-
 /// What hashes depend on besides the key. It differs from table to table, so that nobody can craft a text
 /// whose words all collide.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seed(u64, u64);
+pub(crate) struct Seed([u64; 4]);
 
 impl Seed {
     /// A new one.
     pub(crate) fn draw() -> Seed {
         let state = RandomState::new();
-        Seed(state.hash_one(1u64), state.hash_one(2u64))
+        Seed([1u64, 2, 3, 4].map(|salt| state.hash_one(salt)))
     }
 }
 
@@ -194,7 +190,7 @@ impl<V: Copy> View<'_, V> {
     /// Where the search for `key` begins, which the processor is asked to fetch.
     #[inline(always)]
     pub(crate) fn approach(self, key: Key) -> usize {
-        let place = (key.hash(self.seed) >> self.shift) as usize;
+        let place = (key.hash::<PlainKeys>(self.seed) >> self.shift) as usize;
         prefetch(self.places, place);
         place
     }

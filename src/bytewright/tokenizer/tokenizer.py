@@ -10,8 +10,9 @@ from __future__ import annotations
 import codecs
 import operator
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -28,8 +29,10 @@ from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 END_OF_TEXT = "<|endoftext|>"
-FILE_STEP = 16 << 20
-"""How much of a file is encoded between two writes; with what it becomes, this bounds the memory."""
+PIECE = 8 << 20
+"""A file is encoded in pieces of about this many bytes; with many threads, and near its end, of fewer."""
+MOST_PIECES = 128
+"""More are never encoded at a time; with what they become, this bounds the memory."""
 
 
 MOST_THREADS = 2**16
@@ -168,7 +171,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str | bytes], *, num_threads: int | None = None) -> list[Ids]:
         """Encode many texts, on several threads.
 
-        The arrays are slices of one, which lives as long as any of them: copy a few that are kept for long.
+        Neighbours share memory, a few megabytes at a time: copy an array that is to outlive the others.
         """
         return self._native.encode_batch(texts, check_num_threads(num_threads))
 
@@ -185,9 +188,9 @@ class Tokenizer:
 
     def encode_pieces(self, source: str | Path, *, num_threads: int | None = None) -> Iterator[Ids]:
         """Encode a file piece by piece, in memory that does not grow with it; joined, these are its ids."""
-        file = _native.FileEncoder(self._native, os.fspath(source), check_num_threads(num_threads))
-        while (piece := file.next(FILE_STEP)) is not None:
-            yield piece[0]
+        file = _native.FileEncoder(self._native, os.fspath(source))
+        for ids, _ in _encode_ahead(file, check_num_threads(num_threads)):
+            yield ids
 
     def encode_file(
         self,
@@ -203,18 +206,12 @@ class Tokenizer:
         space; without that special token, the file is one document. With a user's pattern only special tokens
         are safe cuts, and memory follows the longest document.
         """
-        file = _native.FileEncoder(self._native, os.fspath(source), check_num_threads(num_threads))
+        file = _native.FileEncoder(self._native, os.fspath(source))
         documents = _DocumentCounter(self)
-        with (
-            TokenFileWriter(
-                target, tokenizer_fingerprint=self.fingerprint, vocabulary_size=self.vocab_size
-            ) as writer,
-            ThreadPoolExecutor(max_workers=1) as ahead,  # one piece is encoded while another is written
-        ):
-            coming = ahead.submit(file.next, FILE_STEP)
-            while (piece := coming.result()) is not None:
-                coming = ahead.submit(file.next, FILE_STEP)
-                ids, position = piece
+        with TokenFileWriter(
+            target, tokenizer_fingerprint=self.fingerprint, vocabulary_size=self.vocab_size
+        ) as writer:
+            for ids, position in _encode_ahead(file, check_num_threads(num_threads)):
                 writer.append(ids, num_documents=documents.count_ends(ids))
                 if progress is not None:
                     progress(position, file.num_bytes)
@@ -232,6 +229,30 @@ class Tokenizer:
     def stream_decoder(self) -> StreamDecoder:
         """Decode ids one by one as they are generated."""
         return StreamDecoder(self)
+
+
+def _encode_ahead(file: _native.FileEncoder, num_threads: int) -> Iterator[tuple[Ids, int]]:
+    """Encode a file piece by piece, each on a thread of its own; yield ids and where in the file they end.
+
+    Whoever takes them has the time until the next piece is ready for free. Towards the end of the file pieces
+    become shorter, so that all threads have something to do until the last moment.
+    """
+    num_threads = min(num_threads, MOST_PIECES)
+    longest = PIECE // (1 + num_threads // 8)
+    start = 0
+    coming: deque[tuple[Future[Ids], int]] = deque()
+    pool = ThreadPoolExecutor(max_workers=num_threads)
+    try:
+        while coming or start < file.num_bytes:
+            while start < file.num_bytes and len(coming) <= num_threads:
+                share = (file.num_bytes - start) // (2 * num_threads)
+                end = file.next_cut(start, min(longest, max(share, longest // 8)))
+                coming.append((pool.submit(file.encode, start, end), end))
+                start = end
+            ids, end = coming.popleft()
+            yield ids.result(), end
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class _DocumentCounter:

@@ -14,7 +14,7 @@ use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
 
 use super::packing::Packed;
-use crate::lowlevel::{defaults, prefetch};
+use crate::lowlevel::{Keys, Task, defaults, dispatch, prefetch};
 use crate::table::{Key, Seed};
 
 /// Words longer than this are not kept.
@@ -120,7 +120,7 @@ impl WordCache {
     /// The key of a word of any length but none.
     #[inline(always)]
     pub(crate) fn key(&self, word: &[u8]) -> Key {
-        if word.len() <= Key::LONGEST { Key::pack(word, 0, word.len()) } else { self.long_key(word) }
+        if word.len() <= Key::LONGEST { Key::of_word(word) } else { self.long_key(word) }
     }
 
     /// The key of a word that does not fit into one: it says which words are surely different.
@@ -129,21 +129,14 @@ impl WordCache {
         Key::of_long(self.hasher.hash_one(word), word.len())
     }
 
-    /// Call `emit` with the ids that were spilled for `word`; returns false if they are another word's.
-    #[cold]
+    /// The ids that were spilled for `word`; nothing if they were not, or are another word's.
     #[inline(never)]
-    pub(crate) fn unspill(&self, word: &[u8], packed: Packed, mut emit: impl FnMut(u32)) -> bool {
-        let Some((start, num_ids)) = packed.spilled() else { return false };
-        let Some(mut spilled) = self.spilled.get(start..) else { return false };
-        if word.len() > Key::LONGEST {
-            let quarters = spilled.iter().map(|quarter| quarter.load(Ordering::Relaxed));
-            if !quarters_of(word).eq(quarters.take(word.len().div_ceil(4))) {
-                return false;
-            }
-            spilled = &spilled[word.len().div_ceil(4)..];
-        }
-        spilled.iter().take(num_ids).for_each(|id| emit(id.load(Ordering::Relaxed)));
-        true
+    pub(crate) fn spilled(&self, word: &[u8], packed: Packed) -> Option<&[AtomicU32]> {
+        let (start, num_ids) = packed.spilled()?;
+        let num_quarters = num_quarters(word);
+        let (quarters, ids) = self.spilled.get(start..start + num_quarters + num_ids)?.split_at(num_quarters);
+        let is_same = |(quarter, found): (u32, &AtomicU32)| quarter == found.load(Ordering::Relaxed);
+        quarters_of(word).zip(quarters).all(is_same).then_some(ids)
     }
 
     /// Remember a word, with its ids packed if that is possible, if there is room.
@@ -164,7 +157,7 @@ impl WordCache {
     fn write(&self, key: Key, Packed(ids): Packed) {
         let (low, high) = key.halves();
         let mask = self.places.len() - 1;
-        let mut index = self.view().approach(key);
+        let mut index = dispatch(Approach { view: self.view(), key });
         loop {
             let place = &self.places[index & mask];
             if place.high.compare_exchange(0, CLAIMED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -180,7 +173,7 @@ impl WordCache {
 
     /// Write ids, and the word itself if it is long, where there is more room than in a place.
     fn spill(&self, word: &[u8], ids: &[u32]) -> Option<Packed> {
-        let num_quarters = if word.len() > Key::LONGEST { word.len().div_ceil(4) } else { 0 };
+        let num_quarters = num_quarters(word);
         let len = num_quarters + ids.len();
         let start = self.num_spilled.fetch_add(len, Ordering::Relaxed);
         let spilled = self.spilled.get(start..start + len)?;
@@ -193,6 +186,11 @@ impl WordCache {
     }
 }
 
+/// How many numbers are written down of a word itself: none if its key says everything.
+fn num_quarters(word: &[u8]) -> usize {
+    if word.len() > Key::LONGEST { word.len().div_ceil(4) } else { 0 }
+}
+
 /// The bytes of a word, four to a number.
 fn quarters_of(word: &[u8]) -> impl Iterator<Item = u32> {
     word.chunks(4).map(|chunk| {
@@ -200,6 +198,21 @@ fn quarters_of(word: &[u8]) -> impl Iterator<Item = u32> {
         bytes[..chunk.len()].copy_from_slice(chunk);
         u32::from_le_bytes(bytes)
     })
+}
+
+/// Find out where the search for a key begins.
+struct Approach<'c> {
+    view: View<'c>,
+    key: Key,
+}
+
+impl Task for Approach<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<K: Keys>(self) -> usize {
+        self.view.approach::<K>(self.key)
+    }
 }
 
 /// A cache as look-ups see it.
@@ -213,8 +226,8 @@ pub(crate) struct View<'c> {
 impl View<'_> {
     /// Where the search for `key` begins, which the processor is asked to fetch.
     #[inline(always)]
-    pub(crate) fn approach(self, key: Key) -> usize {
-        let index = (key.hash(self.seed) >> self.shift) as usize;
+    pub(crate) fn approach<K: Keys>(self, key: Key) -> usize {
+        let index = (key.hash::<K>(self.seed) >> self.shift) as usize;
         prefetch(self.places, index);
         index
     }
@@ -249,13 +262,12 @@ mod tests {
 
     fn ids_of(cache: &WordCache, word: &[u8]) -> Option<Vec<u32>> {
         let key = cache.key(word);
-        let packed = cache.view().find(key, cache.view().approach(key));
-        let mut ids = Vec::new();
+        let packed = cache.view().find(key, dispatch(Approach { view: cache.view(), key }));
         if (1..=Narrow::MOST).contains(&packed.len()) {
-            ids.extend(Narrow::unpack::<u32>(packed).into_iter().take(packed.len()));
-            return Some(ids);
+            return Some(Narrow::unpack::<u32>(packed).into_iter().take(packed.len()).collect());
         }
-        cache.unspill(word, packed, |id| ids.push(id)).then_some(ids)
+        let spilled = cache.spilled(word, packed)?;
+        Some(spilled.iter().map(|id| id.load(Ordering::Relaxed)).collect())
     }
 
     #[test]

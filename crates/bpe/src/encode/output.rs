@@ -2,7 +2,12 @@
 
 use super::Id;
 
-/// A vector that is written to beyond its end, to be cut off where writing stopped.
+/// How far ahead of the ids memory is filled with zeros: not farther than the processor's cache remembers.
+const STEP: usize = 1 << 14;
+
+/// A vector that is written to beyond its end, and cut off where writing stopped.
+///
+/// So an id, or several at once, can be written without asking each time whether there is room.
 #[derive(Debug, Default)]
 pub(crate) struct Output<I> {
     ids: Vec<I>,
@@ -26,12 +31,22 @@ impl<I: Id> Output<I> {
         &self.ids[..self.len]
     }
 
+    /// How many ids there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many more there is memory for.
+    pub(crate) fn spare(&self) -> usize {
+        self.ids.capacity() - self.len
+    }
+
     /// Begin anew, in the same memory.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Room for `num_ids` at least, which count only after `advance`.
+    /// Room for at least `num_ids`, which count only after `advance`.
     #[inline(always)]
     pub(crate) fn room(&mut self, num_ids: usize) -> &mut [I] {
         if self.ids.len() - self.len < num_ids {
@@ -46,17 +61,48 @@ impl<I: Id> Output<I> {
         self.len += num_ids;
     }
 
-    /// Append one.
+    /// Append some ids.
     #[inline]
-    pub(crate) fn push(&mut self, id: u32) {
-        self.room(1)[0] = I::from_id(id);
-        self.advance(1);
+    pub(crate) fn extend(&mut self, ids: impl ExactSizeIterator<Item = u32>) {
+        let num_ids = ids.len();
+        for (place, id) in self.room(num_ids).iter_mut().zip(ids) {
+            *place = I::from_id(id);
+        }
+        self.advance(num_ids);
     }
 
     #[cold]
     fn grow(&mut self, num_ids: usize) {
         self.ids.truncate(self.len);
-        let len = (self.len + num_ids).max(self.ids.capacity()).max(2 * self.len);
+        self.ids.reserve(num_ids);
+        let len = self.ids.capacity().min(self.len + num_ids.max(STEP));
         self.ids.resize(len, I::default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_advanced_over_is_cut_off() {
+        let mut output = Output::after(vec![1u16, 2]);
+        output.room(100)[..3].copy_from_slice(&[3, 4, 5]);
+        output.advance(2);
+        output.extend([6].into_iter());
+        assert_eq!((output.ids(), output.len()), (&[1, 2, 3, 4, 6][..], 5));
+        assert_eq!(output.into_vec(), [1, 2, 3, 4, 6]);
+    }
+
+    #[test]
+    fn there_is_always_the_room_that_was_asked_for() {
+        let mut output: Output<u32> = Output::default();
+        for number in 0..100 * STEP {
+            assert!(output.room(1 + number % 99).len() > number % 99);
+            output.extend([number as u32].into_iter());
+        }
+        assert!(output.ids().iter().copied().eq(0..100 * STEP as u32));
+        output.clear();
+        assert_eq!(output.into_vec(), []);
     }
 }

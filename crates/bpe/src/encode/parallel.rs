@@ -1,9 +1,7 @@
 //! Encoding on several threads: one long text cut at safe places, or many texts.
-//!
-//! Threads take chunks from left to right, encode each into a buffer of their own that stays in the
-//! processor's cache, and append it to the result when its turn comes.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::output::Output;
@@ -15,78 +13,111 @@ use crate::threads;
 
 /// Texts are dealt out in chunks of about this size. Less is not worth a thread.
 const CHUNK: usize = 256 << 10;
+/// The ids of this much text, in a batch, share one block of memory: what is new to a process comes from the
+/// system page by page, and many small vectors would take longer to get than to fill.
+const BLOCK: usize = 8 << 20;
 
-/// The ids of several texts, one behind the other.
+/// The ids of several texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch<I> {
-    /// All ids.
-    pub ids: Vec<I>,
-    /// How many of them each text has.
-    pub lens: Vec<usize>,
+    /// All ids, in no particular order.
+    pub blocks: Vec<Vec<I>>,
+    /// Where the ids of each text are: in which block, and there where.
+    pub places: Vec<(usize, Range<usize>)>,
+}
+
+impl<I> Batch<I> {
+    /// The ids of every text, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &[I]> {
+        self.places.iter().map(|(block, range)| &self.blocks[*block][range.clone()])
+    }
 }
 
 impl Encoder {
+    /// Encode one text on this thread, all special tokens recognised, into a vector of its own.
+    pub fn encode_whole<I: Id>(&self, text: &[u8]) -> Result<Vec<I>> {
+        let mut worker = Worker::new(self, Output::after(room_for(text.len())), true);
+        worker.encode(text, &self.specials, &self.special_ids)?;
+        Ok(worker.out.into_vec())
+    }
+
     /// Encode one text on up to `num_threads` threads.
+    ///
+    /// Each encodes chunk after chunk into a small buffer, and appends it to the ids when its turn comes.
     pub fn encode_parallel<I: Id>(&self, text: &[u8], num_threads: usize) -> Result<Vec<I>> {
+        let num_threads = num_threads.min(text.len() / CHUNK + 1);
+        if num_threads <= 1 {
+            return self.encode_whole(text);
+        }
         let mut position = 0;
-        let chunks = std::iter::from_fn(|| {
+        let chunks = Mutex::new((0..).map_while(|number: usize| {
             let rest = text.get(position..).filter(|rest| !rest.is_empty())?;
             let chunk = &rest[..self.next_cut(rest, CHUNK)];
             position += chunk.len();
-            Some([chunk])
-        });
-        self.encode_chunks(chunks, text.len(), num_threads).map(|batch| batch.ids)
+            Some((number, chunk))
+        }));
+        let joined = Mutex::new(Joined { ids: room_for(text.len()), next: 0, early: BTreeMap::new() });
+        threads::gather(num_threads, || {
+            let mut worker = Worker::new(self, Output::default(), true);
+            loop {
+                let Some((number, chunk)) = lock(&chunks).next() else {
+                    return Ok(Vec::<()>::new());
+                };
+                worker.encode(chunk, &self.specials, &self.special_ids)?;
+                lock(&joined).put(number, &mut worker.out);
+            }
+        })?;
+        Ok(joined.into_inner().unwrap_or_else(PoisonError::into_inner).ids)
     }
 
     /// Encode many texts on up to `num_threads` threads.
     pub fn encode_batch<I: Id>(&self, texts: &[&[u8]], num_threads: usize) -> Result<Batch<I>> {
-        let mut rest = texts;
-        let chunks = std::iter::from_fn(|| {
-            let mut num_bytes = 0;
-            let is_last = |text: &&[u8]| {
-                num_bytes += text.len();
-                num_bytes >= CHUNK
-            };
-            let num_texts = rest.iter().position(is_last).map_or(rest.len(), |last| last + 1);
-            let (chunk, later) = rest.split_at(num_texts);
-            rest = later;
-            (!chunk.is_empty()).then_some(chunk)
-        });
-        let num_bytes = texts.iter().map(|text| text.len()).sum();
-        self.encode_chunks(chunks, num_bytes, num_threads)
-    }
-
-    /// Encode chunks of one or several texts, `num_bytes` in all.
-    fn encode_chunks<'t, I: Id, C: AsRef<[&'t [u8]]>>(
-        &self,
-        chunks: impl Iterator<Item = C> + Send,
-        num_bytes: usize,
-        num_threads: usize,
-    ) -> Result<Batch<I>> {
+        let num_bytes: usize = texts.iter().map(|text| text.len()).sum();
         let num_threads = num_threads.min(num_bytes / CHUNK + 1);
-        let chunks = Mutex::new(chunks.enumerate());
-        let joined = Mutex::new(Joined {
-            batch: Batch { ids: with_capacity(num_bytes / 2 + 8), lens: Vec::new() },
-            next: 0,
-            early: BTreeMap::new(),
-        });
-        threads::gather(num_threads, || {
+        let block_bytes = BLOCK.min(num_bytes);
+        let mut position = 0;
+        let chunks = Mutex::new(std::iter::from_fn(|| {
+            let start = position;
+            let mut num_bytes = 0;
+            while position < texts.len() && num_bytes < CHUNK {
+                num_bytes += texts[position].len();
+                position += 1;
+            }
+            (start < position).then_some(start..position)
+        }));
+        let encoded = threads::gather(num_threads, || {
+            let mut blocks = Vec::new();
+            let mut places = Vec::new();
             let mut worker = Worker::new(self, Output::default(), true);
             loop {
-                let Some((number, texts)) = lock(&chunks).next() else {
-                    return Ok(Vec::<()>::new());
-                };
-                let mut lens = Vec::new();
-                for text in texts.as_ref() {
-                    let len_before = worker.out.ids().len();
+                let Some(chunk) = lock(&chunks).next() else { break }; // not `while let`: it would hold the lock
+                for (number, &text) in chunk.clone().zip(&texts[chunk]) {
+                    if worker.out.spare() < text.len() / 2 {
+                        let next = Output::after(room_for(block_bytes.max(text.len())));
+                        blocks.push(std::mem::replace(&mut worker.out, next).into_vec());
+                    }
+                    let start = worker.out.len();
                     worker.encode(text, &self.specials, &self.special_ids)?;
-                    lens.push(worker.out.ids().len() - len_before);
+                    places.push((number, blocks.len(), start..worker.out.len()));
                 }
-                lock(&joined).put(number, lens, &mut worker.out);
             }
+            blocks.push(worker.out.into_vec());
+            Ok(vec![(blocks, places)])
         })?;
-        Ok(joined.into_inner().unwrap_or_else(PoisonError::into_inner).batch)
+        let mut batch = Batch { blocks: Vec::new(), places: vec![(0, 0..0); texts.len()] };
+        for (blocks, places) in encoded {
+            for (number, block, range) in places {
+                batch.places[number] = (batch.blocks.len() + block, range);
+            }
+            batch.blocks.extend(blocks);
+        }
+        Ok(batch)
     }
+}
+
+/// Memory for the ids of this much text; few texts need more.
+fn room_for<I>(num_bytes: usize) -> Vec<I> {
+    with_capacity(num_bytes / 2 + 8)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -95,27 +126,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Puts the ids of chunks that are ready in any order one behind the other.
 struct Joined<I> {
-    batch: Batch<I>,
+    ids: Vec<I>,
     next: usize,
-    early: BTreeMap<usize, (Vec<usize>, Output<I>)>,
+    early: BTreeMap<usize, Output<I>>,
 }
 
 impl<I: Id> Joined<I> {
-    /// Take the ids of a chunk and how many each text has; leaves the output empty.
-    fn put(&mut self, number: usize, lens: Vec<usize>, output: &mut Output<I>) {
+    /// Take the ids of a chunk, and leave the output empty.
+    fn put(&mut self, number: usize, output: &mut Output<I>) {
         if number != self.next {
-            self.early.insert(number, (lens, std::mem::take(output)));
+            self.early.insert(number, std::mem::take(output));
             return;
         }
-        self.append(lens, output);
-        while let Some((lens, mut output)) = self.early.remove(&self.next) {
-            self.append(lens, &mut output);
+        self.append(output);
+        while let Some(mut output) = self.early.remove(&self.next) {
+            self.append(&mut output);
         }
     }
 
-    fn append(&mut self, lens: Vec<usize>, output: &mut Output<I>) {
-        self.batch.ids.extend_from_slice(output.ids());
-        self.batch.lens.extend(lens);
+    fn append(&mut self, output: &mut Output<I>) {
+        self.ids.extend_from_slice(output.ids());
         self.next += 1;
         output.clear();
     }

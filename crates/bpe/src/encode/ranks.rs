@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use crate::error::{Error, Result};
-use crate::lowlevel::{Task, dispatch};
+use crate::lowlevel::{Keys, Task, dispatch};
 use crate::merge::Symbol;
 
 /// Rank of a pair that has no merge.
@@ -207,7 +207,7 @@ impl<const N: usize> Task for MergeShort<'_, '_, '_, N> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<K: Keys>(self) {
         const PLACE_BITS: u32 = SHORT_WORD.trailing_zeros();
         let MergeShort { ranks, word, out } = self;
         let mut symbols = [0; N];

@@ -4,12 +4,14 @@
 //! first is read. In a place of the cache are the ids of nearly every word, ready to be copied.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::cache::WordCache;
+use super::cache::{View, WordCache};
 use super::output::Output;
 use super::packing::{Narrow, Packing, ROOM, Wide};
 use super::{Encoder, Id};
 use crate::error::Result;
+use crate::lowlevel::{Keys, Task, dispatch};
 use crate::special::{Piece, Specials};
 use crate::table::{GROUP, Key};
 
@@ -44,7 +46,7 @@ impl<'e, I: Id> Worker<'e, I> {
             Piece::Text(text) if self.encoder.is_narrow => self.encode_ordinary::<Narrow>(text),
             Piece::Text(text) => self.encode_ordinary::<Wide>(text),
             Piece::Special { index, .. } => {
-                special_ids.get(index).into_iter().for_each(|&id| self.out.push(id));
+                self.out.extend(special_ids.get(index).copied().into_iter());
                 Ok(())
             }
         })
@@ -79,44 +81,85 @@ impl<'e, I: Id> Worker<'e, I> {
     #[inline(always)]
     fn encode_group<P: Packing>(&mut self, text: &[u8], start: usize, base: usize, ends: &[u32]) -> usize {
         let Worker { encoder, cache, lookups, ids, out, .. } = self;
+        let lookups = &mut lookups[..ends.len()];
+        let end = dispatch(Approach { cache, text, start, base, ends, lookups });
+        let mut num_done = 0;
+        loop {
+            let num_before = num_done;
+            let (num_found, num_ids) =
+                copy_found::<P, I>(cache.view(), &lookups[num_before..], out.room(ROOM * ends.len()));
+            out.advance(num_ids);
+            num_done += num_found;
+            let Some(&(key, place)) = lookups.get(num_done) else { return end };
+            // A word that is long, has many ids, or is not in the cache.
+            let word_start = if num_done == 0 { start } else { base + ends[num_done - 1] as usize };
+            let word = &text[word_start..base + ends[num_done] as usize];
+            if let Some(spilled) = cache.spilled(word, cache.view().find(key, place)) {
+                out.extend(spilled.iter().map(|id| id.load(Ordering::Relaxed)));
+            } else {
+                encoder.merge_word::<P>(word, key, cache, ids);
+                out.extend(ids.iter().copied());
+            }
+            num_done += 1;
+        }
+    }
+}
+
+/// Make the keys of a group, and ask for their places; returns where the last word ends.
+struct Approach<'a> {
+    cache: &'a WordCache,
+    text: &'a [u8],
+    start: usize,
+    base: usize,
+    ends: &'a [u32],
+    lookups: &'a mut [(Key, usize)],
+}
+
+impl Task for Approach<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<K: Keys>(self) -> usize {
+        let Approach { cache, text, start, base, ends, lookups } = self;
         let view = cache.view();
+        // What is left of the text, rather than where we are in it: so it is plain that a word that fits into
+        // a window can be cut off where a window could be read.
+        let mut rest = &text[start..];
         let mut word_start = start;
         for (lookup, &end) in lookups.iter_mut().zip(ends) {
-            let end = base + end as usize;
-            let key = if end - word_start <= Key::LONGEST {
-                Key::pack(text, word_start, end)
-            } else {
-                cache.long_key(&text[word_start..end])
+            let word_end = base + end as usize;
+            let len = word_end - word_start;
+            word_start = word_end;
+            let key = match rest.first_chunk() {
+                Some(window) if len <= Key::LONGEST => Key::of_window::<K>(window, len),
+                _ => cache.key(&rest[..len]),
             };
-            *lookup = (key, view.approach(key));
-            word_start = end;
+            *lookup = (key, view.approach::<K>(key));
+            rest = &rest[len..];
         }
-        let mut room = out.room(ROOM * ends.len());
-        let mut num_written = 0;
-        for (index, (&(key, place), &end)) in lookups.iter().zip(ends).enumerate() {
-            let packed = view.find(key, place);
-            let num_ids = packed.len();
-            if num_ids.wrapping_sub(1) < P::MOST {
-                // All of the room is written to: what is too much is overwritten next.
-                if let Some(places) = room[num_written..].first_chunk_mut::<ROOM>() {
-                    *places = P::unpack(packed);
-                }
-                num_written += num_ids;
-            } else {
-                out.advance(num_written);
-                num_written = 0;
-                let word_start = if index == 0 { start } else { base + ends[index - 1] as usize };
-                let word = &text[word_start..base + end as usize];
-                if !cache.unspill(word, packed, |id| out.push(id)) {
-                    encoder.merge_word::<P>(word, key, cache, ids);
-                    ids.iter().for_each(|&id| out.push(id));
-                }
-                room = out.room(ROOM * ends.len());
-            }
-        }
-        out.advance(num_written);
         word_start
     }
+}
+
+/// Write the ids of words up to the first whose ids are not all in its place; returns the number of words and
+/// of ids.
+#[inline(never)]
+fn copy_found<P: Packing, I: Id>(view: View<'_>, lookups: &[(Key, usize)], room: &mut [I]) -> (usize, usize) {
+    let num_places = room.len();
+    let mut rest = room;
+    let mut num_words = 0;
+    for &(key, place) in lookups {
+        let packed = view.find(key, place);
+        let len = packed.len();
+        // All of a word's room is written to: what is too much is overwritten next.
+        let Some(ids) = rest.first_chunk_mut::<ROOM>().filter(|_| len.wrapping_sub(1) < P::MOST) else {
+            break;
+        };
+        *ids = P::unpack(packed);
+        rest = &mut rest[len..];
+        num_words += 1;
+    }
+    (num_words, num_places - rest.len())
 }
 
 impl Encoder {

@@ -12,7 +12,7 @@
 //!
 //! Non-ASCII characters are rare in most text: their bits are set one by one, after the vector pass.
 
-use crate::lowlevel::{self, BLOCK, Masks, Task};
+use crate::lowlevel::{self, BLOCK, Keys, Masks, Task};
 use crate::unicode::{self, Class};
 
 const BLOCKS_PER_WINDOW: usize = 64;
@@ -74,7 +74,7 @@ impl Task for ScanWindow<'_, '_> {
     type Output = usize;
 
     #[inline(always)]
-    fn run(self) -> usize {
+    fn run<K: Keys>(self) -> usize {
         let ScanWindow { scanner, text, start: window_start, end: window_end } = self;
         let Scanner { masks, wide_ends, before, resume_at, ends } = scanner;
         let window = &text[window_start..window_end];
