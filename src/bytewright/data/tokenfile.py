@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import os
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,8 @@ FORMAT = "bytewright token file 1"
 MAX_MANIFEST_BYTES = 2**20
 CHUNK = 2**20
 """How many ids are converted, hashed or checked at a time: the bound of the memory that this takes."""
+SYNC_AHEAD = 2**24
+"""After so many bytes the disk is told to begin, so that in the end there is little left to wait for."""
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
@@ -175,6 +178,8 @@ class TokenFileWriter:
         self._vocabulary_size = vocabulary_size
         self._dtype = dtype_for(vocabulary_size)
         self._digest = hashlib.sha256()
+        self._num_unsynced = 0
+        self._syncing: Future[None] | None = None
         self._stack = contextlib.ExitStack()
         self._stream: BinaryIO
 
@@ -182,6 +187,7 @@ class TokenFileWriter:
         with durable.explain("write", manifest_path_of(self.path)):
             disk.refuse_special_file(manifest_path_of(self.path))
         self._stream = self._stack.enter_context(durable.write_stream(self.path))
+        self._syncer = self._stack.enter_context(ThreadPoolExecutor(max_workers=1))
         self._stream.write(_header(self._dtype, 0))
         return self
 
@@ -207,6 +213,17 @@ class TokenFileWriter:
         self._digest.update(data)
         self._stream.write(data)
         self.num_tokens += len(chunk)
+        self._num_unsynced += data.nbytes
+        if self._num_unsynced >= SYNC_AHEAD and (self._syncing is None or self._syncing.done()):
+            self._wait_for_sync()
+            self._syncing = self._syncer.submit(os.fsync, self._stream.fileno())
+            self._num_unsynced = 0
+
+    def _wait_for_sync(self) -> None:
+        """Hear what the disk said in the background: an error is told once only, to whoever synced first."""
+        if self._syncing is not None:
+            with durable.explain("write", self.path):
+                self._syncing.result()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -224,6 +241,7 @@ class TokenFileWriter:
         )
         manifest_path = manifest_path_of(self.path)
         with self._stack:  # the array takes its name where this block ends
+            self._wait_for_sync()
             self._stream.seek(0)
             self._stream.write(_header(self._dtype, self.num_tokens))
             with durable.explain("write", self.path):  # a full disk must show before the manifest is touched

@@ -266,12 +266,13 @@ class _DocumentCounter:
 
     def count_ends(self, ids: Ids) -> int:
         """Return how many documents end in this piece."""
-        ends = np.flatnonzero(ids == self._end) if self._end is not None else np.empty(0, dtype=np.intp)
-        if len(ends):
+        is_end = ids == self._end if self._end is not None else np.zeros(0, dtype=np.bool_)
+        num_ends = int(np.count_nonzero(is_end))
+        if num_ends:
             self.is_open = False
-            ids = ids[ends[-1] + 1 :]
+            ids = ids[len(ids) - int(is_end[::-1].argmax()) :]
         self.is_open = self.is_open or any(id not in self._blank for id in ids)
-        return len(ends)
+        return num_ends
 
 
 class StreamDecoder:
