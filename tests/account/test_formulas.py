@@ -57,7 +57,7 @@ def test_the_parameter_count_is_that_of_the_built_model(choice: str, implementat
     assert_parameters_are_counted(small_config(choice, implementation=implementation))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(model_configs())
 def test_the_parameter_count_is_that_of_any_built_model(config: ModelConfig) -> None:
     assert_parameters_are_counted(config)
@@ -68,7 +68,7 @@ def test_the_flop_count_is_what_the_library_counts(choice: str) -> None:
     assert_flops_are_counted(small_config(choice), batch_size=3, num_tokens=5)
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(model_configs(), st.integers(2, 5), st.data())
 def test_the_flop_count_of_any_shape_is_what_the_library_counts(
     config: ModelConfig, batch_size: int, data: st.DataObject

@@ -164,10 +164,11 @@ def kept_by_block(x: Letters) -> list[Kept]:
 
 
 def kept_after_blocks(x: Letters) -> list[Kept]:
-    """List what the final norm keeps, or the embeddings where post-norm blocks have none before them."""
+    """List what is kept once: by the final norm, or the embeddings (post-norm) or the last hidden states."""
     if x.config.norm == "pre":
         return list(kept_by_norm(x, x.N * x.d, "ln_final"))
-    return [Kept("hidden states", x.s * x.N * x.d, "head")]
+    name = "embeddings of the tokens" if x.config.norm == "post" else "hidden states"
+    return [Kept(name, x.s * x.N * x.d, "head")]
 
 
 def _kept_by_attention(x: Letters) -> Iterator[Kept]:

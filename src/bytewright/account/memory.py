@@ -4,7 +4,7 @@ Always there: weights, the optimizer's state and (fused) the slab that gradients
 number. What comes and goes has its peak at one of a few moments, and the answer is the largest of them:
 
     loss        everything that the forward pass kept, and the logits with what the loss makes of them
-    norm        the gradient passes the final norm: what all blocks kept, and five copies of the stream
+    norm        the gradient passes the last norm: what all blocks kept, and five copies of the stream
     ffn         the gradient passes the last feed-forward layer: what all blocks kept, and its temporaries
     attention   the same one sublayer further; in the readable twin seven copies of the scores
     update      all gradients, and the temporaries of the update rule
@@ -203,21 +203,25 @@ class _Step:
         x, layers = self.x, self.x.config.num_layers
         head = WIDE * x.V * x.d  # the gradient of the head, or of the embeddings that are the head
         yield self._moment("loss", self.loss(), kept=self._kept(layers, self.after))
-        if x.config.norm == "pre" and not x.compiled:
-            widened = [kept for kept in self.after if kept.name.endswith("widened")]
+        if x.config.norm != "none" and not x.compiled:
+            last = self.after if x.config.norm == "pre" else [it for it in self.block if "ln2" in it.name]
+            passed = [kept for kept in last if not kept.name.endswith("widened")]
             yield self._moment(
                 "norm",
                 {"temporaries": 5 * WIDE * x.N * x.d},
-                kept=self._kept(layers, widened),
+                kept=self._kept(layers, self.after, passed),
                 gradients=head,
             )
+        first_input = self.after if x.config.norm == "post" else []
         for name, (freed, temporaries) in (("ffn", self.ffn()), ("attention", self.attention())):
             for ends in (0, layers - 1):  # blocks that the gradient has already passed
                 yield self._moment(
                     name,
                     {"temporaries": temporaries},
-                    kept=self._kept(layers - ends, [], freed),
-                    gradients=head + ends * self.block_parameters + (self.ffn_parameters if freed else 0),
+                    kept=self._kept(layers - ends, first_input, freed),
+                    gradients=head
+                    + ends * self.block_parameters
+                    + (self.ffn_parameters if name == "attention" else 0),
                 )
         yield self._moment("update", {"temporaries": self.update()}, gradients=self.gradients())
 
@@ -261,12 +265,13 @@ class _Step:
     def ffn(self) -> tuple[Sequence[Kept], int]:
         """Freed so far, and temporaries, where the gradient passes the last feed-forward layer.
 
-        The gradient of the product, and those of both its factors, less the product itself, which is no
-        longer needed: 2·s·N·f; the upstream gradient, s·N·d; the gradient of w2.
+        The gradient of the product (gate and up, or inner and sigmoid), and those of both its factors, less
+        the product itself, which is no longer needed: 2·s·N·f; the upstream gradient, s·N·d; that of w2.
         """
         x = self.x
-        inner = (2 if x.is_gated else 1) * x.s * x.N * x.f
-        return [], inner + x.s * x.N * x.d + WIDE * x.d * x.f
+        passed = "ln2" if x.config.norm == "post" else "nothing"
+        freed = [kept for kept in self.block if kept.name.startswith(passed)]
+        return freed, 2 * x.s * x.N * x.f + x.s * x.N * x.d + WIDE * x.d * x.f
 
     def attention(self) -> tuple[Sequence[Kept], int]:
         """Freed so far, and temporaries, where the gradient passes the last attention.
@@ -275,7 +280,8 @@ class _Step:
         gradients of q, k, v and of what was attended to, and dq once more in float32 while it is summed.
         """
         x = self.x
-        freed = [kept for kept in self.block if kept.sublayer == "ffn" or kept.name.startswith("ln2")]
+        passed = ("ln1", "ln2") if x.config.norm == "post" else ("ln2",)
+        freed = [kept for kept in self.block if kept.sublayer == "ffn" or kept.name.startswith(passed)]
         stream = x.s * x.N * x.d
         if x.has_plain_attention:
             freed += [kept for kept in self.block if kept.name == "attended"]

@@ -21,8 +21,10 @@ from bytewright.account.time import least_seconds, roofline
 from bytewright.errors import UsageError, suggest
 from bytewright.model.config import ModelConfig
 
-EFFICIENCY = 0.75
-"""Share of the roofline that a compiled step of the fast twin reaches, where none was measured."""
+EFFICIENCY = {"data sheet": 0.65, "measured": 0.78}
+"""Share of the roofline that a compiled step of the fast twin reaches, by where the device's rates come from.
+
+From the base experiment on an H200 at batch 256 (0.61 and 0.73 at batch 64): see docs/results."""
 
 UNITS = {
     "parameters": "",
@@ -48,7 +50,8 @@ class Training:
     device_kind: DeviceKind = "cuda"
     device: Device | None = None
     """The machine, if its rates are known."""
-    efficiency: float = EFFICIENCY
+    efficiency: float | None = None
+    """Share of the roofline that steps reach; None: the usual one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,5 +119,10 @@ def tokens_per_second(config: ModelConfig, training: Training) -> float | None:
         precision=training.precision,
         optimizer=training.optimizer,
     )
-    step = least_seconds(parts) / training.efficiency
+    step = least_seconds(parts) / (training.efficiency or usual_efficiency(training.device))
     return training.batch_size * config.context_length / step
+
+
+def usual_efficiency(device: Device) -> float:
+    """Say how close to its roofline a device usually comes."""
+    return EFFICIENCY["measured" if device.is_measured else "data sheet"]

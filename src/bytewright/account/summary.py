@@ -19,7 +19,7 @@ from bytewright.account.inventory import Inventory, simplified_inventory
 from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
 from bytewright.account.optimizers import UpdateCost, update_cost
 from bytewright.account.parameters import ParameterCount, count_parameters
-from bytewright.account.report import EFFICIENCY
+from bytewright.account.report import usual_efficiency
 from bytewright.account.time import SECONDS_PER_DAY, Part, least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
 
@@ -216,7 +216,7 @@ def time_on(
         rate=rate,
     )
     if mfu is None:
-        seconds = least_seconds(parts) / EFFICIENCY
+        seconds = least_seconds(parts) / usual_efficiency(device)
     else:
         seconds = seconds_at(account.flops.training, device.peak(rate), mfu)
     return TimeAccount(

@@ -1,0 +1,201 @@
+"""Updates, caches, formulas, machines and comparisons: each figure against the thing that it is about."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from shapes import model_configs
+from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from bytewright.account import (
+    DEVICES,
+    PRESETS,
+    Training,
+    account,
+    compare,
+    count_flops,
+    count_parameters,
+    find_device,
+    inference_memory,
+    measure_device,
+    roofline,
+    simplified_inventory,
+    time_on,
+    update_cost,
+)
+from bytewright.account.inference import flops_of_token
+from bytewright.account.optimizers import adamw_cost, block_matrices, muon_matrix_cost
+from bytewright.account.time import least_seconds
+from bytewright.errors import UsageError
+from bytewright.generate.cache import KeyValueCache
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.train.optimizers import AdamW, Muon
+
+BASE = PRESETS["base"]
+
+
+class ElementwiseOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts one operation for each number that an elementwise operation makes or a sum takes in."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = str(func)
+        moves_only = func.is_view or any(word in name for word in ("copy", "zeros", "mm", "detach"))
+        counted = args[0] if "sum" in name else result
+        if not moves_only and isinstance(counted, torch.Tensor) and counted.numel() > 1:
+            self.count += counted.numel()
+        return result
+
+
+def test_the_operations_of_an_adamw_step_are_counted_exactly() -> None:
+    weight = Parameter(torch.ones(7, 5))
+    optimizer = AdamW([weight], weight_decay=0.1)
+    weight.grad = torch.ones(7, 5)
+    with ElementwiseOperations() as operations:  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert operations.count == adamw_cost(35).elementwise_flops == 14 * 35
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (4, 9), (9, 4)])
+def test_the_operations_of_a_muon_step_are_counted_exactly(shape: tuple[int, int]) -> None:
+    weight = Parameter(torch.ones(shape))
+    optimizer = Muon([weight], weight_decay=0.1)
+    weight.grad = torch.ones(shape)
+    expected = muon_matrix_cost(*shape)
+    with FlopCounterMode(display=False) as products, ElementwiseOperations() as operations:  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert products.get_total_flops() == expected.matmul_flops
+    assert operations.count == expected.elementwise_flops
+
+
+@given(model_configs())
+def test_muon_takes_the_matrices_of_the_blocks(config: ModelConfig) -> None:
+    model = TransformerLM(config, device="meta")
+    in_blocks = [
+        tuple(parameter.shape)
+        for name, parameter in model.named_parameters()
+        if name.startswith("layers.0.") and parameter.ndim == 2
+    ]
+    assert sorted(block_matrices(config)) == sorted(in_blocks)
+    taken = config.num_layers * sum(rows * columns for rows, columns in in_blocks)
+    rest = count_parameters(config).total - taken
+    matrices = sum(muon_matrix_cost(*shape).flops for shape in in_blocks)
+    assert update_cost(config, "muon").flops == adamw_cost(rest).flops + config.num_layers * matrices
+
+
+@settings(max_examples=20)
+@given(model_configs())
+def test_the_cache_is_as_large_as_predicted(config: ModelConfig) -> None:
+    cache = KeyValueCache(config, batch_size=3, capacity=config.context_length, dtype=torch.bfloat16)
+    assert inference_memory(config, batch_size=3).cache == cache.num_bytes
+    assert inference_memory(config, batch_size=3, precision="fp32").cache == 2 * cache.num_bytes
+
+
+@given(model_configs())
+def test_tokens_one_by_one_cost_what_causal_attention_costs_at_once(config: ModelConfig) -> None:
+    one_by_one = sum(flops_of_token(config, position) for position in range(config.context_length))
+    assert one_by_one == count_flops(config, causal=True).forward
+
+
+@given(model_configs())
+def test_the_printed_formula_of_the_parameters_gives_their_number(config: ModelConfig) -> None:
+    inventory = simplified_inventory(config)
+    sizes = {
+        "L": config.num_layers, "V": config.vocab_size, "d": config.d_model, "f": config.ffn_width,
+        "h": config.d_head, "c": config.kv_heads * config.d_head, "T": config.context_length,
+        "H": config.num_heads,
+    }  # fmt: skip
+    written = str(inventory.parameters_formula)
+    assert _evaluate(written, sizes) == count_parameters(config).total
+    assert _evaluate(str(inventory.per_sequence_formula), sizes) == inventory.a
+
+
+def _evaluate(formula: str, sizes: dict[str, int]) -> int:
+    powers = {"²": "**2", "³": "**3"}
+    for power, spelled in powers.items():
+        formula = formula.replace(power, spelled)
+    value: int = eval(formula.replace("·", "*"), {}, sizes)
+    return value
+
+
+def test_the_simplified_memory_is_linear_and_its_largest_batch_just_fits() -> None:
+    inventory = simplified_inventory(PRESETS["gpt2-xl"])
+    assert inventory.b == 16 * count_parameters(PRESETS["gpt2-xl"]).total
+    assert inventory.peak(3) - inventory.peak(2) == inventory.a
+    largest = inventory.largest_batch(80e9)
+    assert inventory.peak(largest) <= 80e9 < inventory.peak(largest + 1)
+    assert inventory.largest_batch(1e9) == 0
+
+
+def test_the_roofline_tells_products_from_passes_over_memory() -> None:
+    parts = {part.name: part for part in roofline(PRESETS["gpt2-xl"], DEVICES["h100"], batch_size=16)}
+    assert parts["w1 products"].bound == "arithmetic"
+    for name in ("norms and residual sums", "feed-forward gate", "loss", "update"):
+        assert parts[name].bound == "memory"
+    balance = DEVICES["h100"].balance("bf16")
+    for part in parts.values():
+        if part.name != "head products":  # 50,257 columns are no multiple of 8
+            assert (part.intensity >= balance) == (part.bound == "arithmetic")
+
+
+def test_twice_the_batch_takes_less_than_twice_the_time() -> None:
+    one, two = (least_seconds(roofline(BASE, DEVICES["h100"], batch_size=size)) for size in (64, 128))
+    assert one < two < 2 * one
+
+
+def test_a_stated_utilisation_decides_the_time() -> None:
+    counted = account(BASE, batch_size=64)
+    time = time_on(counted, DEVICES["a100"], rate="bf16", mfu=0.4)
+    assert time.seconds_per_step == pytest.approx(counted.flops.training / (0.4 * 312e12))
+    assert time.days_for(1e9) == pytest.approx(1e9 / time.tokens_per_second / 86_400)
+
+
+def test_this_machine_has_rates_and_a_memory() -> None:
+    device = measure_device("cpu")
+    assert device.is_measured
+    assert device.peak("fp32") > 1e8
+    assert device.bytes_per_second > 1e7
+    assert device.memory_bytes > 2**28
+
+
+def test_predictions_stand_beside_what_was_measured() -> None:
+    training = Training(
+        batch_size=256, num_tokens=10**9, precision="bf16", compiled=True, device=find_device("h200")
+    )
+    measured = {"parameters": 22_696_448, "tokens_per_second": 3.84e6, "peak_memory": 6e9, "seconds": 261.0}
+    rows = {row.quantity: row for row in compare(BASE, training, measured)}
+    assert list(rows) == ["parameters", "peak_memory", "tokens_per_second", "seconds"]
+    assert rows["parameters"].ratio == 1
+    assert rows["tokens_per_second"].ratio == pytest.approx(1, abs=0.15)  # as measured on an H200
+    assert rows["seconds"].ratio == pytest.approx(1, abs=0.15)
+
+
+def test_a_speed_on_an_unknown_machine_is_not_predicted() -> None:
+    training = Training(batch_size=8, device_kind="cpu")
+    rows = compare(BASE, training, {"tokens_per_second": 900.0, "flops_per_token": 111_722_496.0})
+    assert [(row.quantity, row.ratio) for row in rows] == [
+        ("flops_per_token", 1),
+        ("tokens_per_second", None),
+    ]
+
+
+def test_an_unknown_quantity_is_refused() -> None:
+    with pytest.raises(UsageError, match="'peak_memroy' cannot be compared; did you mean peak_memory"):
+        compare(BASE, Training(batch_size=1), {"peak_memroy": 1.0})
+
+
+def test_every_figure_of_an_account_is_plain_and_whole(tmp_path: Any) -> None:
+    huge = dataclasses.replace(PRESETS["gpt2-xl"], d_model=2**20, num_heads=2**10, num_layers=400, d_ff=2**22)
+    figures = account(huge, batch_size=2**20).to_dict()
+    assert figures["parameters"]["total"] > 10**15
+    assert isinstance(figures["training"]["fused, bf16, eager"]["peak"], int)
