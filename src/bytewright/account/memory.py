@@ -12,7 +12,8 @@ number. What comes and goes has its peak at one of a few moments, and the answer
 Going back through the blocks, each gives back what it kept and leaves the gradients of its weights; if those
 are the larger, the first block has its moment at a higher level than the last, so both ends are looked at.
 The temporaries at each moment are counted in the docstrings below, and tests hold all of it against a count
-of the bytes that are alive, operation by operation. Builds no tensor; `activations` has what is kept.
+of the bytes that are alive, operation by operation. Builds no tensor; `activations` has what is kept, and
+`update_memory` what the update rules take.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from bytewright.account.activations import (
     kept_after_blocks,
     kept_by_block,
 )
-from bytewright.account.optimizers import OptimizerName, block_matrices
+from bytewright.account.optimizers import OptimizerName
 from bytewright.account.parameters import count_parameters
+from bytewright.account.update_memory import state_bytes, update_temporaries
 from bytewright.errors import UsageError
 from bytewright.model.config import Implementation, ModelConfig
 from bytewright.model.fused import choose_chunk_size
@@ -167,37 +169,26 @@ class _Step:
     """The moments of one step."""
 
     def __init__(self, x: Letters, optimizer: OptimizerName, implementation: Implementation) -> None:
-        self.x, self.optimizer = x, optimizer
+        self.x = x
         self.slabs = implementation == "fused"
         count = count_parameters(x.config)
         self.parameters = WIDE * count.total
         self.block_parameters = WIDE * count.blocks // x.config.num_layers
         self.ffn_parameters = WIDE * count.feed_forward // x.config.num_layers
-        self.matrices_in_blocks = WIDE * (
-            count.attention
-            + count.feed_forward
-            - (2 * x.config.d_head * x.config.num_layers * x.config.qk_norm)
-        )
+        self.state = state_bytes(x.config, optimizer)
+        self.temporaries_of_update = update_temporaries(x, optimizer, in_slabs=self.slabs)
         self.block, self.after = kept_by_block(x), kept_after_blocks(x)
 
     def memory(self) -> TrainingMemory:
         return TrainingMemory(
             parameters=self.parameters,
             gradients=self.parameters * (2 if self.slabs else 1),
-            optimizer_state=self.optimizer_state(),
+            optimizer_state=self.state,
             kept_by_block=tuple(self.block),
             kept_after_blocks=tuple(self.after),
             num_layers=self.x.config.num_layers,
             moments=tuple(self.moments()),
         )
-
-    def optimizer_state(self) -> int:
-        """AdamW keeps two numbers for each weight; Muon one for the matrices that it takes; SGD none."""
-        if self.optimizer == "sgd":
-            return 0
-        if self.optimizer == "adamw":
-            return 2 * self.parameters
-        return 2 * self.parameters - self.matrices_in_blocks
 
     def moments(self) -> Iterator[Moment]:
         x, layers = self.x, self.x.config.num_layers
@@ -223,7 +214,7 @@ class _Step:
                     + ends * self.block_parameters
                     + (self.ffn_parameters if name == "attention" else 0),
                 )
-        yield self._moment("update", {"temporaries": self.update()}, gradients=self.gradients())
+        yield self._moment("update", {"temporaries": self.temporaries_of_update}, gradients=self.gradients())
 
     def loss(self) -> dict[str, int]:
         """Logits, what becomes of them, and the gradients that are computed with them.
@@ -304,46 +295,6 @@ class _Step:
         reordered = x.is_fused and x.precision == "fp32" and x.config.position == "rope"
         return self.parameters + (WIDE * x.config.num_layers * x.d * (x.d + x.c) if reordered else 0)
 
-    def update(self) -> int:
-        """Temporaries of the update rule.
-
-        Readable, one parameter after another: three of the size of the largest for AdamW, one for SGD.
-        Fused, a slab at a time. AdamW: the clipped gradient, both new means, the decayed weights, and three
-        on the way to the quotient, seven of the size of the slab that holds all matrices; SGD three. Compiled
-        it is one kernel that needs none.
-        """
-        x = self.x
-        if self.optimizer == "muon":
-            return self._update_by_muon()
-        if not self.slabs:
-            copies = 3 if self.optimizer == "adamw" else 1
-            return copies * WIDE * max(x.V * x.d, x.d * x.f)
-        if x.compiled:
-            return 0
-        return (7 if self.optimizer == "adamw" else 3) * self.parameters
-
-    def _update_by_muon(self) -> int:
-        """Temporaries of Muon, and of AdamW for what Muon does not take.
-
-        Readable: five of the largest matrix. Fused, all matrices of one shape at a time: the clipped gradient
-        and the mean in float32, and for the rounds five of the size of the slab and one of x xᵀ, on a GPU in
-        two bytes a number; besides, until they are replaced, new weights and mean of the slab before.
-        """
-        x = self.x
-        rest = self.parameters - self.matrices_in_blocks
-        if not self.slabs:
-            return max(5 * WIDE * x.d * x.f, 3 * WIDE * x.V * x.d)
-        slabs: dict[tuple[int, int], int] = {}
-        for shape in block_matrices(x.config):
-            slabs[shape] = slabs.get(shape, 0) + WIDE * x.config.num_layers * shape[0] * shape[1]
-        bytes_of_rounds = 2 if x.device == "cuda" else WIDE
-        peak, before = 0, 0
-        for shape, size in slabs.items():
-            gram = size * min(shape) // max(shape)
-            peak = max(peak, 2 * size + (5 * size + gram) * bytes_of_rounds // WIDE + before)
-            before = 0 if x.compiled else 2 * size
-        return max(peak, 0 if x.compiled else 7 * rest + before)
-
     def _kept(self, layers: int, after: Sequence[Kept], freed: Sequence[Kept] = ()) -> dict[str, int]:
         parts: dict[str, int] = {}
         for kept in self.block:
@@ -359,7 +310,7 @@ class _Step:
     ) -> Moment:
         parts = {
             "parameters": self.parameters,
-            "optimizer state": self.optimizer_state(),
+            "optimizer state": self.state,
             "gradients": gradients + (self.parameters if self.slabs else 0),
             "workspace": WORKSPACE[self.x.device],
         }

@@ -30,6 +30,7 @@ class AccountFor:
     For example:
       bytewright account --preset gpt2-xl --memory 80GB --device h100
       bytewright account --preset gpt2-xl --d-ff 4288 --context 16384 --batch 4
+      bytewright account --preset gpt2-xl --device a100 --precision fp32 --mfu 0.5 --tokens 419e9
       bytewright account --config recipes/base.toml --batch 128 --device measure --tokens 327680000
       bytewright account --family --plot shares.svg
     """
