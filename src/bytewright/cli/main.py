@@ -38,7 +38,7 @@ class Command(Protocol):
 
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
-    "demo": ("demo", "Demo", "see the tokenizer at work on text made on the spot: seconds"),
+    "demo": ("demo", "Demo", "from nothing to a model that tells stories: four minutes"),
     "corpus get": ("corpus_get", "GetCorpus", "download a public corpus"),
     "corpus stats": ("corpus_stats", "MeasureCorpus", "count what is in a file of text"),
     "corpus storybook": ("corpus_storybook", "WriteStorybook", "write stories whose entropy is known"),

@@ -101,8 +101,8 @@ def _curve(results: Results, run: RunRecord) -> list[str | Figure]:
     return [
         Figure(
             chart,
-            "Training windows begin anywhere in a story, and what came before is missing: they read higher."
-            " Whole stories are read from the end of the one before to their own end, as the floor is.",
+            "Training windows begin with a story and end within the next one. Whole stories are read from the"
+            " end of the one before to their own end, as the floor is.",
         ),
         f"The floor is the sum of -log2 p of the {measured['num_stories']} validation stories over the sum of"
         f" their {measured['num_bytes']:,} bytes; the model's figure is computed alike, its prediction of the"
