@@ -26,10 +26,11 @@ PROGRAM = [sys.executable, "-m", "bytewright.cli.main"]
 def samples(tmp_path: Path) -> Path:
     """Four stories: a good one, one with a wrong name, one that breaks off, and a copy."""
     good, wrong, broken, copied = (story.text for story in islice(Storybook.load().stories(3), 4))
-    name = Storybook.load().parse(wrong).plot
-    assert name is not None
+    plot = Storybook.load().parse(wrong).plot
+    assert plot is not None
+    name = next(name for name in ("Mary", "Tom") if name != plot["name"])
     first, *rest = wrong.split("\n")
-    texts = [good, "\n".join([first.replace(name["name"], "Maria"), *rest]), broken[:-20], copied]
+    texts = [good, "\n".join([first.replace(plot["name"], name), *rest]), broken[:-20], copied]
     (tmp_path / "samples.txt").write_text("".join(text + SEPARATOR for text in texts))
     (tmp_path / "train.txt").write_text(copied + SEPARATOR)
     return tmp_path / "samples.txt"

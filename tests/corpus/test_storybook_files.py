@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -19,7 +20,7 @@ from bytewright.corpus.storybook import (
     write_stories,
 )
 from bytewright.corpus.storybook.workers import map_in_order
-from bytewright.errors import FormatError, StorageError, UsageError
+from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 
 BOOK = Storybook.load()
 
@@ -140,7 +141,16 @@ def test_work_is_given_out_a_little_at_a_time_and_results_come_in_order() -> Non
     assert len(given) < 60
 
 
-@pytest.mark.skipif(os.cpu_count() == 1, reason="needs two cores to be worth anything")
+def die(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.fault
+def test_a_worker_that_is_killed_is_missed_with_one_sentence() -> None:
+    with pytest.raises(BytewrightError, match="a worker process ended all of a sudden"):
+        list(map_in_order(die, range(20), num_workers=2))
+
+
 def test_an_error_in_a_worker_reaches_the_caller() -> None:
     with pytest.raises(ValueError, match="no number"):
         list(map_in_order(int, ["3", "no number"], num_workers=2))

@@ -50,7 +50,8 @@ def map_in_order(
                 if step is None:
                     exhausted = True
                 else:
-                    idle[-1].send(step[1])
+                    with _alive():
+                        idle[-1].send(step[1])
                     busy[idle.pop()] = step[0]
             if not busy:
                 return
@@ -100,13 +101,19 @@ def _serve(connection: Connection, function: Callable[[Any], Any]) -> None:
 
 
 def _receive(connection: Connection) -> Any:
-    try:
+    with _alive():
         result, error = connection.recv()
-    except (EOFError, ConnectionError):
-        raise BytewrightError("a worker process ended all of a sudden; was it killed?") from None
     if error is not None:
         raise error
     return result
+
+
+@contextlib.contextmanager
+def _alive() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, ConnectionError):
+        raise BytewrightError("a worker process ended all of a sudden; was it killed?") from None
 
 
 @contextlib.contextmanager
