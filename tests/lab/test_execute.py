@@ -250,6 +250,7 @@ def test_a_signal_ends_the_sweep_after_a_save_and_it_goes_on_from_there(place: P
 
 
 @pytest.mark.fault
+@pytest.mark.slow
 def test_a_sweep_killed_again_and_again_ends_with_the_same_numbers(place: Path, run: Run) -> None:
     assert run("sweep", "rates.toml", "--out", "whole").code == 0
     environment = os.environ | {
@@ -292,6 +293,7 @@ def test_the_command_shows_its_plan_first_and_names_its_report_last(place: Path,
     assert "diverged" in (place / "runs/rates/report.md").read_text()
 
 
+@pytest.mark.slow
 def test_several_runs_go_on_at_once(place: Path, run: Run) -> None:
     done = run("sweep", "rates.toml", "--jobs", "3")
     assert done.code == 0, done
