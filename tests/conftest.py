@@ -36,9 +36,7 @@ from bytewright.cli.main import main
 from tales import write_stories
 
 # On CI the same examples every time: a red run must be repeatable, and a green one must not be luck.
-hypothesis.settings.register_profile(
-    "ci", derandomize=True, deadline=None, print_blob=True, max_examples=50
-)
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
