@@ -96,6 +96,9 @@ def test_a_file_that_is_no_text_is_refused_with_the_place(tmp_path: Path) -> Non
     path.write_bytes(b"One.\n<|endoftext|>\nTw\xff\xfe")
     with pytest.raises(FormatError, match=r"binary: byte 21 is not UTF-8"):
         list(read_stories(path))
+    path.write_bytes(b"a" * 1_200_000)
+    with pytest.raises(FormatError, match=r"binary: no <\|endoftext\|> within 1048576 bytes from byte 0 on"):
+        list(read_stories(path))
     with pytest.raises(StorageError, match=r"cannot read .*nowhere"):
         list(read_stories(tmp_path / "nowhere"))
 

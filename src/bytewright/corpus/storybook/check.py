@@ -17,6 +17,7 @@ from bytewright.corpus.storybook.parse import Facts, Parser, Step
 from bytewright.corpus.storybook.sentences import sentence_templates, split_sentences
 
 CHARACTERS_SHOWN = 30
+SENTENCES_REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +158,8 @@ class Checker:
                 for steps, starts in zip(self._templates, self._firsts, strict=True)
                 if starts is None or sentence[:1] in starts
             ]
+            if len(self._known) == SENTENCES_REMEMBERED:
+                self._known.clear()
             known = self._known[sentence] = self.parser.fitting(sentence, candidates)
         return known
 

@@ -25,6 +25,7 @@ from bytewright.errors import FormatError, UsageError
 
 STORIES_PER_PIECE = 512
 BYTES_PER_READ = 2**20
+LONGEST_STORY = 2**20
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -83,7 +84,8 @@ def _tell(seed: int, split: Split, indices: range) -> list[tuple[bytes, float]]:
 def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
     """Read the stories of a file one by one, without what separates them.
 
-    What follows the last end token is a story too, unless it is blank: one that was broken off.
+    What follows the last end token is a story too, unless it is blank: one that was broken off. A megabyte
+    without an end token is refused, so that memory stays bounded whatever the file is.
     """
     path = Path(path)
     end = END_OF_STORY.encode()
@@ -94,6 +96,11 @@ def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
             for story in whole:
                 yield _decode(story, path, done)
                 done += len(story) + len(end)
+            if len(begun) > LONGEST_STORY:
+                raise FormatError(
+                    f"{path}: no {END_OF_STORY} within {LONGEST_STORY} bytes from byte {done} on,"
+                    " so this is no file of stories"
+                )
         if begun.strip():
             yield _decode(begun, path, done)
 
