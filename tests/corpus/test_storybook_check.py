@@ -24,16 +24,20 @@ def check(text: str) -> StoryCheck:
 
 def replace_last(text: str, old: str, new: str) -> str:
     """Replace the last mention only, so that the first one contradicts it."""
-    before, found, after = text.rpartition(old)
-    assert found
-    return before + new + after
+    *_, last = re.finditer(rf"\b{old}\b", text)
+    return text[: last.start()] + new + text[last.end() :]
 
 
-def other_value(story: Story, variable: str) -> str:
-    """Give another value of a variable, one that can stand in the same settings."""
-    number = BOOK.grammar.numbers[variable]
-    taken = BOOK.grammar.variables[number]
-    return next(value for value in taken.values if value[-2:] == story.plot[variable][-2:] != value)
+def other_value(story: Story, name: str) -> str:
+    """Give another value of a variable that can be drawn in the same plots and has the same article."""
+    variable = BOOK.grammar.variables[BOOK.grammar.numbers[name]]
+    value = story.plot[name]
+    guard = variable.alternatives[variable.values.index(value)].guard
+    return next(
+        each
+        for each, option in zip(variable.values, variable.alternatives, strict=True)
+        if each != value and option.guard == guard and article(each) == article(value)
+    )
 
 
 def test_stories_of_the_book_are_sound_throughout() -> None:
@@ -73,22 +77,15 @@ def test_it_is_said_where_a_story_leaves_the_language() -> None:
         assert not checked.has_shape
 
 
-@pytest.mark.parametrize("variable", ["colour", "creature", "wares"])
+@pytest.mark.parametrize("variable", ["thing", "creature", "wares", "helper"])
 def test_an_object_that_changes_is_a_contradiction(variable: str) -> None:
-    number = BOOK.grammar.numbers[variable]
-    values = BOOK.grammar.variables[number].values
-    found = 0
-    for story in TOLD:
-        value = story.plot[variable]
-        if len(re.findall(rf"\b{value}\b", story.text)) < 2:
+    for story in TOLD[:20]:
+        if story.plot[variable] == "umbrellas":  # the only one of the wares with a vowel
             continue
-        other = next((each for each in values if each != value and article(each) == article(value)), "")
-        checked = check(replace_last(story.text, value, other))
-        if checked.num_sound_sentences == checked.num_sentences:
-            found += 1
-            assert variable in checked.contradictions, (variable, checked)
-            assert not checked.is_consistent
-    assert found > 5
+        checked = check(replace_last(story.text, story.plot[variable], other_value(story, variable)))
+        assert checked.has_shape
+        assert not checked.is_consistent
+        assert variable in checked.contradictions, (variable, checked)
 
 
 def test_a_pronoun_that_changes_is_a_contradiction() -> None:
