@@ -25,6 +25,8 @@ from bytewright.train.metrics import read_metrics
 from conftest import Run
 from runs import digest
 
+pytestmark = pytest.mark.slow  # each trains a model: minutes in all
+
 STAGE_FUNCTIONS = [
     "tell_stories",
     "learn_tokens",
