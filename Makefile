@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
-FIRST_HALF := $(addprefix tests/,account cli corpus data demo docs faults)
+FIRST_HALF := $(addprefix tests/,account cli corpus data demo docs faults generate lab)
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 
 .PHONY: help setup demo test lint format check-rust clean

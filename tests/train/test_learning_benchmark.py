@@ -10,6 +10,8 @@ import pytest
 
 from bytewright.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.slow  # trains several models
+
 SMALL = """model.vocab_size=400 model.d_model=32 model.d_ff=64 model.num_heads=2 model.num_layers=1
     model.context_length=32 batch_size=4 budget.tokens=2000 precision=fp32 schedule.warmup=3"""
 
