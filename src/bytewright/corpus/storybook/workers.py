@@ -14,6 +14,7 @@ import contextlib
 import multiprocessing
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -119,6 +120,8 @@ def _alive() -> Iterator[None]:
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
     """Keep signals from this thread for a moment, and for good from the processes started meanwhile."""
+    # The first process also starts the resource tracker, which before Python 3.12 lets the signals through again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         yield
