@@ -4,24 +4,37 @@
 
 One letter, spaces, `^`, random letters and random bytes, of 1, 2, 10 and 20 MB each, are trained on and
 encoded with both named patterns. Such text is one enormous pre-token, or nothing but tiny ones; it is what
-makes a tokenizer that is quadratic in the length of a word hang. Each time is the best of several, since
-noise only ever adds; the ratio of processor times beside it tells a slow algorithm from a busy machine.
-Leaves with exit code 1 when a ratio is over the limit or a call raises.
+makes a tokenizer that is quadratic in the length of a word hang. Every call has a process of its own: within
+one, a short text would reuse memory that a long one has to ask the system for. Each time is the best of
+several, since noise only ever adds; the ratio of processor times beside it tells a slow algorithm from a busy
+machine. Leaves with exit code 1 when a ratio is over the limit or a call raises.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
 from corpora import MB, SEED
-from harness import check_names, commit, is_usable, machine, three_digits, timed, wide_console, write_report
+from harness import (
+    Call,
+    check_names,
+    commit,
+    is_usable,
+    machine,
+    three_digits,
+    timed,
+    wide_console,
+    write_report,
+)
 from rich.table import Table
 from trainers import OURS
 from vocabularies import vocabulary_files
@@ -87,14 +100,21 @@ def encoder(pattern: str, text: bytes, folder: Path) -> Callable[[], Any]:
 JOBS: dict[str, Callable[[str, bytes, Path], Callable[[], Any]]] = {"train": trainer, "encode": encoder}
 
 
+def run_once(job: str, pattern: str, kind: str, num_bytes: int) -> Call:
+    """Time one job in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        return timed(JOBS[job](pattern, ODD_TEXTS[kind](num_bytes), Path(folder)))[0]
+
+
 def measure(job: str, pattern: str, kind: str, megabytes: int, repeats: int) -> Scaling:
     """Time one job on n and on 2n bytes, in turns, and keep the best of each."""
     scaling = Scaling(job, pattern, kind, megabytes)
-    texts = [ODD_TEXTS[kind](megabytes * MB), ODD_TEXTS[kind](2 * megabytes * MB)]
-    with tempfile.TemporaryDirectory() as folder:
+    sizes = [megabytes * MB, 2 * megabytes * MB]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
         try:
             rounds = [
-                [timed(JOBS[job](pattern, text, Path(folder)))[0] for text in texts] for _ in range(repeats)
+                [fresh.submit(run_once, job, pattern, kind, size).result() for size in sizes]
+                for _ in range(repeats)
             ]
             scaling.seconds, scaling.seconds_for_twice = (min(r[i].seconds for r in rounds) for i in (0, 1))
             once, twice = (min(r[i].cpu_seconds for r in rounds) for i in (0, 1))
@@ -143,7 +163,9 @@ def main(
                 for size in megabytes:
                     scaling = measure(job, pattern, kind, size, repeats)
                     measured.append(scaling)
-                    table.add_row(*_cells(scaling), style=None if scaling.holds else "bold red")
+                    style = None if scaling.holds else "bold red"
+                    console.print("  " + " ".join(_cells(scaling)), style=style or "dim")
+                    table.add_row(*_cells(scaling), style=style)
     console.print(table)
     if json_path:
         rows = [{**asdict(scaling), "ratio": scaling.ratio, "holds": scaling.holds} for scaling in measured]

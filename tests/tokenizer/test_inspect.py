@@ -89,6 +89,18 @@ def test_the_pieces_of_a_text_are_the_text_and_specials_are_marked() -> None:
     assert [piece.token for piece in pieces if piece.is_special] == [b"<|end|>"]
 
 
+def test_the_first_pieces_of_a_text_are_those_of_all_of_it() -> None:
+    tokenizer = train(TEXT, 12)
+    text = "newest lowest wídest".encode()
+    pieces = inspect.split_text(tokenizer, text)
+    for max_bytes in range(len(text) + 2):
+        beginning = inspect.split_text(tokenizer, text, max_bytes=max_bytes)
+        assert beginning == pieces[: len(beginning)]
+        num_bytes = sum(len(piece.token) for piece in beginning)
+        assert num_bytes <= max_bytes or len(beginning) == 1
+        assert num_bytes == len(text) or num_bytes + len(pieces[len(beginning)].token) > max_bytes
+
+
 def test_bytes_per_token_is_one_without_merges_and_grows_with_them() -> None:
     assert inspect.bytes_per_token(train(TEXT, 0), TEXT) == 1.0
     tokenizer = train(TEXT, 12)

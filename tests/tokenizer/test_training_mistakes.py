@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,14 @@ import pytest
 from bytewright.errors import BytewrightError, StorageError, TokenizerError, UsageError
 from bytewright.tokenizer.estimate import estimate_training
 from bytewright.tokenizer.tokenizer import Tokenizer
-from bytewright.tokenizer.train import count_texts, count_words, extend_tokenizer, train_bpe, train_tokenizer
+from bytewright.tokenizer.train import (
+    count_texts,
+    count_words,
+    extend_tokenizer,
+    files_of,
+    train_bpe,
+    train_tokenizer,
+)
 
 CATASTROPHE = "(?:a|(?=a)a)+b|[a ]{1,3}"
 """Tries twice as many ways for every further letter, until the engine gives up."""
@@ -177,3 +187,30 @@ def test_a_counter_keeps_its_counts_when_something_fails(tmp_path: Path) -> None
     with pytest.raises(StorageError, match=r"missing\.txt"):
         counter.add_files([str(tmp_path / "fine.txt"), str(tmp_path / "missing.txt")], 2, None)
     assert counter.counts() == before
+
+
+@contextlib.contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Give up, for a while, the right to read everything."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+def test_a_folder_below_that_cannot_be_read_is_named_not_passed_over() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folder is not for every user
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "some.txt").write_text("low lower lowest")
+        (folder / "secret").mkdir(mode=0)
+        (folder / ".hidden").mkdir(mode=0)
+        with ordinary_user(), pytest.raises(StorageError, match=r"cannot read .*secret: permission denied$"):
+            files_of(folder)
+        (folder / "secret").chmod(0o755)
+        with ordinary_user():
+            assert files_of(folder) == [folder / "some.txt"]

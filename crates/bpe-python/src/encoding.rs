@@ -47,7 +47,7 @@ impl Encoder {
     /// Encode a text to a list, all special tokens recognised.
     fn encode<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = bytes_of(text)?;
-        let mut ids: Vec<u32> = Vec::with_capacity(bytes.len() / 3 + 4);
+        let mut ids: Vec<u32> = Vec::new();
         detach_if_long(py, bytes, || self.encoder.encode(bytes, &mut ids)).into_python()?;
         PyList::new(py, ids)
     }

@@ -198,8 +198,7 @@ mod aes {
             unsafe {
                 let key: __m128i = transmute(key);
                 let [first, second]: [__m128i; 2] = transmute(seed);
-                // After two rounds every byte depends on every other; after three, so do any eight bits of a
-                // column on as many: with two, words could be made that differ and hardly spread.
+                // With two rounds, words that differ in bytes 0, 5, 10 and 15 only would hardly spread.
                 let once = _mm_aesenc_si128(_mm_xor_si128(key, first), second);
                 let twice = _mm_aesenc_si128(once, first);
                 _mm_cvtsi128_si64(_mm_aesenc_si128(twice, second)) as u64

@@ -1,17 +1,45 @@
-//! Doing the same work on several threads. If the system refuses one, the work is done by fewer.
+//! Doing the same work on several threads, and telling how far it is. If the system refuses a thread, the work
+//! is done by fewer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{Builder, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
 /// How often a caller hears of progress.
-pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
+const HEARTBEAT: Duration = Duration::from_millis(50);
 
 /// More threads than this are never started, whatever was asked for: by then each only waits for the others.
 const MOST_THREADS: usize = 1024;
+
+/// Lets a caller hear now and then how much is done, and stop the work.
+pub(crate) struct Heartbeat<'p> {
+    last: Instant,
+    on_progress: &'p mut dyn FnMut(usize) -> bool,
+}
+
+impl<'p> Heartbeat<'p> {
+    /// Nothing is done yet.
+    pub(crate) fn new(on_progress: &'p mut dyn FnMut(usize) -> bool) -> Heartbeat<'p> {
+        Heartbeat { last: Instant::now(), on_progress }
+    }
+
+    /// Tell how much is done, if it is time; an error if the caller wants no more.
+    pub(crate) fn beat(&mut self, num_done: usize) -> Result<()> {
+        if self.last.elapsed() <= HEARTBEAT {
+            return Ok(());
+        }
+        self.last = Instant::now();
+        if (self.on_progress)(num_done) { Ok(()) } else { Err(Error::Interrupted) }
+    }
+
+    /// Everything is done.
+    pub(crate) fn finish(self, num_done: usize) {
+        (self.on_progress)(num_done);
+    }
+}
 
 /// Run `work` on several threads, this one among them, and gather what they give.
 pub(crate) fn gather<T: Send>(
@@ -76,6 +104,41 @@ pub(crate) fn gather_watched<T: Send>(
     if stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(gathered) }
 }
 
+/// What a worker gave. Should it have panicked, so do we: a mistake of ours must not look like a Ctrl-C.
 fn join<T>(worker: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    worker.join().unwrap_or(Err(Error::Interrupted))
+    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_of_ours_is_no_interruption() {
+        let this = std::thread::current().id();
+        let outcome = std::panic::catch_unwind(|| {
+            gather(3, || {
+                if std::thread::current().id() == this {
+                    return Ok(vec![1]);
+                }
+                std::panic::resume_unwind(Box::new("a mistake"))
+            })
+        });
+        assert!(outcome.is_err_and(|panic| panic.downcast_ref() == Some(&"a mistake")));
+    }
+
+    #[test]
+    fn a_heartbeat_of_somebody_who_wants_no_more_is_an_error() {
+        let mut heard = Vec::new();
+        let mut on_progress = |num_done| {
+            heard.push(num_done);
+            false
+        };
+        let mut heartbeat = Heartbeat::new(&mut on_progress);
+        assert!(heartbeat.beat(1).is_ok(), "it is not yet time");
+        std::thread::sleep(2 * HEARTBEAT);
+        assert!(matches!(heartbeat.beat(2), Err(Error::Interrupted)));
+        heartbeat.finish(3);
+        assert_eq!(heard, [2, 3]);
+    }
 }

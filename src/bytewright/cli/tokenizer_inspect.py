@@ -116,11 +116,12 @@ def print_text(out: Console, tokenizer: Tokenizer, data: bytes) -> None:
 
     out.print()
     out.print(f"{bytes_per_token(tokenizer, data):.3f} bytes per token on {len(data):,} bytes.")
-    beginning = data[:TEXT_BYTES_SHOWN]
+    pieces = split_text(tokenizer, data, max_bytes=TEXT_BYTES_SHOWN)
+    num_shown = sum(len(piece.token) for piece in pieces)
     out.print()
-    out.print(colour_pieces(split_text(tokenizer, beginning), coloured=out.is_terminal), soft_wrap=True)
-    if len(beginning) < len(data):
-        out.print(f"(the first {len(beginning)} of {len(data):,} bytes)")
+    out.print(colour_pieces(pieces, coloured=out.is_terminal), soft_wrap=True)
+    if num_shown < len(data):
+        out.print(f"(the first {num_shown} of {len(data):,} bytes)")
 
 
 def print_throughput(out: Console, tokenizer: Tokenizer, data: bytes, num_threads: int | None) -> None:
@@ -146,7 +147,7 @@ def colour_pieces(pieces: Sequence[Piece], *, coloured: bool) -> Text:
     for number, (piece, stripe) in enumerate(zip(pieces, cycle(STRIPES), strict=False)):
         if number and not coloured:
             made.append("|")
-        made.append(show_token(piece.token), SPECIAL_STYLE if piece.is_special else stripe)
+        made.append(show_token(piece.token, TEXT_BYTES_SHOWN), SPECIAL_STYLE if piece.is_special else stripe)
         if piece.token.endswith(b"\n"):
             made.append("\n")
     return made

@@ -107,12 +107,23 @@ class Piece:
     is_special: bool
 
 
-def split_text(tokenizer: Encoder, text: str | bytes) -> list[Piece]:
-    """Show what a text becomes; the pieces' bytes, joined, are the text again."""
+def split_text(tokenizer: Encoder, text: str | bytes, *, max_bytes: int | None = None) -> list[Piece]:
+    """Show what a text becomes; the pieces' bytes, joined, are the text again.
+
+    With `max_bytes` these are the first pieces only, up to that many bytes, and at least one. They are those
+    of the whole text: no word or character is cut to get there.
+    """
     vocabulary = tokenizer.vocabulary
     special_ids = set(vocabulary.special_tokens.values())
-    ids = [int(id) for id in tokenizer.encode_array(text)]
-    return [Piece(id, vocabulary.tokens[id], id in special_ids) for id in ids]
+    pieces: list[Piece] = []
+    num_bytes = 0
+    for id in map(int, tokenizer.encode_array(text)):
+        token = vocabulary.tokens[id]
+        num_bytes += len(token)
+        if max_bytes is not None and num_bytes > max_bytes and pieces:
+            break
+        pieces.append(Piece(id, token, id in special_ids))
+    return pieces
 
 
 def bytes_per_token(tokenizer: Encoder, text: bytes) -> float:

@@ -242,14 +242,20 @@ def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
 def _files_at(path: Path) -> list[Path]:
     if not stat.S_ISDIR(path.stat().st_mode):
         return [path]
-    below = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file, path)]
+    below: list[Path] = []
+    for folder, subfolders, names in os.walk(path, onerror=_refuse):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        found = (Path(folder, name) for name in names if not name.startswith("."))
+        below += [file for file in found if file.is_file()]
     if not below:
         raise UsageError(f"{path}: the folder holds no files")
-    return below
+    return sorted(below)
 
 
-def _is_hidden(file: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+def _refuse(error: OSError) -> None:
+    """Read all of a folder or nothing: what a corpus lacks, nobody would notice."""
+    with explain("read", error.filename):
+        raise error
 
 
 class _Learner:

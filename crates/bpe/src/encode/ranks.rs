@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use crate::error::{Error, Result};
-use crate::lowlevel::{Keys, Task, dispatch};
+use crate::lowlevel::{Keys, Task, dispatch, prefetch};
 use crate::merge::Symbol;
 
 /// Rank of a pair that has no merge.
@@ -100,9 +100,27 @@ impl Ranks {
         self.of_bytes[usize::from(left) << 8 | usize::from(right)]
     }
 
+    /// Ask the processor to fetch what `rank` will look at.
+    #[inline(always)]
+    fn approach(&self, left: Symbol, right: Symbol) {
+        prefetch(&self.entries, self.slot(pair_key(left, right)));
+    }
+
     #[inline(always)]
     fn rank(&self, left: Symbol, right: Symbol) -> u32 {
-        Probe::new(self, left, right).rank(self)
+        let mask = self.entries.len() - 1;
+        let key = pair_key(left, right);
+        let mut slot = self.slot(key);
+        loop {
+            let entry = self.entries[slot & mask];
+            if entry >> SYMBOL_BITS == key {
+                return entry as u32 & ((1 << SYMBOL_BITS) - 1);
+            }
+            if entry == EMPTY {
+                return NONE;
+            }
+            slot += 1;
+        }
     }
 
     /// Merge a word and append its symbols to `out`.
@@ -166,36 +184,6 @@ impl Ranks {
     }
 }
 
-/// A look-up that has begun: its first entry is on its way from memory.
-struct Probe {
-    key: u64,
-    slot: usize,
-    entry: u64,
-}
-
-impl Probe {
-    #[inline(always)]
-    fn new(ranks: &Ranks, left: Symbol, right: Symbol) -> Probe {
-        let key = pair_key(left, right);
-        let slot = ranks.slot(key);
-        Probe { key, slot, entry: ranks.entries[slot & (ranks.entries.len() - 1)] }
-    }
-
-    #[inline(always)]
-    fn rank(mut self, ranks: &Ranks) -> u32 {
-        loop {
-            if self.entry >> SYMBOL_BITS == self.key {
-                return self.entry as u32 & ((1 << SYMBOL_BITS) - 1);
-            }
-            if self.entry == EMPTY {
-                return NONE;
-            }
-            self.slot += 1;
-            self.entry = ranks.entries[self.slot & (ranks.entries.len() - 1)];
-        }
-    }
-}
-
 /// Merge a word of at most `N` bytes, by looking for the lowest rank again after every step.
 struct MergeShort<'r, 'w, 'o, const N: usize> {
     ranks: &'r Ranks,
@@ -240,11 +228,10 @@ impl<const N: usize> Task for MergeShort<'_, '_, '_, N> {
             let before = left & !(!0 << at);
             let next = behind.trailing_zeros() as usize;
             let previous = 63usize.wrapping_sub(before.leading_zeros() as usize);
-            let with_next = Probe::new(ranks, made, symbols[next % N]);
-            let with_previous = Probe::new(ranks, symbols[previous % N], made);
-            merges[at % N] = if behind == 0 { NONE } else { ranked(with_next.rank(ranks), at) };
+            ranks.approach(symbols[previous % N], made);
+            merges[at % N] = if behind == 0 { NONE } else { ranked(ranks.rank(made, symbols[next % N]), at) };
             if before != 0 {
-                merges[previous % N] = ranked(with_previous.rank(ranks), previous);
+                merges[previous % N] = ranked(ranks.rank(symbols[previous % N], made), previous);
             }
         }
         while left != 0 {

@@ -21,7 +21,7 @@ pub(super) struct Worker<'e, I> {
     cache: Arc<WordCache>,
     /// Whether a full cache may be replaced by a larger one.
     may_grow: bool,
-    lookups: [(Key, usize); GROUP],
+    lookups: Vec<(Key, usize)>,
     /// The ids of the word that was merged last.
     ids: Vec<u32>,
     pub(super) out: Output<I>,
@@ -34,7 +34,7 @@ impl<'e, I: Id> Worker<'e, I> {
             encoder,
             cache: encoder.current_cache(),
             may_grow,
-            lookups: [(Key::default(), 0); GROUP],
+            lookups: Vec::new(),
             ids: Vec::new(),
             out,
         }
@@ -81,6 +81,9 @@ impl<'e, I: Id> Worker<'e, I> {
     #[inline(always)]
     fn encode_group<P: Packing>(&mut self, text: &[u8], start: usize, base: usize, ends: &[u32]) -> usize {
         let Worker { encoder, cache, lookups, ids, out, .. } = self;
+        if lookups.len() < ends.len() {
+            lookups.resize(ends.len(), (Key::default(), 0));
+        }
         let lookups = &mut lookups[..ends.len()];
         let end = dispatch(Approach { cache, text, start, base, ends, lookups });
         let mut num_done = 0;

@@ -1,9 +1,7 @@
 //! Learning merges: again and again, join the pair of neighbours that occurs most often.
 //!
-//! **The text.** All distinct words lie in one array with a slot for every byte. A token that spans several
-//! slots writes its symbol into its first and its last slot, so the neighbours of a token are read directly:
-//! the slot before its first, the slot after its last. Words are grouped by how often they occur, and every
-//! group begins at a multiple of 64 slots, so one small table gives the count of the word at any position.
+//! **The text.** All distinct words lie in one array with a slot for every byte, in which a token's
+//! neighbours are read directly (`text`).
 //!
 //! **The index.** For every pair worth tracking: its count and the positions where it occurs, in rising
 //! order. Joining a pair visits just those positions; what it does to the neighbouring pairs is first summed
@@ -14,25 +12,25 @@
 //! when those are used up, lower it and index the text again. That is exact, and keeps the index small.
 //!
 //! **Ties.** Of the pairs with the highest count, the one with the greater (left bytes, right bytes) wins.
-//! Counts only fall, so all pairs of the highest count are drawn at once and ordered by their bytes.
-//!
-//! The file is long because text, index and threshold are one state: to join a pair is to change all three.
+//! Counts only fall, so all pairs of the highest count are drawn at once and ordered by their bytes (`ties`).
 
+mod pairs;
+mod text;
 mod ties;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BinaryHeap;
-use std::hash::{BuildHasherDefault, Hasher};
-use std::time::Instant;
 
 use hashbrown::HashMap;
 
 use crate::error::{Error, Result};
 use crate::lowlevel::{prefetch, with_capacity};
-use crate::threads::HEARTBEAT;
+use crate::threads::Heartbeat;
 use crate::words::WordCounts;
+use pairs::{Neighbour, Pair, PairHash, Side, bytes_of, key};
+use text::{BOUNDARY, INSIDE, Text};
 use ties::Ties;
 
 /// A token while merges are learnt: 0 to 255 are the bytes, then one for every merge.
@@ -60,12 +58,6 @@ pub struct MergeOptions {
     pub initial: Vec<(Symbol, Symbol)>,
 }
 
-/// A slot outside every word.
-const BOUNDARY: Symbol = Symbol::MAX;
-/// A slot inside a token, neither its first nor its last.
-const INSIDE: Symbol = Symbol::MAX - 1;
-/// Slots that share one entry of the count table, as a power of two.
-const GROUP_BITS: u32 = 6;
 /// How far the threshold falls each time: a guess that balances indexing anew against tracking too much.
 const THRESHOLD_STEP: u64 = 16;
 
@@ -76,7 +68,7 @@ pub fn learn_merges(
     options: &MergeOptions,
     on_progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Vec<Merge>> {
-    let mut heartbeat = Heartbeat { last: Instant::now(), on_progress };
+    let mut heartbeat = Heartbeat::new(on_progress);
     let mut learner = Learner::new(words)?;
     learner.repeat(&options.initial, &mut heartbeat)?;
     let mut merges = Vec::new();
@@ -89,78 +81,18 @@ pub fn learn_merges(
             Some(pair) => merges.push(learner.join(pair)),
             None if learner.threshold > min_count => {
                 let below = learner.threshold / 2;
-                learner.index(|highest| (highest / THRESHOLD_STEP).min(below).max(min_count));
+                let threshold = |highest: u64| (highest / THRESHOLD_STEP).min(below).max(min_count);
+                learner.index(threshold, &mut || heartbeat.beat(merges.len()))?;
             }
             None => break,
         }
     }
-    (heartbeat.on_progress)(merges.len());
+    heartbeat.finish(merges.len());
     Ok(merges)
 }
 
-/// Lets the caller hear of progress now and then.
-struct Heartbeat<'p> {
-    last: Instant,
-    on_progress: &'p mut dyn FnMut(usize) -> bool,
-}
-
-impl Heartbeat<'_> {
-    /// Tell how many merges are done, if it is time; an error if the caller wants no more.
-    fn beat(&mut self, num_done: usize) -> Result<()> {
-        if self.last.elapsed() <= HEARTBEAT {
-            return Ok(());
-        }
-        self.last = Instant::now();
-        if (self.on_progress)(num_done) { Ok(()) } else { Err(Error::Interrupted) }
-    }
-}
-
-/// A pair of neighbours that is tracked.
-#[derive(Clone, Copy)]
-struct Pair {
-    left: Symbol,
-    right: Symbol,
-    count: u64,
-    /// Where its positions stand in `Learner::positions`.
-    first: usize,
-    len: usize,
-}
-
-/// What joining a pair means for the pairs with one particular neighbour.
-#[derive(Clone, Copy, Default)]
-struct Neighbour {
-    /// How often the neighbour was met, weighted by the words' counts.
-    weight: u64,
-    /// How many positions that was.
-    num_positions: usize,
-    /// Where the next of them goes in `Learner::positions`; `None` if the new pair is too rare to track.
-    cursor: Option<usize>,
-}
-
-/// One side's neighbours of the pair that is being joined.
-#[derive(Default)]
-struct Side {
-    by_symbol: Vec<Neighbour>,
-    met: Vec<Symbol>,
-    occurrences: Vec<(Symbol, u32)>,
-}
-
-impl Side {
-    #[inline]
-    fn meet(&mut self, symbol: Symbol, weight: u64, position: u32) {
-        let neighbour = &mut self.by_symbol[symbol as usize];
-        if neighbour.weight == 0 {
-            self.met.push(symbol);
-        }
-        neighbour.weight += weight;
-        neighbour.num_positions += 1;
-        self.occurrences.push((symbol, position));
-    }
-}
-
 struct Learner {
-    slots: Vec<Symbol>,
-    group_counts: Vec<u64>,
+    text: Text,
     /// The bytes of every token, and their number; none for an initial merge that does not occur.
     tokens: Vec<Box<[u8]>>,
     lens: Vec<u32>,
@@ -182,10 +114,8 @@ struct Learner {
 impl Learner {
     fn new(words: WordCounts) -> Result<Learner> {
         let tokens: Vec<Box<[u8]>> = (0..=255u8).map(|byte| [byte].into()).collect();
-        let (slots, group_counts) = lay_out(words)?;
         Ok(Learner {
-            slots,
-            group_counts,
+            text: Text::new(words)?,
             lens: vec![1; tokens.len()],
             tokens,
             threshold: u64::MAX,
@@ -205,7 +135,7 @@ impl Learner {
         if initial.is_empty() {
             return Ok(());
         }
-        self.index(|_| 1);
+        self.index(|_| 1, &mut || heartbeat.beat(0))?;
         for &(left, right) in initial {
             let made = self.tokens.len();
             if made.is_multiple_of(64) {
@@ -243,18 +173,22 @@ impl Learner {
     }
 
     /// Find all pairs that reach a threshold, which is chosen when the highest count is known.
-    fn index(&mut self, threshold: impl FnOnce(u64) -> u64) {
+    fn index(
+        &mut self,
+        threshold: impl FnOnce(u64) -> u64,
+        beat: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         self.queue.clear();
         self.pair_of.clear();
         self.pairs.clear();
         self.positions.clear();
 
         let mut found: HashMap<u64, (u64, u32), PairHash> = HashMap::default();
-        walk_pairs(&self.slots, &self.lens, |position, left, right| {
+        self.text.walk_pairs(&self.lens, beat, |position, left, right| {
             let entry = found.entry(key(left, right)).or_insert((0, 0));
-            entry.0 += self.group_counts[position >> GROUP_BITS];
+            entry.0 += self.text.count_at(position);
             entry.1 += 1;
-        });
+        })?;
         let highest = found.values().map(|&(count, _)| count).max().unwrap_or(0);
         self.threshold = threshold(highest);
 
@@ -268,14 +202,15 @@ impl Learner {
             total += len as usize;
         }
         drop(found);
+        self.positions = with_capacity(2 * total); // what joining adds is mostly shorter and shorter
         self.positions.resize(total, 0);
-        walk_pairs(&self.slots, &self.lens, |position, left, right| {
+        self.text.walk_pairs(&self.lens, beat, |position, left, right| {
             if let Some(&number) = self.pair_of.get(&key(left, right)) {
                 let pair = &mut self.pairs[number as usize];
                 self.positions[pair.first + pair.len] = position as u32;
                 pair.len += 1;
             }
-        });
+        })
     }
 
     /// Draw the pair with the highest count; of several, the one with the greater bytes.
@@ -317,23 +252,23 @@ impl Learner {
         self.pair_of.remove(&key(a, b));
         self.pairs[number as usize].count = 0;
 
-        self.left.by_symbol.resize(self.tokens.len(), Neighbour::default());
-        self.right.by_symbol.resize(self.tokens.len(), Neighbour::default());
+        self.left.prepare(self.tokens.len(), len);
+        self.right.prepare(self.tokens.len(), len);
         let (len_a, len_b, len_made) =
             (self.lens[a as usize] as usize, self.lens[b as usize] as usize, self.lens[made as usize]);
-        let slots = self.slots.as_mut_slice();
         let mut doubled_weight = 0;
         for index in first..first + len {
             if let Some(&ahead) = self.positions.get(index + 8) {
-                prefetch(slots, ahead as usize);
+                prefetch(&self.text.slots, ahead as usize);
             }
             let start = self.positions[index] as usize;
             let middle = start + len_a;
+            let weight = self.text.count_at(start);
+            let slots = self.text.slots.as_mut_slice();
             if slots[start] != a || slots[middle] != b {
                 continue; // stale: one of the two has become part of another token
             }
             let end = middle + len_b;
-            let weight = self.group_counts[start >> GROUP_BITS];
             let (before, after) = (slots[start - 1], slots[end]);
             slots[middle - 1] = INSIDE;
             slots[middle] = INSIDE;
@@ -410,102 +345,5 @@ impl Learner {
             self.queue.push((count, number));
         }
         Some(first)
-    }
-}
-
-#[inline]
-fn bytes_of<'t>(pairs: &[Pair], tokens: &'t [Box<[u8]>], pair: u32) -> (&'t [u8], &'t [u8]) {
-    let Pair { left, right, .. } = pairs[pair as usize];
-    (&tokens[left as usize], &tokens[right as usize])
-}
-
-/// Write all words of two bytes or more into slots, grouped by count.
-fn lay_out(words: WordCounts) -> Result<(Vec<Symbol>, Vec<u64>)> {
-    let group = 1usize << GROUP_BITS;
-    // Slots needed for each count: a boundary, then every word with a boundary behind it.
-    let mut next_slot: HashMap<u64, usize, PairHash> = HashMap::default();
-    let mut weight: u128 = 0;
-    let mut num_bytes = 0;
-    words.for_each(|word, count| {
-        weight += u128::from(count) * word.len() as u128;
-        if word.len() > 1 {
-            *next_slot.entry(count).or_insert(1) += word.len() + 1;
-            num_bytes += word.len() as u64;
-        }
-    });
-    if weight >> 63 != 0 {
-        return Err(Error::CountOverflow);
-    }
-    let mut counts: Vec<u64> = next_slot.keys().copied().collect();
-    counts.sort_unstable_by(|a, b| b.cmp(a));
-    let mut num_slots = 0;
-    let mut group_counts = Vec::new();
-    for count in counts {
-        if let Some(needed) = next_slot.get_mut(&count) {
-            let start = num_slots;
-            num_slots += needed.next_multiple_of(group);
-            group_counts.resize(num_slots / group, count);
-            *needed = start + 1;
-        }
-    }
-    if num_slots > INSIDE as usize {
-        return Err(Error::TooManyWords { bytes: num_bytes, limit: u64::from(INSIDE) });
-    }
-    let mut slots = with_capacity(num_slots);
-    slots.resize(num_slots, BOUNDARY);
-    words.for_each(|word, count| {
-        if let (true, Some(next)) = (word.len() > 1, next_slot.get_mut(&count)) {
-            for (slot, &byte) in slots[*next..].iter_mut().zip(word) {
-                *slot = Symbol::from(byte);
-            }
-            *next += word.len() + 1;
-        }
-    });
-    Ok((slots, group_counts))
-}
-
-/// Visit every pair of neighbouring tokens, from left to right, with the position of the first.
-#[inline]
-fn walk_pairs(slots: &[Symbol], lens: &[u32], mut visit: impl FnMut(usize, Symbol, Symbol)) {
-    let mut position = 0;
-    while let Some(&symbol) = slots.get(position) {
-        if symbol == BOUNDARY {
-            position += 1;
-            continue;
-        }
-        let next = position + lens[symbol as usize] as usize;
-        if let Some(&right) = slots.get(next).filter(|&&right| right != BOUNDARY) {
-            visit(position, symbol, right);
-        }
-        position = next;
-    }
-}
-
-#[inline]
-fn key(left: Symbol, right: Symbol) -> u64 {
-    u64::from(left) << 32 | u64::from(right)
-}
-
-type PairHash = BuildHasherDefault<PairHasher>;
-
-/// One multiplication: enough for keys that nobody can choose freely.
-#[derive(Default)]
-struct PairHasher(u64);
-
-impl Hasher for PairHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(self.0 ^ u64::from(byte));
-        }
-    }
-
-    #[inline]
-    fn write_u64(&mut self, value: u64) {
-        let product = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
-        self.0 = product as u64 ^ (product >> 64) as u64;
     }
 }

@@ -97,3 +97,20 @@ fn there_is_nothing_to_learn_from_single_bytes() -> Result<()> {
     assert!(learn(&[("a", 9), ("b", 9)], &all())?.is_empty());
     Ok(())
 }
+
+#[test]
+fn a_walk_over_a_long_text_can_be_ended() -> Result<()> {
+    let mut words = WordCounts::new();
+    words.add(&vec![b'a'; 5 << 20], 1);
+    let text = Text::new(words)?;
+    let mut num_beats = 0;
+    let mut beat = || {
+        num_beats += 1;
+        if num_beats < 3 { Ok(()) } else { Err(Error::Interrupted) }
+    };
+    let mut num_pairs = 0;
+    let outcome = text.walk_pairs(&[1; 256], &mut beat, |_, _, _| num_pairs += 1);
+    assert!(matches!(outcome, Err(Error::Interrupted)));
+    assert!((2 << 20..4 << 20).contains(&num_pairs));
+    Ok(())
+}

@@ -15,8 +15,9 @@
 use crate::lowlevel::{self, BLOCK, Keys, Masks, Task};
 use crate::unicode::{self, Class};
 
-const BLOCKS_PER_WINDOW: usize = 64;
-const WINDOW: usize = BLOCK * BLOCKS_PER_WINDOW;
+/// How many blocks a window of text has. Preparing a large one takes longer than scanning a short text.
+const BLOCKS: usize = 64;
+const FEW_BLOCKS: usize = 4;
 
 /// What the bits of one block do not know: the class of the byte before it.
 #[derive(Clone, Copy, Default)]
@@ -29,30 +30,39 @@ struct Before {
 }
 
 /// Finds the ends of pre-tokens, one window of text after the other.
-struct Scanner {
-    masks: [Masks; BLOCKS_PER_WINDOW],
+struct Scanner<const BLOCKS: usize, const ENDS: usize> {
+    masks: [Masks; BLOCKS],
     /// Non-ASCII white space that nothing white follows, by its first byte.
-    wide_ends: [u64; BLOCKS_PER_WINDOW],
+    wide_ends: [u64; BLOCKS],
     before: Before,
     /// Where a contraction ended, if that was past the block it began in.
     resume_at: Option<usize>,
     /// The ends found in a window, counted from its beginning; written eight at a time, hence the spare room.
-    ends: [u32; WINDOW + 8],
+    ends: [u32; ENDS],
 }
 
 /// Call `emit(base, ends)` for every window of text: the next pre-tokens end at `base + end`.
 #[inline(always)]
-pub(crate) fn scan(text: &[u8], mut emit: impl FnMut(usize, &[u32])) {
-    let mut scanner = Scanner {
-        masks: [Masks::default(); BLOCKS_PER_WINDOW],
-        wide_ends: [0; BLOCKS_PER_WINDOW],
+pub(crate) fn scan(text: &[u8], emit: impl FnMut(usize, &[u32])) {
+    if text.len() <= BLOCK * FEW_BLOCKS {
+        scan_windows::<FEW_BLOCKS, { BLOCK * FEW_BLOCKS + 8 }>(text, emit);
+    } else {
+        scan_windows::<BLOCKS, { BLOCK * BLOCKS + 8 }>(text, emit);
+    }
+}
+
+#[inline(always)]
+fn scan_windows<const BLOCKS: usize, const ENDS: usize>(text: &[u8], mut emit: impl FnMut(usize, &[u32])) {
+    let mut scanner: Scanner<BLOCKS, ENDS> = Scanner {
+        masks: [Masks::default(); BLOCKS],
+        wide_ends: [0; BLOCKS],
         before: Before::default(),
         resume_at: None,
-        ends: [0; WINDOW + 8],
+        ends: [0; ENDS],
     };
     let mut start = 0;
     while start < text.len() {
-        let end = end_of_window(text, start);
+        let end = end_of_window(text, start, BLOCK * BLOCKS);
         let num_ends = lowlevel::dispatch(ScanWindow { scanner: &mut scanner, text, start, end });
         emit(start, &scanner.ends[..num_ends]);
         start = end;
@@ -63,14 +73,14 @@ pub(crate) fn scan(text: &[u8], mut emit: impl FnMut(usize, &[u32])) {
 }
 
 /// Find the pre-tokens that end inside one window, and return their number.
-struct ScanWindow<'s, 't> {
-    scanner: &'s mut Scanner,
+struct ScanWindow<'s, 't, const BLOCKS: usize, const ENDS: usize> {
+    scanner: &'s mut Scanner<BLOCKS, ENDS>,
     text: &'t [u8],
     start: usize,
     end: usize,
 }
 
-impl Task for ScanWindow<'_, '_> {
+impl<const BLOCKS: usize, const ENDS: usize> Task for ScanWindow<'_, '_, BLOCKS, ENDS> {
     type Output = usize;
 
     #[inline(always)]
@@ -147,10 +157,10 @@ impl Task for ScanWindow<'_, '_> {
     }
 }
 
-/// Where the window that begins at `start` ends: after `WINDOW` bytes, less what would split a character.
+/// Where the window that begins at `start` ends: after `len` bytes, less what would split a character.
 #[inline]
-fn end_of_window(text: &[u8], start: usize) -> usize {
-    let end = start + WINDOW;
+fn end_of_window(text: &[u8], start: usize, len: usize) -> usize {
+    let end = start + len;
     if end >= text.len() {
         return text.len();
     }
@@ -161,12 +171,7 @@ fn end_of_window(text: &[u8], start: usize) -> usize {
 
 /// Set the bits of all non-ASCII characters, and in `wide_ends` those white ones that nothing white follows.
 #[inline]
-fn classify_wide(
-    text: &[u8],
-    window_start: usize,
-    masks: &mut [Masks],
-    wide_ends: &mut [u64; BLOCKS_PER_WINDOW],
-) {
+fn classify_wide(text: &[u8], window_start: usize, masks: &mut [Masks], wide_ends: &mut [u64]) {
     wide_ends.fill(0);
     let mut position = window_start;
     for index in 0..masks.len() {

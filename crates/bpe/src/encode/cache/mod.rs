@@ -8,10 +8,13 @@
 //! A word of at most 15 bytes and its packed ids share 32 bytes, half a cache line. Longer words, and ids
 //! that do not fit, are spilled.
 
+#[cfg(test)]
+mod tests;
+
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::DefaultHashBuilder;
-use std::hash::BuildHasher;
 
 use super::packing::Packed;
 use crate::lowlevel::{Keys, Task, defaults, dispatch, prefetch};
@@ -20,7 +23,7 @@ use crate::table::{Key, Seed};
 /// Words longer than this are not kept.
 const LONGEST: usize = 256;
 /// How many words the table may hold.
-const MAX_WORDS: usize = 1 << 19;
+const MAX_WORDS: usize = 1 << 20;
 /// How much larger a table is than the one that was full.
 const GROWTH: usize = 8;
 /// In place of the key's upper half: somebody is writing here.
@@ -76,28 +79,30 @@ impl WordCache {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// A larger cache with the same words, or an empty one where this is as large as can be.
+    /// A larger cache with the same words, or an empty one where this is as large as can be. Other threads may
+    /// go on using this one, and even be writing a last word into it.
     pub(crate) fn enlarged(&self) -> WordCache {
         let room = self.places.len() / 2;
         let mut larger = WordCache::with_room_for(GROWTH * room);
-        if room < MAX_WORDS {
-            larger.hasher = self.hasher.clone();
-            larger.seed = self.seed;
-            for (new, old) in larger.spilled.iter().zip(&self.spilled) {
-                new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-            larger.num_spilled = self.num_spilled.load(Ordering::Relaxed).min(self.spilled.len()).into();
-            let mut num_words = 0;
-            for place in &self.places {
-                let high = place.high.load(Ordering::Acquire);
-                if high > CLAIMED {
-                    let key = Key::from_halves(place.low.load(Ordering::Relaxed), high);
-                    larger.write(key, place.packed());
-                    num_words += 1;
-                }
-            }
-            larger.num_words = num_words.into();
+        if room >= MAX_WORDS {
+            return larger;
         }
+        larger.seed = self.seed;
+        larger.hasher = self.hasher.clone();
+        let mut num_words = 0;
+        for place in &self.places {
+            let high = place.high.load(Ordering::Acquire);
+            if high > CLAIMED {
+                larger.write(Key::from_halves(place.low.load(Ordering::Relaxed), high), place.packed());
+                num_words += 1;
+            }
+        }
+        // After the places: what they refer to is there by now, while more may have been spilled since.
+        for (new, old) in larger.spilled.iter().zip(&self.spilled) {
+            new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        larger.num_words = num_words.into();
+        larger.num_spilled = self.num_spilled.load(Ordering::Relaxed).min(self.spilled.len()).into();
         larger
     }
 
@@ -248,126 +253,5 @@ impl View<'_> {
             }
             index += 1;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::packing::{Narrow, Packing};
-    use super::*;
-
-    fn insert(cache: &WordCache, word: &[u8], ids: &[u32]) {
-        cache.insert(cache.key(word), word, ids, Narrow::pack(ids));
-    }
-
-    fn ids_of(cache: &WordCache, word: &[u8]) -> Option<Vec<u32>> {
-        let key = cache.key(word);
-        let packed = cache.view().find(key, dispatch(Approach { view: cache.view(), key }));
-        if (1..=Narrow::MOST).contains(&packed.len()) {
-            return Some(Narrow::unpack::<u32>(packed).into_iter().take(packed.len()).collect());
-        }
-        let spilled = cache.spilled(word, packed)?;
-        Some(spilled.iter().map(|id| id.load(Ordering::Relaxed)).collect())
-    }
-
-    #[test]
-    fn words_and_ids_of_every_length_come_back() {
-        let cache = WordCache::with_room_for(100_000);
-        let words: Vec<Vec<u8>> = (1..=LONGEST).map(|len| vec![b'a'; len]).collect();
-        let ids =
-            |word: &[u8]| -> Vec<u32> { (0..word.len() as u32).map(|id| 1 + id % 3 * 30_000).collect() };
-        for word in &words {
-            assert_eq!(ids_of(&cache, word), None);
-            insert(&cache, word, &ids(word));
-        }
-        for word in &words {
-            assert_eq!(ids_of(&cache, word), Some(ids(word)));
-        }
-        let too_long = vec![b'a'; LONGEST + 1];
-        insert(&cache, &too_long, &[1]);
-        assert_eq!(ids_of(&cache, &too_long), None);
-    }
-
-    #[test]
-    fn ids_that_cannot_be_packed_come_back_too() {
-        let cache = WordCache::with_room_for(0);
-        for (word, ids) in [(b"large", vec![1 << 16]), (b"many-", vec![7; 8]), (b"zero-", vec![0])] {
-            insert(&cache, word, &ids);
-            assert_eq!(ids_of(&cache, word), Some(ids));
-        }
-    }
-
-    #[test]
-    fn a_full_cache_says_so_and_keeps_what_it_has() {
-        let cache = WordCache::with_room_for(0);
-        let word = |number: u32| number.to_le_bytes();
-        let room = cache.places.len() as u32 / 2;
-        for number in 0..room {
-            insert(&cache, &word(number), &[number]);
-        }
-        assert!(!cache.is_full());
-        insert(&cache, &word(room), &[room]);
-        assert!(cache.is_full());
-        assert_eq!(ids_of(&cache, &word(room)), None);
-
-        let larger = cache.enlarged();
-        assert!(!larger.is_full());
-        for cache in [&cache, &larger] {
-            assert!((0..room).all(|number| ids_of(cache, &word(number)) == Some(vec![number])));
-        }
-        insert(&larger, &word(room), &[room]);
-        assert_eq!(ids_of(&larger, &word(room)), Some(vec![room]));
-
-        cache.clear();
-        assert!(!cache.is_full());
-        assert!((0..=room).all(|number| ids_of(&cache, &word(number)).is_none()));
-    }
-
-    #[test]
-    fn spilled_words_survive_growth_and_fill_a_cache_too() {
-        let cache = WordCache::with_room_for(0);
-        let word = |number: u32| format!("a word that is long, number {number}").into_bytes();
-        let mut num_words = 0;
-        while !cache.is_full() {
-            insert(&cache, &word(num_words), &[num_words; 9]);
-            num_words += 1;
-        }
-        let larger = cache.enlarged();
-        for number in 0..num_words - 1 {
-            assert_eq!(ids_of(&larger, &word(number)), Some(vec![number; 9]));
-        }
-        assert_eq!(ids_of(&larger, &word(num_words - 1)), None);
-        insert(&larger, &word(num_words), &[1]);
-        assert_eq!(ids_of(&larger, &word(num_words)), Some(vec![1]));
-    }
-
-    #[test]
-    fn the_largest_cache_begins_anew() {
-        let cache = WordCache::with_room_for(MAX_WORDS);
-        insert(&cache, b"word", &[1]);
-        let next = cache.enlarged();
-        assert_eq!((next.places.len(), ids_of(&next, b"word")), (cache.places.len(), None));
-    }
-
-    #[test]
-    fn threads_read_what_others_write_and_never_half_of_it() {
-        let cache = WordCache::with_room_for(1 << 12);
-        std::thread::scope(|scope| {
-            for shift in 0..4 {
-                let cache = &cache;
-                scope.spawn(move || {
-                    for number in 0..1u32 << 12 {
-                        let number = number ^ shift << 10;
-                        let word = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-                        let ids = vec![number; 1 + number as usize % 9];
-                        if let Some(found) = ids_of(cache, &word) {
-                            assert_eq!(found, ids);
-                        } else {
-                            insert(cache, &word, &ids);
-                        }
-                    }
-                });
-            }
-        });
     }
 }

@@ -1,0 +1,92 @@
+//! Pairs of neighbours: what is known of those that are tracked, and what joining one means for others.
+
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::Symbol;
+use crate::lowlevel::with_capacity;
+
+/// A pair of neighbours that is tracked.
+#[derive(Clone, Copy)]
+pub(super) struct Pair {
+    pub(super) left: Symbol,
+    pub(super) right: Symbol,
+    pub(super) count: u64,
+    /// Where its positions stand in `Learner::positions`.
+    pub(super) first: usize,
+    pub(super) len: usize,
+}
+
+#[inline]
+pub(super) fn bytes_of<'t>(pairs: &[Pair], tokens: &'t [Box<[u8]>], pair: u32) -> (&'t [u8], &'t [u8]) {
+    let Pair { left, right, .. } = pairs[pair as usize];
+    (&tokens[left as usize], &tokens[right as usize])
+}
+
+/// What joining a pair means for the pairs with one particular neighbour.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Neighbour {
+    /// How often the neighbour was met, weighted by the words' counts.
+    pub(super) weight: u64,
+    /// How many positions that was.
+    pub(super) num_positions: usize,
+    /// Where the next of them goes in `Learner::positions`; `None` if the new pair is too rare to track.
+    pub(super) cursor: Option<usize>,
+}
+
+/// One side's neighbours of the pair that is being joined.
+#[derive(Default)]
+pub(super) struct Side {
+    pub(super) by_symbol: Vec<Neighbour>,
+    pub(super) met: Vec<Symbol>,
+    pub(super) occurrences: Vec<(Symbol, u32)>,
+}
+
+impl Side {
+    /// Make room for all tokens, and for `len` occurrences.
+    pub(super) fn prepare(&mut self, num_tokens: usize, len: usize) {
+        self.by_symbol.resize(num_tokens, Neighbour::default());
+        if self.occurrences.capacity() < len {
+            self.occurrences = with_capacity(len);
+        }
+    }
+
+    #[inline]
+    pub(super) fn meet(&mut self, symbol: Symbol, weight: u64, position: u32) {
+        let neighbour = &mut self.by_symbol[symbol as usize];
+        if neighbour.weight == 0 {
+            self.met.push(symbol);
+        }
+        neighbour.weight += weight;
+        neighbour.num_positions += 1;
+        self.occurrences.push((symbol, position));
+    }
+}
+
+#[inline]
+pub(super) fn key(left: Symbol, right: Symbol) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
+}
+
+pub(super) type PairHash = BuildHasherDefault<PairHasher>;
+
+/// One multiplication: enough for keys that nobody can choose freely.
+#[derive(Default)]
+pub(super) struct PairHasher(u64);
+
+impl Hasher for PairHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, value: u64) {
+        let product = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+}

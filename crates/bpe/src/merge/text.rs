@@ -1,0 +1,111 @@
+//! The text that merges are learnt from: all distinct words in one array, with a slot for every byte.
+//!
+//! A token that spans several slots writes its symbol into its first and its last slot, so the neighbours of
+//! a token are read directly: the slot before its first, the slot after its last. Words are grouped by how
+//! often they occur, and every group begins at a multiple of 64 slots, so one small table gives the count of
+//! the word at any position.
+
+use hashbrown::HashMap;
+
+use super::Symbol;
+use super::pairs::PairHash;
+use crate::error::{Error, Result};
+use crate::lowlevel::with_capacity;
+use crate::words::WordCounts;
+
+/// A slot outside every word.
+pub(super) const BOUNDARY: Symbol = Symbol::MAX;
+/// A slot inside a token, neither its first nor its last.
+pub(super) const INSIDE: Symbol = Symbol::MAX - 1;
+/// Slots that share one entry of the count table, as a power of two.
+const GROUP_BITS: u32 = 6;
+/// How many slots are walked over between two heartbeats.
+const WALK: usize = 1 << 20;
+
+/// All distinct words.
+pub(super) struct Text {
+    pub(super) slots: Vec<Symbol>,
+    group_counts: Vec<u64>,
+}
+
+impl Text {
+    /// Write all words of two bytes or more into slots, grouped by count.
+    pub(super) fn new(words: WordCounts) -> Result<Text> {
+        let group = 1usize << GROUP_BITS;
+        // Slots needed for each count: a boundary, then every word with a boundary behind it.
+        let mut next_slot: HashMap<u64, usize, PairHash> = HashMap::default();
+        let mut weight: u128 = 0;
+        let mut num_bytes = 0;
+        words.for_each(|word, count| {
+            weight += u128::from(count) * word.len() as u128;
+            if word.len() > 1 {
+                *next_slot.entry(count).or_insert(1) += word.len() + 1;
+                num_bytes += word.len() as u64;
+            }
+        });
+        if weight >> 63 != 0 {
+            return Err(Error::CountOverflow);
+        }
+        let mut counts: Vec<u64> = next_slot.keys().copied().collect();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        let mut num_slots = 0;
+        let mut group_counts = Vec::new();
+        for count in counts {
+            if let Some(needed) = next_slot.get_mut(&count) {
+                let start = num_slots;
+                num_slots += needed.next_multiple_of(group);
+                group_counts.resize(num_slots / group, count);
+                *needed = start + 1;
+            }
+        }
+        if num_slots > INSIDE as usize {
+            return Err(Error::TooManyWords { bytes: num_bytes, limit: u64::from(INSIDE) });
+        }
+        let mut slots = with_capacity(num_slots);
+        slots.resize(num_slots, BOUNDARY);
+        words.for_each(|word, count| {
+            if let (true, Some(next)) = (word.len() > 1, next_slot.get_mut(&count)) {
+                for (slot, &byte) in slots[*next..].iter_mut().zip(word) {
+                    *slot = Symbol::from(byte);
+                }
+                *next += word.len() + 1;
+            }
+        });
+        Ok(Text { slots, group_counts })
+    }
+
+    /// How often the word at `position` occurs.
+    #[inline]
+    pub(super) fn count_at(&self, position: usize) -> u64 {
+        self.group_counts[position >> GROUP_BITS]
+    }
+
+    /// Visit every pair of neighbouring tokens, from left to right, with the position of the first. `beat` is
+    /// called now and then, and may end the walk.
+    #[inline]
+    pub(super) fn walk_pairs(
+        &self,
+        lens: &[u32],
+        beat: &mut dyn FnMut() -> Result<()>,
+        mut visit: impl FnMut(usize, Symbol, Symbol),
+    ) -> Result<()> {
+        let mut position = 0;
+        let mut beat_at = WALK;
+        while let Some(&symbol) = self.slots.get(position) {
+            if position >= beat_at {
+                beat()?;
+                beat_at = position + WALK;
+            }
+            if symbol == BOUNDARY {
+                position += 1;
+                continue;
+            }
+            let next = position + lens[symbol as usize] as usize;
+            if let Some(&right) = self.slots.get(next).filter(|&&right| right != BOUNDARY) {
+                visit(position, symbol, right);
+            }
+            position = next;
+        }
+        Ok(())
+    }
+}
