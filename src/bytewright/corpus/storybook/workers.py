@@ -120,7 +120,7 @@ def _alive() -> Iterator[None]:
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
     """Keep signals from this thread for a moment, and for good from the processes started meanwhile."""
-    # The first process also starts the resource tracker, which before Python 3.12 lets the signals through again.
+    # The first process also starts the resource tracker, which in Python 3.11 lets signals through again.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
