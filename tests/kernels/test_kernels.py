@@ -41,16 +41,8 @@ def with_gradient(function: Any, x: Tensor, upstream: Tensor) -> tuple[Tensor, T
     return out.detach(), gradient
 
 
-@pytest.mark.parametrize("rotates", [True, False])
-@pytest.mark.parametrize(
-    ("length", "num_heads", "d_head"), [(40, 2, 32), (1, 1, 32), (16, 1, 64), (33, 1, 128)]
-)
-def test_attention_and_its_gradient(
-    monkeypatch: pytest.MonkeyPatch, length: int, num_heads: int, d_head: int, rotates: bool
-) -> None:
-    attention = kernel("attention")
-    if not ON_GPU or d_head not in attention.BLOCKS:  # small ones, so that a short text has several
-        monkeypatch.setitem(attention.BLOCKS, d_head, ((32, 16), (16, 32)))
+def assert_attention_is_exact(length: int, num_heads: int, d_head: int, rotates: bool) -> None:
+    """Hold the kernel, forward and backward, against plain algebra in float64."""
     angles = torch.outer(torch.arange(length + 3), 0.7 ** torch.arange(d_head // 2)).to(DEVICE)
     cos, sin = (angles.cos(), angles.sin()) if rotates else (None, None)
     qkv, upstream = draw(2, length, 3 * num_heads * d_head), draw(2, length, num_heads * d_head, seed=1)
@@ -62,9 +54,39 @@ def test_attention_and_its_gradient(
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
 
-    ours = with_gradient(lambda x: attention.rotary_attention(x, cos, sin, num_heads)[0], qkv, upstream)
+    attend = kernel("attention").rotary_attention
+    ours = with_gradient(lambda x: attend(x, cos, sin, num_heads)[0], qkv, upstream)
     for left, right in zip(ours, with_gradient(exact, qkv.double(), upstream), strict=True):
         assert_close(left, right)
+
+
+@pytest.mark.parametrize("rotates", [True, False])
+@pytest.mark.parametrize("length", [1, 16, 33, 40])
+@pytest.mark.parametrize("d_head", [32, 64, 128])
+def test_attention_and_its_gradient(
+    monkeypatch: pytest.MonkeyPatch, d_head: int, length: int, rotates: bool
+) -> None:
+    if not ON_GPU:  # blocks so small that a short text has several
+        attention = kernel("attention")
+        small = attention.Blocks(32, 16, 4), attention.Blocks(16, 32, 4)
+        monkeypatch.setitem(attention.BLOCKS, d_head, small)
+    assert_attention_is_exact(length, 2, d_head, rotates)
+
+
+@pytest.mark.parametrize("length", [150, 257, 512] if ON_GPU else [150])
+@pytest.mark.parametrize("d_head", [32, 64, 128])
+def test_attention_over_several_blocks_of_the_size_that_a_gpu_uses(d_head: int, length: int) -> None:
+    assert d_head in kernel("attention").BLOCKS
+    for rotates in (True, False) if ON_GPU else (True,):
+        assert_attention_is_exact(length, 3 if ON_GPU else 1, d_head, rotates)
+
+
+def test_blocks_are_of_sizes_that_the_kernels_can_take() -> None:
+    for forward, backward in kernel("attention").BLOCKS.values():
+        for size in (*forward, *backward):
+            assert size.bit_count() == 1
+        assert backward.keys % backward.queries == 0
+        assert min(forward[:2] + backward[:2]) >= 16  # the least that a matrix unit takes
 
 
 def test_the_gated_unit_and_its_gradient() -> None:

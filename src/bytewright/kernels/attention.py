@@ -15,7 +15,7 @@ that follow then take them as they are.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -25,9 +25,26 @@ from torch import Tensor
 LONGEST = 512
 """Contexts up to this length are ours; in longer ones, one program a head leaves too much of a GPU idle."""
 
-BLOCKS = {32: ((128, 64), (64, 128))}
-"""By size of a head: (queries, keys) in a block of the forward pass, and of the backward pass, where the keys
-must be a multiple of the queries. Sizes that are not here have not been measured: the library serves them."""
+
+class Blocks(NamedTuple):
+    """How a pass is cut: the queries and keys that meet at a time, and the warps that share the work."""
+
+    queries: int
+    keys: int
+    num_warps: int
+
+
+BLOCKS = {
+    32: (Blocks(128, 64, 4), Blocks(64, 128, 4)),
+    64: (Blocks(128, 64, 8), Blocks(64, 128, 8)),
+    128: (Blocks(64, 64, 4), Blocks(32, 128, 8)),
+}
+"""By size of a head: the forward pass, and the backward pass, where keys must be a multiple of queries.
+
+Those of 32 are the fastest of what was tried on an H200. Those of 64 and 128 are the largest whose numbers
+all have a register there, by the compiler's report (16 bytes a thread are spilled in the last one), and they
+take at most 88 of a multiprocessor's 227 KiB of shared memory. Other sizes are left to the library.
+"""
 
 LOG2E = math.log2(math.e)
 
@@ -179,11 +196,11 @@ def rotary_attention(
     qkv = qkv.contiguous()
     out = qkv.new_empty(batch, length, num_heads * d_head)
     lse = qkv.new_empty(batch, num_heads, length, dtype=torch.float32)
-    (block_q, block_k), _ = BLOCKS[d_head]
-    _forward[(triton.cdiv(length, block_q), batch * num_heads)](
+    blocks, _ = BLOCKS[d_head]
+    _forward[(triton.cdiv(length, blocks.queries), batch * num_heads)](
         qkv, cos, sin, out, lse, length, num_heads, LOG2E / math.sqrt(d_head),
-        ROTATE=cos is not None, D=d_head, BLOCK_Q=block_q, BLOCK_K=block_k, PRECISION=_precision(qkv),
-        num_warps=4, num_stages=1,
+        ROTATE=cos is not None, D=d_head, BLOCK_Q=blocks.queries, BLOCK_K=blocks.keys,
+        PRECISION=_precision(qkv), num_warps=blocks.num_warps, num_stages=1,
     )  # fmt: skip
     return out, lse
 
@@ -209,12 +226,12 @@ def rotary_attention_backward(
     qkv, dout = qkv.contiguous(), dout.contiguous()
     dqkv = torch.empty_like(qkv)
     dq_sums = qkv.new_empty(batch, num_heads, length, d_head, dtype=torch.float32)
-    _, (block_q, block_k) = BLOCKS[d_head]
+    _, blocks = BLOCKS[d_head]
     _backward[(batch * num_heads,)](
         qkv, cos, sin, out, lse, dout, dqkv, dq_sums, length, num_heads,
         LOG2E / math.sqrt(d_head), 1 / math.sqrt(d_head),
-        ROTATE=cos is not None, D=d_head, BLOCK_Q=block_q, BLOCK_K=block_k, PRECISION=_precision(qkv),
-        num_warps=4, num_stages=1,
+        ROTATE=cos is not None, D=d_head, BLOCK_Q=blocks.queries, BLOCK_K=blocks.keys,
+        PRECISION=_precision(qkv), num_warps=blocks.num_warps, num_stages=1,
     )  # fmt: skip
     return dqkv
 
