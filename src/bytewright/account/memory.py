@@ -234,24 +234,23 @@ class _Step:
         """Logits of the fused loss, a chunk of C rows at a time, and the gradients of the hidden states.
 
         By our kernel the logits of a chunk, s·C·V, become their own gradient; plainly they are there in
-        float32, and once more while their exponentials are summed. From the second chunk on, the last one is
-        still there when the next is computed: its name is taken until then. Then come the products with the
-        gradient: one for the hidden states, and one of the size of the head.
+        float32, and once more while their exponentials are summed. Then come the products with the gradient:
+        one for the hidden states, and one of the size of the head. Plainly the former are joined at the end.
         """
         x = self.x
         chunk = min(x.N, choose_chunk_size(x.device, x.V))
         num_chunks = -(-x.N // chunk)
-        per_logit, per_last_logit = (x.s, x.s) if x.has_kernels else (2 * WIDE, WIDE)
+        per_logit = x.s if x.has_kernels else 2 * WIDE
 
         def peak(number: int) -> int:
             rows = min(chunk, x.N - number * chunk)
             rows_done = x.N if x.has_kernels else number * chunk  # whose gradients have their place already
-            last = per_last_logit * chunk * x.V if number else 0
-            computing = per_logit * rows * x.V + last + x.s * rows_done * x.d
+            computing = per_logit * rows * x.V + x.s * rows_done * x.d
             multiplying = x.s * rows * x.V + x.s * x.V * x.d + x.s * max(rows_done, rows) * x.d
             return max(computing, multiplying)
 
-        return max(peak(number) for number in {0, max(0, num_chunks - 2), num_chunks - 1})
+        joining = 0 if x.has_kernels else 2 * x.s * x.N * x.d
+        return max(joining, *(peak(number) for number in (0, max(0, num_chunks - 2), num_chunks - 1)))
 
     def ffn(self) -> tuple[Sequence[Kept], int]:
         """Freed so far, and temporaries, where the gradient passes the last feed-forward layer.

@@ -82,6 +82,7 @@ def total_cross_entropy(
         if wants_gradient:
             torch.mm(logits, matrix, out=hidden_gradient[chunk])
             weight_gradient += logits.T @ rows
+        del logits  # the name would keep them alive while those of the next chunk are computed
     return total, hidden_gradient, weight_gradient
 
 

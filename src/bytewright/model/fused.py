@@ -239,4 +239,6 @@ def _total_cross_entropy(
             gradient = gradient.to(rows.dtype)
             hidden_gradients.append(gradient @ matrix)
             weight_gradient += gradient.T @ rows
+            del gradient
+        del logits  # their names would keep them alive while those of the next chunk are computed
     return total, torch.cat(hidden_gradients) if wants_gradient else hidden.new_empty(0), weight_gradient
