@@ -8,7 +8,12 @@ A page may hold, none of it visible to a reader but the examples:
     2.13<!-- = f"{x:.2f}" -->         a figure and, right after it, the expression that it is the value of;
                                       one with spaces stands in **bold** or in `code`
     <!-- table: expression -->        before a table: the rows it consists of, headings first
+    <!-- quote: expression -->        before lines that begin with >: the text that they are
     1,024<!-- given -->               a figure that a question gives, not one that we computed
+    9.46<!-- noted -->                a figure that was read off when it was measured and is in no file;
+                                      on a line of its own before a table: all of that table
+
+Every expression may use `result("results/NAME.json")`, a committed result below `docs`, and `recipe("NAME")`.
 
 In the prose of a page that has any of this, a number of four digits or more, with a decimal point or with a
 per cent sign must have such a mark: so no figure can drift unseen. `python tests/docs/figures.py PAGE` writes
@@ -18,33 +23,65 @@ today's values into the page.
 from __future__ import annotations
 
 import doctest
+import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
+
+EXAMPLE = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 HIDDEN = re.compile(r"<!-- python\n(.*?)-->", re.DOTALL)
 FIGURE = re.compile(
     r"(?:(?P<mark>\*\*|`)(?P<marked>[^*`\n]*)(?P=mark)|(?P<bare>[^\s*`|()]+(?: [^\s*`|()\d]+)?))"
     r"<!-- = (?P<expression>.*?) -->"
 )
 TABLE = re.compile(r"^<!-- table: (?P<expression>.*?) -->\n(?P<rows>(?:^\|.*\n)*)", re.MULTILINE)
-NUMBER = re.compile(r"(?<![\w.,/-])\d[\d,]*(?:\.\d+)?(?: ?%)?")
+QUOTE = re.compile(r"^<!-- quote: (?P<expression>.*?) -->\n(?P<rows>(?:^>.*\n)*)", re.MULTILINE)
+NOTED_TABLE = re.compile(r"^<!-- noted -->\n(?:^\|.*\n)*", re.MULTILINE)
+MARKED_BY_HAND = re.compile(r"\S+<!-- (?:given|noted) -->")
+FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+NOT_PROSE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|<!--.*?-->|\b\d{4}-\d\d-\d\d\b", re.DOTALL)
+NUMBER = re.compile(r"(?<![\w.,/+-])\d[\d,]*(?:\.\d+)?(?: ?%)?")
+
+QUOTE_WIDTH = 118
+
+
+def result(path: str) -> Any:
+    """Read a committed result, named by its path below `docs`."""
+    return json.loads((ROOT / "docs" / path).read_text())
+
+
+def recipe(name: str) -> dict[str, Any]:
+    """Read a recipe by its name."""
+    return tomllib.loads((ROOT / "recipes" / f"{name}.toml").read_text())
+
+
+def has_marks(page: str) -> bool:
+    """Tell whether any figure of a page is held by something."""
+    return bool(re.search(r"<!-- (?:=|table:|quote:|noted|given|python\n)", page))
 
 
 def evaluate(page: str) -> tuple[dict[str, Any], list[str]]:
-    """Run the examples and definitions of a page: their names, and the complaints about examples."""
-    names: dict[str, Any] = {}
+    """Run the examples and definitions of a page: their names, and the complaints about them."""
+    names: dict[str, Any] = {"result": result, "recipe": recipe}
     complaints: list[str] = []
     blocks = sorted([*EXAMPLE.finditer(page), *HIDDEN.finditer(page)], key=lambda block: block.start())
-    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     for block in blocks:
-        line = page.count("\n", 0, block.start()) + 1
+        line = line_of(page, block)
         if block.re is HIDDEN:
-            exec(compile(block[1], f"line {line}", "exec"), names)
+            try:
+                exec(compile(block[1], f"line {line}", "exec"), names)
+            except Exception as error:
+                complaints.append(f"line {line}: the hidden definitions fail: {error!r}")
             continue
+        if ">>>" not in block[1]:
+            complaints.append(f"line {line}: this Python has no >>>, so nothing runs it")
         examples = doctest.DocTestParser().get_doctest(block[1], names, "page", "page", line)
         said: list[str] = []
         runner.run(examples, out=said.append, clear_globs=False)
@@ -53,18 +90,9 @@ def evaluate(page: str) -> tuple[dict[str, Any], list[str]]:
     return names, complaints
 
 
-def refresh(page: str, names: dict[str, Any]) -> str:
-    """Write today's value in the place of every figure and table."""
-
-    def figure(found: re.Match[str]) -> str:
-        mark = found["mark"] or ""
-        return f"{mark}{eval(found['expression'], names)}{mark}<!-- = {found['expression']} -->"
-
-    def table(found: re.Match[str]) -> str:
-        rows = render_table(eval(found["expression"], names))
-        return f"<!-- table: {found['expression']} -->\n{rows}"
-
-    return TABLE.sub(table, FIGURE.sub(figure, page))
+def line_of(page: str, found: re.Match[str]) -> int:
+    """Say on which line, counted from 1, something was found."""
+    return page.count("\n", 0, found.start()) + 1
 
 
 def render_table(rows: Sequence[Sequence[object]]) -> str:
@@ -75,41 +103,72 @@ def render_table(rows: Sequence[Sequence[object]]) -> str:
     return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
 
 
+def render_quote(text: str) -> str:
+    """Write a text as quoted lines of limited width."""
+    return "".join(f"> {line}\n" for line in textwrap.wrap(" ".join(text.split()), QUOTE_WIDTH))
+
+
+Stated = tuple[re.Match[str], str, str, Callable[[Any], str]]
+"""A mark; what stands before the words that it holds; these words; and how a value is put into words."""
+
+
+def stated(page: str) -> Iterator[Stated]:
+    """Find everything that a page states as the value of an expression."""
+    for found in FIGURE.finditer(page):
+        yield found, found["mark"] or "", found["marked"] or found["bare"] or "", str
+    for pattern, render in ((TABLE, render_table), (QUOTE, render_quote)):
+        for found in pattern.finditer(page):
+            yield found, page[found.start() : found.start("rows")], found["rows"], render
+
+
+def refresh(page: str, names: dict[str, Any]) -> str:
+    """Write today's value in the place of every figure, table and quotation."""
+    for found, before, words, render in sorted(stated(page), key=lambda it: it[0].start(), reverse=True):
+        start = found.start() + len(before)
+        page = page[:start] + render(eval(found["expression"], names)) + page[start + len(words) :]
+    return page
+
+
 def check(page: str) -> list[str]:
     """Give every complaint about a page; none for a page that is true."""
     names, complaints = evaluate(page)
-    for find, render in ((FIGURE, _value_of), (TABLE, _rows_of)):
-        for found in find.finditer(page):
-            line = page.count("\n", 0, found.start()) + 1
-            expected, stated = render(found, names)
-            if expected != stated:
-                complaints.append(
-                    f"line {line}: states {stated!r}, but {found['expression']} is {expected!r}"
-                )
-    return complaints + unmarked(page)
+    for found, _, words, render in stated(page):
+        place = f"line {line_of(page, found)}"
+        try:
+            expected = render(eval(found["expression"], names))
+        except Exception as error:
+            complaints.append(f"{place}: {found['expression']} cannot be computed: {error!r}")
+            continue
+        if expected != words:
+            complaints.append(f"{place}: states {words!r}, but {found['expression']} is {expected!r}")
+    return complaints + idle_marks(page) + unmarked(page)
+
+
+def idle_marks(page: str) -> list[str]:
+    """Name the marks that have nothing before them that could be a figure: they would hold nothing."""
+    held = {found.end() for found in FIGURE.finditer(page)}
+    marks = re.finditer(r"<!-- = .*?-->", FENCE.sub(_blank, page), re.DOTALL)
+    return [
+        f"line {line_of(page, found)}: nothing stands before this mark"
+        for found in marks
+        if found.end() not in held
+    ]
 
 
 def unmarked(page: str) -> list[str]:
     """Name the numbers in the prose of a page that nothing holds."""
-    blank: Callable[[re.Match[str]], str] = lambda found: re.sub(r"[^\n]", " ", found[0])  # noqa: E731
-    for pattern in (EXAMPLE, re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL), HIDDEN, TABLE, FIGURE):
-        page = pattern.sub(blank, page)
-    page = re.sub(r"\S+<!-- given -->|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", blank, page, flags=re.DOTALL)
+    for pattern in (FENCE, HIDDEN, TABLE, QUOTE, NOTED_TABLE, FIGURE, MARKED_BY_HAND, NOT_PROSE):
+        page = pattern.sub(_blank, page)
     found_numbers = []
     for found in NUMBER.finditer(page):
         digits = re.sub(r"\D", "", found[0])
         if len(digits) >= 4 or "." in found[0] or "%" in found[0]:
-            line = page.count("\n", 0, found.start()) + 1
-            found_numbers.append(f"line {line}: nothing computes {found[0]!r}")
+            found_numbers.append(f"line {line_of(page, found)}: nothing computes {found[0]!r}")
     return found_numbers
 
 
-def _value_of(found: re.Match[str], names: dict[str, Any]) -> tuple[str, str]:
-    return str(eval(found["expression"], names)), found["marked"] or found["bare"] or ""
-
-
-def _rows_of(found: re.Match[str], names: dict[str, Any]) -> tuple[str, str]:
-    return render_table(eval(found["expression"], names)), found["rows"]
+def _blank(found: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", found[0])
 
 
 if __name__ == "__main__":
