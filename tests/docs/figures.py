@@ -9,6 +9,7 @@ A page may hold, none of it visible to a reader but the examples:
                                       one with spaces stands in **bold** or in `code`
     <!-- table: expression -->        before a table: the rows it consists of, headings first
     <!-- quote: expression -->        before lines that begin with >: the text that they are
+    ![words](x.svg)<!-- drawn: expression -->    a picture, and the text of its file
     1,024<!-- given -->               a figure that a question gives, not one that we computed
     9.46<!-- noted -->                a figure that was read off when it was measured and is in no file;
                                       on a line of its own before a table: all of that table
@@ -42,6 +43,7 @@ FIGURE = re.compile(
 )
 TABLE = re.compile(r"^<!-- table: (?P<expression>.*?) -->\n(?P<rows>(?:^\|.*\n)*)", re.MULTILINE)
 QUOTE = re.compile(r"^<!-- quote: (?P<expression>.*?) -->\n(?P<rows>(?:^>.*\n)*)", re.MULTILINE)
+PICTURE = re.compile(r"\]\((?P<path>[\w.-]+\.svg)\)<!-- drawn: (?P<expression>.*?) -->")
 NOTED_TABLE = re.compile(r"^<!-- noted -->\n(?:^\|.*\n)*", re.MULTILINE)
 MARKED_BY_HAND = re.compile(r"\S+<!-- (?:given|noted) -->")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
@@ -63,7 +65,7 @@ def recipe(name: str) -> dict[str, Any]:
 
 def has_marks(page: str) -> bool:
     """Tell whether any figure of a page is held by something."""
-    return bool(re.search(r"<!-- (?:=|table:|quote:|noted|given|python\n)", page))
+    return bool(re.search(r"<!-- (?:=|table:|quote:|drawn:|noted|given|python\n)", page))
 
 
 def evaluate(page: str) -> tuple[dict[str, Any], list[str]]:
@@ -80,8 +82,6 @@ def evaluate(page: str) -> tuple[dict[str, Any], list[str]]:
             except Exception as error:
                 complaints.append(f"line {line}: the hidden definitions fail: {error!r}")
             continue
-        if ">>>" not in block[1]:
-            complaints.append(f"line {line}: this Python has no >>>, so nothing runs it")
         examples = doctest.DocTestParser().get_doctest(block[1], names, "page", "page", line)
         said: list[str] = []
         runner.run(examples, out=said.append, clear_globs=False)
@@ -129,18 +129,20 @@ def refresh(page: str, names: dict[str, Any]) -> str:
     return page
 
 
-def check(page: str) -> list[str]:
-    """Give every complaint about a page; none for a page that is true."""
+def check(page: str, folder: Path = ROOT) -> list[str]:
+    """Give every complaint about a page whose pictures lie in `folder`; none for a page that is true."""
     names, complaints = evaluate(page)
-    for found, _, words, render in stated(page):
-        place = f"line {line_of(page, found)}"
+    claims = list(stated(page))
+    claims += [(found, "", _text_of(folder / found["path"]), str) for found in PICTURE.finditer(page)]
+    for found, _, words, render in claims:
+        place, expression = f"line {line_of(page, found)}", found["expression"]
         try:
-            expected = render(eval(found["expression"], names))
+            expected = render(eval(expression, names))
         except Exception as error:
-            complaints.append(f"{place}: {found['expression']} cannot be computed: {error!r}")
+            complaints.append(f"{place}: {expression} cannot be computed: {error!r}")
             continue
         if expected != words:
-            complaints.append(f"{place}: states {words!r}, but {found['expression']} is {expected!r}")
+            complaints.append(f"{place}: states {words[:500]!r}, but {expression} is {expected[:500]!r}")
     return complaints + idle_marks(page) + unmarked(page)
 
 
@@ -167,6 +169,10 @@ def unmarked(page: str) -> list[str]:
     return found_numbers
 
 
+def _text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else f"no file {path.name}"
+
+
 def _blank(found: re.Match[str]) -> str:
     return re.sub(r"[^\n]", " ", found[0])
 
@@ -176,4 +182,6 @@ if __name__ == "__main__":
         text = Path(name).read_text()
         known, wrong = evaluate(text)
         Path(name).write_text(refresh(text, known))
+        for picture in PICTURE.finditer(text):
+            (Path(name).parent / picture["path"]).write_text(eval(picture["expression"], known))
         print("\n".join(wrong) or f"{name}: refreshed")

@@ -2,17 +2,22 @@
 
 Checked are the relative links of a page with their anchors, paths of the repository in backticks, and
 names: [`softmax`](layers.py) promises that this file defines `softmax`, and so does `layers.py::softmax`.
-Commands in code blocks are found for the test to judge. Nothing is fetched: web addresses are left alone.
+Of commands in code blocks, the command must exist with each of its options, and so must the files of the
+repository that they name. Nothing is fetched: addresses of the web are left alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from bytewright.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "crates", "docs", "fuzz", "recipes", "src", "tests")
+BUILT = ("benchmarks/data/", "benchmarks/out/", "fuzz/artifacts/", "fuzz/corpus/", "fuzz/target/")
+"""What is made or downloaded on the way and is not in the repository."""
 SOURCES = (".grammar", ".md", ".py", ".rs", ".toml")
 
 FENCE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -27,10 +32,8 @@ NAME = re.compile(r"`([A-Za-z_][\w.]*)`")
 def find_pages() -> list[Path]:
     """List every Markdown file of the repository, without what was built or downloaded."""
     below = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")]
-    built = {"target", "data", "out", "corpus", "artifacts"}
-    return sorted(ROOT.glob("*.md")) + sorted(
-        path for path in below if not built & set(path.relative_to(ROOT).parts[1:-1])
-    )
+    ours = [path for path in below if _is_ours(path.relative_to(ROOT).as_posix())]
+    return sorted(ROOT.glob("*.md")) + sorted(ours)
 
 
 def complain(page: Path) -> list[str]:
@@ -81,6 +84,23 @@ def commands_in(page: Path) -> Iterator[tuple[int, str]]:
                 yield number, command
 
 
+def judge_command(line: str, help_of: Callable[[str], str]) -> list[str]:
+    """Name what a command line asks for that is not there: a file, a target of make, a command, an option."""
+    program, *words = line.split()
+    missing = [word for word in words if _is_ours(word) and not (ROOT / word).exists()]
+    wrong = [f"{word} is not there" for word in missing]
+    if program == "make" and not re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE):
+        wrong.append(f"make has no target {words[0]}")
+    if program == "bytewright":
+        command = next((name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS), None)
+        if command is None:
+            return [*wrong, f"bytewright has no command {words[0]}"]
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        unknown = [option for option in options if not re.search(rf"{option}(?![\w-])", help_of(command))]
+        wrong += [f"bytewright {command} has no option {option}" for option in unknown]
+    return wrong
+
+
 def _judge_link(page: Path, found: re.Match[str]) -> str | None:
     target, _, anchor = found["target"].partition("#")
     if re.match(r"[a-z]+:", target):
@@ -98,7 +118,7 @@ def _judge_link(page: Path, found: re.Match[str]) -> str | None:
 
 def _judge_code(page: Path, found: re.Match[str]) -> str | None:
     said = PATH.fullmatch(found["text"])
-    if not said or not (said["path"].split("/")[0] in FOLDERS or said["path"].endswith(SOURCES)):
+    if not said or not (_is_ours(said["path"]) or said["path"].endswith(SOURCES)):
         return None  # a path on the reader's own machine, or no path at all
     places = (ROOT, ROOT / "src" / "bytewright", page.parent)
     paths = [path for place in places for path in place.glob(said["path"].rstrip("/"))]
@@ -107,6 +127,10 @@ def _judge_code(page: Path, found: re.Match[str]) -> str | None:
     if said["name"] and not any(defines(path, said["name"]) for path in paths):
         return f"`{said['path']}` does not define {said['name']}"
     return None
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(tuple(f"{folder}/" for folder in FOLDERS)) and not path.startswith(BUILT)
 
 
 def _blank(found: re.Match[str]) -> str:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from figures import ROOT, check, evaluate, has_marks, refresh
+from figures import EXAMPLE, ROOT, check, evaluate, has_marks, refresh
 
 HANDBOOK = sorted((ROOT / "docs" / "handbook").glob("*.md"))
 RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
 WITHOUT_MARKS = {"2026-11-15-accounting.md", "2026-11-15-tokenizer.md", "tokenizer-optimisation-log.md"}
 """Reports whose figures nothing holds yet; a page that gets its first mark is checked like all others."""
-PAGES = [*HANDBOOK, *(path for path in RESULTS if has_marks(path.read_text()))]
+PAGES = [*HANDBOOK, *(path for path in [ROOT / "README.md", *RESULTS] if has_marks(path.read_text()))]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_every_figure_of_the_page_is_computed(path: Path) -> None:
-    complaints = check(path.read_text())
+    complaints = check(path.read_text(), path.parent)
     assert not complaints, f"{path.name} (python tests/docs/figures.py {path} mends figures):\n" + "\n".join(
         complaints
     )
@@ -24,6 +24,11 @@ def test_every_figure_of_the_page_is_computed(path: Path) -> None:
 
 def test_a_new_report_has_marks() -> None:
     assert {path.name for path in RESULTS} - {path.name for path in PAGES} <= WITHOUT_MARKS
+
+
+@pytest.mark.parametrize("path", HANDBOOK, ids=lambda path: path.stem)
+def test_all_python_of_the_handbook_runs(path: Path) -> None:
+    assert [block for block in EXAMPLE.findall(path.read_text()) if ">>>" not in block] == []
 
 
 def test_there_are_pages() -> None:
@@ -59,11 +64,18 @@ out of 1,024<!-- given --> in `9999` ways, and 9.46<!-- noted --> ms.
 > how far? And how fast?
 
 It was an **NVIDIA H200**<!-- = result("results/2026-11-15-h200-exact-resume.json")["device"] -->.
+![It looks like this.](area.svg)<!-- drawn: str(width) -->
 """
 
 
-def test_a_true_page_has_no_complaints() -> None:
-    assert check(PAGE) == []
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "area.svg").write_text("3")
+    return tmp_path
+
+
+def test_a_true_page_has_no_complaints(folder: Path) -> None:
+    assert check(PAGE, folder) == []
 
 
 @pytest.mark.parametrize(
@@ -83,12 +95,13 @@ def test_a_true_page_has_no_complaints() -> None:
         ("<!-- noted -->\n|", "|", "nothing computes '0.84'"),
         ("ways,", "ways, or 3.5 of them,", "nothing computes '3.5'"),
         ("ways,", "ways, 20 % of them,", "nothing computes '20 %'"),
-        ("```python\n>>>", "```python\nnothing()\n```\n```python\n>>>", "has no >>>, so nothing runs it"),
+        ("(area.svg)", "(volume.svg)", "line 29: states 'no file volume.svg', but str(width) is '3'"),
+        ("drawn: str(width)", "drawn: str(height)", "line 29: states '3', but str(height) is '4'"),
     ],
 )
-def test_a_figure_that_drifts_is_named(before: str, after: str, complaint: str) -> None:
+def test_a_figure_that_drifts_is_named(folder: Path, before: str, after: str, complaint: str) -> None:
     assert before in PAGE
-    assert complaint in "\n".join(check(PAGE.replace(before, after)))
+    assert complaint in "\n".join(check(PAGE.replace(before, after), folder))
 
 
 def test_refreshing_mends_every_figure() -> None:
