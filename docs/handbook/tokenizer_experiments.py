@@ -3,13 +3,15 @@
     python docs/handbook/tokenizer_experiments.py --stories stories.txt --prose novels.txt --out out.json
 
 Both files hold documents that end with <|endoftext|>. Ten of each, drawn by a fixed seed, are kept out of
-training and encoded by both tokenizers. Times are of this machine at that moment and are used as shares only.
+training and encoded by both tokenizers. Each training is repeated, and the time of all threads in each phase is
+kept for every repetition, since one alone says little: shares move by ten per cent and more between them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import tempfile
 from pathlib import Path
@@ -20,6 +22,7 @@ from bytewright.tokenizer.inspect import cross_table, longest_tokens, overlap, s
 
 END = b"<|endoftext|>"
 NUM_SAMPLES = 10
+NUM_REPEATS = 9
 VOCAB_SIZES = {"stories": 10_000, "prose": 32_000}
 
 
@@ -30,15 +33,17 @@ def main() -> None:
     parser.add_argument("--prose", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    samples, trained = {}, {}
+    load = os.getloadavg()[0]
+    samples, repeated = {}, {}
     for name, path in (("stories", options.stories), ("prose", options.prose)):
         kept_out, rest = hold_out(path)
         samples[name] = b"".join(kept_out)
-        trained[name] = train(rest, VOCAB_SIZES[name])
-    tokenizers = [Tokenizer.from_vocabulary(training.vocabulary) for training in trained.values()]
-    first, second = (training.vocabulary for training in trained.values())
+        repeated[name] = [train(rest, VOCAB_SIZES[name]) for _ in range(NUM_REPEATS)]
+    first, second = (trainings[0].vocabulary for trainings in repeated.values())
+    tokenizers = [Tokenizer.from_vocabulary(vocabulary) for vocabulary in (first, second)]
     shared = overlap(first, second)
-    record = {name: describe(training) for name, training in trained.items()} | {
+    record = {name: describe(trainings) for name, trainings in repeated.items()} | {
+        "load_average_at_start": round(load, 2),
         "num_samples": NUM_SAMPLES,
         "bytes_per_token": dict(zip(samples, cross_table(tokenizers, list(samples.values())), strict=True)),
         "shared_merges": shared.num_shared_merges,
@@ -68,16 +73,18 @@ def train(documents: list[bytes], vocab_size: int) -> Training:
         return train_tokenizer(file.name, vocab_size, [END.decode()])
 
 
-def describe(training: Training) -> dict[str, Any]:
-    """Keep what a page may want to say about a training."""
+def describe(trainings: list[Training]) -> dict[str, Any]:
+    """Keep what a page may want to say about a training and its repetitions."""
+    training = trainings[0]
     return {
         "vocab_size": training.vocabulary.size,
         "corpus_bytes": training.corpus_bytes,
         "num_words": training.num_words,
         "num_distinct_words": training.num_distinct_words,
         "last_merge_count": training.merge_counts[-1],
-        "peak_memory_bytes": training.peak_memory_bytes,
-        "phases": [{"name": phase.name, "seconds": round(phase.seconds, 4)} for phase in training.phases],
+        "thread_seconds": [
+            {phase.name: round(phase.seconds, 4) for phase in training.phases} for training in trainings
+        ],
         "longest": [show_token(token) for _, token in longest_tokens(training.vocabulary, 10)],
     }
 
