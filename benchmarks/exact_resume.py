@@ -37,7 +37,7 @@ from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import Device
-from bytewright.train.metrics import TIMING_FIELDS, read_metrics
+from bytewright.train.metrics import MEASURED_FIELDS, read_metrics
 from bytewright.train.recipe import read_config, read_recipe, to_plain
 from bytewright.train.state import read_tensors
 
@@ -135,7 +135,7 @@ def compare_metrics(whole: Path, other: Path) -> list[Difference]:
     if len(lines[0]) != len(lines[1]):
         return [Difference("number of lines", f"{len(lines[0])} and {len(lines[1])}")]
     for first, second in zip(*lines, strict=True):
-        fields = [name for name in first if name not in TIMING_FIELDS and first[name] != second.get(name)]
+        fields = [name for name in first if name not in MEASURED_FIELDS and first[name] != second.get(name)]
         if fields:
             return [
                 Difference(f"step {first['step']}, {name}", f"{first[name]!r} and {second.get(name)!r}")

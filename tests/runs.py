@@ -17,7 +17,7 @@ from bytewright.data.batches import Tokens
 from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig
-from bytewright.train.metrics import TIMING_FIELDS, finite, read_metrics
+from bytewright.train.metrics import MEASURED_FIELDS, finite, read_metrics
 from bytewright.train.recipe import build
 
 VOCAB_SIZE = 40
@@ -91,7 +91,7 @@ def rerun_unchecked(request: pytest.FixtureRequest) -> bool:
 def metrics_without_clock(run: Path) -> list[dict[str, Any]]:
     """The lines of a run, less the fields that the clock decides."""
     return [
-        {name: value for name, value in record.items() if name not in TIMING_FIELDS}
+        {name: value for name, value in record.items() if name not in MEASURED_FIELDS}
         for record in read_metrics(run / "metrics.jsonl")
     ]
 

@@ -24,10 +24,11 @@ from bytewright.lab.predict import account
 from bytewright.lab.results import read_sweep_folder
 from bytewright.lab.sweep import Sweep, read_sweep
 from bytewright.model import TransformerLM
+from bytewright.train import train
 from bytewright.train.config import TrainConfig
 from bytewright.train.loop import Sampler
 from conftest import Run
-from runs import make_config, make_ids, metrics_without_clock, write_tokens
+from runs import digest, make_config, make_ids, metrics_without_clock, write_tokens
 
 RECIPE = """
 batch_size = 4
@@ -106,6 +107,16 @@ def test_every_run_ends_and_what_diverged_is_marked_with_the_reason(place: Path)
     assert records[0].predicted["memory_bytes"] > 0
     assert records[0].predicted["seconds"] > 0
     assert not (lab.folder / "lr-1e-3" / "checkpoints").exists()
+
+
+def test_runs_that_share_what_was_compiled_have_the_numbers_of_runs_by_themselves(place: Path) -> None:
+    (place / "base.toml").write_text(RECIPE.replace("save_every = 8", "save_every = 100"))
+    (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e4", "1e-3, 1e-2"))
+    lab = Lab(place)
+    lab.run()
+    for trial in lab.sweep.trials:
+        train(trial.config, place / "alone" / trial.name, console=Console(quiet=True))
+        assert digest(lab.folder / trial.name) == digest(place / "alone" / trial.name)
 
 
 def test_a_second_time_nothing_is_left_to_do(place: Path) -> None:

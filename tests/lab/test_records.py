@@ -14,8 +14,8 @@ from rich.console import Console
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.lab.groups import group_runs
 from bytewright.lab.page import Table
-from bytewright.lab.predict import predict_record
-from bytewright.lab.records import judge, read_run
+from bytewright.lab.predict import compare_record
+from bytewright.lab.records import judge, measure, read_run
 from bytewright.lab.report import build_report, write_report
 from bytewright.lab.results import About, read_all, read_results, write_results
 from bytewright.lab.tables import table_of_predictions
@@ -207,11 +207,29 @@ def test_a_run_on_a_known_machine_gets_its_predictions_afterwards(tmp_path: Path
     train(make_config(tmp_path, device="auto"), tmp_path / "a", console=Console(quiet=True))
     record = read_run(tmp_path / "a")
     on_gpu = dataclasses.replace(record, environment={**record.environment, "cuda": "NVIDIA H200"})
-    predicted = predict_record(on_gpu).predicted
-    assert set(predicted) == {"memory_bytes", "tokens_per_second", "seconds"}
+    predicted = compare_record(on_gpu).predicted
+    of_model = {"parameters", "flops_per_token"}
+    assert set(predicted) == of_model | {"memory_bytes", "tokens_per_second", "seconds"}
     assert predicted["seconds"] == pytest.approx(24 * 32 / predicted["tokens_per_second"])
     elsewhere = dataclasses.replace(record, environment={**record.environment, "cuda": "Slate 9000"})
-    assert set(predict_record(elsewhere).predicted) == {"memory_bytes"}
-    (table,) = table_of_predictions(predict_record(on_gpu))
+    assert set(compare_record(elsewhere).predicted) == of_model | {"memory_bytes"}
+
+
+def test_the_report_of_a_run_has_what_was_predicted_beside_what_was_measured(tmp_path: Path) -> None:
+    train(make_config(tmp_path, device="auto"), tmp_path / "a", console=Console(quiet=True))
+    record = read_run(tmp_path / "a")
+    lines = [{**line, "memory_bytes": 1000 + line["step"]} for line in record.lines]
+    record = dataclasses.replace(
+        record,
+        environment={**record.environment, "cuda": "NVIDIA H200"},
+        measured={**record.measured, **measure(lines)},
+    )
+    assert record.measured["memory_bytes"] == 1024  # the last line, of step 24, has the highest peak
+    (table,) = table_of_predictions(compare_record(record))
     assert isinstance(table, Table)
-    assert [row[0] for row in table.rows] == ["time", "tokens per second", "utilisation (MFU)", "peak memory"]
+    rows = {str(row[0]): row[1:] for row in table.rows}
+    names = ["parameters", "FLOPs per token", "peak memory", "tokens per second", "utilisation (MFU)", "time"]
+    assert list(rows) == names
+    assert all(None not in row for row in rows.values())
+    assert rows["parameters"] == ["9,552", "9,552", "1.00"]
+    assert rows["FLOPs per token"][0] == rows["FLOPs per token"][1]

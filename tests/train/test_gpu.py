@@ -14,8 +14,10 @@ from torch import Tensor
 
 from bytewright.data.batches import TokenStore
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.train import resume, train
+from bytewright.train import TrainConfig, resume, train
 from bytewright.train.config import OptimizerConfig
+from bytewright.train.engine import Engines
+from bytewright.train.metrics import read_metrics
 from bytewright.train.setup import make_optimizer
 from bytewright.train.step import StepResult, TrainStep
 from runs import digest, make_config, rerun_unchecked
@@ -105,3 +107,25 @@ def test_a_resumed_run_is_equal_bit_for_bit(
             train(config, tmp_path / "parts", console=quiet)
     resume(tmp_path / "parts", console=quiet)
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_run_with_a_used_engine_is_equal_bit_for_bit(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    if rerun_unchecked(request):
+        return
+    quiet, engines = Console(file=io.StringIO()), Engines()
+
+    def config(**changes: Any) -> TrainConfig:
+        rule = {"name": name, "lr": changes.pop("lr", 0.01)}
+        return make_config(tmp_path, device="cuda", precision="bf16", compile="on", optimizer=rule, **changes)
+
+    train(config(), tmp_path / "first", console=quiet, engines=engines)
+    train(config(lr=0.003, seed=5), tmp_path / "second", console=quiet, engines=engines)
+    train(config(lr=0.003, seed=5), tmp_path / "alone", console=quiet)
+    assert digest(tmp_path / "second") == digest(tmp_path / "alone")
+    assert digest(tmp_path / "second") != digest(tmp_path / "first")
+    for run in ("first", "second", "alone"):
+        *_, last = read_metrics(tmp_path / run / "metrics.jsonl")
+        assert 0 < last["memory_bytes"] < 2**31

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bytewright.lab.execute import Bench
     from bytewright.lab.plan import Planned
     from bytewright.lab.sweep import Sweep
+    from bytewright.train.engine import Engines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,7 @@ class RunSweep:
         """Plan, carry out, report."""
         inputs.require_at_least(1, self.jobs, "--jobs")
         from bytewright.lab.sweep import read_sweep
+        from bytewright.train.engine import Engines
 
         paths = inputs.require_some(self.files, "a sweep file")
         sweeps = [
@@ -74,14 +76,14 @@ class RunSweep:
         folders = [self.out / (path.stem + (f"-{self.scale}" if self.scale else "")) for path in paths]
         if len(set(folders)) < len(folders):
             raise UsageError("two of the sweep files have one name, and would share a folder")
-        code = 0
+        code, engines = 0, Engines()
         for path, sweep, folder in zip(paths, sweeps, folders, strict=True):
-            code = max(code, self._carry_out(path, sweep, folder))
+            code = max(code, self._carry_out(path, sweep, folder, engines))
             if code >= 128:
                 break
         return code
 
-    def _carry_out(self, path: Path, sweep: Sweep, folder: Path) -> int:
+    def _carry_out(self, path: Path, sweep: Sweep, folder: Path, engines: Engines) -> int:
         from bytewright.lab import execute
         from bytewright.lab.plan import make_plan
         from bytewright.lab.report import write_report
@@ -93,7 +95,7 @@ class RunSweep:
         if self.plan:
             return 0
         with console.progress() as report:
-            bench = self._bench(folder, sweep, report)
+            bench = self._bench(folder, sweep, report, engines)
             made = execute.prepare_data([planned.trial for planned in plan if planned.is_open], bench)
         execute.write_plan(sweep, folder)
         try:
@@ -113,7 +115,7 @@ class RunSweep:
             print(write_report(records, about, folder))
         return 1 if failed else 0
 
-    def _bench(self, folder: Path, sweep: Sweep, report: console.Report) -> Bench:
+    def _bench(self, folder: Path, sweep: Sweep, report: console.Report, engines: Engines) -> Bench:
         from rich.console import Console
 
         from bytewright.cli.samples import make_sampler
@@ -128,6 +130,7 @@ class RunSweep:
             say=lambda sentence: screen.print(sentence, soft_wrap=True),
             report=report,
             console=screen if screen.is_terminal else Console(quiet=True),
+            engines=engines,
         )
 
     def _at_once(self, path: Path, plan: list[Planned], folder: Path) -> int:

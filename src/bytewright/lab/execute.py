@@ -4,18 +4,18 @@ A run that is done is passed over, here or in a sweep beside this one; one that 
 checkpoint, one that diverges is marked with the reason, and one that does not fit the memory is begun again
 in more parts. Each run's
 `outcome.json` is written last and makes it done; so a sweep that is killed at any moment and started again
-ends with the same numbers. Runs share one process, since for short ones on a GPU starting it takes longest;
-`jobs` runs several at once in processes of their own. Knows nothing of reports.
+ends with the same numbers. Runs share one process and, where they can, one compiled step, since for short
+ones on a GPU these take longest; `jobs` runs several at once in processes of their own. Knows nothing of
+reports.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from bytewright.lab.sweep_file import Keep, Labels
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
+from bytewright.train.engine import Engines
 from bytewright.train.loop import Sampler, TrainResult
 from bytewright.train.recipe import to_plain
 
@@ -52,6 +53,8 @@ class Bench:
     say: Callable[[str], None]
     report: Report
     console: Console
+    engines: Engines = field(default_factory=Engines)
+    """What was compiled for the last run, in case that it serves the next."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +126,8 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
     if bench.keep == "metrics" and not run.exists() and (twin := find_twin(trial.config, bench.folder)):
         bench.say(f"{run.name}: is the same run as {twin}")
         return _copy_record(twin, run, trial.labels)
-    memory: dict[str, float] = {}
     try:
-        with _measured_memory(memory):
-            result = _train_in_parts(trial.config, run, bench)
+        result = _train_in_parts(trial.config, run, bench)
         if result.received:
             raise Stopped(result.received)
         record = read_run(run)
@@ -138,13 +139,7 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
         raise
     except (BytewrightError, torch.OutOfMemoryError) as error:
         status, reason = "failed", str(error)
-    outcome = {
-        "status": status,
-        "reason": reason,
-        "labels": trial.labels,
-        "predicted": predicted,
-        "measured": memory,
-    }
+    outcome = {"status": status, "reason": reason, "labels": trial.labels, "predicted": predicted}
     if (run / "config.json").is_file():
         durable.write_json(run / OUTCOME, outcome)
         if status != "failed":
@@ -155,8 +150,12 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
 def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult:
     """Train, and as long as that needs more memory than there is, begin again in smaller parts."""
     while True:
-        with contextlib.suppress(_NoMemory), _clean_device():
+        try:
             return _start_or_resume(config, run, bench)
+        except _NoMemory:
+            bench.engines.forget()
+        finally:
+            _free()
         smaller = in_more_parts(config)
         if smaller is None:
             raise UsageError("one window at a time needs more memory than there is")
@@ -193,12 +192,17 @@ class _NoMemory(Exception):  # noqa: N818  # caught at once
 
 
 def _start_or_resume(config: TrainConfig, run: Path, bench: Bench) -> TrainResult:
-    sample = bench.make_sampler(config)
+    options: dict[str, Any] = {
+        "sample": bench.make_sampler(config),
+        "console": bench.console,
+        "engines": bench.engines,
+        "final_checkpoint": bench.keep != "metrics",
+    }
     try:
         if (run / "config.json").is_file():
             refuse_other_settings(config, run)
-            return resume(run, sample=sample, console=bench.console)
-        return train(config, run, sample=sample, console=bench.console)
+            return resume(run, **options)
+        return train(config, run, **options)
     except (torch.OutOfMemoryError, MemoryError):
         raise _NoMemory from None
     except RuntimeError as error:
@@ -207,36 +211,11 @@ def _start_or_resume(config: TrainConfig, run: Path, bench: Bench) -> TrainResul
         raise
 
 
-@contextlib.contextmanager
-def _clean_device() -> Iterator[None]:
-    """Forget what earlier runs compiled and kept.
-
-    torch compiles a function for so many models only, eight, and then silently gives up compiling it; and the
-    memory of the last run must not count against this one.
-    """
-    torch.compiler.reset()
-    _free()
-    try:
-        yield
-    finally:
-        _free()
-
-
 def _free() -> None:
+    """Give back what the last run leaves behind: it must not count against the next."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-@contextlib.contextmanager
-def _measured_memory(measured: dict[str, float]) -> Iterator[None]:
-    """Note the peak of the device's memory during the block; on the CPU nobody counts."""
-    if not torch.cuda.is_available():
-        yield
-        return
-    torch.cuda.reset_peak_memory_stats()
-    yield
-    measured["memory_bytes"] = float(torch.cuda.max_memory_allocated())
 
 
 def _thin_out(run: Path, keep: Keep) -> None:

@@ -1,7 +1,8 @@
 """What a run will take, or should have taken: the accountant's word for the config of a run and its machine.
 
 Before a run the machine is the one it will run on; afterwards it is the one that the run's record names, if
-its rates are known. Knows nothing of sweeps.
+its rates are known. What a formula says of the model is held against a count on the model itself. Knows
+nothing of sweeps.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from bytewright.account.devices import DEVICES, Device, measure_device
 from bytewright.account.report import Training
 from bytewright.account.report import predict as predict_training
 from bytewright.lab.records import RunRecord
+from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import build
 from bytewright.train.setup import choose_backend, find_device
@@ -42,11 +45,15 @@ def find_known(name: str) -> Device | None:
     return next((device for key, device in DEVICES.items() if key in words), None)
 
 
-def predict(config: TrainConfig, machine: Device) -> dict[str, float]:
-    """Predict the seconds, the speed and the bytes of memory of a run."""
-    predicted = account(config, machine)
+def predict(
+    config: TrainConfig, machine: Device | None, device: torch.device | None = None
+) -> dict[str, float]:
+    """Predict what a run takes, as far as it can be: parameters, FLOPs, bytes of memory, speed, seconds."""
+    predicted = account(config, machine, device)
     limits = [predicted["seconds"], None if config.budget.minutes is None else 60 * config.budget.minutes]
     named = {
+        "parameters": predicted["parameters"],
+        "flops_per_token": predicted["flops_per_token"],
         "memory_bytes": predicted["peak_memory"],
         "tokens_per_second": predicted["tokens_per_second"],
         "seconds": min((limit for limit in limits if limit is not None), default=None),
@@ -54,18 +61,38 @@ def predict(config: TrainConfig, machine: Device) -> dict[str, float]:
     return {name: float(value) for name, value in named.items() if value is not None}
 
 
-def predict_record(record: RunRecord) -> RunRecord:
-    """Give a record the predictions that were not made before its run, as far as its machine is known."""
-    if record.predicted or "sampling.temperature" in record.settings:
+def compare_record(record: RunRecord) -> RunRecord:
+    """Give a record what it lacks of predictions, as far as its machine is known, and what can be counted."""
+    if "sampling.temperature" in record.settings:
         return record
     config = build(TrainConfig, unflatten(record.settings), source=record.name)
     name = record.environment.get("cuda")
     device = torch.device("cuda" if name and config.device in ("auto", "cuda") else "cpu")
     machine = find_known(str(name)) if device.type == "cuda" else None
-    predicted = account(config, machine, device)
-    named = {"memory_bytes": "peak_memory", "tokens_per_second": "tokens_per_second", "seconds": "seconds"}
-    values = {ours: predicted[theirs] for ours, theirs in named.items()}
-    return dataclasses.replace(record, predicted={k: float(v) for k, v in values.items() if v is not None})
+    predicted = predict(config, machine, device) | dict(record.predicted)  # said before the run
+    return dataclasses.replace(
+        record, predicted=predicted, measured=count_on_model(config.model) | dict(record.measured)
+    )
+
+
+@functools.cache
+def count_on_model(config: ModelConfig) -> dict[str, float]:
+    """Count parameters, and FLOPs of learning from one token, on the readable twin: by torch, by no formula.
+
+    It runs forward and backward with tensors that have no contents, which takes a moment and no memory.
+
+    >>> count_on_model(ModelConfig(vocab_size=7, context_length=4, d_model=8, num_layers=1, num_heads=2))
+    {'parameters': 1928.0, 'flops_per_token': 11472.0}
+    """
+    model = TransformerLM(dataclasses.replace(config, implementation="reference"), device="meta")
+    ids = torch.zeros(2, config.context_length, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.backward(model(ids).sum())
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {
+        "parameters": float(num_parameters),
+        "flops_per_token": counter.get_total_flops() / ids.numel(),
+    }
 
 
 def unflatten(settings: Mapping[str, Any]) -> dict[str, Any]:

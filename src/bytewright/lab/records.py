@@ -163,7 +163,7 @@ def is_over(settings: Mapping[str, Any], lines: Sequence[Line]) -> bool:
 
 
 def measure(lines: Sequence[Line]) -> dict[str, float]:
-    """Give what a run really took: seconds in all, and the median of speed and utilisation."""
+    """Give what a run really took: seconds in all, most memory, and the median of speed and utilisation."""
     measured: dict[str, float] = {}
     if lines and is_finite(lines[-1].get("seconds")):
         measured["seconds"] = float(lines[-1]["seconds"])
@@ -171,7 +171,8 @@ def measure(lines: Sequence[Line]) -> dict[str, float]:
         values = sorted(float(line[name]) for line in lines if is_finite(line.get(name)))
         if values:
             measured[name] = values[len(values) // 2]
-    return measured
+    memory = [float(line["memory_bytes"]) for line in lines if is_finite(line.get("memory_bytes"))]
+    return measured | ({"memory_bytes": max(memory)} if memory else {})
 
 
 def read_samples(folder: Path) -> dict[int, str]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from bytewright import durable
 from bytewright.checked import Json
-from bytewright.lab.predict import predict_record
+from bytewright.lab.predict import compare_record
 from bytewright.lab.records import (
     OUTCOME,
     Line,
@@ -77,7 +77,7 @@ def read_all(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
             return read_sweep_folder(path)
         if (path / RESULTS).is_file():
             return read_results(path / RESULTS)
-    return None, [predict_record(read_run(path)) for path in paths]
+    return None, [compare_record(read_run(path)) for path in paths]
 
 
 def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
@@ -89,7 +89,7 @@ def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
     records = []
     for name, of_run in zip(names, labels, strict=True):
         if (folder / name / "config.json").is_file():
-            records.append(predict_record(dataclasses.replace(read_run(folder / name), labels=of_run)))
+            records.append(compare_record(dataclasses.replace(read_run(folder / name), labels=of_run)))
         elif (folder / name / OUTCOME).is_file():
             records.append(read_sampled(folder / name, folder / MODEL))
     return about, records

@@ -151,10 +151,12 @@ def table_of_predictions(record: RunRecord) -> list[Block]:
     if "mfu" in measured and measured.get("tokens_per_second") and "tokens_per_second" in predicted:
         predicted["mfu"] = measured["mfu"] * predicted["tokens_per_second"] / measured["tokens_per_second"]
     words: dict[str, tuple[str, Callable[[float], str]]] = {
-        "seconds": ("time", word_seconds),
+        "parameters": ("parameters", lambda value: f"{value:,.0f}"),
+        "flops_per_token": ("FLOPs per token", lambda value: f"{value:,.0f}"),
+        "memory_bytes": ("peak memory", word_bytes),
         "tokens_per_second": ("tokens per second", lambda value: f"{value:,.0f}"),
         "mfu": ("utilisation (MFU)", lambda value: f"{value:.1%}"),
-        "memory_bytes": ("peak memory", word_bytes),
+        "seconds": ("time", word_seconds),
     }
     rows: list[list[Cell]] = []
     for name, (title, word) in words.items():
@@ -164,8 +166,9 @@ def table_of_predictions(record: RunRecord) -> list[Block]:
             ours, theirs = _or_none(word, predicted.get(name)), _or_none(word, measured.get(name))
             rows.append([title, ours, theirs, ratio])
     caption = (
-        "Time measured includes compiling, evaluations and saves; speed and utilisation are medians while"
-        " training."
+        "Parameters and FLOPs are counted by PyTorch on the readable twin. Memory is what the run took from"
+        " its second step on, its data not counted; on a CPU it is resident memory, with what malloc keeps."
+        " Speed and utilisation are medians while training; time includes compiling, evaluations and saves."
     )
     return [Table(["", "predicted", "measured", "ratio"], rows, caption=caption)] if rows else []
 

@@ -28,6 +28,7 @@ from bytewright.model import TransformerLM
 from bytewright.train.config import TrainConfig
 from bytewright.train.continuity import continue_config
 from bytewright.train.display import Display, make_display
+from bytewright.train.engine import Engine, Engines
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.garbage import collector_stopped
 from bytewright.train.inputs import Inputs, make_sampler, open_inputs
@@ -43,9 +44,9 @@ from bytewright.train.run_folder import (
     refuse_existing_run,
     refuse_without_space,
 )
-from bytewright.train.setup import build_model, checkpoint_bytes, choose_backend, find_device, make_optimizer
+from bytewright.train.setup import checkpoint_bytes, find_device
 from bytewright.train.signals import StopSignals
-from bytewright.train.step import Loss, TrainStep
+from bytewright.train.step import Loss
 from bytewright.train.tensorboard import TensorBoard, import_summary_writer
 
 Sampler = Callable[[TransformerLM, int], str]
@@ -79,8 +80,14 @@ def train(
     console: Console | None = None,
     display: Callable[[Console, str], Display] = make_display,
     loss: Loss = language_model_loss,
+    engines: Engines | None = None,
+    final_checkpoint: bool = True,
 ) -> TrainResult:
-    """Train a model as `config` says, in the new folder `run`; everything is checked before it is made."""
+    """Train a model as `config` says, in the new folder `run`; everything is checked before it is made.
+
+    Who trains several models in a row saves time by giving all of them the same `engines`, and who wants the
+    metrics alone does without the `final_checkpoint`.
+    """
     inputs = open_inputs(config)
     find_device(config.device)
     if config.tensorboard:
@@ -91,7 +98,16 @@ def train(
     with RunFolder.create(run, config) as folder:
         if inputs.vocabulary is not None:
             folder.write_tokenizer(inputs.vocabulary)
-        trainer = Trainer(config, inputs, folder, sample=sample, probe=probe, loss=loss)
+        trainer = Trainer(
+            config,
+            inputs,
+            folder,
+            sample=sample,
+            probe=probe,
+            loss=loss,
+            engines=engines,
+            final_checkpoint=final_checkpoint,
+        )
         return trainer.run(console or Console(), display)
 
 
@@ -103,6 +119,8 @@ def resume(
     console: Console | None = None,
     display: Callable[[Console, str], Display] = make_display,
     loss: Loss = language_model_loss,
+    engines: Engines | None = None,
+    final_checkpoint: bool = True,
 ) -> TrainResult:
     """Continue the run in the folder `run` from its last checkpoint, or from its start if it has none."""
     with RunFolder.open(run) as folder:
@@ -110,7 +128,16 @@ def resume(
         inputs = open_inputs(config)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not kept it yet
             folder.write_tokenizer(inputs.vocabulary)
-        trainer = Trainer(config, inputs, folder, sample=sample, probe=probe, loss=loss)
+        trainer = Trainer(
+            config,
+            inputs,
+            folder,
+            sample=sample,
+            probe=probe,
+            loss=loss,
+            engines=engines,
+            final_checkpoint=final_checkpoint,
+        )
         trainer.restore()
         return trainer.run(console or Console(), display)
 
@@ -127,23 +154,22 @@ class Trainer:
         sample: Sampler | None = None,
         probe: Probe | None = None,
         loss: Loss = language_model_loss,
+        engines: Engines | None = None,
+        final_checkpoint: bool = True,
     ) -> None:
         self.config, self.inputs, self.folder = config, inputs, folder
-        self.sample, self.probe = sample, probe
+        self.sample, self.probe, self.final_checkpoint = sample, probe, final_checkpoint
         self.device = find_device(config.device)
-        self.model = build_model(config, self.device)
-        self.optimizer = make_optimizer(self.model, config.optimizer)
-        self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.train_step = TrainStep(
-            self.model,
-            self.optimizer,
-            max_grad_norm=config.optimizer.max_grad_norm,
-            backend=choose_backend(config, self.device),
-            loss=loss,
-        )
+        if engines:
+            engines.make_room(config, self.device, loss=loss)
         self.sampler = make_sampler(config, inputs)
         self.store = TokenStore(inputs.train, self.device)
         self.validation = self._open_validation()
+        make_engine = engines.engine_for if engines else Engine
+        engine = make_engine(config, self.device, loss=loss)  # its memory counts, that of the data does not
+        self.model, self.optimizer = engine.model, engine.optimizer
+        self.train_step, self.memory = engine.step, engine.memory
+        self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.progress = Progress(num_steps=config.num_steps)
         self.evaluation: Evaluation | None = None
         self._first_step_seconds = 0.0
@@ -196,6 +222,7 @@ class Trainer:
                 windows_of=lambda step: self.sampler.windows(step - 1).tolist(),
                 tokens_per_step=self.config.tokens_per_step,
                 max_refused=self.config.max_refused,
+                peak_memory=self.memory.peak,
                 utilisation=lambda speed: flops_utilisation(self.config.model, speed, peak),
             )
             if self.config.tensorboard:
@@ -239,6 +266,8 @@ class Trainer:
             group["lr"] = peak * factor
         self.recorder.add(step + 1, self.train_step(self._batches(step)))
         self.progress.step += 1
+        if not self.memory.has_begun:
+            self.memory.begin()
         if self.progress.num_steps is None:
             self._plan()
 
@@ -270,7 +299,7 @@ class Trainer:
         def due(every: int) -> bool:
             return bool(every) and (is_last or step % every == 0)
 
-        save_due = due(config.save_every)
+        save_due = due(config.save_every) and (self.final_checkpoint or not is_last)
         evaluation = None
         if self.validation and (save_due or due(config.eval_every)):
             with self.recorder.aside():
@@ -283,6 +312,8 @@ class Trainer:
         if save_due:
             self._note_best(evaluation)
             self._save()
+        elif is_last:
+            self.recorder.mark()  # the lines must outlive a power cut, as those behind a checkpoint do
         return save_due
 
     def _record(self, evaluation: Evaluation | None, *, with_norms: bool) -> None:

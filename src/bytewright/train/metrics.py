@@ -1,10 +1,11 @@
 """metrics.jsonl: one line of JSON per record, appended as the run goes, cut back exactly on a resume.
 
-A line holds the fields of one step; which ones is up to the loop. `TIMING_FIELDS` are those that the clock
-decides; all others are equal in two runs of the same config. A number that is not finite is written as null.
-`position` is the length of the log in bytes: a checkpoint records it, and opening at that position cuts off
-what was written after it, half a line of a killed process or of a full disk included. An append is the one
-write of ours that is not whole or absent (`durable`); each still announces itself to the seam of `disk`.
+A line holds the fields of one step; which ones is up to the loop. `MEASURED_FIELDS` are those that the clock
+and the machine decide; all others are equal in two runs of the same config. A number that is not finite is
+written as null. `position` is the length of the log in bytes: a checkpoint records it, and opening at that
+position cuts off what was written after it, half a line of a killed process or of a full disk included. An
+append is the one write of ours that is not whole or absent (`durable`); each still announces itself to the
+seam of `disk`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from bytewright import disk
 from bytewright.durable import explain, parse_json, read_text
 from bytewright.errors import FormatError
 
-TIMING_FIELDS = ("seconds", "tokens_per_second", "mfu")
+MEASURED_FIELDS = ("seconds", "tokens_per_second", "mfu", "memory_bytes")
 
 
 class MetricsLog:

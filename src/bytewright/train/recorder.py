@@ -45,7 +45,8 @@ class Progress:
 class Recorder:
     """Keeps the metrics of one session.
 
-    `windows_of` names the windows of a step's batch; `utilisation` turns tokens per second into the MFU.
+    `windows_of` names the windows of a step's batch; `utilisation` turns tokens per second into the MFU;
+    `peak_memory` gives the bytes taken so far at the most, or None.
     """
 
     def __init__(
@@ -57,13 +58,14 @@ class Recorder:
         tokens_per_step: int,
         max_refused: int,
         utilisation: Callable[[float], float],
+        peak_memory: Callable[[], int | None],
     ) -> None:
         self.progress = progress
         self.log = log
         self.others: list[Sink] = []
         self.display: Display | None = None
         self._windows_of, self._tokens_per_step = windows_of, tokens_per_step
-        self._max_refused, self._utilisation = max_refused, utilisation
+        self._max_refused, self._utilisation, self._peak_memory = max_refused, utilisation, peak_memory
         self._on_device: list[tuple[int, StepResult]] = []
         now = time.perf_counter()
         self._started = now - progress.seconds
@@ -129,6 +131,8 @@ class Recorder:
             "tokens_per_second": round(speed, 1),
             "mfu": self._utilisation(speed),
         }
+        if (peak_memory := self._peak_memory()) is not None:
+            record["memory_bytes"] = peak_memory
         if evaluation:
             record["validation_loss"] = evaluation.loss
             record["perplexity"] = evaluation.perplexity
