@@ -3,8 +3,8 @@
     python docs/handbook/tokenizer_experiments.py --stories stories.txt --prose novels.txt --out out.json
 
 Both files hold documents that end with <|endoftext|>. Ten of each, drawn by a fixed seed, are kept out of
-training and encoded by both tokenizers. Each training is repeated, and the time of all threads in each phase is
-kept for every repetition, since one alone says little: shares move by ten per cent and more between them.
+training and encoded by both tokenizers. Each training is repeated, and the seconds of all threads in each
+phase are kept for every repetition: one alone says little, since shares move by ten per cent between them.
 """
 
 from __future__ import annotations
