@@ -8,6 +8,9 @@ and the same number of greedy tokens; a first call of each is not counted (it co
 allocates), then they take turns. Time is that of the whole call, prompts included. The table gives tokens
 per second (median, min-max), the ratio to the fastest peer, whether the ids are ours, and how far the floor
 is: the bare matrix products of every step, back to back, in the layout that we keep them in.
+
+In bfloat16 two ways of adding up soon choose between near-ties differently, so equal ids prove nothing there:
+then all write once more, shortly and unmeasured, in float32. JSON is written after every batch size.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import Figure, commit, machine, three_digits, versions, wide_console, write_report
+from harness import Figure, commit, is_usable, machine, three_digits, versions, wide_console
 from rich.table import Table
 
+from bytewright import durable
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.decoder import Decoder
 from bytewright.model import ModelConfig, TransformerLM
@@ -63,20 +67,35 @@ def main() -> None:
     }
     console.print(about)
     model = make_model(arguments.device, arguments.precision)
-    rows = []
-    for batch_size in arguments.batch_sizes:
-        prompts = torch.randint(
-            0,
-            BASE.vocab_size,
-            (batch_size, arguments.prompt_tokens),
-            generator=torch.Generator().manual_seed(0),
-        ).tolist()
+    rows: list[dict[str, Any]] = []
+    checks: list[dict[str, Any]] = []
+
+    def save() -> None:
+        if arguments.json:
+            durable.write_json(arguments.json, {**about, "rows": rows, "in_float32": checks})
+
+    for batch_size in () if arguments.check_only else arguments.batch_sizes:
+        prompts = draw_prompts(batch_size, arguments)
         contestants = make_contestants(model, batch_size, arguments)
         measure(contestants, prompts, arguments.new_tokens, arguments.repeats, arguments.device)
         floor = measure_floor(model, batch_size) * arguments.new_tokens
         rows += report(console, contestants, batch_size, arguments.new_tokens, floor)
-    if arguments.json:
-        write_report(arguments.json, {**about, "rows": rows})
+        save()
+    if arguments.precision != "fp32" and is_usable("transformers", "transformers", console):
+        exact = make_model(arguments.device, "fp32")
+        for batch_size in arguments.batch_sizes:
+            checks.append(check_ids(exact, draw_prompts(batch_size, arguments), arguments.check_tokens))
+            console.print(
+                "in float32: {batch_size} x {num_tokens} ids, {same:.2%} the same".format(**checks[-1])
+            )
+            save()
+
+
+def draw_prompts(batch_size: int, arguments: argparse.Namespace) -> Ids:
+    """Draw prompts of one length, the same in every run."""
+    shape = (batch_size, arguments.prompt_tokens)
+    drawn: Ids = torch.randint(BASE.vocab_size, shape, generator=torch.Generator().manual_seed(0)).tolist()
+    return drawn
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -90,6 +109,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=16)
     parser.add_argument("--new-tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--check-tokens", type=int, default=64, help="tokens of the check in float32")
+    parser.add_argument("--check-only", action="store_true", help="compare ids in float32, measure nothing")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
     parser.add_argument(
         "--static", action="store_true", help="the peer's compiled static cache on a CPU, too"
@@ -189,6 +210,14 @@ def measure(contestants: list[Contestant], prompts: Ids, new_tokens: int, repeat
                 if contestant.name == OURS:
                     raise
                 contestant.error = f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def check_ids(model: TransformerLM, prompts: Ids, new_tokens: int) -> dict[str, Any]:
+    """Compare our greedy ids with those of the peer's dynamic cache, all products in full float32."""
+    torch.set_float32_matmul_precision("highest")  # no TF32, whose 10 bits are hardly more than bfloat16's
+    ours = write_with_ours(model, len(prompts))(prompts, new_tokens)
+    theirs = write_with_peer(load_peer(model))(prompts, new_tokens)
+    return {"batch_size": len(prompts), "num_tokens": new_tokens, "same": common_share(ours, theirs)}
 
 
 def measure_floor(model: TransformerLM, batch_size: int, repeats: int = 30) -> float:

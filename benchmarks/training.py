@@ -4,10 +4,11 @@
     python benchmarks/training.py --device cuda --precision bf16 --batch-sizes 64 128 256
     python benchmarks/training.py --device cuda --precision bf16 --profile   # where our time goes
 
-Each contestant has a process of its own, builds and compiles there, and waits; then they take turns, so that
+Each contestant has a process of its own; all build and compile at once, and wait; then they take turns, so that
 a noisy minute of the machine hits everybody. The table gives tokens per second (median, min-max), the ratio
 to the fastest peer, the share of the FLOP/s that bare matrix products reach on this machine, and the loss at
-the end of the first round: all start from the same weights on the same batches, so it must agree.
+the end of the first round: all start from the same weights on the same batches, so it must agree. JSON is
+written after every batch size.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from training_contestants import CONTESTANTS, OURS, Shape
 
+from bytewright import durable
 from bytewright.account import training_flops_per_token
 
 LOSS_TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
@@ -69,10 +71,18 @@ class Contestant:
 
     def ask(self, command: str) -> dict[str, Any]:
         """Give a command and wait for the answer."""
+        self.tell(command)
+        return self.hear()
+
+    def tell(self, command: str) -> None:
+        """Give a command."""
         assert self.process.stdin
-        assert self.process.stdout
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """Wait for the answer to a command."""
+        assert self.process.stdout
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(f"{self.name} died with exit code {self.process.wait()}")
@@ -81,13 +91,13 @@ class Contestant:
 
 
 def start(name: str, shape: Shape, batch_size: int, options: Options) -> Contestant:
-    """Start the process of a contestant."""
+    """Start the process of a contestant, and let it build."""
     job = json.dumps({"name": name, "shape": asdict(shape), "batch_size": batch_size})
     process = subprocess.Popen(
         [sys.executable, __file__, "--worker", job], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     contestant = Contestant(name, process)
-    contestant.build_seconds = contestant.ask(f"run {options.warmup}")["seconds"]
+    contestant.tell(f"run {options.warmup}")
     return contestant
 
 
@@ -95,12 +105,11 @@ def measure(
     shape: Shape, batch_size: int, options: Options, names: list[str], console: Console
 ) -> list[Contestant]:
     """Let everybody take turns; return them with their speeds."""
-    contestants = []
-    for name in names:
-        contestants.append(start(name, shape, batch_size, options))
-        console.print(
-            f"  batch {batch_size}, {name}: ready after {contestants[-1].build_seconds:.0f} s", style="dim"
-        )
+    contestants = [start(name, shape, batch_size, options) for name in names]
+    for contestant in contestants:
+        contestant.build_seconds = contestant.hear()["seconds"]
+        ready = f"  batch {batch_size}, {contestant.name}: ready after {contestant.build_seconds:.0f} s"
+        console.print(ready, style="dim")
     for _ in range(options.repeats):
         for contestant in contestants:
             answer = contestant.ask(f"run {options.steps}")
@@ -205,7 +214,7 @@ def main(options: Options) -> None:
     names = [name for name in options.only if is_usable(name, CONTESTANTS[name][1], console)]
     peak = matmul_flops(shape)
     console.print(f"bare matmul: {peak / 1e12:.3g} TFLOP/s")
-    columns = []
+    columns: list[dict[str, Any]] = []
     for batch_size in options.batch_sizes:
         contestants = measure(shape, batch_size, options, names, console)
         print_table(console, shape, batch_size, contestants, peak)
@@ -224,10 +233,9 @@ def main(options: Options) -> None:
                 ],
             }
         )
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        record = about | {"shape": asdict(shape), "matmul_flops": peak, "columns": columns}
-        options.json.write_text(json.dumps(record, indent=2) + "\n")
+        if options.json:
+            record = about | {"shape": asdict(shape), "matmul_flops": peak, "columns": columns}
+            durable.write_json(options.json, record)
 
 
 def work(job: dict[str, Any]) -> None:
