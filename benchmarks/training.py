@@ -4,7 +4,7 @@
     python benchmarks/training.py --device cuda --precision bf16 --batch-sizes 64 128 256
     python benchmarks/training.py --device cuda --precision bf16 --profile   # where our time goes
 
-Each contestant has a process of its own; all build and compile at once, and wait; then they take turns, so that
+Each contestant has a process of its own; all build and compile at once, then they take turns, so that
 a noisy minute of the machine hits everybody. The table gives tokens per second (median, min-max), the ratio
 to the fastest peer, the share of the FLOP/s that bare matrix products reach on this machine, and the loss at
 the end of the first round: all start from the same weights on the same batches, so it must agree. JSON is
