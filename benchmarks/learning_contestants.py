@@ -17,8 +17,8 @@ from training_contestants import PlainModel, Shape, library_adamw, plain_weights
 
 from bytewright.data.batches import Batch
 from bytewright.train.config import OptimizerConfig, TrainConfig
-from bytewright.train.setup import build_model, choose_backend, make_optimizer
-from bytewright.train.step import TrainStep
+from bytewright.train.engine import Engine
+from bytewright.train.setup import build_model, choose_backend
 
 
 class Learner(Protocol):
@@ -50,33 +50,23 @@ class OurLearner:
     """Our model, loss and optimizer, as a run uses them."""
 
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
-        self.model = build_model(config, device)
-        self.optimizer = make_optimizer(self.model, config.optimizer)
+        self._engine = Engine(config, device)
         self._rates: list[float] = []
-        self._step = TrainStep(
-            self.model,
-            self.optimizer,
-            max_grad_norm=config.optimizer.max_grad_norm,
-            backend=choose_backend(config, device),
-        )
 
     def start(self, config: TrainConfig) -> None:
-        """Load weights, then the state of an optimizer that has done nothing, as a resume would."""
-        fresh = build_model(config, torch.device("cpu"))
-        blank = make_optimizer(fresh, config.optimizer)
-        self.model.load_state_dict(fresh.state_dict())
-        self.optimizer.load_state_dict(blank.state_dict())
-        self._rates = [group["lr"] for group in blank.param_groups]
+        """Begin a run anew, as a sweep does."""
+        self._engine.start_over(config)
+        self._rates = [group["lr"] for group in self._engine.optimizer.param_groups]
 
     def step(self, batch: Batch, factor: float) -> Tensor:
         """Take one step of the loop."""
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+        for group, rate in zip(self._engine.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
-        return self._step([batch]).loss
+        return self._engine.step([batch]).loss
 
     def weights(self) -> Mapping[str, Tensor]:
         """Give the weights as they are."""
-        return self.model.state_dict()
+        return self._engine.model.state_dict()
 
 
 class PlainLearner:
