@@ -30,6 +30,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    """Forget what other tests compiled: torch gives up compiling a function for the ninth model."""
+    torch.compiler.reset()
+
+
 def make_step(backend: str | None = None, **settings: Any) -> tuple[TransformerLM, TrainStep]:
     torch.manual_seed(0)
     config = ModelConfig(vocab_size=40, context_length=16, d_model=64, num_layers=2, num_heads=2)
