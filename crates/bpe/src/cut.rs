@@ -31,8 +31,12 @@ pub fn last_cut(
     (from.max(1)..=to.min(text.len())).rev().find(|&position| is_safe(pattern, specials, text, position))
 }
 
+#[inline]
 fn is_safe(pattern: &Pattern, specials: &Specials, text: &[u8], position: usize) -> bool {
-    pattern.is_boundary(text, position) && !specials.covers(text, position)
+    // Within a run of one character, where a long search is usually, no pattern has a boundary.
+    text.get(position) != text.get(position.wrapping_sub(1))
+        && pattern.is_boundary(text, position)
+        && !specials.covers(text, position)
 }
 
 #[cfg(test)]

@@ -69,6 +69,14 @@ pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
     vector
 }
 
+/// Make room for `additional` more elements, and no more than that, on huge pages too.
+pub(crate) fn reserve<T>(vector: &mut Vec<T>, additional: usize) {
+    if vector.capacity() - vector.len() < additional {
+        vector.reserve_exact(additional);
+        prefer_huge_pages(vector.spare_capacity_mut());
+    }
+}
+
 /// A vector of `len` default values, on huge pages too.
 pub(crate) fn defaults<T: Default>(len: usize) -> Vec<T> {
     let mut vector = with_capacity(len);

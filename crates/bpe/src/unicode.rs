@@ -93,15 +93,18 @@ fn decode_multibyte(text: &[u8], position: usize) -> Option<(u32, usize)> {
 }
 
 /// Read the character that ends just before `position`, or `None` at the beginning of the text.
+#[inline]
 pub fn char_before(text: &[u8], position: usize) -> Option<Char> {
-    let invalid = Char { code: None, class: Class::Other, len: 1 };
-    let before = text.get(..position)?;
-    let tail = &before[before.len().saturating_sub(4)..];
-    let Some(lead) = tail.iter().rposition(|&byte| !is_continuation(byte)) else {
-        return before.last().map(|_| invalid);
-    };
-    let found = char_at(tail, lead)?;
-    Some(if lead + found.len == tail.len() { found } else { invalid })
+    let last = position.checked_sub(1)?;
+    if text.get(last)?.is_ascii() { char_at(text, last) } else { Some(multibyte_before(text, position)) }
+}
+
+/// Read the character, of several bytes or an invalid one, that ends just before `position`.
+fn multibyte_before(text: &[u8], position: usize) -> Char {
+    let tail = &text[position.saturating_sub(4)..position];
+    let lead = tail.iter().rposition(|&byte| !is_continuation(byte));
+    let found = lead.and_then(|lead| char_at(tail, lead).filter(|found| lead + found.len == tail.len()));
+    found.unwrap_or(Char { code: None, class: Class::Other, len: 1 })
 }
 
 /// Whether `byte` can only stand inside a multi-byte character.

@@ -2,6 +2,7 @@
 
 use hashbrown::HashMap;
 
+use crate::lowlevel::with_capacity;
 use crate::table::{GROUP, Key, Table};
 
 /// Counts of words.
@@ -120,7 +121,11 @@ impl WordCounts {
 fn add_long(counts: &mut HashMap<Box<[u8]>, u64>, word: &[u8], count: u64) {
     let total = match counts.get_mut(word) {
         Some(total) => total,
-        None => counts.entry(word.into()).or_insert(0),
+        None => {
+            let mut copy = with_capacity(word.len());
+            copy.extend_from_slice(word);
+            counts.entry(copy.into()).or_insert(0)
+        }
     };
     *total = total.saturating_add(count);
 }

@@ -5,6 +5,7 @@
 //! several, `stream` for a text that arrives in pieces.
 
 mod cache;
+mod long_word;
 mod output;
 mod packing;
 mod parallel;

@@ -1,6 +1,7 @@
 //! Where ids are written.
 
 use super::Id;
+use crate::lowlevel::with_capacity;
 
 /// How far ahead of the ids memory is filled with zeros: not farther than the processor's cache remembers.
 const STEP: usize = 1 << 14;
@@ -74,6 +75,9 @@ impl<I: Id> Output<I> {
     #[cold]
     fn grow(&mut self, num_ids: usize) {
         self.ids.truncate(self.len);
+        if self.len == 0 && self.ids.capacity() < num_ids {
+            self.ids = with_capacity(num_ids); // there is nothing to be moved
+        }
         self.ids.reserve(num_ids);
         let len = self.ids.capacity().min(self.len + num_ids.max(STEP));
         self.ids.resize(len, I::default());

@@ -46,7 +46,7 @@ impl Encoder {
     /// Each encodes chunk after chunk into a small buffer, and appends it to the ids when its turn comes.
     pub fn encode_parallel<I: Id>(&self, text: &[u8], num_threads: usize) -> Result<Vec<I>> {
         let num_threads = num_threads.min(text.len() / CHUNK + 1);
-        if num_threads <= 1 {
+        if num_threads <= 1 || self.next_cut(text, CHUNK) == text.len() {
             return self.encode_whole(text);
         }
         let mut position = 0;

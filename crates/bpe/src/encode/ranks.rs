@@ -3,16 +3,15 @@
 //! The rank of a merge is its place in the order of creation. Merging a word means: as long as some pair of
 //! neighbours has a merge, join the one with the lowest rank, the leftmost first.
 
-use std::collections::BTreeMap;
-
 use hashbrown::HashMap;
 
+use super::long_word;
 use crate::error::{Error, Result};
 use crate::lowlevel::{Keys, Task, dispatch, prefetch};
 use crate::merge::Symbol;
 
 /// Rank of a pair that has no merge.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 /// Words up to this length are merged by looking for the lowest rank again after every step.
 const SHORT_WORD: usize = 64;
 /// Two symbols and a rank share 63 bits of a table entry.
@@ -96,7 +95,7 @@ impl Ranks {
     }
 
     #[inline(always)]
-    fn rank_of_bytes(&self, left: u8, right: u8) -> u32 {
+    pub(super) fn rank_of_bytes(&self, left: u8, right: u8) -> u32 {
         self.of_bytes[usize::from(left) << 8 | usize::from(right)]
     }
 
@@ -107,7 +106,7 @@ impl Ranks {
     }
 
     #[inline(always)]
-    fn rank(&self, left: Symbol, right: Symbol) -> u32 {
+    pub(super) fn rank(&self, left: Symbol, right: Symbol) -> u32 {
         let mask = self.entries.len() - 1;
         let key = pair_key(left, right);
         let mut slot = self.slot(key);
@@ -128,58 +127,19 @@ impl Ranks {
         match word.len() {
             0..=16 => dispatch(MergeShort::<16> { ranks: self, word, out }),
             17..=SHORT_WORD => dispatch(MergeShort::<SHORT_WORD> { ranks: self, word, out }),
-            _ => self.merge_long(word, out),
+            _ => long_word::merge(self, word, out),
         }
     }
 
-    /// Every rank is taken up with all its positions from left to right, so no pair is looked at more often
-    /// than it is made. A token's symbol stands in the first and the last of the slots it spans.
-    fn merge_long(&self, word: &[u8], out: &mut Vec<Symbol>) {
-        const INSIDE: Symbol = Symbol::MAX;
-        let mut slots: Vec<Symbol> = word.iter().map(|&byte| Symbol::from(byte)).collect();
-        let mut waiting: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (position, pair) in word.windows(2).enumerate() {
-            self.note(&mut waiting, pair[0].into(), pair[1].into(), position);
-        }
-        while let Some((rank, mut positions)) = waiting.pop_first() {
-            let ((left, right), made) = (self.halves[rank as usize], product(rank));
-            positions.sort_unstable(); // quick: they come as a few rising sequences
-            for start in positions {
-                let middle = start + self.len(left);
-                if slots[start] != left || slots.get(middle) != Some(&right) {
-                    continue; // stale: one of the two has become part of another token
-                }
-                let end = middle + self.len(right);
-                slots[middle - 1] = INSIDE;
-                slots[middle] = INSIDE;
-                slots[start] = made;
-                slots[end - 1] = made;
-                if start > 0 {
-                    let before = slots[start - 1];
-                    self.note(&mut waiting, before, made, start - self.len(before));
-                }
-                if let Some(&after) = slots.get(end) {
-                    self.note(&mut waiting, made, after, start);
-                }
-            }
-        }
-        let mut position = 0;
-        while let Some(&symbol) = slots.get(position) {
-            out.push(symbol);
-            position += self.len(symbol);
-        }
-    }
-
-    /// Remember that `left` at `position` and `right` behind it are a pair, if they have a merge.
-    fn note(&self, waiting: &mut BTreeMap<u32, Vec<usize>>, left: Symbol, right: Symbol, position: usize) {
-        let rank = self.rank(left, right);
-        if rank != NONE {
-            waiting.entry(rank).or_default().push(position);
-        }
-    }
-
+    /// What the merge of this rank joins.
     #[inline]
-    fn len(&self, symbol: Symbol) -> usize {
+    pub(super) fn halves(&self, rank: u32) -> (Symbol, Symbol) {
+        self.halves[rank as usize]
+    }
+
+    /// How many bytes a symbol stands for.
+    #[inline]
+    pub(super) fn len(&self, symbol: Symbol) -> usize {
         self.lens[symbol as usize] as usize
     }
 }
@@ -248,7 +208,7 @@ fn pair_key(left: Symbol, right: Symbol) -> u64 {
 
 /// The symbol that the merge of this rank makes.
 #[inline(always)]
-fn product(rank: u32) -> Symbol {
+pub(super) fn product(rank: u32) -> Symbol {
     256 + rank
 }
 
@@ -262,29 +222,6 @@ mod tests {
             .map(|(left, right)| (left.as_bytes().to_vec(), right.as_bytes().to_vec()))
             .collect();
         Ranks::new(&merges).map(|(ranks, _)| ranks)
-    }
-
-    #[test]
-    fn words_are_merged_the_same_by_the_short_and_the_long_way() -> Result<()> {
-        let ranks = ranks(&[
-            ("a", "a"),
-            ("aa", "a"),
-            ("b", "a"),
-            ("aa", "aa"),
-            ("ba", "b"),
-            ("aaa", "ba"),
-            ("aaaa", "bab"),
-        ])?;
-        // All words of up to 11 letters a and b.
-        for number in 2..1u32 << 12 {
-            let len = 31 - number.leading_zeros();
-            let word: Vec<u8> = (0..len).map(|bit| b'a' + (number >> bit & 1) as u8).collect();
-            let (mut short, mut long) = (Vec::new(), Vec::new());
-            ranks.merge_word(&word, &mut short);
-            ranks.merge_long(&word, &mut long);
-            assert_eq!(short, long, "{:?}", String::from_utf8_lossy(&word));
-        }
-        Ok(())
     }
 
     #[test]

@@ -88,9 +88,8 @@ impl<'e, I: Id> Worker<'e, I> {
         let end = dispatch(Approach { cache, text, start, base, ends, lookups });
         let mut num_done = 0;
         loop {
-            let num_before = num_done;
-            let (num_found, num_ids) =
-                copy_found::<P, I>(cache.view(), &lookups[num_before..], out.room(ROOM * ends.len()));
+            let rest = &lookups[num_done..];
+            let (num_found, num_ids) = copy_found::<P, I>(cache.view(), rest, out.room(ROOM * rest.len()));
             out.advance(num_ids);
             num_done += num_found;
             let Some(&(key, place)) = lookups.get(num_done) else { return end };

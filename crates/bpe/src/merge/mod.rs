@@ -26,7 +26,7 @@ use std::collections::BinaryHeap;
 use hashbrown::HashMap;
 
 use crate::error::{Error, Result};
-use crate::lowlevel::{prefetch, with_capacity};
+use crate::lowlevel::{prefetch, reserve, with_capacity};
 use crate::threads::Heartbeat;
 use crate::words::WordCounts;
 use pairs::{Neighbour, Pair, PairHash, Side, bytes_of, key};
@@ -166,8 +166,11 @@ impl Learner {
     }
 
     fn add_token(&mut self, left: Symbol, right: Symbol) -> Symbol {
-        let bytes = [&*self.tokens[left as usize], &*self.tokens[right as usize]].concat();
         self.lens.push(self.lens[left as usize] + self.lens[right as usize]);
+        let (left, right) = (&self.tokens[left as usize], &self.tokens[right as usize]);
+        let mut bytes = with_capacity(left.len() + right.len());
+        bytes.extend_from_slice(left);
+        bytes.extend_from_slice(right);
         self.tokens.push(bytes.into());
         (self.tokens.len() - 1) as Symbol
     }
@@ -254,6 +257,7 @@ impl Learner {
 
         self.left.prepare(self.tokens.len(), len);
         self.right.prepare(self.tokens.len(), len);
+        reserve(&mut self.doubled, len / 2);
         let (len_a, len_b, len_made) =
             (self.lens[a as usize] as usize, self.lens[b as usize] as usize, self.lens[made as usize]);
         let mut doubled_weight = 0;

@@ -222,6 +222,7 @@ fn contraction_at(text: &[u8], position: usize) -> Option<usize> {
 ///
 /// A letter or number is never followed inside its pre-token by another class, and neither is an other
 /// character, except that a contraction joins an apostrophe with letters.
+#[inline]
 pub(crate) fn is_boundary(text: &[u8], position: usize) -> bool {
     let (Some(before), Some(after)) =
         (unicode::char_before(text, position), unicode::char_at(text, position))

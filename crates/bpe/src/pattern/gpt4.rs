@@ -106,6 +106,7 @@ fn end_of_contraction(text: &[u8], position: usize) -> Option<usize> {
 }
 
 /// Whether every text that reads the same around `position` has a pre-token boundary there.
+#[inline]
 pub(crate) fn is_boundary(text: &[u8], position: usize) -> bool {
     text.get(position) == Some(&b' ')
         && unicode::char_before(text, position).is_some_and(|before| before.class != Class::Space)

@@ -46,6 +46,7 @@ impl Pattern {
     ///
     /// It looks only at the two characters around `position`, and may say no where yes were true too. Of a
     /// user's expression nothing is known, so there the answer is always no.
+    #[inline]
     pub fn is_boundary(&self, text: &[u8], position: usize) -> bool {
         match self {
             Pattern::Gpt2 => gpt2::is_boundary(text, position),

@@ -1,0 +1,243 @@
+//! Merging a long word, block by block.
+//!
+//! **A block.** Every rank is taken up once, with all positions where its pair may stand. First the pair is
+//! joined there, from left to right; then the pairs that the new tokens form with their neighbours are noted
+//! under ranks of their own, which are all still to come. The block lies in slots, one for every byte; a
+//! token's symbol stands in the first and the last of the slots it spans, so its neighbours are read directly.
+//!
+//! **Why blocks.** A word of many megabytes would have its memory asked of the system page by page, and miss
+//! the processor's caches at every step. A block of it does neither.
+//!
+//! **Why that is exact.** A sequence of tokens is what its bytes are merged to if that is true of each two
+//! neighbours: the first merge to cross a boundary between two tokens would find both as they are when
+//! merged by themselves, since nothing has crossed the boundaries around them before. So when a block is
+//! done, only the two tokens at its joint have to be looked at. Its last tokens, which what follows may
+//! change, are done again with the next block. If a joint does not hold, more is done again, in a larger
+//! block: in the worst case the whole word at once.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use hashbrown::HashMap;
+
+use super::ranks::{NONE, Ranks, product};
+use crate::lowlevel::reserve;
+use crate::merge::Symbol;
+
+/// Small enough for its slots and positions to stay in the processor's cache.
+const BLOCK: usize = 1 << 15;
+/// How many tokens of a block are done again with the next, if they are not most of it. Few texts need more.
+const TAIL: usize = 32;
+/// A slot inside a token, neither its first nor its last.
+const INSIDE: Symbol = Symbol::MAX;
+
+/// Merge a word and append its symbols to `out`.
+pub(super) fn merge(ranks: &Ranks, word: &[u8], out: &mut Vec<Symbol>) {
+    reserve(out, word.len());
+    merge_in_blocks(ranks, word, BLOCK, out);
+}
+
+fn merge_in_blocks(ranks: &Ranks, word: &[u8], mut block_len: usize, out: &mut Vec<Symbol>) {
+    let first = out.len();
+    let mut waiting = Waiting::default();
+    let mut done = 0; // this much of the word has its symbols in `out`
+    loop {
+        let joint = out.len();
+        let end = word.len().min(done + block_len);
+        waiting.merge_block(ranks, &word[done..end], out);
+        if joint > first && !waiting.holds(ranks, word, done, (out[joint - 1], out[joint])) {
+            out.truncate(joint);
+            done -= drop_last(ranks, out, out.len() - first, block_len);
+            block_len *= 2;
+        } else if end == word.len() {
+            return;
+        } else {
+            done = end - drop_last(ranks, out, TAIL.min(out.len() - joint), (end - done) / 2);
+        }
+    }
+}
+
+/// Take up to `most` symbols off the end, as long as they are not more than `most_bytes`; returns their bytes.
+fn drop_last(ranks: &Ranks, symbols: &mut Vec<Symbol>, most: usize, most_bytes: usize) -> usize {
+    let mut num_bytes = 0;
+    for _ in 0..most {
+        let Some(symbol) = symbols.pop_if(|symbol| num_bytes + ranks.len(*symbol) <= most_bytes) else {
+            break;
+        };
+        num_bytes += ranks.len(symbol);
+    }
+    num_bytes
+}
+
+/// The positions at which pairs wait for their rank's turn.
+#[derive(Default)]
+struct Waiting {
+    /// The ranks that have a list, the lowest on top.
+    queue: BinaryHeap<Reverse<u32>>,
+    list_of: HashMap<u32, usize>,
+    lists: Vec<Vec<usize>>,
+    /// The rank that was noted last, and its list: often it is the next one's, too.
+    last: Option<(u32, usize)>,
+    /// Empty lists, to be used again.
+    spare: Vec<Vec<usize>>,
+}
+
+impl Waiting {
+    /// Merge a block and append its symbols to `out`.
+    fn merge_block(&mut self, ranks: &Ranks, block: &[u8], out: &mut Vec<Symbol>) {
+        let first = out.len();
+        out.extend(block.iter().map(|&byte| Symbol::from(byte)));
+        let slots = &mut out[first..];
+        for (position, pair) in block.windows(2).enumerate() {
+            self.note(ranks.rank_of_bytes(pair[0], pair[1]), position);
+        }
+        while let Some((rank, mut positions)) = self.pop_lowest() {
+            let (left, right) = ranks.halves(rank);
+            if left == right {
+                positions.sort_unstable(); // of pairs that overlap, the leftmost is joined
+            }
+            positions.retain(|&start| join(ranks, slots, rank, start));
+            for &start in &positions {
+                self.note_neighbours(ranks, slots, product(rank), start);
+            }
+            positions.clear();
+            self.spare.push(positions);
+        }
+        let num_symbols = compact(ranks, slots);
+        out.truncate(first + num_symbols);
+    }
+
+    /// Whether two tokens, of which the second begins at `middle`, are merged to just these two.
+    fn holds(&mut self, ranks: &Ranks, word: &[u8], middle: usize, (left, right): (Symbol, Symbol)) -> bool {
+        let mut merged = Vec::new();
+        self.merge_block(ranks, &word[middle - ranks.len(left)..middle + ranks.len(right)], &mut merged);
+        merged == [left, right]
+    }
+
+    /// Remember the pairs of the token that was made at `start` and of what stands beside it.
+    #[inline]
+    fn note_neighbours(&mut self, ranks: &Ranks, slots: &[Symbol], made: Symbol, start: usize) {
+        if start > 0 && slots[start - 1] != made {
+            let before = slots[start - 1];
+            self.note(ranks.rank(before, made), start - ranks.len(before));
+        }
+        if let Some(&after) = slots.get(start + ranks.len(made)) {
+            self.note(ranks.rank(made, after), start);
+        }
+    }
+
+    /// Remember that a pair of this rank stands at `position`, if it has a rank.
+    #[inline]
+    fn note(&mut self, rank: u32, position: usize) {
+        if rank == NONE {
+            return;
+        }
+        let list = match self.last {
+            Some((last, list)) if last == rank => list,
+            _ => self.list_of.get(&rank).copied().unwrap_or_else(|| self.begin(rank)),
+        };
+        self.last = Some((rank, list));
+        self.lists[list].push(position);
+    }
+
+    /// Begin the list of a rank that has none.
+    fn begin(&mut self, rank: u32) -> usize {
+        let list = self.lists.len();
+        self.lists.push(self.spare.pop().unwrap_or_default());
+        self.list_of.insert(rank, list);
+        self.queue.push(Reverse(rank));
+        list
+    }
+
+    /// Take the positions of the lowest rank; of none when all are done, and a new block may begin.
+    fn pop_lowest(&mut self) -> Option<(u32, Vec<usize>)> {
+        let Some(Reverse(rank)) = self.queue.pop() else {
+            self.lists.clear();
+            self.last = None;
+            return None;
+        };
+        let list = self.list_of.remove(&rank)?;
+        Some((rank, std::mem::take(&mut self.lists[list])))
+    }
+}
+
+/// Join the pair of this rank at `start`, unless it is stale: one of the two has become part of another token.
+#[inline]
+fn join(ranks: &Ranks, slots: &mut [Symbol], rank: u32, start: usize) -> bool {
+    let (left, right) = ranks.halves(rank);
+    let middle = start + ranks.len(left);
+    if slots[start] != left || slots.get(middle) != Some(&right) {
+        return false;
+    }
+    let end = middle + ranks.len(right);
+    slots[middle - 1] = INSIDE;
+    slots[middle] = INSIDE;
+    slots[start] = product(rank);
+    slots[end - 1] = product(rank);
+    true
+}
+
+/// Move the symbols of all tokens to the front, and return their number.
+fn compact(ranks: &Ranks, slots: &mut [Symbol]) -> usize {
+    let (mut position, mut num_symbols) = (0, 0);
+    while let Some(&symbol) = slots.get(position) {
+        slots[num_symbols] = symbol;
+        num_symbols += 1;
+        position += ranks.len(symbol);
+    }
+    num_symbols
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Result;
+
+    /// Words of few letters and merges drawn by chance, so that what follows often reaches far back: in blocks
+    /// of every size the outcome is that of looking for the lowest rank after every step.
+    #[test]
+    fn words_are_merged_the_same_in_one_block_in_many_and_by_the_short_way() -> Result<()> {
+        let mut state = 1u64;
+        let mut draw = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        for round in 0..2_000 {
+            let num_letters = 1 + round % 3;
+            let mut tokens: Vec<Vec<u8>> = (0..num_letters).map(|letter| vec![b'a' + letter as u8]).collect();
+            let mut merges = Vec::new();
+            for _ in 0..12 {
+                let (left, right) = (tokens[draw(tokens.len())].clone(), tokens[draw(tokens.len())].clone());
+                let token = [&left[..], &right].concat();
+                if !tokens.contains(&token) {
+                    tokens.push(token);
+                    merges.push((left, right));
+                }
+            }
+            let (ranks, _) = Ranks::new(&merges)?;
+            let word: Vec<u8> = (0..1 + draw(64)).map(|_| b'a' + draw(num_letters) as u8).collect();
+            let mut expected = vec![7];
+            ranks.merge_word(&word, &mut expected);
+            for block_len in [1, 2, 3, 5, 8, 13, 21, 64] {
+                let mut merged = vec![7];
+                merge_in_blocks(&ranks, &word, block_len, &mut merged);
+                let shown = String::from_utf8_lossy(&word);
+                assert_eq!(merged, expected, "{shown} in blocks of {block_len} by {merges:?}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_word_of_many_blocks_is_merged_as_a_whole() -> Result<()> {
+        let merges = [("a", "a"), ("aa", "aa"), ("aa", "a"), ("b", "a"), ("aaa", "ba")];
+        let (ranks, _) = Ranks::new(&merges.map(|(left, right)| (left.into(), right.into())))?;
+        for word in [vec![b'a'; 3 * BLOCK + 3], [b"aab".repeat(BLOCK), vec![b'c']].concat()] {
+            let (mut in_blocks, mut at_once) = (Vec::new(), Vec::new());
+            merge(&ranks, &word, &mut in_blocks);
+            Waiting::default().merge_block(&ranks, &word, &mut at_once);
+            assert_eq!(in_blocks, at_once);
+        }
+        Ok(())
+    }
+}
