@@ -18,7 +18,7 @@ from bytewright.lab.predict import compare_record
 from bytewright.lab.records import judge, measure, read_run
 from bytewright.lab.report import build_report, write_report
 from bytewright.lab.results import About, read_all, read_results, write_results
-from bytewright.lab.tables import table_of_predictions
+from bytewright.lab.tables import table_of_predictions, table_of_ratios
 from bytewright.train import train
 from conftest import Run
 from runs import make_config
@@ -233,3 +233,11 @@ def test_the_report_of_a_run_has_what_was_predicted_beside_what_was_measured(tmp
     assert all(None not in row for row in rows.values())
     assert rows["parameters"] == ["9,552", "9,552", "1.00"]
     assert rows["FLOPs per token"][0] == rows["FLOPs per token"][1]
+
+
+def test_the_report_of_several_runs_has_what_was_predicted_over_what_was_measured() -> None:
+    groups = group_runs([make_record("a", labels={"x": 1}), make_record("b", labels={"x": 2})], ["x"], None)
+    (table,) = table_of_ratios(groups)
+    assert isinstance(table, Table)
+    assert list(table.columns) == ["setting", "parameters", "FLOPs", "memory", "tokens/s", "time"]
+    assert [list(row[1:]) for row in table.rows] == [[None, None, "1.04", None, "1.05"]] * 2

@@ -37,6 +37,7 @@ from bytewright.lab.tables import (
     table_of_environment,
     table_of_groups,
     table_of_predictions,
+    table_of_ratios,
     tables_of_settings,
     word_count,
     word_seconds,
@@ -74,7 +75,10 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
         Section("What came out", _outcome(groups, metric, about, best)),
         Section("Learning curves", learning_curves(groups, metric, about)),
         Section("Samples", _samples(groups, best)),
-        Section("What it took", [*table_of_costs(groups), *speed_figures(groups, about)]),
+        Section(
+            "What it took",
+            [*table_of_costs(groups), *table_of_ratios(groups), *speed_figures(groups, about)],
+        ),
         Section("Settings", tables_of_settings(records)),
         Section("Where it ran", table_of_environment(records)),
     ]

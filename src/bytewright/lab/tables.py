@@ -20,6 +20,12 @@ from bytewright.lab.records import RunRecord
 from bytewright.lab.results import About, common
 from bytewright.lab.scales import format_value
 
+WHAT_IS_MEASURED = (
+    "Parameters and FLOPs are counted by PyTorch on the readable twin. Memory is what a run took from its"
+    " second step on, its data not counted; on a CPU it is resident memory, with what malloc keeps. Speed and"
+    " utilisation are medians while training; time includes compiling, evaluations and saves."
+)
+
 
 def table_of_groups(groups: Sequence[Group], metric: Metric, about: About, best: Group | None) -> Table:
     """One row per setting: the mean and spread over seeds, and the difference to the baseline."""
@@ -145,6 +151,27 @@ def table_of_costs(groups: Sequence[Group]) -> list[Block]:
     return [Table([columns[n] for n in kept], [[row[n] for n in kept] for row in rows], caption=caption)]
 
 
+def table_of_ratios(groups: Sequence[Group]) -> list[Block]:
+    """Show how close the predictions came: each over what was measured."""
+    titles = {
+        "parameters": "parameters",
+        "flops_per_token": "FLOPs",
+        "memory_bytes": "memory",
+        "tokens_per_second": "tokens/s",
+        "seconds": "time",
+    }
+    rows: list[list[Cell]] = []
+    for group in groups:
+        predicted = group.runs[0].predicted
+        measured = {name: group.measured(name) for name in titles if name in predicted}
+        ratios = {name: predicted[name] / value for name, value in measured.items() if value}
+        rows.append([group.label, *(f"{ratios[name]:.2f}" if name in ratios else None for name in titles)])
+    if all(cell is None for row in rows for cell in row[1:]):
+        return []
+    caption = f"Predicted over measured. {WHAT_IS_MEASURED}"
+    return [Table(["setting", *titles.values()], rows, caption=caption)]
+
+
 def table_of_predictions(record: RunRecord) -> list[Block]:
     """Show for one run what was predicted beside what was measured, and the one over the other."""
     predicted, measured = dict(record.predicted), dict(record.measured)
@@ -165,12 +192,7 @@ def table_of_predictions(record: RunRecord) -> list[Block]:
             ratio = f"{predicted[name] / measured[name]:.2f}" if both else None
             ours, theirs = _or_none(word, predicted.get(name)), _or_none(word, measured.get(name))
             rows.append([title, ours, theirs, ratio])
-    caption = (
-        "Parameters and FLOPs are counted by PyTorch on the readable twin. Memory is what the run took from"
-        " its second step on, its data not counted; on a CPU it is resident memory, with what malloc keeps."
-        " Speed and utilisation are medians while training; time includes compiling, evaluations and saves."
-    )
-    return [Table(["", "predicted", "measured", "ratio"], rows, caption=caption)] if rows else []
+    return [Table(["", "predicted", "measured", "ratio"], rows, caption=WHAT_IS_MEASURED)] if rows else []
 
 
 def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
