@@ -77,10 +77,10 @@ def test_it_is_said_where_a_story_leaves_the_language() -> None:
         assert not checked.has_shape
 
 
-@pytest.mark.parametrize("variable", ["thing", "creature", "wares", "helper"])
+@pytest.mark.parametrize("variable", ["thing", "helper"])
 def test_an_object_that_changes_is_a_contradiction(variable: str) -> None:
     for story in TOLD[:20]:
-        if story.plot[variable] == "umbrellas":  # the only one of the wares with a vowel
+        if story.plot[variable] == "ant":  # the only one that finds what is lost and has a vowel
             continue
         checked = check(replace_last(story.text, story.plot[variable], other_value(story, variable)))
         assert checked.has_shape
