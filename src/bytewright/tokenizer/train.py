@@ -115,9 +115,9 @@ def train_tokenizer(
     _check_options(min_count, num_threads)
     start = Vocabulary.from_parts({byte: bytes([byte]) for byte in range(NUM_BYTES)}, [], (), pattern)
     learner = _Learner(source, start, specials, num_threads, progress)
-    new_merges = learner.learn(vocab_size - NUM_BYTES - len(specials), min_count)
-    tokens = [*start.tokens.values(), *(left + right for left, right in new_merges)]
-    return learner.result(Vocabulary.from_parts(dict(enumerate(tokens)), new_merges, specials, pattern))
+    new_merges, new_tokens = learner.learn(vocab_size - NUM_BYTES - len(specials), min_count)
+    tokens = dict(enumerate([*start.tokens.values(), *new_tokens]))
+    return learner.result(Vocabulary.from_parts(tokens, new_merges, specials, pattern))
 
 
 def extend_tokenizer(
@@ -137,9 +137,9 @@ def extend_tokenizer(
     _check_options(min_count, num_threads)
     check_reachable(start)  # or a new merge could make a token that is there already
     learner = _Learner(source, start, list(start.special_tokens), num_threads, progress)
-    new_merges = learner.learn(vocab_size - start.size, min_count)
+    new_merges, new_tokens = learner.learn(vocab_size - start.size, min_count)
     tokens = dict(start.tokens)
-    tokens.update(enumerate((left + right for left, right in new_merges), start=start.size))
+    tokens.update(enumerate(new_tokens, start=start.size))
     return learner.result(
         Vocabulary(
             tokens=tokens,
@@ -300,8 +300,8 @@ class _Learner:
         self._memory.look()
         self._progress(Progress(phase=phase, done=done, total=total, unit=unit))
 
-    def learn(self, num_merges: int, min_count: int) -> list[Merge]:
-        """Learn up to `num_merges` more."""
+    def learn(self, num_merges: int, min_count: int) -> tuple[list[Merge], list[bytes]]:
+        """Learn up to `num_merges` more; returns them, and the tokens they make."""
         tokens = [bytes([byte]) for byte in range(NUM_BYTES)]
         tokens += [left + right for left, right in self._start.merges]
         symbol_of = {token: symbol for symbol, token in enumerate(tokens)}
@@ -323,7 +323,7 @@ class _Learner:
         if len(merges) < num_merges:
             exhausted = "no pair is left" if min_count == 1 else f"no pair occurs {min_count} times or more"
             self._stopped = f"stopped after {len(merges):,} of {num_merges:,} merges: {exhausted}"
-        return merges
+        return merges, tokens[len(tokens) - len(merges) :]
 
     def result(self, vocabulary: Vocabulary) -> Training:
         """Close the books."""

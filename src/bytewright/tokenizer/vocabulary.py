@@ -95,10 +95,12 @@ class Vocabulary:
         special_tokens = list(special_tokens or ())
         if (duplicate := first_duplicate(special_tokens)) is not None:
             raise TokenizerError(f"special token {shorten(duplicate)} is given twice")
-        made_by_merge = {left + right for left, right in merges}
+        wanted = {_encode(special, "special token") for special in special_tokens}
+        lengths = {len(token) for token in wanted}  # a token may be as long as the text it was learnt from
+        made_by_merge = {a + b for a, b in merges if len(a) + len(b) in lengths}
         free: dict[bytes, int] = {}
         ordinary: set[bytes] = set()
-        for id in sorted(tokens):
+        for id in sorted(id for id, token in tokens.items() if token in wanted):
             token = tokens[id]
             if token not in ordinary and (len(token) == 1 or token in made_by_merge):
                 ordinary.add(token)
@@ -219,16 +221,16 @@ def _check_tokens(tokens: Mapping[int, bytes], special_ids: set[int]) -> None:
 
 
 def _check_merges(merges: tuple[Merge, ...], ordinary_tokens: Mapping[bytes, int]) -> None:
-    made = {bytes([byte]) for byte in range(256)}
+    made = {ordinary_tokens[bytes([byte])] for byte in range(256)}
     for number, (left, right) in enumerate(merges):
-        product = left + right
-        if left not in made or right not in made:
-            missing = left if left not in made else right
+        product = ordinary_tokens.get(left + right)
+        if ordinary_tokens.get(left) not in made or ordinary_tokens.get(right) not in made:
+            missing = left if ordinary_tokens.get(left) not in made else right
             complaint = f"uses {shorten(missing)}, which no earlier merge makes"
-        elif product not in ordinary_tokens:
-            complaint = f"makes {shorten(product)}, which is not in the vocabulary"
+        elif product is None:
+            complaint = f"makes {shorten(left + right)}, which is not in the vocabulary"
         elif product in made:
-            complaint = f"makes {shorten(product)}, which an earlier merge makes already"
+            complaint = f"makes {shorten(left + right)}, which an earlier merge makes already"
         else:
             made.add(product)
             continue
