@@ -201,7 +201,12 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the commit that is measured, with `+` when the tracked sources differ from it."""
+    """Return the commit that is measured, with `+` when the tracked sources differ from it.
+
+    The environment variable BYTEWRIGHT_COMMIT has the first word: a copy of the source has no history.
+    """
+    if told := os.environ.get("BYTEWRIGHT_COMMIT"):
+        return told
 
     def git(*arguments: str) -> str:
         return subprocess.run(
