@@ -47,9 +47,9 @@ class Plan:
     num_heads: int = 2
     batch_size: int = 4
     """Small too: keeping facts straight is learnt after a number of steps more than of stories."""
-    num_steps: int = 4000
+    num_steps: int = 3200
     optimizer: OptimizerConfig = field(
-        default_factory=lambda: OptimizerConfig(name="muon", lr=6e-3, muon_lr=0.02, weight_decay=0.01)
+        default_factory=lambda: OptimizerConfig(name="muon", lr=1.2e-2, muon_lr=5e-3, weight_decay=0.01)
     )
     schedule: ScheduleConfig = field(
         default_factory=lambda: ScheduleConfig(kind="linear", warmup=20, final=0.0)

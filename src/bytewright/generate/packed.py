@@ -80,16 +80,11 @@ def pack_block(block: TransformerBlock, dtype: torch.dtype, num_rows: int) -> Pa
     def packed(weight: Tensor) -> PackedMatrix:
         return PackedMatrix(snapshot(weight, dtype), num_rows)
 
-    gains_of_heads = None
-    if (qk_gains := join_gains(attention)) is not None:
-        q_gain, k_gain = (snapshot(gain, dtype) for gain in qk_gains)
-        gains_of_heads = torch.cat(
-            (q_gain.expand(attention.num_heads, -1), k_gain.expand(attention.num_kv_heads, -1))
-        )
+    qk_gains = join_gains(attention)
     gated = isinstance(ffn, SwiGLU)
     return PackedBlock(
         qkv=packed(join_projections(attention, dtype)),
-        qk_gains=gains_of_heads,
+        qk_gains=None if qk_gains is None else snapshot(qk_gains, dtype),
         output=packed(attention.output_proj.weight),
         up=packed(torch.cat((ffn.w1.weight, ffn.w3.weight)) if isinstance(ffn, SwiGLU) else ffn.w1.weight),
         gated=gated,

@@ -69,18 +69,15 @@ def join_projections(
     return torch.cat([weight.to(dtype) for weight in weights])
 
 
-def join_gains(
-    attention: MultiHeadSelfAttention,
-) -> tuple[Float[Tensor, " d_head"], Float[Tensor, " d_head"]] | None:
+def join_gains(attention: MultiHeadSelfAttention) -> Float[Tensor, "qk_heads d_head"] | None:
     """Return the gains of the norms on q and k, if it has them, in the order of `join_projections`' rows."""
     if attention.q_norm is None or attention.k_norm is None:
         return None
-    if attention.rope is None:
-        return attention.q_norm.weight, attention.k_norm.weight
-    return (
-        halves_from_pairs(attention.q_norm.weight, attention.d_head),
-        halves_from_pairs(attention.k_norm.weight, attention.d_head),
-    )
+    gains: list[Tensor] = [attention.q_norm.weight, attention.k_norm.weight]
+    if attention.rope is not None:
+        gains = [halves_from_pairs(gain, attention.d_head) for gain in gains]
+    heads = attention.num_heads, attention.num_kv_heads
+    return torch.cat([gain.expand(count, -1) for gain, count in zip(gains, heads, strict=True)])
 
 
 class FusedSelfAttention(MultiHeadSelfAttention):
@@ -96,16 +93,18 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         if token_positions is None and self._kernel_serves(qkv):
             return self.output_proj(self._attend_by_kernel(qkv))
         qkv = qkv.reshape(*qkv.shape[:-1], -1, self.d_head)
-        q, k, v = torch.split(qkv, [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-2)
+        # q and k go through the norm and the rotation as one: half the operations, each on longer rows.
+        qk, v = torch.split(qkv, [self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=-2)
         gains = join_gains(self)
         if gains is not None:
-            q, k = rms_norm(q, gains[0], EPSILON), rms_norm(k, gains[1], EPSILON)
+            qk = rms_norm(qk, gains, EPSILON)
         if self.rope is not None:
             if token_positions is None:
                 cos, sin = self.rope.cos[: x.shape[-2]], self.rope.sin[: x.shape[-2]]
             else:
                 cos, sin = self.rope.cos[token_positions], self.rope.sin[token_positions]
-            q, k = rotate_halves(q, cos, sin), rotate_halves(k, cos, sin)
+            qk = rotate_halves(qk, cos, sin)
+        q, k = torch.split(qk, [self.num_heads, self.num_kv_heads], dim=-2)
         attended = scaled_dot_product_attention(
             q.transpose(-3, -2),
             k.transpose(-3, -2),

@@ -68,7 +68,7 @@ def silu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def rms_norm(
-    x: Float[Tensor, "*batch d"], gain: Float[Tensor, " d"], eps: float
+    x: Float[Tensor, "*batch d"], gain: Float[Tensor, "*heads d"], eps: float
 ) -> Float[Tensor, "*batch d"]:
     """Return x / √(mean(x²) + ε) ⊙ g: each vector scaled to unit root mean square, then by its gains."""
     wide = at_least_float32(x)

@@ -33,6 +33,7 @@ from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.garbage import collector_stopped
 from bytewright.train.inputs import Inputs, make_sampler, open_inputs
 from bytewright.train.loss import language_model_loss
+from bytewright.train.malloc import freed_memory_kept
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.norms import measure_norms
 from bytewright.train.recipe import build, to_plain
@@ -234,6 +235,8 @@ class Trainer:
             self.recorder.display = display(console, title)
             stack.callback(self.recorder.display.close)
             stack.enter_context(collector_stopped())
+            if self.device.type == "cpu":
+                stack.enter_context(freed_memory_kept())
             received = self._run(stack.enter_context(StopSignals()))
         validation_loss = None if self.evaluation is None else self.evaluation.loss
         return TrainResult(
