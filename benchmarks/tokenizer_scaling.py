@@ -112,6 +112,8 @@ def measure(job: str, pattern: str, kind: str, megabytes: int, repeats: int) -> 
     sizes = [megabytes * MB, 2 * megabytes * MB]
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
         try:
+            # Not counted: memory that the machine has not used for long is slow to come the first time.
+            fresh.submit(run_once, job, pattern, kind, sizes[-1]).result()
             rounds = [
                 [fresh.submit(run_once, job, pattern, kind, size).result() for size in sizes]
                 for _ in range(repeats)
