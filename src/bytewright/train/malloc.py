@@ -13,8 +13,10 @@ import contextlib
 import ctypes
 from collections.abc import Iterator
 
-# The options of mallopt(3), and the values they have if nobody sets them.
-_TRIM_THRESHOLD, _NEVER, _DEFAULT_THRESHOLD = -1, -1, 128 * 1024
+# The options of mallopt(3). To set one stops glibc for good from raising its thresholds to the size of what
+# is freed, so afterwards they get what it would have come to at the most.
+_TRIM_THRESHOLD, _NEVER, _HIGHEST_TRIM = -1, -1, 64 * 2**20
+_MMAP_THRESHOLD, _HIGHEST_MMAP = -3, 32 * 2**20
 _MMAP_MAX, _DEFAULT_MMAP_MAX = -4, 65536
 
 
@@ -31,5 +33,6 @@ def freed_memory_kept() -> Iterator[None]:
         yield
     finally:
         libc.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
-        libc.mallopt(_TRIM_THRESHOLD, _DEFAULT_THRESHOLD)
+        libc.mallopt(_MMAP_THRESHOLD, _HIGHEST_MMAP)
+        libc.mallopt(_TRIM_THRESHOLD, _HIGHEST_TRIM)
         libc.malloc_trim(0)
