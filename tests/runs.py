@@ -89,7 +89,7 @@ def rerun_unchecked(request: pytest.FixtureRequest) -> bool:
 
 
 def metrics_without_clock(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run, less the fields that the clock decides."""
+    """The lines of a run, less the fields that the clock and the machine decide."""
     return [
         {name: value for name, value in record.items() if name not in MEASURED_FIELDS}
         for record in read_metrics(run / "metrics.jsonl")

@@ -2,11 +2,10 @@
 
 A run that is done is passed over, here or in a sweep beside this one; one that was cut off goes on from its
 checkpoint, one that diverges is marked with the reason, and one that does not fit the memory is begun again
-in more parts. Each run's
-`outcome.json` is written last and makes it done; so a sweep that is killed at any moment and started again
-ends with the same numbers. Runs share one process and, where they can, one compiled step, since for short
-ones on a GPU these take longest; `jobs` runs several at once in processes of their own. Knows nothing of
-reports.
+in more parts. Each run's `outcome.json` is written last and makes it done; so a sweep that is killed at any
+moment and started again ends with the same numbers. Runs share one process and, where they can, one compiled
+step, since for short ones on a GPU these take longest; `jobs` runs several at once in processes of their own.
+Knows nothing of reports.
 """
 
 from __future__ import annotations
@@ -150,12 +149,11 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
 def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult:
     """Train, and as long as that needs more memory than there is, begin again in smaller parts."""
     while True:
+        _free()  # not when a run ends: the error of one that failed still holds all that it had
         try:
             return _start_or_resume(config, run, bench)
         except _NoMemory:
             bench.engines.forget()
-        finally:
-            _free()
         smaller = in_more_parts(config)
         if smaller is None:
             raise UsageError("one window at a time needs more memory than there is")
@@ -239,6 +237,7 @@ def _sample(trial: Trial, planned: Planned, bench: Bench) -> dict[str, Any]:
             raise UsageError(
                 f"{model}: there is nothing to sample from, for it {outcome['status']}: {outcome['reason']}"
             )
+        bench.engines.forget()  # writing wants the memory
     stories, ended = tell(model, trial.sampling, device=trial.config.device)
     is_storybook = trial.corpus is not None and trial.corpus.storybook is not None
     training_text = trial.config.data.train.parents[1] / "train.txt" if is_storybook else None

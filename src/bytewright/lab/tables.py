@@ -22,8 +22,9 @@ from bytewright.lab.scales import format_value
 
 WHAT_IS_MEASURED = (
     "Parameters and FLOPs are counted by PyTorch on the readable twin. Memory is what a run took from its"
-    " second step on, its data not counted; on a CPU it is resident memory, with what malloc keeps. Speed and"
-    " utilisation are medians while training; time includes compiling, evaluations and saves."
+    " second step on: on a GPU without its data; on a CPU resident memory, with what malloc keeps and what"
+    " was read of the data. Speed and utilisation are medians while training; time includes compiling,"
+    " evaluations and saves."
 )
 
 

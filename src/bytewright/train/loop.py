@@ -3,7 +3,7 @@
 `train` starts a run in a new folder, `resume` continues one from its last checkpoint. The batch and the
 learning rate of a step are functions of its number, and all else that the next step depends on is in the
 checkpoint; so a run that is killed at any moment and resumed gives the same weights, optimizer state and
-metrics as one that never was, but for the fields that the clock decides. What a step does is in `step`, what
+metrics as one that never was, but for `metrics.MEASURED_FIELDS`. What a step does is in `step`, what
 is kept of it in `recorder` and `checkpoint`; this module decides *when*.
 """
 
@@ -212,7 +212,7 @@ class Trainer:
         self.progress = progress
 
     def run(self, console: Console, display: Callable[[Console, str], Display] = make_display) -> TrainResult:
-        """Train until the budget is spent or a signal asks to stop; both leave a checkpoint."""
+        """Train until the budget is spent or a signal asks to stop; leave a checkpoint, if one is wanted."""
         with contextlib.ExitStack() as stack:
             peak = peak_flops(self.device, self.config.precision)
             log = MetricsLog(self.folder.metrics, self.progress.metrics_position)
