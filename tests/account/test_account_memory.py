@@ -97,7 +97,7 @@ def test_the_traffic_of_an_eager_step_is_predicted_within_ten_per_cent(
 def test_our_attention_kernel_serves_what_the_accountant_believes() -> None:
     from bytewright.kernels import attention
 
-    assert tuple(attention.BLOCKS) == KERNEL_HEADS
+    assert attention.SERVED_HEADS == KERNEL_HEADS
     assert attention.LONGEST == KERNEL_CONTEXT
 
 

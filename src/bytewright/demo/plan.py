@@ -38,7 +38,7 @@ class Plan:
     validation_bytes: int = 150_000
     """Stories to measure on: about two hundred, whose plots are in no training story."""
     vocab_size: int = 3072
-    """Nearly every word is one token: at equal time the gap was half that of 1,024 tokens."""
+    """Nearly every word is one token."""
     context_length: int = 256
     """The longest story fits in, with its end."""
     d_model: int = 64
@@ -51,8 +51,8 @@ class Plan:
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(name="muon", lr=1.2e-2, muon_lr=5e-3, weight_decay=0.01)
     )
-    """A high rate for the embeddings, a low one for the blocks: with half the one and four times the other, the
-    model was a thousand steps later in keeping its facts straight."""
+    """A high rate for the embeddings, a low one for the blocks: with half the one and four times the other,
+    the model was a thousand steps later in keeping its facts straight."""
     schedule: ScheduleConfig = field(
         default_factory=lambda: ScheduleConfig(kind="linear", warmup=20, final=0.0)
     )

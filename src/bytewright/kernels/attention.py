@@ -43,8 +43,11 @@ BLOCKS = {
 
 Those of 32 are the fastest of what was tried on an H200. Those of 64 and 128 are the largest whose numbers
 all have a register there, by the compiler's report (16 bytes a thread are spilled in the last one), and they
-take at most 88 of a multiprocessor's 227 KiB of shared memory. Other sizes are left to the library.
+take at most 88 of a multiprocessor's 227 KiB of shared memory.
 """
+
+SERVED_HEADS = (32,)
+"""The sizes of head for which models use this kernel: those that were timed beside the library's."""
 
 LOG2E = math.log2(math.e)
 

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bytewright.account.devices import DEVICES, Device, measure_device
 from bytewright.account.report import Training
 from bytewright.account.report import predict as predict_training
+from bytewright.errors import UsageError
 from bytewright.lab.records import RunRecord
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.config import TrainConfig
@@ -65,7 +66,10 @@ def compare_record(record: RunRecord) -> RunRecord:
     """Give a record what it lacks of predictions, as far as its machine is known, and what can be counted."""
     if "sampling.temperature" in record.settings:
         return record
-    config = build(TrainConfig, unflatten(record.settings), source=record.name)
+    try:
+        config = build(TrainConfig, unflatten(record.settings), source=record.name)
+    except UsageError:  # of another version, which had settings that this one has not
+        return record
     name = record.environment.get("cuda")
     device = torch.device("cuda" if name and config.device in ("auto", "cuda") else "cpu")
     machine = find_known(str(name)) if device.type == "cuda" else None

@@ -117,10 +117,10 @@ class FusedSelfAttention(MultiHeadSelfAttention):
     def _kernel_serves(self, qkv: Float[Tensor, "*batch seq qkv_width"]) -> bool:
         if not kernels.can_serve(qkv):
             return False
-        from bytewright.kernels.attention import BLOCKS, LONGEST
+        from bytewright.kernels.attention import LONGEST, SERVED_HEADS
 
         plain = self.q_norm is None and self.num_kv_heads == self.num_heads
-        return plain and qkv.ndim == 3 and qkv.shape[-2] <= LONGEST and self.d_head in BLOCKS
+        return plain and qkv.ndim == 3 and qkv.shape[-2] <= LONGEST and self.d_head in SERVED_HEADS
 
     def _attend_by_kernel(
         self, qkv: Float[Tensor, "batch seq qkv_width"]
