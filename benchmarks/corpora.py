@@ -156,6 +156,7 @@ def gather(places: Iterable[Path]) -> list[Document]:
     seen: set[bytes] = set()
     documents: list[Document] = []
     for place in places:
+        source = place.name if place.parent == SHARED else str(place)
         for path in [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.is_file()):
             text = None if NOT_ENGLISH_PROSE.search(str(path)) else read_text(path)
             if not text:
@@ -163,7 +164,7 @@ def gather(places: Iterable[Path]) -> list[Document]:
             digest = hashlib.sha256(text.encode()).digest()
             if digest not in seen:
                 seen.add(digest)
-                documents += [Document(str(place), piece) for piece in cut_into_documents(text)]
+                documents += [Document(source, piece) for piece in cut_into_documents(text)]
     random.Random(SEED).shuffle(documents)
     return documents
 

@@ -201,20 +201,10 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the commit that is measured, with `+` when the tracked sources differ from it.
+    """Return the commit that is measured, as runs name theirs."""
+    from bytewright.train.run_folder import find_commit  # brings torch, whose memory workers must not have
 
-    The environment variable BYTEWRIGHT_COMMIT has the first word: a copy of the source has no history.
-    """
-    if told := os.environ.get("BYTEWRIGHT_COMMIT"):
-        return told
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(HERE), *arguments], capture_output=True, text=True, check=False
-        ).stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "../src", "../crates")
-    return (git("rev-parse", "--short", "HEAD") or "?") + ("+" if changed else "")
+    return find_commit() or "?"
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -32,9 +32,17 @@ class PeakMemory:
 
 def memory_now() -> int:
     """Return the memory that is this process's own, in bytes."""
-    if _STATUS.exists():
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
+    own = read_status("RssAnon")
+    if own is not None:
+        return own
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return largest if sys.platform == "darwin" else largest * 1024
+
+
+def read_status(field: str) -> int | None:
+    """Return a size that Linux tells of this process, in bytes; None where there is no such figure."""
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)

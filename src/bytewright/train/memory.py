@@ -2,9 +2,9 @@
 
 On a GPU the allocator counts it; on the CPU the kernel keeps a high-water mark of the resident memory, which
 Linux lets a process forget. Elsewhere nobody knows, and no figure is given. Building a model and compiling
-its first step have peaks of their own that say nothing about training: `begin` forgets them. Resident memory
-also tells of what malloc keeps to itself and of the pages of a token file that were looked at. Knows nothing
-of models.
+its first step have peaks of their own that say nothing about training: `begin` forgets them, but on a CPU
+for what malloc keeps of them (`malloc`). Resident memory also tells of the pages of a token file that were
+looked at. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 
 import torch
 
-_STATUS, _FORGET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+from bytewright.tokenizer.memory import read_status
+
+_FORGET = Path("/proc/self/clear_refs")
 _HIGH_WATER_MARK = "5"
 """What the kernel wants to be told to forget it: see proc(5)."""
 
@@ -24,7 +26,7 @@ class PeakMemory:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.has_begun = False
-        self._before = torch.cuda.memory_allocated(device) if device.type == "cuda" else _resident("VmRSS")
+        self._before = torch.cuda.memory_allocated(device) if device.type == "cuda" else read_status("VmRSS")
 
     def begin(self) -> None:
         """Forget the peak so far."""
@@ -48,13 +50,5 @@ class PeakMemory:
             return None
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) - self._before
-        highest = _resident("VmHWM")
+        highest = read_status("VmHWM")
         return None if highest is None else max(0, highest - self._before)
-
-
-def _resident(field: str) -> int | None:
-    try:
-        lines = _STATUS.read_text().splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)
