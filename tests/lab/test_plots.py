@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bytewright.lab.plots import NARROW, WIDE, Axis, Chart, Dot, DotChart, Reference, Series, chart_rows, draw
@@ -103,6 +103,7 @@ numbers = st.floats(min_value=1e-6, max_value=1e12)
 
 
 @given(st.lists(numbers, min_size=2, max_size=5), st.booleans())
+@example([1.0000000000000002e-06, 1e-06], False)
 def test_ticks_lie_within_the_axis_and_read_differently(values: list[float], log: bool) -> None:
     low, high = fit_limits(values, log=log)
     ticks = choose_ticks(low, high, log=log)

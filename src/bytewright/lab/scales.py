@@ -90,7 +90,8 @@ def _linear_ticks(low: float, high: float, target: int) -> list[float]:
     step = min((1, 2, 5, 10), key=lambda mantissa: abs(math.log(mantissa * power / rough))) * power
     decimals = max(0, -math.floor(math.log10(step)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(number * step, decimals) + 0.0 for number in range(first, last + 1)]  # + 0.0: no -0.0
+    ticks = (round(number * step, decimals) + 0.0 for number in range(first, last + 1))  # + 0.0: no -0.0
+    return sorted(set(ticks))  # where the ends are neighbours as floats go, several come to the same
 
 
 def format_ticks(ticks: Sequence[float]) -> list[str]:
