@@ -34,7 +34,7 @@ from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.engine import Engines
-from bytewright.train.loop import Sampler, TrainResult
+from bytewright.train.loop import Options, Sampler, TrainResult
 from bytewright.train.recipe import to_plain
 
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
@@ -190,17 +190,16 @@ class _NoMemory(Exception):  # noqa: N818  # caught at once
 
 
 def _start_or_resume(config: TrainConfig, run: Path, bench: Bench) -> TrainResult:
-    options: dict[str, Any] = {
+    options: Options = {
         "sample": bench.make_sampler(config),
-        "console": bench.console,
         "engines": bench.engines,
         "final_checkpoint": bench.keep != "metrics",
     }
     try:
         if (run / "config.json").is_file():
             refuse_other_settings(config, run)
-            return resume(run, **options)
-        return train(config, run, **options)
+            return resume(run, console=bench.console, **options)
+        return train(config, run, console=bench.console, **options)
     except (torch.OutOfMemoryError, MemoryError):
         raise _NoMemory from None
     except RuntimeError as error:

@@ -17,7 +17,7 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from rich.console import Console
 
@@ -72,23 +72,27 @@ class TrainResult:
     """The signal that ended the session, or None if the run is complete."""
 
 
+class Options(TypedDict, total=False):
+    """What a session may be given besides its config; none of it changes what is learnt, but `loss`."""
+
+    sample: Sampler | None
+    probe: Probe | None
+    loss: Loss
+    engines: Engines | None
+    """The same for several runs in a row saves the time to compile each."""
+    final_checkpoint: bool
+    """Who wants the metrics alone does without it."""
+
+
 def train(
     config: TrainConfig,
     run: Path,
     *,
-    sample: Sampler | None = None,
-    probe: Probe | None = None,
     console: Console | None = None,
     display: Callable[[Console, str], Display] = make_display,
-    loss: Loss = language_model_loss,
-    engines: Engines | None = None,
-    final_checkpoint: bool = True,
+    **options: Unpack[Options],
 ) -> TrainResult:
-    """Train a model as `config` says, in the new folder `run`; everything is checked before it is made.
-
-    Who trains several models in a row saves time by giving all of them the same `engines`, and who wants the
-    metrics alone does without the `final_checkpoint`.
-    """
+    """Train a model as `config` says, in the new folder `run`; everything is checked before it is made."""
     inputs = open_inputs(config)
     find_device(config.device)
     if config.tensorboard:
@@ -99,29 +103,16 @@ def train(
     with RunFolder.create(run, config) as folder:
         if inputs.vocabulary is not None:
             folder.write_tokenizer(inputs.vocabulary)
-        trainer = Trainer(
-            config,
-            inputs,
-            folder,
-            sample=sample,
-            probe=probe,
-            loss=loss,
-            engines=engines,
-            final_checkpoint=final_checkpoint,
-        )
+        trainer = Trainer(config, inputs, folder, **options)
         return trainer.run(console or Console(), display)
 
 
 def resume(
     run: Path,
     *,
-    sample: Sampler | None = None,
-    probe: Probe | None = None,
     console: Console | None = None,
     display: Callable[[Console, str], Display] = make_display,
-    loss: Loss = language_model_loss,
-    engines: Engines | None = None,
-    final_checkpoint: bool = True,
+    **options: Unpack[Options],
 ) -> TrainResult:
     """Continue the run in the folder `run` from its last checkpoint, or from its start if it has none."""
     with RunFolder.open(run) as folder:
@@ -129,16 +120,7 @@ def resume(
         inputs = open_inputs(config)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not kept it yet
             folder.write_tokenizer(inputs.vocabulary)
-        trainer = Trainer(
-            config,
-            inputs,
-            folder,
-            sample=sample,
-            probe=probe,
-            loss=loss,
-            engines=engines,
-            final_checkpoint=final_checkpoint,
-        )
+        trainer = Trainer(config, inputs, folder, **options)
         trainer.restore()
         return trainer.run(console or Console(), display)
 
