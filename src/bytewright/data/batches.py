@@ -207,13 +207,17 @@ class TokenStore:
     def batch(self, starts: Int64[np.ndarray, " batch"], context_length: int) -> Batch:
         """Cut the windows at `starts` into (inputs, targets) on the device."""
         if self.resident is None:
-            windows = torch.from_numpy(gather_windows(self.host, starts, context_length))
-            if self.device.type == "cuda":
-                windows = windows.pin_memory()
-            return split_windows(windows.to(self.device, non_blocking=True))
-        first = torch.from_numpy(starts).to(self.device, non_blocking=True)
+            return split_windows(self._send(gather_windows(self.host, starts, context_length)))
+        first = self._send(starts)
         windows = self.resident[first[:, None] + torch.arange(context_length + 1, device=self.device)]
         return split_windows(windows.long() & (256**self.host.dtype.itemsize - 1))
+
+    def _send(self, numbers: npt.NDArray[np.int64]) -> Tensor:
+        """Bring numbers to the device; a GPU fetches them itself, while the host goes on."""
+        tensor = torch.from_numpy(numbers)
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
 
 def evenly_spaced_starts(num_tokens: int, context_length: int, max_windows: int) -> Int64[np.ndarray, " n"]:

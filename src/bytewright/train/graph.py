@@ -21,6 +21,9 @@ class Recorded:
 
     A first call runs plainly: compilers compile, libraries allocate. A second one with arguments of the same
     shapes is recorded, and replayed from then on. Arguments of other shapes always run plainly.
+
+    `function` only ever sees contiguous tensors: to a compiler another layout is another function, and what
+    is compiled while a step is being recorded may not ask the device anything, as compilers do.
     """
 
     def __init__(self, function: Function) -> None:
@@ -39,14 +42,14 @@ class Recorded:
         if self._graph is None or not is_known:
             if self._graph is None:
                 self._shapes = shapes
-            return self.function(*arguments)
+            return self.function(*(tensor.contiguous() for tensor in arguments))
         for own, given in zip(self._arguments, arguments, strict=True):
             own.copy_(given)
         self._graph.replay()
         return tuple(result.clone() for result in self._results)
 
     def _record(self, arguments: Sequence[Tensor]) -> None:
-        self._arguments = [tensor.clone() for tensor in arguments]
+        self._arguments = [tensor.clone(memory_format=torch.contiguous_format) for tensor in arguments]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._results = self.function(*self._arguments)
