@@ -37,7 +37,7 @@ Kind = Literal["activations", "attention matrices", "weight copies"]
 WIDE = 4
 """Bytes of a float32, in which norms, softmax, losses, gradients of weights and all state are kept."""
 
-KERNEL_HEADS, KERNEL_CONTEXT = (32,), 512
+KERNEL_HEADS, KERNEL_CONTEXT = (32, 64), 512
 """Head sizes and the longest context that our own attention kernel serves; a test holds them to it."""
 
 
