@@ -51,6 +51,8 @@ REFUSED = {"event": "refused: the loss is not finite"}
         (lines(4, 3.9, 3.8, 3.75), [], "complete", ""),
         (lines(3, 2, 1, 2.5), [], "diverged", "after 1 at step 15"),
         (lines(3, 2, 1, 1.9), [], "complete", ""),
+        (lines(3, 90, 40, 2), [], "diverged", "rose to 90 by step 10"),
+        (lines(90, 40, 3, 2), [], "complete", ""),
     ],
 )
 def test_a_run_is_judged_by_its_lines(

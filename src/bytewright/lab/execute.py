@@ -152,12 +152,13 @@ def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult
         _free()  # not when a run ends: the error of one that failed still holds all that it had
         try:
             return _start_or_resume(config, run, bench)
-        except _NoMemory:
+        except _NoMemory as error:
+            reason = str(error)
             bench.engines.forget()
         smaller = in_more_parts(config)
         if smaller is None:
             raise UsageError("one window at a time needs more memory than there is")
-        bench.say(f"{run.name}: does not fit; begins again with accumulate = {smaller.accumulate}")
+        bench.say(f"{run.name}: does not fit ({reason}); begins again with accumulate = {smaller.accumulate}")
         durable.remove_folder(run)
         config = smaller
 
@@ -186,7 +187,7 @@ def _copy_record(twin: Path, run: Path, labels: Labels) -> dict[str, Any]:
 
 
 class _NoMemory(Exception):  # noqa: N818  # caught at once
-    """The memory was not enough."""
+    """The memory was not enough, in the words of whoever noticed."""
 
 
 def _start_or_resume(config: TrainConfig, run: Path, bench: Bench) -> TrainResult:
@@ -200,12 +201,16 @@ def _start_or_resume(config: TrainConfig, run: Path, bench: Bench) -> TrainResul
             refuse_other_settings(config, run)
             return resume(run, console=bench.console, **options)
         return train(config, run, console=bench.console, **options)
-    except (torch.OutOfMemoryError, MemoryError):
-        raise _NoMemory from None
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise _NoMemory(_first_line(error)) from None
     except RuntimeError as error:
         if any(words in str(error) for words in NO_MEMORY):
-            raise _NoMemory from None
+            raise _NoMemory(_first_line(error)) from None
         raise
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _free() -> None:

@@ -86,7 +86,7 @@ def read_run(path: Path) -> RunRecord:
     lines = [record for record in records if "event" not in record and isinstance(record.get("step"), int)]
     outcome = read_object(path / OUTCOME)
     status, reason = judge(settings, lines, [r for r in records if "event" in r])
-    if outcome.get("status") in get_args(Status):
+    if outcome.get("status") in get_args(Status) and status != "diverged":
         status, reason = outcome["status"], str(outcome.get("reason", ""))
     return RunRecord(
         name=path.absolute().name,
@@ -123,9 +123,9 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
 def judge(settings: Mapping[str, Any], lines: Sequence[Line], events: Sequence[Line]) -> tuple[Status, str]:
     """Say how a run ended, by its lines alone.
 
-    It has diverged if its steps were refused to the end, or if it ends `DIVERGED_RISE` above its own lowest
-    validation loss or above guessing (the logarithm of the vocabulary); one that has not learnt anything yet
-    ends near guessing.
+    It has diverged if its steps were refused to the end; if it ends `DIVERGED_RISE` above its own lowest
+    validation loss, or above guessing (the logarithm of the vocabulary; one that has not learnt anything yet
+    ends near it); or if it ever rose that far and above guessing, even if it came back as its rate fell.
     """
     last_step = lines[-1]["step"] if lines else 0
     refused = [event["step"] for event in events if str(event.get("event", "")).startswith("refused")]
@@ -141,11 +141,27 @@ def judge(settings: Mapping[str, Any], lines: Sequence[Line], events: Sequence[L
         guessing = math.log(settings.get("model.vocab_size", math.inf))
         if last > guessing + DIVERGED_RISE:
             return "diverged", f"it ends at {last:.3g}, worse than guessing ({guessing:.3g})"
+        step, highest = _highest_rise(values)
+        if highest > guessing + DIVERGED_RISE:
+            return (
+                "diverged",
+                f"it rose to {highest:.3g} by step {step}, worse than guessing ({guessing:.3g})",
+            )
         if name == "validation_loss" and last > lowest + DIVERGED_RISE:
             return "diverged", f"it ends at {last:.3g}, after {lowest:.3g} at step {lowest_step}"
     if is_over(settings, lines):
         return "complete", ""
     return "stopped", f"at step {last_step:,}" if lines else "before its first line"
+
+
+def _highest_rise(values: Sequence[tuple[int, float]]) -> tuple[int, float]:
+    """Give the highest loss, and its step, among those `DIVERGED_RISE` above an earlier one."""
+    rises, lowest = [(0, -math.inf)], math.inf
+    for step, value in values:
+        lowest = min(lowest, value)
+        if value > lowest + DIVERGED_RISE:
+            rises.append((step, value))
+    return max(rises, key=lambda pair: pair[1])
 
 
 def is_over(settings: Mapping[str, Any], lines: Sequence[Line]) -> bool:
