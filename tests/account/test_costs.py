@@ -29,6 +29,7 @@ from bytewright.account import (
     time_on,
     update_cost,
 )
+from bytewright.account.activations import Precision
 from bytewright.account.inference import flops_of_token
 from bytewright.account.optimizers import adamw_cost, block_matrices, muon_matrix_cost
 from bytewright.account.time import least_seconds
@@ -144,8 +145,17 @@ def test_the_roofline_tells_products_from_passes_over_memory() -> None:
         assert parts[name].bound == "memory"
     balance = DEVICES["h100"].balance("bf16")
     for part in parts.values():
-        if part.name != "head products":  # 50,257 columns are no multiple of 8
-            assert (part.intensity >= balance) == (part.bound == "arithmetic")
+        assert (part.intensity >= balance) == (part.bound == "arithmetic")
+
+
+def test_rows_of_logits_that_are_not_aligned_cost_more_where_nobody_pads_them() -> None:
+    def head(precision: Precision, vocab_size: int) -> float:
+        config = dataclasses.replace(PRESETS["gpt2-small"], vocab_size=vocab_size)
+        parts = roofline(config, DEVICES["h100"], batch_size=16, precision=precision)
+        return next(part for part in parts if part.name == "head products").seconds
+
+    assert head("fp32", 50_257) > 2 * head("fp32", 50_304)
+    assert head("bf16", 50_257) < head("bf16", 50_304)
 
 
 def test_twice_the_batch_takes_less_than_twice_the_time() -> None:

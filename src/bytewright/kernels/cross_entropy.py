@@ -1,7 +1,9 @@
 """The head and its loss, gradients included: each row of logits is read twice, nearby, and written once.
 
 A row's gradient overwrites its logits, and the products that use it follow at once. As one operator, since
-the compiler would copy what is overwritten.
+the compiler would copy what is overwritten. Where rows of logits would not start at multiples of 16 bytes, as
+with a vocabulary of 50,257, matrix units load number by number and a product takes several times as long:
+there the matrix gets rows of zeros, up to a multiple of 64, and their logits count as nothing.
 """
 
 from __future__ import annotations
@@ -12,21 +14,28 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.functional import pad
 
 BLOCK = 2048
 """Logits a program looks at together; a row of any length passes through in steps of this."""
+
+ALIGNED_BYTES, ALIGNED_ROWS = 16, 64
+"""Where rows of logits are to start, and what the number of rows of a head is padded to where they do not."""
 
 LOG2E, LN2 = math.log2(math.e), math.log(2)
 
 
 @triton.jit
 def _row(
-    logits, targets, losses, vocab_size,
+    logits, targets, losses, vocab_size, width,
     LOG2E: tl.constexpr, LN2: tl.constexpr, BLOCK: tl.constexpr, WITH_GRADIENT: tl.constexpr,
 ):  # fmt: skip
-    """Find the loss of one row by a running log-sum-exp in base 2; then turn it into softmax - onehot."""
+    """Find the loss of one row by a running log-sum-exp in base 2; then turn it into softmax - onehot.
+
+    What lies beyond the vocabulary in a row of `width` logits has no probability, and no gradient.
+    """
     row = tl.program_id(0)
-    logits += row.to(tl.int64) * vocab_size
+    logits += row.to(tl.int64) * width
     target = tl.load(targets + row).to(tl.int32)
     score = tl.load(logits + target).to(tl.float32)
     largest = tl.full([BLOCK], -3e38, tl.float32)
@@ -41,20 +50,27 @@ def _row(
     normaliser = top + tl.log2(tl.sum(total * tl.exp2(largest - top), 0))
     tl.store(losses + row, normaliser * LN2 - score)
     if WITH_GRADIENT:
-        for first in range(0, vocab_size, BLOCK):
+        for first in range(0, width, BLOCK):
             columns = first + tl.arange(0, BLOCK)
-            mask = columns < vocab_size
-            x = tl.load(logits + columns, mask=mask, other=0.0).to(tl.float32) * LOG2E
+            x = (
+                tl.load(logits + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32)
+                * LOG2E
+            )
             gradient = tl.exp2(x - normaliser) - tl.where(columns == target, 1.0, 0.0)
-            tl.store(logits + columns, gradient.to(logits.dtype.element_ty), mask=mask)
+            tl.store(logits + columns, gradient.to(logits.dtype.element_ty), mask=columns < width)
 
 
-def cross_entropy_(logits: Tensor, targets: Tensor, *, with_gradient: bool) -> Tensor:
-    """Return -log softmax(row)[target] of every row in float32; `logits` become softmax - onehot if asked."""
-    num_rows, vocab_size = logits.shape
+def cross_entropy_(
+    logits: Tensor, targets: Tensor, *, with_gradient: bool, vocab_size: int | None = None
+) -> Tensor:
+    """Return -log softmax(row)[target] of every row in float32; `logits` become softmax - onehot if asked.
+
+    Columns from `vocab_size` on are padding.
+    """
+    num_rows, width = logits.shape
     losses = logits.new_empty(num_rows, dtype=torch.float32)
     _row[(num_rows,)](
-        logits, targets, losses, vocab_size,
+        logits, targets, losses, width if vocab_size is None else vocab_size, width,
         LOG2E=LOG2E, LN2=LN2, BLOCK=BLOCK, WITH_GRADIENT=with_gradient, num_warps=8,
     )  # fmt: skip
     return losses
@@ -70,7 +86,7 @@ def total_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the sum of all losses of the logits `hidden @ weightᵀ`, and its gradients, empty if unwanted."""
-    matrix = weight.to(hidden.dtype)
+    matrix = _with_aligned_logits(weight.to(hidden.dtype))
     total = torch.zeros((), device=hidden.device)
     hidden_gradient = torch.empty_like(hidden) if wants_gradient else hidden.new_empty(0)
     weight_gradient = torch.zeros_like(weight) if wants_gradient else weight.new_empty(0)
@@ -78,12 +94,20 @@ def total_cross_entropy(
         chunk = slice(first, first + chunk_size)
         rows = hidden[chunk]
         logits = rows @ matrix.T
-        total += cross_entropy_(logits, targets[chunk], with_gradient=wants_gradient).sum()
+        losses = cross_entropy_(logits, targets[chunk], with_gradient=wants_gradient, vocab_size=len(weight))
+        total += losses.sum()
         if wants_gradient:
             torch.mm(logits, matrix, out=hidden_gradient[chunk])
-            weight_gradient += logits.T @ rows
+            weight_gradient += (logits.T @ rows)[: len(weight)]
         del logits  # the name would keep them alive while those of the next chunk are computed
     return total, hidden_gradient, weight_gradient
+
+
+def _with_aligned_logits(matrix: Tensor) -> Tensor:
+    """Add rows of zeros to a head where rows of its logits would start off a multiple of 16 bytes."""
+    if len(matrix) * matrix.element_size() % ALIGNED_BYTES == 0:
+        return matrix
+    return pad(matrix, (0, 0, 0, -len(matrix) % ALIGNED_ROWS))
 
 
 @total_cross_entropy.register_fake
