@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import threading
+import weakref
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,20 @@ def test_norms_by_layer_are_recorded_when_asked_for(tmp_path: Path, quiet: Conso
     assert [record["step"] for record in with_norms] == [10, 20, 24]
     assert set(with_norms[0]["activation_rms"]) == {"token_embeddings", "layers.0", "layers.1"}
     assert with_norms[0]["weight_rms"]["layers.0.ln1"] == pytest.approx(1.0, abs=0.2)
+
+
+def test_what_a_run_held_is_freed_even_in_a_process_that_began_frozen(tmp_path: Path, quiet: Console) -> None:
+    models = []
+
+    def watched(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        models.append(weakref.ref(model))
+        return language_model_loss(model, ids, targets)
+
+    gc.freeze()  # Python 3.12 does it by itself
+    train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=watched)
+    gc.collect()
+    assert models
+    assert not any(model() for model in models)
 
 
 def test_the_garbage_collector_rests_during_the_steps_and_is_back_afterwards(

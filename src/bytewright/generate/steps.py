@@ -80,11 +80,7 @@ class Steps:
         """
         state = [self.column, self.ids, self.positions, self.chosen]
         before = [tensor.clone() for tensor in state]
-        side = torch.cuda.Stream(self.decoder.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self.decoder.device))
-        with torch.cuda.stream(side):
-            self._advance(self.capacity, aligned=False)
-        torch.cuda.current_stream(self.decoder.device).wait_stream(side)
+        self._advance(self.capacity, aligned=False)
         for tensor, value in zip(state, before, strict=True):
             tensor.copy_(value)
         graph = torch.cuda.CUDAGraph()

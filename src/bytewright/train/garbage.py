@@ -14,15 +14,18 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_stopped() -> Iterator[None]:
-    """Collect now, then not again until the block ends; afterwards all is as it was before."""
-    was_enabled, is_frozen_already = gc.isenabled(), gc.get_freeze_count() > 0
+    """Collect now, then not again until the block ends.
+
+    Afterwards everything is in the collector's sight, also what others had taken out of it (Python 3.12 does
+    so with what it starts with): left out, a run's model and data would never be freed.
+    """
+    was_enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        if not is_frozen_already:  # what others froze cannot be told from what we did
-            gc.unfreeze()
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
