@@ -1,4 +1,4 @@
-//! The only module with `unsafe`: five things that safe Rust cannot say, each behind a safe function.
+//! The only module with `unsafe`: six things that safe Rust cannot say, each behind a safe function.
 //!
 //! - `map_file`: a read-only memory map. The mapping is private and never written. If another process
 //!   shortens the file while it is mapped, the operating system kills us with SIGBUS: a documented limit, not
@@ -6,6 +6,7 @@
 //! - `prefetch`: a hint to the cache, without effect as far as the program can tell.
 //! - `with_capacity`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not
 //!   what it holds.
+//! - `Zeros`: numbers in fresh memory, which is zero and need not be written.
 //! - `dispatch`: runs safe code compiled for newer processors, after asking whether this is one; and, in
 //!   `AesKeys`, gives it instructions for which safe Rust has no word. A test compares them with plain Rust.
 //! - `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function
@@ -13,11 +14,17 @@
 //!   Rust is the definition, and a test compares the two on every byte in every lane.
 #![allow(unsafe_code)]
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::fs::File;
 use std::io;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use memmap2::Mmap;
+#[cfg(target_os = "linux")]
+use memmap2::Advice;
+use memmap2::{Mmap, MmapMut};
 
 /// How many bytes one set of masks describes.
 pub(crate) const BLOCK: usize = 64;
@@ -74,6 +81,54 @@ pub(crate) fn reserve<T>(vector: &mut Vec<T>, additional: usize) {
     if vector.capacity() - vector.len() < additional {
         vector.reserve_exact(additional);
         prefer_huge_pages(vector.spare_capacity_mut());
+    }
+}
+
+/// Four numbers that threads share, and that never lie across two cache lines.
+#[derive(Debug, Default)]
+#[repr(align(32))]
+pub(crate) struct Quad(pub(crate) [AtomicU64; 4]);
+
+/// Types that consist of integers alone: any bits are a value.
+///
+/// # Safety
+/// They must, and a page of memory must be aligned well enough for them.
+pub(crate) unsafe trait AnyBits {}
+
+// SAFETY: an integer.
+unsafe impl AnyBits for AtomicU32 {}
+// SAFETY: four integers.
+unsafe impl AnyBits for Quad {}
+
+/// Zeros to be changed by many threads, on huge pages where the system has them.
+///
+/// Nobody writes them: memory fresh from the system is zero, and is made so when it is first touched.
+#[derive(Debug)]
+pub(crate) struct Zeros<T> {
+    map: MmapMut,
+    len: usize,
+    kind: PhantomData<T>,
+}
+
+impl<T: AnyBits> Zeros<T> {
+    /// So many of them. Where there is no memory the process ends, as with a vector.
+    pub(crate) fn new(len: usize) -> Zeros<T> {
+        let map = Layout::array::<T>(len).ok().and_then(|layout| MmapMut::map_anon(layout.size()).ok());
+        let Some(map) = map else { handle_alloc_error(Layout::new::<T>()) };
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(Advice::HugePage); // a hint: without, it is only slower
+        Zeros { map, len, kind: PhantomData }
+    }
+}
+
+impl<T: AnyBits> Deref for Zeros<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the map starts at a page, has room for so many, and lives as long as `self`; any bits are a
+        // value; and nobody sees the map as bytes.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
     }
 }
 

@@ -17,41 +17,52 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use hashbrown::DefaultHashBuilder;
 
 use super::packing::Packed;
-use crate::lowlevel::{Keys, Task, defaults, dispatch, prefetch};
+use crate::lowlevel::{Keys, Quad, Task, Zeros, dispatch, prefetch};
 use crate::table::{Key, Seed};
 
 /// Words longer than this are not kept.
 const LONGEST: usize = 256;
 /// How many words the table may hold.
 const MAX_WORDS: usize = 1 << 20;
-/// How much larger a table is than the one that was full.
-const GROWTH: usize = 8;
+/// A table that was full is followed by one this much larger, or only twice as large from `LARGE` words on: to
+/// touch memory that is new to the process takes longer than to write the words once more.
+const GROWTH: usize = 4;
+const LARGE: usize = 1 << 17;
 /// In place of the key's upper half: somebody is writing here.
 const CLAIMED: u64 = 1;
 
-/// A word and its ids. Aligned so that no entry lies across two cache lines.
-#[derive(Debug, Default)]
-#[repr(align(32))]
-struct Place {
-    low: AtomicU64,
-    high: AtomicU64,
-    ids: [AtomicU64; 2],
-}
+/// A word and its ids.
+type Place = Quad;
 
 impl Place {
     #[inline(always)]
+    fn low(&self) -> &AtomicU64 {
+        &self.0[0]
+    }
+
+    #[inline(always)]
+    fn high(&self) -> &AtomicU64 {
+        &self.0[1]
+    }
+
+    #[inline(always)]
+    fn ids(&self) -> [&AtomicU64; 2] {
+        [&self.0[2], &self.0[3]]
+    }
+
+    #[inline(always)]
     fn packed(&self) -> Packed {
-        Packed([self.ids[0].load(Ordering::Relaxed), self.ids[1].load(Ordering::Relaxed)])
+        Packed(self.ids().map(|id| id.load(Ordering::Relaxed)))
     }
 }
 
 /// A cache of encoded words for any number of threads.
 #[derive(Debug)]
 pub(crate) struct WordCache {
-    places: Vec<Place>,
+    places: Zeros<Place>,
     num_words: AtomicUsize,
     /// Of a long word its bytes, four to a number; then the ids.
-    spilled: Vec<AtomicU32>,
+    spilled: Zeros<AtomicU32>,
     num_spilled: AtomicUsize,
     is_full: AtomicBool,
     seed: Seed,
@@ -63,9 +74,9 @@ impl WordCache {
     pub(crate) fn with_room_for(num_words: usize) -> WordCache {
         let num_places = (2 * num_words.min(MAX_WORDS)).next_power_of_two().max(512);
         WordCache {
-            places: defaults(num_places),
+            places: Zeros::new(num_places),
             num_words: AtomicUsize::new(0),
-            spilled: defaults(num_places),
+            spilled: Zeros::new(num_places),
             num_spilled: AtomicUsize::new(0),
             is_full: AtomicBool::new(false),
             seed: Seed::draw(),
@@ -83,22 +94,23 @@ impl WordCache {
     /// go on using this one, and even be writing a last word into it.
     pub(crate) fn enlarged(&self) -> WordCache {
         let room = self.places.len() / 2;
-        let mut larger = WordCache::with_room_for(GROWTH * room);
+        let growth = if room < LARGE { GROWTH } else { 2 };
+        let mut larger = WordCache::with_room_for(growth * room);
         if room >= MAX_WORDS {
             return larger;
         }
         larger.seed = self.seed;
         larger.hasher = self.hasher.clone();
         let mut num_words = 0;
-        for place in &self.places {
-            let high = place.high.load(Ordering::Acquire);
+        for place in self.places.iter() {
+            let high = place.high().load(Ordering::Acquire);
             if high > CLAIMED {
-                larger.write(Key::from_halves(place.low.load(Ordering::Relaxed), high), place.packed());
+                larger.write(Key::from_halves(place.low().load(Ordering::Relaxed), high), place.packed());
                 num_words += 1;
             }
         }
         // After the places: what they refer to is there by now, while more may have been spilled since.
-        for (new, old) in larger.spilled.iter().zip(&self.spilled) {
+        for (new, old) in larger.spilled.iter().zip(self.spilled.iter()) {
             new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         larger.num_words = num_words.into();
@@ -108,8 +120,8 @@ impl WordCache {
 
     /// Forget everything. Meant for a cache that no other thread is using.
     pub(crate) fn clear(&self) {
-        for place in &self.places {
-            place.high.store(0, Ordering::Relaxed);
+        for place in self.places.iter() {
+            place.high().store(0, Ordering::Relaxed);
         }
         self.num_words.store(0, Ordering::Relaxed);
         self.num_spilled.store(0, Ordering::Relaxed);
@@ -165,11 +177,11 @@ impl WordCache {
         let mut index = dispatch(Approach { view: self.view(), key });
         loop {
             let place = &self.places[index & mask];
-            if place.high.compare_exchange(0, CLAIMED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                place.low.store(low, Ordering::Relaxed);
-                place.ids[0].store(ids[0], Ordering::Relaxed);
-                place.ids[1].store(ids[1], Ordering::Relaxed);
-                place.high.store(high, Ordering::Release);
+            if place.high().compare_exchange(0, CLAIMED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                place.low().store(low, Ordering::Relaxed);
+                place.ids()[0].store(ids[0], Ordering::Relaxed);
+                place.ids()[1].store(ids[1], Ordering::Relaxed);
+                place.high().store(high, Ordering::Release);
                 return;
             }
             index += 1;
@@ -244,8 +256,8 @@ impl View<'_> {
         let (low, high) = key.halves();
         loop {
             let place = &self.places[index & mask];
-            let found = place.high.load(Ordering::Acquire);
-            if found == high && place.low.load(Ordering::Relaxed) == low {
+            let found = place.high().load(Ordering::Acquire);
+            if found == high && place.low().load(Ordering::Relaxed) == low {
                 return place.packed();
             }
             if found == 0 {
