@@ -11,6 +11,18 @@ def __getattr__(name: str) -> str:
 
         try:
             return metadata.version("bytewright")
-        except metadata.PackageNotFoundError:
-            return "not installed"
+        except metadata.PackageNotFoundError:  # run from a source tree, as on a borrowed GPU machine
+            return _version_of_source()
     raise AttributeError(f"module 'bytewright' has no attribute {name!r}")
+
+
+def _version_of_source() -> str:
+    """Read the version where the source tree states it; package metadata take it from there, too."""
+    import tomllib
+    from pathlib import Path
+
+    try:
+        with open(Path(__file__).parents[2] / "Cargo.toml", "rb") as file:
+            return str(tomllib.load(file)["workspace"]["package"]["version"])
+    except (OSError, tomllib.TOMLDecodeError, KeyError):
+        return "of unknown version"

@@ -102,6 +102,20 @@ def test_results_keep_all_that_a_report_needs(tmp_path: Path) -> None:
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "results.json").read_bytes()
 
 
+def test_no_folder_of_the_machine_is_written(tmp_path: Path) -> None:
+    settings = {"data.train": "/mnt/grace/data/book-563d29/bpe-512/train.npy", "sample_prompt": "/me"}
+    command = ["/mnt/grace/.venv/bin/bytewright", "sweep", "recipes/x.toml", "--out=/mnt/grace/runs"]
+    record = dataclasses.replace(make_record("a", settings=settings), environment={"command": command})
+    write_report([record], None, tmp_path)
+    for name in ("results.json", "report.md", "report.html"):
+        assert "/mnt" not in (tmp_path / name).read_text()
+        assert "grace" not in (tmp_path / name).read_text()
+    _, (kept,) = read_results(tmp_path / "results.json")
+    assert kept.settings["data.train"] == "book-563d29/bpe-512/train.npy"
+    assert kept.settings["sample_prompt"] == "/me"
+    assert kept.environment["command"] == ["bytewright", "sweep", "recipes/x.toml", "--out=runs"]
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [

@@ -1,15 +1,28 @@
 """A run records what it ran with, the commit included, as far as anyone knows it."""
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+import bytewright
 from bytewright.train.run_folder import describe_environment, find_commit
 
 
 def test_the_commit_that_is_told_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BYTEWRIGHT_COMMIT", "abc123")
     assert describe_environment()["commit"] == "abc123"
+
+
+def test_a_source_tree_that_is_not_installed_knows_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = metadata.version("bytewright")
+
+    def find_none(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", find_none)
+    assert bytewright.__version__ == installed
+    assert describe_environment()["bytewright"] == installed
 
 
 def test_the_commit_is_that_of_the_source_or_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:

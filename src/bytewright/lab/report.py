@@ -29,7 +29,7 @@ from bytewright.lab.groups import Group, differing, group_runs
 from bytewright.lab.markdown import write_markdown
 from bytewright.lab.page import Block, Facts, Page, Sample, Samples, Section, write_html
 from bytewright.lab.records import RunRecord
-from bytewright.lab.results import RESULTS, About, common, write_results
+from bytewright.lab.results import RESULTS, About, common, without_places, write_results
 from bytewright.lab.sampling_report import report_sampling
 from bytewright.lab.scales import format_value
 from bytewright.lab.tables import (
@@ -52,6 +52,7 @@ FLOOR_NOTE = (
 
 def write_report(records: Sequence[RunRecord], about: About | None, folder: Path) -> Path:
     """Write report.html, report.md with its figures, and results.json; return the path of the HTML file."""
+    records = [without_places(record) for record in records]
     page = build_report(records, about)
     write_results(folder / RESULTS, about, records)
     write_markdown(page, folder / "report.md")
@@ -218,6 +219,3 @@ def _footer(records: Sequence[RunRecord]) -> str:
     commit = environment.get("commit")
     version = environment.get("bytewright", bytewright.__version__)
     return f"Made by bytewright {version}" + (f" at commit `{commit}`." if commit else ".")
-
-
-# Wording

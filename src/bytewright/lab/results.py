@@ -2,7 +2,8 @@
 
 What the runs have in common stands once, what differs stands with each run, and metrics are columns instead
 of lines, thinned to what a chart can show: so the record of a sweep is some tens of kilobytes of JSON that
-anything reads, and a report made from it equals one made from the folders. Knows nothing of charts.
+anything reads, and a report made from it equals one made from the folders. Of a path it keeps the end alone,
+which names the corpus: where that lay on a machine is nobody's business. Knows nothing of charts.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
 
 def write_results(path: Path, about: About | None, records: Sequence[RunRecord]) -> None:
     """Write the compact record."""
+    records = [without_places(record) for record in records]
     settings = common([record.settings for record in records])
     environment = common([record.environment for record in records])
     runs = []
@@ -116,6 +118,32 @@ def write_results(path: Path, about: About | None, records: Sequence[RunRecord])
         "runs": runs,
     }
     durable.write_text(path, to_text(finite(value)))
+
+
+def without_places(record: RunRecord) -> RunRecord:
+    """Give the record without the folders of its machine: of data the end of the path, of a command names."""
+    settings = {
+        key: _end_of(value, 3) if key.startswith("data.") else value for key, value in record.settings.items()
+    }
+    environment = dict(record.environment)
+    if isinstance(command := environment.get("command"), list):
+        environment["command"] = [_end_of(word, 1) for word in command]
+    return dataclasses.replace(record, settings=settings, environment=environment)
+
+
+def _end_of(value: Any, num_parts: int) -> Any:
+    """Keep the last parts of an absolute path, also of one that an option is given; all else is as it was.
+
+    >>> _end_of("/home/ada/data/storybook-5MB-563d29/bpe-512/train.npy", 3)
+    'storybook-5MB-563d29/bpe-512/train.npy'
+    >>> _end_of("--out=/home/ada/runs", 1)
+    '--out=runs'
+    """
+    words = str(value)
+    start = words.find("=") + 1 if words.startswith("--") else 0
+    if not words.startswith("/", start):
+        return value
+    return words[:start] + "/".join(Path(words[start:]).parts[1:][-num_parts:])
 
 
 def read_results(path: Path) -> tuple[About | None, list[RunRecord]]:

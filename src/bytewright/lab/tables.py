@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from bytewright.lab.figures import BITS, VALIDATION, Metric
@@ -202,18 +201,14 @@ def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
     shared = common([record.settings for record in records])
     names = [name for name in dict.fromkeys(n for r in records for n in r.settings) if name not in shared]
     if len(records) > 1 and names:
-        rows = [[record.name, *(_word(record.settings.get(name)) for name in names)] for record in records]
+        rows = [[run.name, *(word_value(run.settings.get(name)) for name in names)] for run in records]
         blocks.append(
             Table(["run", *(f"`{name}`" for name in names)], rows, caption="What differs between the runs.")
         )
-    rows = [[f"`{name}`", _word(value)] for name, value in shared.items()]
+    rows = [[f"`{name}`", word_value(value)] for name, value in shared.items()]
     caption = "What all runs share" if len(records) > 1 else "The resolved configuration"
     blocks.append(Table(["setting", "value"], rows, caption=caption, folded=True))
     return blocks
-
-
-def _word(value: object) -> str:
-    return Path(value).name if isinstance(value, str) and value.startswith("/") else word_value(value)
 
 
 def table_of_environment(records: Sequence[RunRecord]) -> list[Block]:

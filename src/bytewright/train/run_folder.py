@@ -17,12 +17,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+import bytewright
 from bytewright import durable
 from bytewright.errors import StorageError, UsageError
 from bytewright.train.checkpoint import CheckpointFolder
@@ -131,12 +131,8 @@ def refuse_without_space(path: Path, num_bytes: int) -> None:
 
 def describe_environment() -> dict[str, object]:
     """Say where and with what a run runs."""
-    try:
-        own_version = metadata.version("bytewright")
-    except metadata.PackageNotFoundError:
-        own_version = "not installed"  # run from a source tree, as on a borrowed GPU machine
     return {
-        "bytewright": own_version,
+        "bytewright": bytewright.__version__,
         "commit": find_commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
