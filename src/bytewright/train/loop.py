@@ -56,6 +56,9 @@ Sampler = Callable[[TransformerLM, int], str]
 Probe = Callable[[TransformerLM], Mapping[str, float]]
 """Measures more of the model at every evaluation: figures for the record; as deterministic as a sampler."""
 
+EVALUATED_AT_ONCE = 4096
+"""Tokens that are evaluated together at least, however small the batches: it takes less than a step."""
+
 PLANNING_SHARE = 0.05
 """A run of minutes alone measures its speed for this share of them before it fixes its number of steps."""
 
@@ -164,7 +167,10 @@ class Trainer:
             self.inputs.validation,
             self.device,
             context_length=self.config.model.context_length,
-            batch_size=self.config.batch_size // self.config.accumulate,
+            batch_size=max(
+                self.config.batch_size // self.config.accumulate,
+                EVALUATED_AT_ONCE // self.config.model.context_length,
+            ),
             max_tokens=self.config.eval_tokens,
             token_bytes=self.inputs.token_bytes,
         )
