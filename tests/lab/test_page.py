@@ -1,5 +1,6 @@
 """A page is one file: whole, valid, without requests or scripts, and no text in it can act as markup."""
 
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +21,7 @@ from bytewright.lab import (
     Table,
 )
 from bytewright.lab.markdown import write_markdown
-from bytewright.lab.page import render_html, write_html
+from bytewright.lab.page import data_table, numeric_columns, render_html, worded_rows, write_html
 
 VOID = {"meta", "link"}
 HOSTILE = "<script>alert(1)</script> | *loud* `x` </details> \x1b[2J"
@@ -95,6 +96,17 @@ def test_links_of_the_contents_lead_somewhere() -> None:
     wanted = re.findall(r'href="#([^"]+)"', page)
     assert wanted
     assert set(wanted) <= set(re.findall(r'id="([^"]+)"', page))
+
+
+def test_data_beside_a_figure_is_told_to_four_decimals_and_says_what_diverged() -> None:
+    def table_of(*series: Series) -> Table:
+        return data_table(Chart(title="t", x=Axis("steps"), y=Axis("nats"), series=series))
+
+    both = [Series("a", [(780, 1.5), (1560, 1.25)]), Series("b", [(780, 1.125), (1560, math.nan)])]
+    assert worded_rows(table_of(*both)) == [["780", "1.5000", "1.1250"], ["1,560", "1.2500", "diverged"]]
+    apart = [Series(f"s{n}", [(780.0 + n, 1.5)]) for n in range(3)]
+    assert worded_rows(table_of(*apart))[0] == ["s0", "780", "1.5000"]
+    assert numeric_columns(table_of(*both)) == [True, True, True]
 
 
 def test_markdown_points_to_figures_that_are_there_and_only_those(tmp_path: Path) -> None:

@@ -49,13 +49,64 @@ def test_a_chart_tells_a_screen_reader_what_it_shows_and_runs_nothing() -> None:
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", drawn)
 
 
-def test_a_diverged_run_is_marked_at_the_upper_edge_and_does_not_stretch_the_axis() -> None:
-    gone = [*falling, (21.0, math.nan), (22.0, math.nan)]
-    root = parse(chart(Series("calm", falling), Series("wild", gone)))
-    (cross,) = [e for e in root.iter(f"{SVG}path") if e.get("class") == "gone"]
-    assert "diverged" in (cross.findtext(f"{SVG}title") or "")
-    assert any("wild (diverged)" in words for words in texts(root))
+def crosses(root: ElementTree.Element) -> list[float]:
+    """Give the places, from the left, of the crosses that mark what diverged."""
+    found = [e.get("d") or "" for e in root.iter(f"{SVG}path") if e.get("class") == "gone"]
+    return [sum(float(x) for x in re.findall(r"[ML]([-\d.]+)", d)) / 4 for d in found]
+
+
+def line_of(root: ElementTree.Element, number: int) -> list[tuple[float, float]]:
+    """Give the places that a line goes through."""
+    lines = [e.get("d") or "" for e in root.iter(f"{SVG}path") if e.get("class") == "line"]
+    return [(float(x), float(y)) for x, y in re.findall(r"([-\d.]+) ([-\d.]+)", lines[number])]
+
+
+def test_a_diverged_run_does_not_stretch_the_axis_and_says_what_it_is() -> None:
+    gone = [*falling, (21.0, math.inf)]
+    root = parse(chart(Series("calm", falling), Series("wild", gone, diverged=True)))
+    assert "wild (diverged)" in texts(root)
     assert texts(root)[1:7] == texts(parse(chart(Series("calm", falling), Series("wild", falling))))[1:7]
+
+
+@pytest.mark.parametrize(
+    ("values", "leaves"),
+    [
+        ([2, 2, 99, 99], [(1, 2)]),  # once, between its second and third point
+        ([2, math.inf], [(0, 1)]),
+        ([2, 99, 2, 99], [(0, 1), (2, 3)]),  # it came back
+        ([99, 2, 2, 2], []),  # the fall at the start
+        ([50, 99, 2, 2], [(0, 0)]),  # it rose before the first point within the chart
+        ([99, 98], [(0, 0)]),  # it was never within
+    ],
+)
+def test_a_cross_stands_where_a_diverged_run_leaves_the_chart(
+    values: list[float], leaves: list[tuple[int, int]]
+) -> None:
+    wild = Series("wild", [(float(n), value) for n, value in enumerate(values)], diverged=True)
+    axis = Axis("nats", limits=(1.0, 5.0))
+    root = parse(Chart(title="t", x=Axis("x"), y=axis, series=[Series("calm", [(0, 2), (3, 2)]), wild]))
+    places, found = [x for x, _ in line_of(root, 1)], crosses(root)
+    assert len(found) == len(leaves)
+    for cross, (before, after) in zip(found, leaves, strict=True):
+        assert places[before] - 0.1 <= cross <= places[after] + 0.1
+
+
+def test_each_setting_that_diverged_has_its_cross() -> None:
+    root = parse(chart(Series("final", [(1, 2), (2, 1), (3, math.nan), (4, math.nan)])))
+    assert len(crosses(root)) == 2
+
+
+def test_above_a_floor_equal_ratios_are_equally_far_apart() -> None:
+    axis = Axis("nats", log=True, origin=1.0)
+    root = parse(Chart(title="t", x=Axis("x"), y=axis, series=[Series("a", [(0, 9), (1, 5), (2, 3)])]))
+    (_, first), (_, second), (_, third) = line_of(root, 0)
+    assert third - second == pytest.approx(second - first, abs=0.2)
+    assert "nats above 1.0000 (log)" in texts(root)
+
+
+def test_long_labels_are_whole() -> None:
+    label = "without norms and without warm-up, lr 1.3e-3"
+    assert label in texts(parse(chart(Series(label, falling), Series("b", falling))))
 
 
 def test_the_floor_is_drawn_and_named() -> None:
@@ -81,11 +132,23 @@ def test_words_from_outside_stay_words() -> None:
 def test_the_data_beside_a_chart_is_the_data_of_the_chart() -> None:
     made = chart(Series("a", [(1.0, 2.0), (2.0, 1.0)]), Series("b", [(2.0, 3.0)]))
     assert chart_rows(made) == (["steps", "a", "b"], [[1.0, 2.0, ""], [2.0, 1.0, 3.0]])
+    ragged = chart(*(Series(f"r{n}", [(n + 0.5 * k, 1.0) for k in (0, 9)]) for n in range(9)))
+    assert chart_rows(ragged)[0] == ["", "steps", "nats"]
+    assert [row for row in chart_rows(ragged)[1] if row[0] == "r4"] == [["r4", 4.0, 1.0], ["r4", 8.5, 1.0]]
     dots = DotChart(title="t", value=Axis("loss"), dots=[Dot("x", 1.0, (0.5, 1.5)), Dot("y", math.nan)])
     columns, rows = chart_rows(dots)
     assert columns == ["", "loss", "lowest", "highest"]
     assert rows[0] == ["x", 1.0, 0.5, 1.5]
     assert "diverged" in texts(parse(dots))
+
+
+def test_thinned_data_keeps_every_value_of_a_short_series() -> None:
+    training = Series("training", [(float(n), 2.0) for n in range(1, 1001)])
+    validation = Series("validation", [(n + 7.0, 1.0) for n in range(0, 1000, 100)])
+    _, rows = chart_rows(chart(training, validation), 60)
+    assert sum(row[2] == 1.0 for row in rows) == 10
+    assert all(row[1] == 2.0 for row in rows)
+    assert len(rows) < 75
 
 
 @pytest.mark.parametrize("points", [[], [(1.0, 1.0)], [(1.0, math.nan)], [(0.0, 0.0), (0.0, 0.0)]])

@@ -12,8 +12,10 @@ from imagined_runs import make_record
 from rich.console import Console
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
+from bytewright.lab.figures import VALIDATION, learning_curves
 from bytewright.lab.groups import group_runs
 from bytewright.lab.page import Table
+from bytewright.lab.plots import Chart
 from bytewright.lab.predict import compare_record
 from bytewright.lab.records import judge, measure, read_run
 from bytewright.lab.report import build_report, write_report
@@ -174,13 +176,58 @@ def test_a_report_says_what_diverged_and_what_the_difference_is(tmp_path: Path) 
     write_report([*several("pre", 1.5), *several("post", 1.7), *gone], about, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "+0.1997 ± 0.0082" in text
-    assert "3 of 3 diverged: the loss was not finite from step 7 on" in text
+    for seed in range(3):
+        assert f"| none | {seed} | diverged | the loss was not finite from step 7 on |" in text
+    assert "100%" not in text  # the baseline is not compared with itself
     assert "above the floor" in text
     assert "2.50 GB" in text  # predicted, beside
     assert "2.40 GB" in text  # measured
     assert "abc123" in text
     assert text.count("The pre0 sat.") == 1
     assert len(list((tmp_path / "report-figures").iterdir())) == 4
+
+
+def test_of_seeds_that_all_diverged_the_curve_is_the_median() -> None:
+    runs = [
+        make_record(f"r{n}", end, status="diverged", reason="the loss was not finite from step 41 on")
+        for n, end in enumerate((1.5, 1.6, 999.0))
+    ]
+    runs[0] = dataclasses.replace(runs[0], lines=[{**runs[0].lines[0], "step": 1}])
+    (group,) = [dataclasses.replace(group, runs=runs) for group in group_runs(runs[:1])]
+    points, spread = group.curve("loss", "step")
+    assert spread == []
+    assert points[0] == (1.0, runs[1].lines[0]["loss"])
+    assert points[39][1] == runs[2].lines[39]["loss"]  # of a number, a higher one, and none
+    assert points[-1][1] == float("inf")
+
+
+def test_curves_are_drawn_above_the_floor_and_only_what_stays_above_it() -> None:
+    about = About(name="rates", axes=["optimizer.lr"])
+    records = [make_record(f"r{n}", n, labels={"optimizer.lr": 0.1 * n}, floor=0.3) for n in (1, 2, 3)]
+    (figure, *_) = learning_curves(group_runs(records, about.axes), VALIDATION, about)
+    assert isinstance(figure.chart, Chart)
+    assert figure.chart.y.log
+    assert figure.chart.y.origin == pytest.approx(0.6)  # two bits of these runs are one nat
+    assert "0.6000" in figure.caption
+    below = [dataclasses.replace(record, floor=0.6) for record in records]
+    (figure, *_) = learning_curves(group_runs(below, about.axes), VALIDATION, about)
+    assert isinstance(figure.chart, Chart)
+    assert not figure.chart.y.log
+    assert [reference.value for reference in figure.chart.references] == pytest.approx([1.2])
+
+
+def test_a_run_as_good_as_the_best_is_said_to_be_one_of_several() -> None:
+    records = [
+        dataclasses.replace(
+            make_record(f"t{n}", labels={"sampling.temperature": n / 10}),
+            settings={"sampling.temperature": n / 10},
+            lines=[{"step": 0, "consistent": 1.0 if n < 4 else 0.5}],
+        )
+        for n in range(1, 6)
+    ]
+    page = build_report(records, About(name="t", axes=["sampling.temperature"]))
+    assert page.facts is not None
+    assert page.facts.facts[0][1:] == ("temperature 0.1", "first of 3 that are equally good, of 5")
 
 
 def test_a_report_of_nothing_is_refused() -> None:

@@ -3,7 +3,8 @@
     Chart(title="Validation loss", x=Axis("tokens"), y=Axis("nats per token"),
           series=[Series("lr 1e-3", [(1e6, 3.2), (2e6, 2.7)])], references=[Reference("floor", 1.2)])
 
-A y that is not finite means that the run diverged there. `chart_rows` gives the data of a chart as a table.
+A y that is not finite means that the run diverged there. `chart_rows` gives the data of a chart as a table:
+all of it, unless there is more than anyone reads.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ class Axis:
 
     label: str
     log: bool = False
+    origin: float = 0.0
+    """What a log axis of y begins above: a floor. Limits and ticks are distances from it, data are not."""
     limits: tuple[float, float] | None = None
     ticks: Sequence[float] | None = None
 
@@ -29,8 +32,13 @@ class Series:
     label: str
     points: Sequence[tuple[float, float]]
     spread: Sequence[tuple[float, float]] | None = None
-    faint: bool = False
-    """Draw it as quiet context: thin, grey and without a label."""
+    diverged: bool = False
+    """Say so beside its label, and mark where it leaves the chart."""
+
+    @property
+    def words(self) -> str:
+        """What it is called wherever it is shown."""
+        return self.label + (" (diverged)" if self.diverged else "")
 
 
 @dataclass(frozen=True)
@@ -74,16 +82,34 @@ class DotChart:
     references: Sequence[Reference] = ()
 
 
-def chart_rows(chart: Chart | DotChart) -> tuple[list[str], list[list[str | float]]]:
-    """Give the data behind a chart: the headings and the rows of a table."""
+def chart_rows(
+    chart: Chart | DotChart, max_points: int | None = None
+) -> tuple[list[str], list[list[str | float]]]:
+    """Give the data behind a chart: the headings and the rows of a table.
+
+    Series that share their x stand side by side; where most cells would be blank, they stand one below the
+    other. Of a series with more than `max_points` every nth is given, and the last.
+    """
     if isinstance(chart, DotChart):
         has_spread = any(dot.spread for dot in chart.dots)
         headings = ["", chart.value.label, *(["lowest", "highest"] if has_spread else [])]
         return headings, [
             [dot.label, dot.value, *((dot.spread or ("", "")) if has_spread else ())] for dot in chart.dots
         ]
-    shown = [series for series in chart.series if not series.faint]
-    xs = sorted({x for series in shown for x, _ in series.points})
-    columns = [dict(series.points) for series in shown]
+    kept = [_every_nth([x for x, _ in series.points], max_points) for series in chart.series]
+    xs = sorted(set().union(*kept))
+    columns = [dict(series.points) for series in chart.series]
     rows: list[list[str | float]] = [[x, *(column.get(x, "") for column in columns)] for x in xs]
-    return [chart.x.label, *(series.label for series in shown)], rows
+    if 2 * sum(cell != "" for row in rows for cell in row[1:]) >= len(columns) * len(rows):
+        return [chart.x.label, *(series.words for series in chart.series)], rows
+    return ["", chart.x.label, chart.y.label], [
+        [series.words, x, y]
+        for series, shown in zip(chart.series, kept, strict=True)
+        for x, y in series.points
+        if x in shown
+    ]
+
+
+def _every_nth(xs: Sequence[float], max_points: int | None) -> set[float]:
+    every = -(-len(xs) // max_points) if max_points and xs else 1
+    return {*xs[::every], *xs[-1:]}

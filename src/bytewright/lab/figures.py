@@ -8,7 +8,6 @@ of pages.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +17,13 @@ from bytewright.lab.page import Figure
 from bytewright.lab.plots import Axis, Chart, Dot, DotChart, Reference, Series
 from bytewright.lab.records import RunRecord, is_finite
 from bytewright.lab.results import About
-from bytewright.lab.scales import fit_limits, format_value
+from bytewright.lab.scales import fit_limits
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
-MAX_CURVES = 10
-"""More groups than this are shown as quiet context, but for the best, the worst and the baseline."""
 MAX_SERIES, MAX_DOTS = 8, 30
-FAR = 2.0
-"""A floor that lies this many times the spread of all values below the lowest would only flatten a chart."""
+SAME = 1e-4
+"""Floors of runs that were validated on the same windows differ by the rounding of their records, no more."""
+CROSS = "A cross marks where a run that diverged leaves the chart."
 EARLY = 0.12
 """The share of a run whose steep fall may leave the chart at the top, so that the rest can be told apart."""
 
@@ -69,76 +67,89 @@ def choose_metric(records: Sequence[RunRecord]) -> Metric:
     return BITS if len(tokenizers) > 1 and has_bits else VALIDATION
 
 
-def floor_of(records: Sequence[RunRecord], metric: Metric) -> list[Reference]:
+def floor_of(records: Sequence[RunRecord], metric: Metric) -> float | None:
     """Give the entropy floor in the units of the metric, where all runs have one and the same."""
-    floors = set()
+    floors = []
     for record in records:
-        if record.floor is None:
-            return []
+        if record.floor is None or metric not in (BITS, VALIDATION):
+            return None
         if metric is BITS:
-            floors.add(record.floor)
-        elif metric is VALIDATION:
-            both = [
-                line for line, _ in record.column("bits_per_byte") if is_finite(line.get("validation_loss"))
-            ]
-            if both:  # loss over bits gives the bytes per token, in which the floor is told per byte
-                ratio = both[-1]["validation_loss"] / both[-1]["bits_per_byte"]
-                floors.add(float(f"{record.floor * ratio:.4g}"))
-    return [Reference("entropy floor", floors.pop())] if len(floors) == 1 else []
+            floors.append(record.floor)
+            continue
+        both = [line for line, _ in record.column("bits_per_byte") if is_finite(line.get("validation_loss"))]
+        if both:  # loss over bits gives the bytes per token, in which the floor is told per byte
+            floors.append(record.floor * both[-1]["validation_loss"] / both[-1]["bits_per_byte"])
+    return floors[0] if floors and max(floors) - min(floors) < SAME * max(floors) else None
 
 
 def learning_curves(groups: Sequence[Group], metric: Metric, about: About | None) -> list[Figure]:
     """Draw the metric by steps, by tokens and by wall-clock time."""
-    references = floor_of([run for group in groups for run in group.runs], metric)
-    shown = _worth_a_label(groups, metric, about)
-    ordered = _is_ordered([group for group in groups if group in shown])
+    floor = floor_of([run for group in groups for run in group.runs], metric)
     figures = []
-    for by, axis in BY.items():
+    for by, words in BY.items():
         series = []
         for group in groups:
             points, spread = group.curve(metric.name, by)
-            label = group.label
-            if group.status == "diverged" and points and math.isfinite(points[-1][1]):
-                label += " (diverged)"
-            many = len(group.runs) > 1
-            series.append(Series(label, points, spread if many else None, faint=group not in shown))
+            has_band = spread and len(group.runs) > 1
+            series.append(
+                Series(group.label, points, spread if has_band else None, group.status == "diverged")
+            )
+        axis, references, caption = _loss_axis(metric.axis, series, floor)
         chart = Chart(
             title=f"{metric.title.capitalize()} by {by.replace('step', 'steps')}",
-            description=f"{metric.axis} of {len(groups)} settings, against {axis}",
-            x=Axis(axis),
-            y=Axis(metric.axis, limits=_limits(series, references)),
+            description=f"{metric.axis} of {len(groups)} settings, against {words}",
+            x=Axis(words),
+            y=axis,
             series=series,
             references=references,
-            ordered=ordered,
+            ordered=_is_ordered(groups),
         )
-        figures.append(Figure(chart, _curve_caption(groups, by)))
+        figures.append(Figure(chart, " ".join([*caption, *_curve_caption(groups, by)])))
     return figures
 
 
 def single_curves(record: RunRecord) -> list[Figure]:
     """Draw training and validation loss of one run together, by steps, by tokens and by wall-clock time."""
     metric = VALIDATION if record.column("validation_loss") else TRAINING
-    references = floor_of([record], metric)
     figures = []
-    for by, axis in BY.items():
-        series = []
+    for by, words in BY.items():
+        series, crosses = [], []
         for each in (TRAINING, VALIDATION):
             points = [(float(line[by]), value) for line, value in record.column(each.name) if by in line]
             if points:
                 series.append(Series(each.title, points))
-        if record.status == "diverged" and series and "not finite" in record.reason:
-            last = series[0].points[-1][0]
-            series[0] = Series(series[0].label, [*series[0].points, (last * 1.02, math.nan)])
+        if series and (end := record.end_of_numbers(by)) is not None:
+            series[0] = Series(series[0].label, [*series[0].points, (end, math.inf)])
+            crosses = [CROSS]
+        axis, references, caption = _loss_axis("loss, nats per token", series, floor_of([record], metric))
         chart = Chart(
             title=f"Loss by {by.replace('step', 'steps')}",
-            description=f"training and validation loss of {record.name}, against {axis}",
-            x=Axis(axis),
-            y=Axis("loss, nats per token", limits=_limits(series, references)),
+            description=f"training and validation loss of {record.name}, against {words}",
+            x=Axis(words),
+            y=axis,
             series=series,
             references=references,
         )
-        figures.append(Figure(chart))
+        figures.append(Figure(chart, " ".join(caption + crosses)))
     return figures
+
+
+def _loss_axis(
+    label: str, series: Sequence[Series], floor: float | None
+) -> tuple[Axis, list[Reference], list[str]]:
+    """Choose the axis of a loss, what to compare it with, and what a caption should say of it.
+
+    Where there is a floor and all lies above it, the axis tells the distance to the floor and is logarithmic:
+    then neither the fall at the start nor one bad setting flattens what happens near the floor.
+    """
+    calm = [each for each in series if not each.diverged] or series
+    if floor is None or not any(each.points for each in calm):
+        return Axis(label, limits=_limits(calm, [])), [], []
+    if min(map(_lowest, series)) <= floor:
+        return Axis(label, limits=_limits(calm, [floor])), [Reference("entropy floor", floor)], []
+    limits = fit_limits([y - floor for each in calm for _, y in each.points], log=True)
+    caption = f"Above the entropy floor of {floor:.4f}, on a log axis."
+    return Axis(label, log=True, origin=floor, limits=limits), [], [caption]
 
 
 def course_of(record: RunRecord) -> list[Figure]:
@@ -202,37 +213,36 @@ def _against(groups: Sequence[Group], axis: str, metric: Metric, about: About) -
         spread = [group.spread(metric.name) for _, group in points] if several else None
         series.append(Series(label, values, spread))
     short = short_names(about.axes)[axis].replace("_", " ")
-    num_seeds = max(len(group.runs) for group in groups)
-    caption = "Final value of every setting"
-    caption += f", mean of up to {num_seeds} seeds with the lowest and highest." if num_seeds > 1 else "."
-    if any(group.status == "diverged" for group in groups):
-        caption += " A cross at the upper edge marks a setting that diverged."
-    if about.design == "star":
-        caption += " All else is as in the baseline."
-    floor = floor_of([run for group in groups for run in group.runs], metric)
-    reached = [y for each in series for _, y in each.points if math.isfinite(y)]
-    if floor and reached and min(reached) - floor[0].value > FAR * (max(reached) - min(reached)):
-        caption += f" The {floor[0].label}, {format_value(floor[0].value)}, lies below the chart."
-        floor = []
+    y, references, caption = _final_axis(groups, metric)
     chart = Chart(
         title=metric.heading(f" against {short}"),
         description=f"{metric.axis} at the end of training, by {short}",
         x=_axis_of([x for each in series for x, _ in each.points], short),
-        y=Axis(
-            metric.axis, limits=_shared_limits(groups, metric) if about.design == "star" else metric.limits
-        ),
+        y=y,
         series=series,
-        references=floor,
+        references=references,
     )
-    return Figure(chart, caption)
+    return Figure(chart, " ".join([*_axis_caption(groups, about), *caption]))
 
 
-def _shared_limits(groups: Sequence[Group], metric: Metric) -> tuple[float, float]:
-    """Give the charts of a star one scale, so that what matters little looks little."""
-    return metric.limits or fit_limits(
-        [bound for group in groups if group.values(metric.name) for bound in group.spread(metric.name)],
-        log=False,
-    )
+def _final_axis(groups: Sequence[Group], metric: Metric) -> tuple[Axis, list[Reference], list[str]]:
+    """Choose one axis for all charts of final values, so that what matters little looks little."""
+    if metric.limits:
+        return Axis(metric.axis, limits=metric.limits), [], []
+    values = [(0.0, bound) for group in groups for bound in group.spread(metric.name)]
+    floor = floor_of([run for group in groups for run in group.runs], metric)
+    return _loss_axis(metric.axis, [Series("", values)], floor)
+
+
+def _axis_caption(groups: Sequence[Group], about: About) -> list[str]:
+    num_seeds = max(len(group.runs) for group in groups)
+    seeds = f", mean of up to {num_seeds} seeds with the lowest and highest" if num_seeds > 1 else ""
+    caption = [f"Final value of every setting{seeds}."]
+    if any(group.status == "diverged" for group in groups):
+        caption.append("A cross at the upper edge marks a setting that diverged.")
+    if about.design == "star":
+        caption.append("All else is as in the baseline.")
+    return caption
 
 
 def _axis_of(values: Sequence[float], label: str) -> Axis:
@@ -282,46 +292,32 @@ def _dots(groups: Sequence[Group], metric: Metric, about: About) -> Figure:
     return Figure(chart, "Mean of the seeds; the bar goes from the lowest to the highest." if several else "")
 
 
-def _limits(series: Sequence[Series], references: Sequence[Reference]) -> tuple[float, float] | None:
-    """Choose what part of loss curves to show: all of the end, of the start what most curves have below it.
+def _lowest(series: Series) -> float:
+    values = [y for _, y in series.points] + [low for low, _ in series.spread or ()]
+    return min((value for value in values if math.isfinite(value)), default=math.inf)
 
-    The fall at the start, and the spikes of one wild run, may leave the chart at the top.
-    """
-    lows, peaks, ends = [reference.value for reference in references], [], []
+
+def _limits(series: Sequence[Series], lows: Sequence[float]) -> tuple[float, float] | None:
+    """Choose what part of loss curves to show: all but the fall at the start, and `lows`, with some air."""
+    shown = list(lows)
     for each in series:
         finite = [(x, y) for x, y in each.points if math.isfinite(y)]
-        if not finite:
-            continue
-        later = [y for x, y in finite if x >= EARLY * finite[-1][0]]
-        lows.append(min(later))
-        if math.isfinite(each.points[-1][1]) and not each.label.endswith("(diverged)"):
-            peaks.append(max(later))
-            ends.append(later[-1])
-    if not peaks:
-        return None
-    low, high = min(lows), max(statistics.median_low(peaks), *ends)
-    air = 0.05 * (high - low)
-    return (low - air, high + air) if low < high else None
+        shown += [y for x, y in finite if x >= EARLY * finite[-1][0]]
+    return fit_limits(shown, log=False) if shown else None
 
 
-def _worth_a_label(groups: Sequence[Group], metric: Metric, about: About | None) -> list[Group]:
-    if len(groups) <= MAX_CURVES:
-        return list(groups)
-    ranked = sorted(groups, key=lambda group: (math.isnan(v := group.mean(metric.name)), v))
-    chosen = [*ranked[: MAX_CURVES - 3], *ranked[-2:]]
-    chosen += [group for group in groups if about and group.labels == about.baseline and group not in chosen]
-    return [group for group in groups if group in chosen]
-
-
-def _curve_caption(groups: Sequence[Group], by: str) -> str:
+def _curve_caption(groups: Sequence[Group], by: str) -> list[str]:
     parts = []
+    diverged = [group for group in groups if group.status == "diverged"]
     if any(len(group.runs) > 1 for group in groups):
-        parts.append("Each curve is the mean over seeds, its band the lowest and highest.")
-    if len(groups) > MAX_CURVES:
-        parts.append("The best, the worst and the baseline are labelled, the others grey.")
+        parts.append("Each curve is the mean over seeds, with the lowest and highest.")
+        if any(len(group.runs) > 1 for group in diverged):
+            parts.append("Where all seeds diverged it is the median alone.")
+    if diverged:
+        parts.append(CROSS)
     if by == "seconds":
         parts.append("Time includes compiling, evaluations and saves.")
-    return " ".join(parts)
+    return parts
 
 
 def _values(groups: Sequence[Group], axis: str) -> list[Any]:

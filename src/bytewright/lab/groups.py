@@ -56,10 +56,12 @@ class Group:
     def curve(self, metric: str, by: str) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
         """Give the mean curve of a metric over `by` (step, tokens, seconds), and its lowest and highest.
 
-        Steps that not all surviving runs have are left out; a run that diverged ends in a point that is no
-        number, if all did.
+        Steps that not all surviving runs have are left out. Where none survived, the mean of what exploded
+        and what was about to says nothing: then it is the median, without lowest and highest.
         """
-        alive = [run for run in self.runs if run.status != "diverged"] or list(self.runs)
+        alive = [run for run in self.runs if run.status != "diverged"]
+        if not alive:
+            return self._curve_of_diverged(metric, by), []
         by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in alive]
         steps = sorted(set.intersection(*(set(curve) for curve in by_step))) if by_step else []
         points, spread = [], []
@@ -70,10 +72,21 @@ class Group:
             if xs:
                 points.append((statistics.fmean(xs), statistics.fmean(values)))
                 spread.append((min(values), max(values)))
-        if points and alive[0].status == "diverged" and "not finite" in alive[0].reason:
-            points.append((points[-1][0] * 1.02, math.nan))
-            spread.append((math.nan, math.nan))
         return points, spread
+
+    def _curve_of_diverged(self, metric: str, by: str) -> list[tuple[float, float]]:
+        """Give the median of the runs: without a number a run is infinite, and so it ends if it has none."""
+        by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in self.runs]
+        points = []
+        for step in sorted(set().union(*by_step)):
+            xs = [float(curve[step][0][by]) for curve in by_step if step in curve and by in curve[step][0]]
+            values = [curve[step][1] if step in curve else math.inf for curve in by_step]
+            if xs:
+                points.append((statistics.fmean(xs), statistics.median(values)))
+        ends = [end for run in self.runs if (end := run.end_of_numbers(by)) is not None]
+        if points and 2 * len(ends) > len(self.runs):
+            points.append((max(statistics.fmean(ends), points[-1][0]), math.inf))
+        return points
 
 
 def group_runs(

@@ -101,7 +101,8 @@ def _row(cells: list[str]) -> str:
 def _facts(facts: Facts) -> str:
     lines = []
     for name, value, *remark in facts.facts:
-        lines.append(f"- **{_words(name)}:** {_words(value)}" + (f" ({_words(remark[0])})" if remark else ""))
+        note = f" ({_words(remark[0])})" if any(remark) else ""
+        lines.append(f"- **{_words(name)}:** {_words(value)}{note}")
     return "\n".join(lines)
 
 

@@ -24,9 +24,9 @@ from bytewright.lab.plots import NARROW, STYLE, WIDE, Chart, DotChart, chart_row
 from bytewright.lab.scales import MISSING, format_value
 
 Cell = str | int | float | None
-MAX_DATA_ROWS = 60
-"""Rows of the table beside a figure; of a longer series every nth is shown."""
-LONG_FACT = 11
+MAX_DATA_POINTS = 60
+"""Points of a series in the table beside a figure; of a longer one every nth is shown."""
+LONG_FACT = 10
 """Characters of a key figure beyond which it is set smaller."""
 PAGE_STYLE = Path(__file__).with_name("page.css").read_text()
 
@@ -168,11 +168,22 @@ def _figure(figure: Figure) -> str:
 
 def data_table(chart: Chart | DotChart) -> Table:
     """Make the table that stands beside a chart."""
-    columns, rows = chart_rows(chart)
-    every = -(-len(rows) // MAX_DATA_ROWS)
-    caption = "The data" if every <= 1 else f"The data, one row of {every}"
-    kept = [row for number, row in enumerate(rows) if number % every == 0 or number == len(rows) - 1]
-    return Table(columns, kept, caption=caption, folded=True)
+    columns, rows = chart_rows(chart, MAX_DATA_POINTS)
+    lengths = [len(series.points) for series in chart.series] if isinstance(chart, Chart) else []
+    every = -(-max(lengths, default=0) // MAX_DATA_POINTS)
+    caption = "The data" if every <= 1 else f"The data, of long series one value of {every}"
+    first = 1 if columns[0] or isinstance(chart, DotChart) else 2  # after the x, which may follow a name
+    worded = [[*row[:first], *(_word_datum(cell) for cell in row[first:])] for row in rows]
+    return Table(columns, worded, caption=caption, folded=True)
+
+
+def _word_datum(cell: str | float) -> str:
+    """Word a value of a chart: to four decimals unless it is too small or too large for that."""
+    if isinstance(cell, str):
+        return cell
+    if math.isnan(cell):
+        return "diverged"
+    return f"{cell:.4f}" if cell == 0 or 1e-3 <= abs(cell) < 1000 else format_value(cell, 5)
 
 
 def _table(table: Table) -> str:
@@ -198,7 +209,7 @@ def numeric_columns(table: Table) -> list[bool]:
     """Say of each column whether it holds numbers, numbers with a unit included."""
     kinds = []
     for number in range(len(table.columns)):
-        cells = [row[number] for row in table.rows if row[number] not in (None, "", MISSING, "diverged")]
+        cells = [row[number] for row in table.rows if row[number] not in (None, "", MISSING, "∞", "diverged")]
         kinds.append(bool(cells) and all(_is_number(cell) for cell in cells))
     return kinds
 

@@ -1,9 +1,9 @@
 """Charts as SVG: lines over linear or logarithmic axes, and dots with their spread.
 
 `draw` turns a chart into SVG that scales with the page, follows light and dark mode, reads in black and white
-and tells a screen reader its title and description. What diverged is marked by a cross at the upper edge;
-lines are labelled at their ends where there is room, and below where there is not. Knows nothing of runs or
-pages.
+and tells a screen reader its title and description. What diverged is marked by a cross where it leaves the
+chart; lines are labelled at their ends where there is room, and below where there is not. Knows nothing of
+runs or pages.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ LINE = 16
 FEW_POINTS = 16
 """Up to so many points a series shows each by a mark, and its spread as bars; beyond, a band."""
 MAX_POINTS = 500
+LONG_LABEL = 26
+"""Characters beyond which labels beside the lines would take too much of the plot, and stand below it."""
+FAR_AWAY = 1e4
+"""Pixels above the plot beyond which it makes no difference to a line how far away a point is."""
 STYLE = (Path(__file__).with_name("chart.css")).read_text()
 
 
@@ -56,18 +60,22 @@ def draw(chart: Chart | DotChart, *, width: int = WIDE, standalone: bool = True)
 
 
 def _draw_lines(chart: Chart, width: int) -> tuple[float, list[str]]:
-    chart = replace(chart, series=[_thin(series) for series in chart.series])
-    labelled = [series for series in chart.series if not series.faint]
+    chart = replace(chart, series=[_thin(_from_origin(series, chart.y)) for series in chart.series])
+    labelled = chart.series
     wide, single = width > 500, len(labelled) == 1
     x_axis, y_axis = _settle(chart.x, _xs(chart), width // 110), _settle(chart.y, _ys(chart), 6)
     y_labels = format_ticks(y_axis.ticks or ())
     left = 10 + svg.CHARACTER_WIDTH * max(map(len, y_labels), default=1)
-    longest = max((len(_wording(series)) for series in labelled), default=0)
-    right = 14.0 if single or not wide else 26 + svg.CHARACTER_WIDTH * min(longest, 30)
-    top, plot_height = 2.4 * LINE, max(width * (0.44 if wide else 0.66), LINE * len(labelled) if wide else 0)
+    longest = max((len(series.words) for series in labelled), default=0)
+    beside = wide and not single and longest <= LONG_LABEL
+    right = 26 + svg.CHARACTER_WIDTH * longest if beside else 14.0
+    top, plot_height = 2.4 * LINE, width * (0.44 if wide else 0.66)
+    if beside:
+        plot_height = max(plot_height, LINE * len(labelled))
     x = _scale(x_axis, left, width - right)
     y = _scale(y_axis, top + plot_height, top)
-    content = [svg.text(0, LINE - 4, chart.y.label, class_="head")]
+    head = chart.y.label + (f" above {chart.y.origin:.4f} (log)" if chart.y.origin else "")
+    content = [svg.text(0, LINE - 4, head, class_="head")]
     content += _grid(x, y, x_axis, y_axis, y_labels)
     content.append(svg.text(x.end, y.start + 2.6 * LINE, chart.x.label, text_anchor="end", class_="quiet"))
     content += _references(chart.references, x, y)
@@ -75,10 +83,18 @@ def _draw_lines(chart: Chart, width: int) -> tuple[float, list[str]]:
     height = y.start + 3 * LINE
     if single:
         return height, content
-    if wide:
-        return height, content + _direct_labels(labelled, chart.ordered, x, y, longest)
+    if beside:
+        return height, content + _direct_labels(labelled, chart.ordered, x, y)
     legend_height, legend = _legend(labelled, chart.ordered, height + 4, width)
     return height + legend_height, content + legend
+
+
+def _from_origin(series: Series, axis: Axis) -> Series:
+    """Turn values into their distances from what the axis begins above."""
+    spread = [(low - axis.origin, high - axis.origin) for low, high in series.spread or ()]
+    return replace(
+        series, points=[(x, y - axis.origin) for x, y in series.points], spread=spread if spread else None
+    )
 
 
 def _thin(series: Series) -> Series:
@@ -145,8 +161,10 @@ def _references(references: Sequence[Reference], x: Scale, y: Scale) -> list[str
     for reference in references:
         place = y(reference.value)
         words = f"{reference.label} {format_value(reference.value)}"
+        below = place + 0.9 * LINE  # what is compared with a floor lies above it
+        beside = below if below < y.start else place - 5
         content.append(svg.line(x.start, place, x.end, place, "floor"))
-        content.append(svg.text(x.start + 6, place - 5, words, class_="halo"))
+        content.append(svg.text(x.end, beside, words, text_anchor="end", class_="halo"))
     return content
 
 
@@ -159,34 +177,44 @@ def _inside(x: Scale, y: Scale, drawn: Sequence[str]) -> list[str]:
 
 
 def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale, y: Scale) -> str:
-    """Draw one series: its band or bars, its line, its marks, and a cross where it left the chart."""
-    finite = [(px, py) for px, py in series.points if math.isfinite(py)]
-    gone = [px for px, py in series.points if not math.isfinite(py)]
-    places = [(x(px), max(y(py), y.end - 50)) for px, py in finite]
-    few = len(series.points) <= FEW_POINTS
-    if not few:
-        gone = gone[:1]
-        places += [(x(px), y.end) for px in gone]
-    d = svg.path(places) if len(places) > 1 else ""
-    if series.faint:
-        return svg.element("path", d=d, class_="faint") if d else ""
-    index = labelled.index(series)
+    """Draw one series: its band or bars, its line, its marks, and crosses where it left the chart."""
+    no_number = y.end - LINE if series.diverged else y.end
+    places = [
+        (x(px), max(y(py), y.end - FAR_AWAY) if math.isfinite(py) else no_number) for px, py in series.points
+    ]
+    few, index = len(series.points) <= FEW_POINTS, labelled.index(series)
     parts = _spread_of(series, x, y, bars=few)
-    if d:
+    if len(places) > 1:
+        d = svg.path(places)
         parts.append(svg.element("path", d=d, class_="line", stroke_dasharray=svg.dash_of(index)))
-    stride = 1 if few else max(1, len(finite) // 5)
-    for number in range(0 if few else stride // 2, len(finite), stride):
-        px, py = finite[number]
-        if y.holds(py):
+    stride = 1 if few else max(1, len(places) // 5)
+    for number in range(0 if few else stride // 2, len(places), stride):
+        px, py = series.points[number]
+        if math.isfinite(py) and y.holds(py):
             parts.append(svg.mark(index, *places[number], title=f"{series.label}: {_point(px, py)}"))
-    for px in gone:
-        parts.append(svg.cross(x(px), y.end, title=f"{series.label}: diverged at {format_value(px)}"))
-    if not gone and finite and y(finite[-1][1]) < y.end - 1:
-        parts.append(
-            svg.cross(x(finite[-1][0]), y.end, title=f"{series.label}: {_point(*finite[-1])}, beyond")
-        )
+    parts += [svg.cross(px, y.end, title=f"{series.label}: diverged") for px in _exits(series, places, y)]
     style = svg.colour_of(index, count=len(labelled), ordered=chart.ordered)
     return svg.element("g", *parts, style=style) if parts else ""
+
+
+def _exits(series: Series, places: Sequence[tuple[float, float]], y: Scale) -> list[float]:
+    """Say at which pixels what diverged leaves the plot at its upper edge.
+
+    A run that diverged does so wherever its line crosses the edge upwards, and where it begins if it begins
+    beyond the edge and rises or stays there; any other line where it has no number.
+    """
+    if not series.diverged:
+        both = zip(places, series.points, strict=True)
+        return [px for (px, _), (_, value) in both if not math.isfinite(value)]
+    is_out = [py < y.end for _, py in places]
+    before = places[: is_out.index(False) if False in is_out else None]
+    rises = any(py < before[0][1] for _, py in before) or (before and len(before) == len(places))
+    exits = [places[0][0]] if rises else []
+    for number in range(1, len(places)):
+        if is_out[number] and not is_out[number - 1]:
+            (x0, y0), (x1, y1) = places[number - 1], places[number]
+            exits.append(x0 + (x1 - x0) * (y0 - y.end) / (y0 - y1))
+    return exits
 
 
 def _point(x: float, y: float) -> str:
@@ -209,15 +237,7 @@ def _spread_of(series: Series, x: Scale, y: Scale, *, bars: bool) -> list[str]:
     return [svg.element("path", d=svg.path(outline, closed=True), class_="band")] if bounds else []
 
 
-def _wording(series: Series) -> str:
-    return series.label + (" (diverged)" if _has_diverged(series) else "")
-
-
-def _has_diverged(series: Series) -> bool:
-    return bool(series.points) and not math.isfinite(series.points[-1][1])
-
-
-def _direct_labels(labelled: Sequence[Series], ordered: bool, x: Scale, y: Scale, longest: int) -> list[str]:
+def _direct_labels(labelled: Sequence[Series], ordered: bool, x: Scale, y: Scale) -> list[str]:
     """Write each label beside the end of its line, moved apart where they would collide."""
     ends = [series.points[-1] if series.points else (x.high, y.low) for series in labelled]
     at_edge = [(x(px), min(max(y(py), y.end), y.start) if math.isfinite(py) else y.end) for px, py in ends]
@@ -227,19 +247,16 @@ def _direct_labels(labelled: Sequence[Series], ordered: bool, x: Scale, y: Scale
         style = svg.colour_of(index, count=len(labelled), ordered=ordered)
         elbow = [(max(ex + 6, x.end + 2), ey), (x.end + 9, place)]
         parts = [svg.element("path", d=svg.path(elbow), class_="leader"), svg.mark(index, x.end + 14, place)]
-        words = _wording(series)
-        shown = words if len(words) <= 30 else words[:29] + "…"
-        parts.append(svg.text(x.end + 22, place + 4, shown, class_="label"))
+        parts.append(svg.text(x.end + 22, place + 4, series.words, class_="label"))
         content.append(svg.element("g", *parts, style=style))
     return content
 
 
 def _legend(labelled: Sequence[Series], ordered: bool, top: float, width: int) -> tuple[float, list[str]]:
-    """List the series below the plot, each with a piece of its line: for narrow pages."""
+    """List the series below the plot, each with a piece of its line."""
     content, left, row = [], 0.0, 0
     for index, series in enumerate(labelled):
-        words = _wording(series)
-        needed = 44 + svg.CHARACTER_WIDTH * len(words)
+        needed = 44 + svg.CHARACTER_WIDTH * len(series.words)
         if left and left + needed > width:
             left, row = 0.0, row + 1
         y = top + row * 1.25 * LINE
@@ -250,7 +267,8 @@ def _legend(labelled: Sequence[Series], ordered: bool, top: float, width: int) -
             stroke_dasharray=svg.dash_of(index),
         )
         style = svg.colour_of(index, count=len(labelled), ordered=ordered)
-        parts = [sample, svg.mark(index, left + 14, y), svg.text(left + 34, y + 4, words, class_="label")]
+        label = svg.text(left + 34, y + 4, series.words, class_="label")
+        parts = [sample, svg.mark(index, left + 14, y), label]
         content.append(svg.element("g", *parts, style=style))
         left += needed
     return (row + 1) * 1.25 * LINE, content
@@ -274,7 +292,7 @@ def _draw_dots(chart: DotChart, width: int) -> tuple[float, list[str]]:
         content.append(svg.text(x(value), bottom + 1.1 * LINE, label, text_anchor="middle", class_="quiet"))
     for reference in chart.references:
         place = x(reference.value)
-        words = f"{reference.label} {format_value(reference.value)}"
+        words = f"{reference.label} {reference.value:,.{_decimals(x)}f}"
         anchor = "start" if place < (x.start + x.end) / 2 else "end"
         content.append(svg.line(place, top - 4, place, bottom, "floor"))
         content.append(svg.text(place, top - 0.6 * LINE, words, text_anchor=anchor, class_="halo"))
@@ -283,8 +301,12 @@ def _draw_dots(chart: DotChart, width: int) -> tuple[float, list[str]]:
     return bottom + 1.5 * LINE, content
 
 
+def _decimals(x: Scale) -> int:
+    """Say how many decimals the values beside the dots have: as many as in the tables."""
+    return 4 if x.high < 1000 else 0
+
+
 def _row_of(dot: Dot, x: Scale, y: float, *, names_left: bool) -> str:
-    decimals = max(0, 2 - math.floor(math.log10(x.high - x.low))) if not x.log else 4
     parts = [
         svg.text(x.start - 10, y + 4, dot.label, text_anchor="end")
         if names_left
@@ -296,7 +318,7 @@ def _row_of(dot: Dot, x: Scale, y: float, *, names_left: bool) -> str:
     if math.isfinite(dot.value):
         end = x(max(dot.value, *(dot.spread or (dot.value,))))
         parts.append(svg.mark(0, x(dot.value), y, size=4.2, title=f"{dot.label}: {format_value(dot.value)}"))
-        parts.append(svg.text(end + 9, y + 4, f"{dot.value:,.{decimals}f}", class_="halo"))
+        parts.append(svg.text(end + 9, y + 4, f"{dot.value:,.{_decimals(x)}f}", class_="halo"))
     else:
         parts.append(svg.cross(x.end, y, title=f"{dot.label}: diverged"))
         parts.append(svg.text(x.end - 10, y + 4, "diverged", text_anchor="end", class_="halo"))

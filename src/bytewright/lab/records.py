@@ -67,6 +67,13 @@ class RunRecord:
         found = self.column(name)
         return found[-1][1] if found and self.status in ("complete", "stopped") else None
 
+    def end_of_numbers(self, by: str) -> float | None:
+        """Say where a run has no numbers any more (in steps, tokens, seconds): a step after its last line."""
+        if self.status != "diverged" or "not finite" not in self.reason or not self.lines:
+            return None
+        last = self.lines[-1]
+        return float(last[by]) * (last["step"] + 1) / last["step"] if last["step"] and by in last else None
+
     @property
     def loss(self) -> float | None:
         """The final loss: on the validation data, or in training where there is none."""
@@ -140,18 +147,22 @@ def judge(settings: Mapping[str, Any], lines: Sequence[Line], events: Sequence[L
         last, (lowest_step, lowest) = values[-1][1], min(values, key=lambda pair: pair[1])
         guessing = math.log(settings.get("model.vocab_size", math.inf))
         if last > guessing + DIVERGED_RISE:
-            return "diverged", f"it ends at {last:.3g}, worse than guessing ({guessing:.3g})"
+            return "diverged", f"it ends at {_word(last)}, worse than guessing ({guessing:.3g})"
         step, highest = _highest_rise(values)
         if highest > guessing + DIVERGED_RISE:
             return (
                 "diverged",
-                f"it rose to {highest:.3g} by step {step}, worse than guessing ({guessing:.3g})",
+                f"it rose to {_word(highest)} by step {step}, worse than guessing ({guessing:.3g})",
             )
         if name == "validation_loss" and last > lowest + DIVERGED_RISE:
             return "diverged", f"it ends at {last:.3g}, after {lowest:.3g} at step {lowest_step}"
     if is_over(settings, lines):
         return "complete", ""
     return "stopped", f"at step {last_step:,}" if lines else "before its first line"
+
+
+def _word(loss: float) -> str:
+    return f"{loss:.3g}" if loss < 1000 else f"{loss:,.0f}"
 
 
 def _highest_rise(values: Sequence[tuple[int, float]]) -> tuple[int, float]:

@@ -7,7 +7,6 @@ the same records give the same page. Knows nothing of where records come from.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,15 +30,16 @@ from bytewright.lab.page import Block, Facts, Page, Sample, Samples, Section, wr
 from bytewright.lab.records import RunRecord
 from bytewright.lab.results import RESULTS, About, common, without_places, write_results
 from bytewright.lab.sampling_report import report_sampling
-from bytewright.lab.scales import format_value
 from bytewright.lab.tables import (
     table_of_costs,
     table_of_environment,
     table_of_groups,
+    table_of_odd_ends,
     table_of_predictions,
     table_of_ratios,
     tables_of_settings,
     word_count,
+    word_perplexity,
     word_seconds,
 )
 
@@ -157,8 +157,8 @@ def _of_groups(count: int) -> str:
 
 def _gap(runs: Sequence[RunRecord], metric: Metric, value: float) -> list[tuple[str, str, str]]:
     if floor := floor_of(runs, metric):
-        gap = value - floor[0].value
-        return [("above the floor", f"{gap:.4f}", f"{metric.unit}; the floor is {floor[0].value:.4f}")]
+        unit = metric.title if metric is BITS else metric.unit
+        return [("above the floor", f"{value - floor:.4f}", f"{unit}; the floor is {floor:.4f}")]
     return []
 
 
@@ -167,12 +167,12 @@ def _facts_of_one(record: RunRecord) -> Facts:
     loss, bits = record.last("validation_loss"), record.last("bits_per_byte")
     if loss is not None:
         facts.append(
-            ("validation loss", f"{loss:.4f}", f"perplexity {format_value(math.exp(min(loss, 700)))}")
+            ("validation loss", f"{loss:.4f}", f"nats per token; perplexity {word_perplexity(loss)}")
         )
     elif record.loss is not None:
         facts.append(("training loss", f"{record.loss:.4f}", "nats per token"))
     if bits is not None:
-        facts.append(("bits per byte", f"{bits:.4f}", ""))
+        facts.append(("bits per byte", f"{bits:.4f}", BITS.unit))
         facts += _gap([record], BITS, bits)
     tokens = record.lines[-1].get("tokens") if record.lines else None
     if tokens:
@@ -194,7 +194,7 @@ def _outcome(groups: Sequence[Group], metric: Metric, about: About, best: Group 
     blocks += axis_figures(groups, metric, about)
     if floor_of([run for group in groups for run in group.runs], metric):
         blocks.append(FLOOR_NOTE)
-    blocks.append(table_of_groups(groups, metric, about, best))
+    blocks += [table_of_groups(groups, metric, about, best), *table_of_odd_ends(groups)]
     if about.notes:
         blocks.append(about.notes)
     return blocks

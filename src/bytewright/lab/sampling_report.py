@@ -30,7 +30,7 @@ MAX_SAMPLES = 8
 def report_sampling(groups: Sequence[Group], about: About) -> Page:
     """Compose the page."""
     known = [metric for metric in METRICS if any(group.values(metric.name) for group in groups)]
-    best = max(groups, key=lambda group: group.mean(known[0].name)) if known else None
+    best = _best(groups, known[0]) if known else []
     blocks: list[Block] = [f"Expected: {about.expectation}"] if about.expectation else []
     for metric in known:
         if metric.name in DRAWN:
@@ -52,15 +52,23 @@ def report_sampling(groups: Sequence[Group], about: About) -> Page:
     )
 
 
-def _facts(groups: Sequence[Group], known: Sequence[Metric], best: Group | None) -> Facts:
-    if best is None:
+def _best(groups: Sequence[Group], metric: Metric) -> list[Group]:
+    """Find the settings that reach most: there may be several."""
+    highest = max((value for group in groups for value in group.values(metric.name)), default=None)
+    return [group for group in groups if group.values(metric.name) and group.mean(metric.name) == highest]
+
+
+def _facts(groups: Sequence[Group], known: Sequence[Metric], best: Sequence[Group]) -> Facts:
+    if not best:
         return Facts([("settings", str(len(groups)))])
-    facts: list[tuple[str, str, str]] = [("best setting", best.label, f"of {len(groups)}")]
-    facts += [(metric.title, f"{best.mean(metric.name):.1%}", "of them") for metric in known[:4]]
+    first, *others = best
+    rank = f"first of {len(best)} that are equally good, of {len(groups)}" if others else f"of {len(groups)}"
+    facts: list[tuple[str, str, str]] = [("best setting", first.label, rank)]
+    facts += [(metric.title, f"{first.mean(metric.name):.1%}", "of them") for metric in known[:4]]
     return Facts(facts)
 
 
-def _table(groups: Sequence[Group], known: Sequence[Metric], best: Group | None) -> Table:
+def _table(groups: Sequence[Group], known: Sequence[Metric], best: Sequence[Group]) -> Table:
     rows: list[list[Cell]] = []
     for group in groups:
         row: list[Cell] = [group.label]
@@ -72,5 +80,5 @@ def _table(groups: Sequence[Group], known: Sequence[Metric], best: Group | None)
         ["setting", *(metric.title for metric in known)],
         rows,
         caption="Shares of the stories, sentences or words that each setting wrote.",
-        best=[groups.index(best)] if best else [],
+        best=[groups.index(group) for group in best],
     )

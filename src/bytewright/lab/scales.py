@@ -75,7 +75,7 @@ def choose_ticks(low: float, high: float, *, log: bool, target: int = 6) -> list
     if not log or high / low < 4:
         return _linear_ticks(low, high, target)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    for mantissas in ((1, 2, 5), (1, 3), (1,)):
+    for mantissas in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
         ticks = [float(f"{m}e{power}") for power in range(first, last + 1) for m in mantissas]
         within = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
         if len(within) <= target + 1:
@@ -99,19 +99,23 @@ def format_ticks(ticks: Sequence[float]) -> list[str]:
 
     >>> format_ticks([0.0, 0.5, 1.0]), format_ticks([0.0, 2e7, 4e7]), format_ticks([1e-4, 1e-3])
     (['0.0', '0.5', '1.0'], ['0', '20M', '40M'], ['1e-4', '1e-3'])
+    >>> format_ticks([1, 32, 1024, 32768])
+    ['1', '32', '1024', '32,768']
     """
     sizes = [abs(tick) for tick in ticks if tick]
     if not sizes:
         return ["0" for _ in ticks]
     if min(sizes) < 1e-3:
-        return [_scientific(tick, 4) if 0 < abs(tick) < 1 else format_value(tick) for tick in ticks]
+        return [_scientific(tick, 4) if 0 < abs(tick) < 0.01 else format_value(tick) for tick in ticks]
+    if all(size == int(size) for size in sizes) and (
+        max(sizes) < 10_000 or any(size >= 1000 and size % 100 for size in sizes)
+    ):
+        return [format_value(tick) for tick in ticks]
     if max(sizes) >= 1000 * min(sizes):
         return [_prefixed(tick) for tick in ticks]
     for size, prefix in PREFIXES:
         if max(sizes) >= 10 * size or (max(sizes) >= size and all(s % size == 0 for s in sizes)):
             return [_plain(tick / size) + prefix if tick else "0" for tick in ticks]
-    if all(size == int(size) for size in sizes):
-        return [f"{tick:,.0f}" for tick in ticks]
     if max(sizes) / min(sizes) >= 50:
         return [_plain(tick) for tick in ticks]
     decimals = max(len(_plain(tick).partition(".")[2]) for tick in ticks)

@@ -17,7 +17,6 @@ from bytewright.lab.groups import Group, word_value
 from bytewright.lab.page import Block, Cell, Table
 from bytewright.lab.records import RunRecord
 from bytewright.lab.results import About, common
-from bytewright.lab.scales import format_value
 
 WHAT_IS_MEASURED = (
     "Parameters and FLOPs are counted by PyTorch on the readable twin. Memory is what a run took from its"
@@ -34,7 +33,6 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: About, best:
     columns = ["setting", "seeds", metric.title, "± sd", "perplexity"]
     columns += ["bits/byte"] if has_bits else ["bytes/token"]
     columns += ["to baseline", "as good after"] if baseline else []
-    columns += ["remark"]
     rows: list[list[Cell]] = []
     for group in groups:
         values = group.values(metric.name)
@@ -42,30 +40,33 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: About, best:
         loss = mean if metric is VALIDATION else None
         row: list[Cell] = [
             group.label,
-            len(group.runs),
-            "diverged" if mean is None and group.status == "diverged" else mean,
+            f"{len(values)} of {len(group.runs)}" if 0 < len(values) < len(group.runs) else len(group.runs),
+            "diverged" if mean is None and group.status == "diverged" else _or_none("{:.4f}".format, mean),
             f"{statistics.stdev(values):.4f}" if len(values) > 1 else None,
-            None if loss is None else format_value(math.exp(min(loss, 700))),
+            _or_none(word_perplexity, loss),
         ]
-        row.append(_mean(group, "bits_per_byte") if has_bits else _bytes_per_token(group))
+        bits = _or_none("{:.4f}".format, _mean(group, "bits_per_byte"))
+        row.append(bits if has_bits else _bytes_per_token(group))
         row += [_difference(group, baseline, metric), _time_to(group, baseline, metric)] if baseline else []
-        rows.append([*row, _remark(group)])
+        rows.append(row)
     dropped = {n for n in range(3, len(columns)) if all(row[n] in (None, "") for row in rows)}
     kept = [n for n in range(len(columns)) if n not in dropped]
     return Table(
         [columns[n] for n in kept],
         [[row[n] for n in kept] for row in rows],
-        caption=_caption(groups, metric, baseline),
+        caption=_caption(metric, baseline, [columns[n] for n in kept]),
         best=[groups.index(best)] if best else [],
     )
 
 
-def _caption(groups: Sequence[Group], metric: Metric, baseline: Group | None) -> str:
+def _caption(metric: Metric, baseline: Group | None, columns: Sequence[str]) -> str:
     parts = [f"Final {metric.axis}."]
-    if any(len(group.runs) > 1 for group in groups):
+    if "± sd" in columns:
         parts.append("sd: standard deviation over seeds.")
-    if baseline:
-        parts.append(f"Differences are to {baseline.label}, with their standard error over seeds.")
+    if baseline and "to baseline" in columns:
+        error = ", with their standard error over seeds" if "± sd" in columns else ""
+        parts.append(f"Differences are to {baseline.label}{error}.")
+    if "as good after" in columns:
         parts.append("As good after: time to the final value of that, and its share of the other's time.")
     return " ".join(parts)
 
@@ -94,7 +95,7 @@ def _difference(group: Group, baseline: Group, metric: Metric) -> str | None:
 
 def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
     """Say how long a setting took to the baseline's final value, as time and as a share of the baseline's."""
-    if not baseline.values(metric.name):
+    if group is baseline or not baseline.values(metric.name):
         return None
     goal, (points, _) = baseline.mean(metric.name), group.curve(metric.name, "seconds")
     reached = [seconds for seconds, value in points if value <= goal]
@@ -104,12 +105,15 @@ def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
     return f"{word_seconds(reached[0])} ({reached[0] / end[-1][0]:.0%})"
 
 
-def _remark(group: Group) -> str:
-    odd = [run for run in group.runs if run.status != "complete"]
-    if not odd:
-        return ""
-    count = f"{len(odd)} of {len(group.runs)} " if len(group.runs) > 1 else ""
-    return f"{count}{odd[0].status}: {odd[0].reason}" if odd[0].reason else f"{count}{odd[0].status}"
+def table_of_odd_ends(groups: Sequence[Group]) -> list[Block]:
+    """Say of every run that is not complete how it ended."""
+    rows: list[list[Cell]] = [
+        [group.label, run.seed, run.status, run.reason]
+        for group in groups
+        for run in group.runs
+        if run.status != "complete"
+    ]
+    return [Table(["setting", "seed", "", ""], rows, caption="Runs that did not complete.")] if rows else []
 
 
 def table_of_costs(groups: Sequence[Group]) -> list[Block]:
@@ -242,6 +246,16 @@ def word_seconds(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+
+
+def word_perplexity(loss: float) -> str:
+    """Word the perplexity of a loss, in nats per token.
+
+    >>> word_perplexity(1.1870), word_perplexity(9.21)
+    ('3.277', '9,997')
+    """
+    perplexity = math.exp(min(loss, 700))
+    return f"{perplexity:.3f}" if perplexity < 1000 else f"{perplexity:,.0f}"
 
 
 def word_count(number: float) -> str:
