@@ -145,9 +145,9 @@ def _loss_axis(
     calm = [each for each in series if not each.diverged] or series
     if floor is None or not any(each.points for each in calm):
         return Axis(label, limits=_limits(calm, [])), [], []
-    if min(map(_lowest, series)) <= floor:
+    if min(min(_values_of(each), default=math.inf) for each in series) <= floor:
         return Axis(label, limits=_limits(calm, [floor])), [Reference("entropy floor", floor)], []
-    limits = fit_limits([y - floor for each in calm for _, y in each.points], log=True)
+    limits = fit_limits([value - floor for each in calm for value in _values_of(each)], log=True)
     caption = f"Above the entropy floor of {floor:.4f}, on a log axis."
     return Axis(label, log=True, origin=floor, limits=limits), [], [caption]
 
@@ -292,9 +292,9 @@ def _dots(groups: Sequence[Group], metric: Metric, about: About) -> Figure:
     return Figure(chart, "Mean of the seeds; the bar goes from the lowest to the highest." if several else "")
 
 
-def _lowest(series: Series) -> float:
-    values = [y for _, y in series.points] + [low for low, _ in series.spread or ()]
-    return min((value for value in values if math.isfinite(value)), default=math.inf)
+def _values_of(series: Series) -> list[float]:
+    values = [y for _, y in series.points] + [bound for pair in series.spread or () for bound in pair]
+    return [value for value in values if math.isfinite(value)]
 
 
 def _limits(series: Sequence[Series], lows: Sequence[float]) -> tuple[float, float] | None:
