@@ -85,7 +85,7 @@ class Group:
                 points.append((statistics.fmean(xs), statistics.median(values)))
         ends = [end for run in self.runs if (end := run.end_of_numbers(by)) is not None]
         if points and 2 * len(ends) > len(self.runs):
-            points.append((max(statistics.fmean(ends), points[-1][0]), math.inf))
+            points.append((max(statistics.median_low(ends), points[-1][0]), math.inf))
         return points
 
 

@@ -99,8 +99,8 @@ def format_ticks(ticks: Sequence[float]) -> list[str]:
 
     >>> format_ticks([0.0, 0.5, 1.0]), format_ticks([0.0, 2e7, 4e7]), format_ticks([1e-4, 1e-3])
     (['0.0', '0.5', '1.0'], ['0', '20M', '40M'], ['1e-4', '1e-3'])
-    >>> format_ticks([1, 32, 1024, 32768])
-    ['1', '32', '1024', '32,768']
+    >>> format_ticks([1, 32, 1024, 32768]), format_ticks([5e5, 1e6, 1.5e6])
+    (['1', '32', '1024', '32,768'], ['0.5M', '1M', '1.5M'])
     """
     sizes = [abs(tick) for tick in ticks if tick]
     if not sizes:
@@ -114,7 +114,7 @@ def format_ticks(ticks: Sequence[float]) -> list[str]:
     if max(sizes) >= 1000 * min(sizes):
         return [_prefixed(tick) for tick in ticks]
     for size, prefix in PREFIXES:
-        if max(sizes) >= 10 * size or (max(sizes) >= size and all(s % size == 0 for s in sizes)):
+        if max(sizes) >= 10 * size or (max(sizes) >= size and all(s % (size / 10) == 0 for s in sizes)):
             return [_plain(tick / size) + prefix if tick else "0" for tick in ticks]
     if max(sizes) / min(sizes) >= 50:
         return [_plain(tick) for tick in ticks]

@@ -113,7 +113,8 @@ def table_of_odd_ends(groups: Sequence[Group]) -> list[Block]:
         for run in group.runs
         if run.status != "complete"
     ]
-    return [Table(["setting", "seed", "", ""], rows, caption="Runs that did not complete.")] if rows else []
+    caption = "Runs that diverged, stopped or failed, and why."
+    return [Table(["setting", "seed", "", ""], rows, caption=caption)] if rows else []
 
 
 def table_of_costs(groups: Sequence[Group]) -> list[Block]:
