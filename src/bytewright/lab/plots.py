@@ -161,8 +161,8 @@ def _references(references: Sequence[Reference], x: Scale, y: Scale) -> list[str
     for reference in references:
         place = y(reference.value)
         words = f"{reference.label} {format_value(reference.value)}"
-        below = place + 0.9 * LINE  # what is compared with a floor lies above it
-        beside = below if below < y.start else place - 5
+        below = place + 0.7 * LINE  # what is compared with a floor lies above it
+        beside = below if below <= y.start else place - 5
         content.append(svg.line(x.start, place, x.end, place, "floor"))
         content.append(svg.text(x.end, beside, words, text_anchor="end", class_="halo"))
     return content
