@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from kill_and_resume import run_session
 from rich.console import Console
 
@@ -75,10 +77,12 @@ def test_a_run_killed_twenty_times_ends_as_if_it_never_was(tmp_path: Path, optim
 
 @pytest.mark.slow
 def test_a_run_killed_at_every_single_operation_of_its_saves_can_be_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """For each k: a new run dies at its k-th operation on disk; the resumed one ends as the whole one."""
     monkeypatch.setattr(disk, "before_operation", disk.before_operation)  # put back what sessions leave there
+    request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(1)  # a child of fork would wait for ever for threads that it does not have
     num_operations = count_operations(tmp_path / "counted")
     for k in range(1, num_operations + 1):
         folder = tmp_path / f"{k}"

@@ -11,7 +11,7 @@ from imagined_runs import make_record
 from bytewright.corpus.storybook import END_OF_STORY, Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.lab.corpora import CorpusConfig, prepare
+from bytewright.lab.corpora import CorpusConfig, prepare, refuse_missing_texts
 from bytewright.lab.records import read_floor
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DataConfig
@@ -87,6 +87,13 @@ def test_a_text_with_validation_of_its_own_is_left_where_it_is(tmp_path: Path, s
     assert not (data.train.parents[1] / "train.txt").exists()
     assert data.validation is not None
     assert data.train.read_bytes() == data.validation.read_bytes()
+
+
+def test_a_text_that_is_not_there_is_missed_before_any_work(tmp_path: Path, stories: Path) -> None:
+    there, missing = CorpusConfig(text=stories), CorpusConfig(text=stories, validation=tmp_path / "none.txt")
+    refuse_missing_texts([CorpusConfig(storybook=10**12), there])
+    with pytest.raises(UsageError, match=r"none\.txt is no file"):
+        refuse_missing_texts([there, missing])
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path, stories: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +16,14 @@ import torch
 from rich.console import Console
 
 import bytewright
+from bytewright import durable
 from bytewright.account.devices import Device, Rate
 from bytewright.errors import StorageError, UsageError
 from bytewright.lab import execute
 from bytewright.lab.execute import Bench, Stopped, carry_out_all, prepare_data, write_plan
 from bytewright.lab.plan import fit_to_memory, in_more_parts, make_plan
 from bytewright.lab.predict import account
+from bytewright.lab.records import read_object
 from bytewright.lab.results import read_sweep_folder
 from bytewright.lab.sweep import Sweep, read_sweep
 from bytewright.model import TransformerLM
@@ -143,6 +146,13 @@ def test_a_run_that_a_sweep_beside_has_done_is_taken_over(place: Path) -> None:
     plain = read_sweep_folder(second.folder)[1][0]
     assert plain.labels == {"variant": "plain"}
     assert plain.lines == read_sweep_folder(first.folder)[1][1].lines
+
+    environment = first.folder / "lr-0.01" / "environment.json"
+    durable.write_json(environment, read_object(environment) | {"cuda": "another machine's"})
+    shutil.rmtree(second.folder)
+    third = Lab(place, name="runs/third")
+    third.run()
+    assert not any("is the same run as" in sentence for sentence in third.said)
 
 
 def test_a_run_that_was_made_with_other_settings_is_refused(place: Path) -> None:

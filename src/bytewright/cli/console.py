@@ -120,13 +120,15 @@ def format_bytes(num_bytes: float) -> str:
 def format_seconds(seconds: float) -> str:
     """Write a duration in the largest unit that fits.
 
-    >>> format_seconds(0.0042), format_seconds(12.34), format_seconds(90), format_seconds(7200)
-    ('4 ms', '12.3 s', '1 min 30 s', '2 h 0 min')
+    >>> format_seconds(0.0042), format_seconds(12.34), format_seconds(119.7), format_seconds(7200)
+    ('4 ms', '12.3 s', '2 min 0 s', '2 h 0 min')
     """
-    if seconds < 1:
+    if seconds < 0.9995:  # what would be rounded to 1000 ms is a second, and so on
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    if seconds < 3599.5:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s"
+    hours, rest = divmod(round(seconds / 60), 60)
+    return f"{hours} h {rest} min"

@@ -177,5 +177,6 @@ def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
     out.print(f"{sweep.about.name}: {sweep.about.question}", soft_wrap=True)
     out.print(table)
     left = sum(planned.is_open for planned in plan)
-    out.print(f"{left} of {len(plan)} runs to do, about {console.format_seconds(seconds)} of training.")
+    cost = f", about {console.format_seconds(seconds)} of training" if seconds else ""
+    out.print(f"{left} of {len(plan)} runs to do{cost}.")
     sys.stdout.flush()  # in a pipe, too, the plan comes before the work

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from rich.console import Console
 
 from bytewright import durable
 from bytewright.errors import BytewrightError, DivergenceError, StorageError, UsageError
-from bytewright.lab.corpora import CorpusConfig, Report, name_of, prepare
+from bytewright.lab.corpora import CorpusConfig, Report, name_of, prepare, refuse_missing_texts
 from bytewright.lab.plan import Planned, find_state, in_more_parts, refuse_other_settings, with_data
 from bytewright.lab.records import OUTCOME, flatten, read_object, read_run
 from bytewright.lab.results import SWEEP
@@ -36,6 +36,7 @@ from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.engine import Engines
 from bytewright.train.loop import Options, Sampler, TrainResult
 from bytewright.train.recipe import to_plain
+from bytewright.train.run_folder import describe_environment
 
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 """What torch says where there is not enough memory, in an error of no particular kind."""
@@ -71,6 +72,7 @@ def write_plan(sweep: Sweep, folder: Path) -> None:
 
 def prepare_data(trials: Sequence[Trial], bench: Bench) -> dict[str, DataConfig]:
     """Make the corpora of all trials; by name of corpus and size of vocabulary."""
+    refuse_missing_texts([trial.corpus for trial in trials if trial.corpus is not None])
     made: dict[str, DataConfig] = {}
     for trial in trials:
         if trial.corpus is not None and _key(trial.corpus) not in made:
@@ -164,15 +166,23 @@ def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult
 
 
 def find_twin(config: TrainConfig, folder: Path) -> Path | None:
-    """Find a finished run of the very same config in a sweep beside this one: the baseline of many is one."""
+    """Find a finished run of the very same config, on such a machine, in a sweep beside this one.
+
+    The baseline of many sweeps is one run.
+    """
     data = dataclasses.replace(config, data=config.data.absolute())
     wanted = flatten(to_plain(data)) | {"accumulate": None}
+    here = _machine(describe_environment())
     for outcome in sorted(folder.parent.glob(f"*/*/{OUTCOME}")):
         if read_object(outcome).get("status") in ("complete", "diverged"):
             found = flatten(read_object(outcome.with_name("config.json"))) | {"accumulate": None}
-            if found == wanted:
+            if found == wanted and _machine(read_object(outcome.with_name("environment.json"))) == here:
                 return outcome.parent
     return None
+
+
+def _machine(environment: Mapping[str, object]) -> list[object]:
+    return [environment.get(name) for name in ("platform", "num_cores", "cuda", "torch")]
 
 
 def _copy_record(twin: Path, run: Path, labels: Labels) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
     variants = _variants(fields)
     words = {key: _words(fields, key) for key in WORDS}
     if scale is not None:
-        words["notes"] = f"{words['notes']} {SCALED.format(scale)}".strip()
+        words["notes"] = SCALED.format(scale)  # what is noted of the full sweep does not hold here
     base = fields.get("base")
     if not isinstance(base, str):
         raise UsageError('names no base recipe; write base = "base.toml"')
