@@ -22,10 +22,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from bytewright.errors import BytewrightError, FormatError, StorageError
+from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+NOT_THERE = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR)
+"""What is wrong with the name that was given, not with the disk."""
 
 SENTENCES = {
     errno.ENOENT: "no such file or folder",
@@ -73,6 +76,8 @@ def explain(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
             name = name[:LONGEST_NAME_SHOWN] + "…"
         explained = StorageError(f"cannot {verb} {name}: {reason}")
         explained.errno = error.errno
+        if verb == "read" and error.errno in NOT_THERE:
+            explained.exit_code = UsageError.exit_code
         raise explained from error
 
 

@@ -116,6 +116,8 @@ def test_sizes_beyond_any_machine_are_answered(run: Run) -> None:
         (["--num-heads", "7"], "d_model (768) must be a multiple of num_heads (7)"),
         (["--d-model", "-4"], "d_model must be a positive whole number, not -4"),
         (["--context", "0"], "context_length must be a positive whole number, not 0"),
+        (["--tokens", "5"], "--tokens asks how long they take, which --device decides; give both"),
+        (["--device", "h100", "--tokens", "-5"], "--tokens is -5, but there is no time for fewer than one"),
         (["--batch", "0"], "a batch has at least one token, not 0 sequences of 1024"),
         (["--preset", "gpt2-lagre"], "there is no preset 'gpt2-lagre'; did you mean gpt2-large?"),
         (["--device", "h10"], "there is no device 'h10'; did you mean h100?"),

@@ -88,9 +88,11 @@ def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
 
 
 def test_values_of_the_recipe_can_be_replaced(place: Path, run: Run) -> None:
-    assert run("train", "small.toml", "--out", "a", "--set", "budget.steps=3", "sample_every=0").code == 0
+    settings = ["--set", "budget.steps=3", "--set", "sample_every=0", "log_every=1"]
+    assert run("train", "small.toml", "--out", "a", *settings).code == 0
     config = json.loads((place / "a" / "config.json").read_text())
     assert config["budget"]["steps"] == 3
+    assert config["log_every"] == 1
     assert not (place / "a" / "samples").exists()
 
 
@@ -126,6 +128,7 @@ def test_a_run_that_is_terminated_saves_leaves_with_143_and_resumes_to_the_same_
     ("command", "words"),
     [
         ("train nowhere.toml --out a", ["nowhere.toml"]),
+        ("train sweep.toml --out a", ["sweep.toml: is a sweep, not a recipe"]),
         ("train small.toml --out taken", ["taken", "is not empty"]),
         (
             "train small.toml --out a --set batch_sise=3",
@@ -148,6 +151,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
 ) -> None:
     (place / "taken").mkdir()
     (place / "taken" / "thesis.txt").write_text("years of work")
+    (place / "sweep.toml").write_text('question = "How fast?"\nbase = "small.toml"\n')
     before = sorted(place.rglob("*"))
     outcome = run(*command.split())
     assert outcome.code in (1, 2), outcome

@@ -30,6 +30,12 @@ OutputFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_
 
 OutputFolder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
 
+Overrides = Annotated[
+    tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]],
+    tyro.conf.arg(metavar="KEY=VALUE …", help_behavior_hint="(optional, repeatable)"),
+]
+"""Groups of values: `--set a=1 b=2 --set c=3` means three."""
+
 GivenText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="(optional)")]
 
 NumThreads = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bytewright.cli import console, inputs
+from bytewright.cli import console, inputs, options
 from bytewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,10 +58,12 @@ class RunSweep:
     plan: bool = False
     """Show the plan, and start nothing."""
 
-    set: Annotated[
-        tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE …", help_behavior_hint="(optional)")
-    ] = ()
+    set: options.Overrides = ()
     """Values to replace in every run, such as budget.tokens=1_000_000."""
+
+    @property
+    def _overrides(self) -> list[str]:
+        return [pair for group in self.set for pair in group]
 
     def run(self) -> int:
         """Plan, carry out, report."""
@@ -71,7 +73,8 @@ class RunSweep:
 
         paths = inputs.require_some(self.files, "a sweep file")
         sweeps = [
-            read_sweep(inputs.require_file(path), scale=self.scale, overrides=self.set) for path in paths
+            read_sweep(inputs.require_file(path), scale=self.scale, overrides=self._overrides)
+            for path in paths
         ]
         folders = [self.out / (path.stem + (f"-{self.scale}" if self.scale else "")) for path in paths]
         if len(set(folders)) < len(folders):
@@ -139,7 +142,7 @@ class RunSweep:
         screen = console.stderr()
         shared = ["--out", str(self.out), "--data", str(self.data)]
         shared += ["--scale", self.scale] if self.scale else []
-        shared += ["--set", *self.set] if self.set else []
+        shared += ["--set", *self._overrides] if self.set else []
         commands = {
             planned.trial.name: [
                 *(sys.executable, "-m", "bytewright.cli.main", "sweep", str(path)),

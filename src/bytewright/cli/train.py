@@ -33,9 +33,7 @@ class Train:
     out: options.OutputFolder
     """The folder of the run; it must be new or empty."""
 
-    set: Annotated[
-        tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE …", help_behavior_hint="(optional)")
-    ] = ()
+    set: options.Overrides = ()
     """Values to replace in the recipe, such as optimizer.lr=3e-4."""
 
     def run(self) -> int:
@@ -44,7 +42,7 @@ class Train:
         from bytewright.cli.samples import make_sampler
         from bytewright.train import read_recipe, train
 
-        config = read_recipe(self.recipe, self.set)
+        config = read_recipe(self.recipe, [pair for group in self.set for pair in group])
         return report(train(config, self.out, sample=make_sampler(config), console=console.stderr()))
 
 

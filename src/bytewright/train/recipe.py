@@ -65,6 +65,8 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
     if not isinstance(fields, dict):
         raise UsageError(f"{source}: {path.rstrip('.') or 'the file'} must be a table, not {fields!r}")
     kinds = get_type_hints(cls)
+    if not path and "question" in fields:
+        raise UsageError(f"{source}: is a sweep, not a recipe; `bytewright sweep` carries it out")
     for key in fields:
         if key not in kinds:
             raise UsageError(f"{source}: unknown key {path}{key}{suggest(str(key), kinds, path)}")
