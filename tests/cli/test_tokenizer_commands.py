@@ -256,3 +256,26 @@ def test_a_token_of_a_hundred_thousand_letters_does_not_flood_the_screen(run: Ru
         assert outcome.code == 0
         assert "bytes)" in outcome.out
         assert len(outcome.out) < 10_000
+
+
+def test_no_command_writes_over_its_own_input(
+    run: Run, tokenizer: Path, stories: Path, tmp_path: Path
+) -> None:
+    text, ids = tmp_path / "text", tmp_path / "ids.npy"
+    text.write_bytes(stories.read_bytes())
+    link = tmp_path / "link"
+    link.symlink_to(text)
+    assert run("tokenizer", "encode", tokenizer, text, "--out", ids).code == 0
+    manifest = tmp_path / "ids.npy.json"
+    before = [path.read_bytes() for path in (text, ids, manifest)]
+    for outcome in (
+        run("tokenizer", "encode", tokenizer, text, "--out", text, "--replace"),
+        run("tokenizer", "encode", tokenizer, text, "--out", text),
+        run("tokenizer", "encode", tokenizer, link, "--out", text, "--replace"),
+        run("tokenizer", "encode", tokenizer, manifest, "--out", ids, "--replace"),
+        run("tokenizer", "decode", tokenizer, ids, "--out", ids, "--replace"),
+        run("tokenizer", "decode", tokenizer, ids, "--out", manifest, "--replace"),
+    ):
+        assert outcome.code == 2
+        assert "is the input itself; choose another name" in outcome.err
+    assert [path.read_bytes() for path in (text, ids, manifest)] == before

@@ -9,7 +9,7 @@ import pytest
 from prose import END, the_prose, the_tokenizer
 
 from bytewright.data import TokenFile
-from bytewright.errors import FormatError, StorageError
+from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.tokenizer.tokenizer import Tokenizer
 
 BYTES = {byte: bytes([byte]) for byte in range(256)}
@@ -129,3 +129,14 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(prose_tokenizer: Tokenizer, tmp
     assert loaded.encode(text) == prose_tokenizer.encode(text)
     with pytest.raises((FormatError, StorageError), match="nowhere"):
         Tokenizer.load(tmp_path / "nowhere")
+
+
+def test_a_file_is_never_encoded_onto_itself(prose_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    source = tmp_path / "self.txt"
+    source.write_text("low lower")
+    (tmp_path / "twin.txt").hardlink_to(source)
+    for target in (source, tmp_path / "twin.txt"):
+        with pytest.raises(UsageError, match="is the input itself"):
+            prose_tokenizer.encode_file(source, target)
+    assert source.read_text() == "low lower"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["self.txt", "twin.txt"]

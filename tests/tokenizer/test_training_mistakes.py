@@ -46,6 +46,16 @@ MISTAKES: dict[str, tuple[type[BytewrightError], str, Callable[[Path], object]]]
         "num_threads is -1; expected 1 or more",
         lambda folder: train_bpe(folder / "text.txt", 300, [], num_threads=-1),
     ),
+    "no thread to estimate with": (
+        UsageError,
+        "num_threads is 0; expected 1 or more",
+        lambda folder: estimate_training(folder / "text.txt", 300, num_threads=0),
+    ),
+    "the mistyped name of a pattern": (
+        TokenizerError,
+        "pattern 'gpt5' has no meaning; known are gpt2 and gpt4",
+        lambda folder: train_bpe(folder / "text.txt", 300, [], pattern="gpt5"),
+    ),
     "an empty file": (
         UsageError,
         "empty.txt: the file is empty",

@@ -1,11 +1,13 @@
 """A vocabulary that contradicts itself cannot be made, and the sentence says what is wrong with it."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from bytewright.errors import TokenizerError
+from bytewright.errors import TokenizerError, UsageError
+from bytewright.tokenizer.reference import pretokenize
 from bytewright.tokenizer.vocabulary import MAX_TOKEN_ID, PATTERNS, Vocabulary, first_duplicate
 
 BYTES = {id: bytes([id]) for id in range(256)}
@@ -101,6 +103,20 @@ def test_a_pattern_that_is_not_text_is_refused() -> None:
         vocabulary(pattern="\udc80")
 
 
+@pytest.mark.parametrize("pattern", ["gpt5", "GPT2", "gpt-4", "cl100k_base"])
+def test_a_mistyped_name_is_not_taken_for_a_regular_expression(pattern: str) -> None:
+    uses: list[Callable[[], object]] = [
+        lambda: vocabulary(pattern=pattern),
+        lambda: pretokenize(b"gpt5", pattern),
+    ]
+    for use in uses:
+        with pytest.raises(
+            TokenizerError, match=f"pattern '{pattern}' has no meaning; known are gpt2 and gpt4"
+        ):
+            use()
+    assert vocabulary(pattern=f"(?:{pattern})").pattern == f"(?:{pattern})"
+
+
 def test_a_giant_token_does_not_make_a_giant_sentence() -> None:
     giant = b"x" * 100_000
     with pytest.raises(TokenizerError) as caught:
@@ -117,7 +133,26 @@ def test_what_the_caller_does_to_his_tables_afterwards_changes_nothing() -> None
     assert Vocabulary(tokens=made.tokens, merges=(), special_tokens={}).fingerprint == before
 
 
+def test_nobody_can_change_a_vocabulary_from_outside() -> None:
+    made = vocabulary({256: b"<e>"}, special_tokens={"<e>": 256})
+    for table in (made.tokens, made.special_tokens):
+        with pytest.raises(AttributeError):
+            table.clear()  # type: ignore[union-attr]
+    assert made.special_tokens == {"<e>": 256}
+
+
+def test_a_copy_of_a_vocabulary_is_the_same_vocabulary() -> None:
+    made = vocabulary({256: b"<e>"}, special_tokens={"<e>": 256})
+    assert copy.deepcopy(made) == made
+
+
 # from_parts
+
+
+@pytest.mark.parametrize("text", ["abc", ""])
+def test_a_single_text_in_place_of_a_list_of_special_tokens_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=f"special_tokens is the text '{text}'; expected a list of texts"):
+        Vocabulary.from_parts(BYTES, [], text)
 
 
 def test_special_tokens_the_vocabulary_lacks_get_the_next_free_ids() -> None:

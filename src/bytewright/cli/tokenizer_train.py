@@ -45,7 +45,7 @@ class TrainTokenizer:
     """Tokens that are never split and never counted; give the option without a value for none."""
 
     pattern: str = "gpt2"
-    """How text is cut into words before merging: gpt2, gpt4, or a regular expression."""
+    """How text is cut into words before merging: gpt2, gpt4, or a regular expression (in Rust's syntax)."""
 
     min_count: int = 1
     """Stop when no pair occurs this often."""

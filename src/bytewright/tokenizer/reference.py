@@ -21,7 +21,7 @@ import regex
 
 from bytewright.checked import shorten
 from bytewright.errors import TokenizerError, UsageError
-from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary
+from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
 
 BYTES = tuple(bytes([byte]) for byte in range(256))
 """The 256 tokens that every vocabulary starts from."""
@@ -90,8 +90,9 @@ def pretokenize(text: bytes, pattern: str) -> list[bytes]:
 @lru_cache
 def compile_pattern(pattern: str) -> regex.Pattern[str]:
     """Compile a pattern given by name or as a regular expression in the syntax of the `regex` package."""
+    name = name_of_pattern(pattern)
     try:
-        return regex.compile(PATTERNS.get(pattern, pattern))
+        return regex.compile(PATTERNS.get(name, name))
     except (regex.error, RecursionError, OverflowError) as error:
         raise TokenizerError(f"pattern {shorten(pattern)} is not a regular expression: {error}") from None
 

@@ -1,7 +1,8 @@
 """Text to ids and back: the face of the fast twin.
 
 A `Tokenizer` is a `Vocabulary` made ready for use. Its ids are exactly those of `reference.encode_reference`,
-whatever way the text comes in: at once, in pieces, in a file, on one thread or on many. It may be used from
+whatever way the text comes in: at once, in pieces, in a file, on one thread or on many; for a pattern of the
+user's own, as far as both regular expression engines read it alike (see `Vocabulary`). It may be used from
 several threads at a time. It knows nothing of training, and of files only whom to ask.
 """
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from bytewright import _native
 from bytewright.checked import shorten
-from bytewright.data.tokenfile import TokenFile, TokenFileWriter
+from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
 from bytewright.errors import TokenizerError, UsageError
 from bytewright.tokenizer.files import read_folder, read_gpt2, write_folder
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
@@ -45,12 +46,19 @@ def default_num_threads() -> int:
 
 
 def check_num_threads(num_threads: int | None) -> int:
-    """Return the number of threads to use: the one asked for or, if that is None or 0, all cores."""
-    if not num_threads:
+    """Return the number of threads to use: the one asked for or, if that is None, all cores."""
+    if num_threads is None:
         return default_num_threads()
-    if operator.index(num_threads) < 0:
+    if operator.index(num_threads) < 1:
         raise UsageError(f"num_threads is {shorten(num_threads)}; expected 1 or more")
     return min(operator.index(num_threads), MOST_THREADS)
+
+
+def refuse_own_input(source: str | Path, *targets: str | Path) -> None:
+    """Refuse to write to the file that is read, under whatever name."""
+    for target in targets:
+        if os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target):
+            raise UsageError(f"{target} is the input itself; choose another name for what is written")
 
 
 class Tokenizer:
@@ -89,7 +97,7 @@ class Tokenizer:
         special_tokens: Sequence[str] | None = None,
     ) -> Tokenizer:
         """Read GPT-2 style `vocab.json` and `merges.txt`."""
-        return cls.from_vocabulary(read_gpt2(vocab_path, merges_path, special_tokens or ()))
+        return cls.from_vocabulary(read_gpt2(vocab_path, merges_path, special_tokens))
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -126,7 +134,7 @@ class Tokenizer:
 
     @property
     def pattern(self) -> str:
-        """The pre-tokenisation pattern: a name of `PATTERNS`, or a regular expression."""
+        """The pre-tokenisation pattern: a name of `PATTERNS`, or a regular expression (see `Vocabulary`)."""
         return self.vocabulary.pattern
 
     @property
@@ -204,8 +212,10 @@ class Tokenizer:
 
         Documents are what `<|endoftext|>` ends, and what follows the last one if that is more than white
         space; without that special token, the file is one document. With a user's pattern only special tokens
-        are safe cuts, and memory follows the longest document.
+        are safe cuts, and memory follows the longest document. A token file that is there already is
+        replaced; the source itself never is.
         """
+        refuse_own_input(source, target, manifest_path_of(target))
         file = _native.FileEncoder(self._native, os.fspath(source))
         documents = _DocumentCounter(self)
         with TokenFileWriter(

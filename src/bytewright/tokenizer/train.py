@@ -25,6 +25,7 @@ from bytewright.tokenizer.vocabulary import (
     Merge,
     Vocabulary,
     first_duplicate,
+    list_special_tokens,
     name_of_pattern,
 )
 
@@ -108,7 +109,8 @@ def train_tokenizer(
     """Train a new tokenizer of `vocab_size` ids: 256 bytes, the merges, the special tokens.
 
     Pairs rarer than `min_count` are left alone. If the text runs out of pairs, the vocabulary stays smaller
-    and `Training.stopped` says so.
+    and `Training.stopped` says so. A `pattern` that is no name of `PATTERNS` is a regular expression in the
+    syntax of Rust's `fancy-regex`, which in places is not that of Python's `regex` (see `Vocabulary`).
     """
     specials = check_special_tokens(special_tokens)
     check_vocab_size(vocab_size, specials)
@@ -182,9 +184,7 @@ def count_words(words: Mapping[bytes, int] | Iterable[tuple[bytes, int]]) -> Wor
 
 def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
     """Return the special tokens as a list, or say which one is wrong."""
-    if isinstance(special_tokens, str):  # its letters would pass for special tokens
-        raise UsageError(f"special_tokens is the text {shorten(special_tokens)}; expected a list of texts")
-    specials = list(special_tokens)
+    specials = list_special_tokens(special_tokens)
     for special in specials:
         if not isinstance(special, str):
             raise UsageError(f"special token {shorten(special)} is not a string")

@@ -14,13 +14,15 @@ It knows nothing of files, threads or the native extension.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import TypeVar
 
 from bytewright.checked import shorten
-from bytewright.errors import TokenizerError
+from bytewright.errors import TokenizerError, UsageError
 
 MAX_TOKEN_ID = 2**32 - 1
 
@@ -43,16 +45,20 @@ SPELLINGS = {expression: name for name, expression in PATTERNS.items()} | {
 }
 """Every spelling of a named pattern that is recognised as such."""
 
+_LOOKS_LIKE_A_NAME = re.compile(r"[\w-]+")
+
 Merge = tuple[bytes, bytes]
 Item = TypeVar("Item", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """Tokens by id, merges in order of creation, special tokens by text, and the pre-tokenisation pattern.
+    r"""Tokens by id, merges in order of creation, special tokens by text, and the pre-tokenisation pattern.
 
     `tokens` holds the special tokens too, as their UTF-8 bytes. `pattern` is a name from `PATTERNS` or a
-    regular expression of the user's own; one that spells out a named pattern becomes the name.
+    regular expression of the user's own; one that spells out a named pattern becomes the name. The reference
+    reads such an expression with Python's `regex` and the fast twin with Rust's `fancy-regex`, whose syntax
+    differs in places (`\h`, `&&` in classes, `$`, `\X`): what both read alike is safe.
     """
 
     tokens: Mapping[int, bytes]
@@ -61,8 +67,9 @@ class Vocabulary:
     pattern: str = "gpt2"
 
     def __post_init__(self) -> None:
-        for field in ("tokens", "special_tokens"):  # copies: what the caller does with his is his affair
-            object.__setattr__(self, field, dict(getattr(self, field)))
+        for field in ("tokens", "special_tokens"):
+            # A copy, for what the caller does with his is his affair; and nobody can change ours.
+            object.__setattr__(self, field, MappingProxyType(dict(getattr(self, field))))
         object.__setattr__(self, "merges", tuple(self.merges))
         object.__setattr__(self, "pattern", name_of_pattern(self.pattern))
         _encode(self.pattern, "pattern")
@@ -84,7 +91,7 @@ class Vocabulary:
         (a byte, or what a merge makes): of two ids with the same bytes, the larger is the special one.
 
         >>> tokens = {id: bytes([id]) for id in range(256)} | {300: b"<|end|>"}
-        >>> Vocabulary.from_parts(tokens, [], ["<|end|>", "a"]).special_tokens
+        >>> dict(Vocabulary.from_parts(tokens, [], ["<|end|>", "a"]).special_tokens)
         {'<|end|>': 300, 'a': 301}
         """
         tokens, merges = dict(tokens), tuple(merges)
@@ -92,7 +99,7 @@ class Vocabulary:
             for special, id in special_tokens.items():
                 tokens.setdefault(id, _encode(special, "special token"))
             return cls(tokens=tokens, merges=merges, special_tokens=special_tokens, pattern=pattern)
-        special_tokens = list(special_tokens or ())
+        special_tokens = list_special_tokens(special_tokens)
         if (duplicate := first_duplicate(special_tokens)) is not None:
             raise TokenizerError(f"special token {shorten(duplicate)} is given twice")
         wanted = {_encode(special, "special token") for special in special_tokens}
@@ -116,6 +123,15 @@ class Vocabulary:
                 next_id += 1
             specials[special] = free[token]
         return cls(tokens=tokens, merges=merges, special_tokens=specials, pattern=pattern)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and send to other processes what was checked; views as such cannot be."""
+        return Vocabulary.from_parts, (
+            dict(self.tokens),
+            self.merges,
+            dict(self.special_tokens),
+            self.pattern,
+        )
 
     @cached_property
     def ids_of_ordinary_tokens(self) -> dict[bytes, int]:
@@ -158,10 +174,29 @@ class Vocabulary:
 def name_of_pattern(pattern: str) -> str:
     """Return the name of a pattern that is spelled out, if it has one, or else the pattern as it is.
 
+    A pattern that looks like a name but is none is refused: as a regular expression it would match only
+    itself, and a vocabulary trained with it would be rubbish.
+
     >>> name_of_pattern(PATTERNS["gpt2"]), name_of_pattern("gpt2"), name_of_pattern("[a-z]+")
     ('gpt2', 'gpt2', '[a-z]+')
+    >>> name_of_pattern("gpt5")
+    Traceback (most recent call last):
+    bytewright.errors.TokenizerError: pattern 'gpt5' has no meaning; known are gpt2 and gpt4, and a regular \
+expression holds more than letters, digits, _ and -
     """
+    if isinstance(pattern, str) and pattern not in PATTERNS and _LOOKS_LIKE_A_NAME.fullmatch(pattern):
+        raise TokenizerError(
+            f"pattern {shorten(pattern)} has no meaning; known are {' and '.join(PATTERNS)},"
+            " and a regular expression holds more than letters, digits, _ and -"
+        )
     return SPELLINGS.get(pattern, pattern)
+
+
+def list_special_tokens(special_tokens: Iterable[str] | None) -> list[str]:
+    """Return the names of special tokens as a list; a single text is refused, for its letters would pass."""
+    if isinstance(special_tokens, str):
+        raise UsageError(f"special_tokens is the text {shorten(special_tokens)}; expected a list of texts")
+    return list(special_tokens or ())
 
 
 def first_duplicate(items: Iterable[Item]) -> Item | None:

@@ -22,7 +22,7 @@ from bytewright.tokenizer.formats.spelling import (
     spell_tokens,
     unspell,
 )
-from bytewright.tokenizer.vocabulary import Merge, Vocabulary
+from bytewright.tokenizer.vocabulary import Merge, Vocabulary, list_special_tokens
 
 HEADER = "#version: 0.2"
 # Taking a token apart at every place costs the square of its length, so a giant one is left whole.
@@ -59,7 +59,7 @@ def read_gpt2(
     vocab_path: durable.StrPath, merges_path: durable.StrPath, special_tokens: Iterable[str] | None = None
 ) -> Vocabulary:
     """Read both files; special tokens that `vocab.json` lacks get the next free ids."""
-    special_tokens = list(special_tokens or ())
+    special_tokens = list_special_tokens(special_tokens)
     specials = set(special_tokens)
     vocab = Json.read(vocab_path)
     merges = read_merges(merges_path)
