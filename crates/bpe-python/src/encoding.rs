@@ -16,8 +16,8 @@ use crate::text::{Text, bytes_of};
 /// Texts shorter than this are encoded without giving up the GIL, which would take longer than the work.
 const SMALL_TEXT: usize = 4096;
 
-/// A vocabulary made ready for encoding and decoding; the fast twin of `reference.encode` and
-/// `reference.decode`.
+/// A vocabulary made ready for encoding and decoding; the fast twin of `reference.encode_reference`
+/// and `reference.decode_reference`.
 #[pyclass(frozen, module = "bytewright._native")]
 pub(crate) struct Encoder {
     encoder: encode::Encoder,

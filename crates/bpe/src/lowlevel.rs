@@ -1,8 +1,8 @@
 //! The only module with `unsafe`: six things that safe Rust cannot say, each behind a safe function.
 //!
-//! - `map_file`: a read-only memory map. The mapping is private and never written. If another process
-//!   shortens the file while it is mapped, the operating system kills us with SIGBUS: a documented limit, not
-//!   corruption.
+//! - `map_file`: a read-only memory map. The mapping is private and never written. Of a file that others write
+//!   to while it is read, we may see a mixture of old and new; if they shorten it, the operating system kills
+//!   us with SIGBUS. Both are documented limits: a file has to stay as it is until it has been read.
 //! - `prefetch`: a hint to the cache, without effect as far as the program can tell.
 //! - `with_capacity`: a large vector on huge pages. `madvise` is a hint too: it changes how memory is backed, not
 //!   what it holds.
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 #[cfg(target_os = "linux")]
 use memmap2::Advice;
-use memmap2::{Mmap, MmapMut};
+use memmap2::{Mmap, MmapMut, MmapOptions};
 
 /// How many bytes one set of masks describes.
 pub(crate) const BLOCK: usize = 64;
@@ -48,8 +48,8 @@ pub(crate) struct Masks {
 
 /// Map a file into memory, read-only.
 pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the map is private and read-only; see the module's comment on a file that shrinks.
-    unsafe { Mmap::map(file) }
+    // SAFETY: the map is private and read-only; see the module's comment on a file that changes.
+    unsafe { MmapOptions::new().map_copy_read_only(file) }
 }
 
 /// Ask the processor to bring `slice[index]` into its cache.

@@ -125,7 +125,8 @@ impl Ranks {
     /// Merge a word and append its symbols to `out`.
     pub(crate) fn merge_word(&self, word: &[u8], out: &mut Vec<Symbol>) {
         match word.len() {
-            0..=16 => dispatch(MergeShort::<16> { ranks: self, word, out }),
+            0 => {}
+            1..=16 => dispatch(MergeShort::<16> { ranks: self, word, out }),
             17..=SHORT_WORD => dispatch(MergeShort::<SHORT_WORD> { ranks: self, word, out }),
             _ => long_word::merge(self, word, out),
         }
@@ -237,6 +238,7 @@ mod tests {
         assert_eq!(merged("abc"), [97, 257]);
         assert_eq!(merged("aab"), [256, 98]);
         assert_eq!(merged("x"), [120]);
+        assert_eq!(merged(""), []);
         for len in [SHORT_WORD, SHORT_WORD + 1, 1000] {
             assert_eq!(merged(&"a".repeat(len)).len(), len / 2, "pairs, and at the end three as one");
         }
