@@ -229,6 +229,23 @@ def test_convert_there_and_back_keeps_every_id(
         assert Tokenizer.load(tmp_path / f"back-{format}").encode(stories.read_bytes()) == expected
 
 
+def test_convert_says_what_ranks_leave_out_and_takes_it_back(run: Run, stories: Path, tmp_path: Path) -> None:
+    ours, ranks, back = tmp_path / "ours", tmp_path / "ours.tiktoken", tmp_path / "back"
+    train = ("tokenizer", "train", stories, "--out", ours, "--vocab-size", 300, "--pattern")
+    outcome = run(*train, "gpt5")
+    assert outcome.code == 2
+    assert "pattern 'gpt5' has no meaning; known are gpt2 and gpt4" in outcome.err
+    assert run(*train, "gpt4").code == 0
+    outcome = run("tokenizer", "convert", ours, "--to", "tiktoken", "--out", ranks)
+    assert outcome.code == 0
+    assert len(ranks.read_text().splitlines()) == 299
+    assert "299 tokens in the tiktoken format" in outcome.out
+    assert "the pattern (gpt4) and the special tokens <|endoftext|> (id 299)." in outcome.out
+    given = ("--pattern", "gpt4", "--special-tokens", "<|endoftext|>")
+    assert run("tokenizer", "convert", ranks, *given, "--to", "bytewright", "--out", back).code == 0
+    assert Tokenizer.load(back).fingerprint == Tokenizer.load(ours).fingerprint
+
+
 def test_tokens_and_names_that_look_like_markup_are_shown_as_they_are(run: Run, tmp_path: Path) -> None:
     text = tmp_path / "[red].txt"
     text.write_text("[bold]:owl:[/] " * 20)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiktoken.load import load_tiktoken_bpe
 
-from bytewright.errors import TokenizerError, UsageError
+from bytewright.errors import FormatError, TokenizerError, UsageError
 from bytewright.tokenizer.files import (
     read_folder,
     read_gpt2,
@@ -366,6 +366,28 @@ def test_the_format_of_a_path_is_found_out(tmp_path: Path) -> None:
     assert read_vocabulary(tmp_path / "ours.tiktoken", ["<|end|>"]) == vocabulary
     with pytest.raises(UsageError, match="says itself which tokens are special"):
         read_vocabulary(tmp_path / "ours", ["<|end|>"])
+    assert read_vocabulary(tmp_path / "ours.tiktoken", pattern="gpt4").pattern == "gpt4"
+    for path in ("ours", "gpt2", "hf/tokenizer.json"):
+        with pytest.raises(UsageError, match="has a pattern of its own"):
+            read_vocabulary(tmp_path / path, pattern="gpt4")
+
+
+@pytest.mark.parametrize(("lost", "kept"), [("merges.txt", "vocab.json"), ("vocab.json", "merges.txt")])
+def test_a_folder_with_one_of_gpt2s_two_files_says_which_is_missing(
+    tmp_path: Path, lost: str, kept: str
+) -> None:
+    write_gpt2(trained(), tmp_path / "vocab.json", tmp_path / "merges.txt")
+    (tmp_path / lost).unlink()
+    with pytest.raises(FormatError, match=f"has {kept} but no {lost}, and GPT-2's format needs both"):
+        read_vocabulary(tmp_path, ["<|end|>"])
+
+
+def test_an_empty_folder_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.json").mkdir()
+    for folder in (tmp_path / "empty.json", tmp_path / "empty"):
+        folder.mkdir(exist_ok=True)
+        with pytest.raises(FormatError, match="the folder is empty; expected a tokenizer in it"):
+            read_vocabulary(folder)
 
 
 # The real GPT-2

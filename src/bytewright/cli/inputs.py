@@ -66,12 +66,14 @@ def require_at_least(least: int, value: int | None, option: str) -> None:
         raise UsageError(f"{option} is {value}; it must be at least {least}")
 
 
-def load_vocabulary(path: Path, special_tokens: tuple[str, ...] = ()) -> Vocabulary:
+def load_vocabulary(
+    path: Path, special_tokens: tuple[str, ...] = (), pattern: str | None = None
+) -> Vocabulary:
     """Read a tokenizer from our folder, GPT-2's pair of files, a `tokenizer.json` or tiktoken ranks."""
     from bytewright.tokenizer.files import read_vocabulary
 
     try:
-        return read_vocabulary(require_exists(path), special_tokens)
+        return read_vocabulary(require_exists(path), special_tokens, pattern)
     except StorageError as error:
         raise UsageError(str(error)) from None
 

@@ -21,14 +21,17 @@ GPT2_FILES = ("vocab.json", "merges.txt")
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertTokenizer:
-    """Read a tokenizer in whichever format it is, and write it in another; refuse what that one cannot say.
+    """Read a tokenizer in whichever format it is, and write it in another.
 
-    bytewright and gpt2 (vocab.json, merges.txt) are folders; huggingface (tokenizer.json) and tiktoken
-    (ranks) are files. gpt2 and tiktoken do not say which tokens are special: name them when reading those.
+    bytewright and gpt2 (vocab.json, merges.txt) are folders; huggingface (tokenizer.json) and
+    tiktoken (ranks) are files. gpt2 and tiktoken do not say which tokens are special, and tiktoken
+    has no pattern either: give these when reading such files. Anything else that a format cannot
+    say is refused.
 
     For example:
       bytewright tokenizer convert stories-10k --to huggingface --out tokenizer.json
       bytewright tokenizer convert gpt2/ --special-tokens '<|endoftext|>' --to bytewright --out gpt2-ours
+      bytewright tokenizer convert ranks.tiktoken --pattern gpt4 --to huggingface --out tokenizer.json
     """
 
     tokenizer: options.TokenizerPath
@@ -44,6 +47,11 @@ class ConvertTokenizer:
     ] = ()
     """Special tokens, for the formats that do not name them."""
 
+    pattern: Annotated[str | None, tyro.conf.arg(metavar="PATTERN", help_behavior_hint="(default: gpt2)")] = (
+        None
+    )
+    """How text is cut into words, for tiktoken ranks, which do not say: gpt2, gpt4, or an expression."""
+
     replace: options.Replace = False
 
     def run(self) -> None:
@@ -55,7 +63,7 @@ class ConvertTokenizer:
         if self.to == "tiktoken" and self.out.suffix == ".json":
             raise UsageError(f"{self.out}: the name must not end in .json, which stands for huggingface")
         durable.check_target(self.out, folder=self.to in ("bytewright", "gpt2"), replace=self.replace)
-        vocabulary = inputs.load_vocabulary(self.tokenizer, self.special_tokens)
+        vocabulary = inputs.load_vocabulary(self.tokenizer, self.special_tokens, self.pattern)
         match self.to:
             case "bytewright":
                 files.write_folder(vocabulary, self.out, replace=self.replace)
@@ -65,7 +73,22 @@ class ConvertTokenizer:
                 files.write_huggingface(vocabulary, self.out)
             case "tiktoken":
                 files.write_tiktoken(vocabulary, self.out)
-        print(f"Wrote {self.out}: {len(vocabulary.tokens):,} tokens in the {self.to} format.")
+        written = vocabulary.ids_of_ordinary_tokens if self.to == "tiktoken" else vocabulary.tokens
+        print(f"Wrote {self.out}: {len(written):,} tokens in the {self.to} format.")
+        if self.to == "tiktoken":
+            print(tell_what_ranks_leave_out(vocabulary))
+
+
+def tell_what_ranks_leave_out(vocabulary: Vocabulary) -> str:
+    """Say what whoever reads the file of ranks has to know besides."""
+    from bytewright.cli.console import show_text
+
+    by_id = sorted(vocabulary.special_tokens.items(), key=lambda item: item[1])
+    specials = ", ".join(f"{show_text(special)} (id {id})" for special, id in by_id)
+    return (
+        f"Left out, to be given again when the file is read: the pattern ({show_text(vocabulary.pattern)})"
+        + (f" and the special tokens {specials}." if specials else ".")
+    )
 
 
 def write_gpt2_folder(vocabulary: Vocabulary, out: Path, *, replace: bool) -> None:

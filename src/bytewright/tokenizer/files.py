@@ -7,8 +7,9 @@
 | Hugging Face `tokenizer.json` | `read_huggingface` | `write_huggingface` | specials spelled like tokens |
 | tiktoken ranks | `read_tiktoken` | `write_tiktoken` | special tokens, the pattern, unreachable tokens |
 
-Readers give a `Vocabulary` or one sentence, and trust nothing in a file (see `formats`, a module for each);
-what a format cannot say is refused on writing. `read_vocabulary` finds out which one a path holds.
+Readers give a `Vocabulary` or one sentence, and trust nothing in a file (see `formats`, a module for each).
+Special tokens and pattern that a format leaves out are arguments of its reader; anything else that it cannot
+say is refused on writing. `read_vocabulary` finds out which one a path holds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bytewright import durable
-from bytewright.errors import UsageError
+from bytewright.errors import FormatError, UsageError
 from bytewright.tokenizer.formats.folder import read_folder, write_folder
 from bytewright.tokenizer.formats.gpt2 import read_gpt2, write_gpt2
 from bytewright.tokenizer.formats.huggingface import read_huggingface, write_huggingface
@@ -36,22 +37,35 @@ __all__ = [
     "write_tiktoken",
 ]
 
+GPT2_FILES = {"vocab.json", "merges.txt"}
 
-def read_vocabulary(path: durable.StrPath, special_tokens: Sequence[str] = ()) -> Vocabulary:
+
+def read_vocabulary(
+    path: durable.StrPath, special_tokens: Sequence[str] = (), pattern: str | None = None
+) -> Vocabulary:
     """Read a tokenizer in whichever of the four formats `path` is.
 
     A folder may hold our own format, GPT-2's two files or a `tokenizer.json`; a file is a `tokenizer.json` if
-    its name ends in `.json`, and ranks if not. Special tokens may be named only for the formats that do not.
+    its name ends in `.json`, and ranks if not. Special tokens may be named only for the formats that do not,
+    and a pattern only for ranks, where it is GPT-2's by default.
     """
     path = Path(path)
     with durable.explain("read", path):
-        names = {child.name for child in path.iterdir()} if path.is_dir() else set()
-    if {"vocab.json", "merges.txt"} <= names:
+        is_folder = path.is_dir()
+        names = {child.name for child in path.iterdir()} if is_folder else set()
+    if not is_folder and path.suffix != ".json":
+        return read_tiktoken(path, special_tokens=special_tokens, pattern=pattern or "gpt2")
+    if is_folder and not names:
+        raise FormatError(f"{path}: the folder is empty; expected a tokenizer in it")
+    if len(names & GPT2_FILES) == 1 and names.isdisjoint({"vocabulary.json", "tokenizer.json"}):
+        (found,), (missing,) = names & GPT2_FILES, GPT2_FILES - names
+        raise FormatError(f"{path}: has {found} but no {missing}, and GPT-2's format needs both")
+    if pattern is not None:
+        raise UsageError(f"{path}: has a pattern of its own, so none can be given")
+    if names >= GPT2_FILES:
         return read_gpt2(path / "vocab.json", path / "merges.txt", special_tokens)
-    if not names and path.suffix != ".json":
-        return read_tiktoken(path, special_tokens=special_tokens)
     if special_tokens:
         raise UsageError(f"{path}: says itself which tokens are special, so none can be named")
-    if not names or "tokenizer.json" in names:
-        return read_huggingface(path / "tokenizer.json" if names else path)
+    if not is_folder or "tokenizer.json" in names:
+        return read_huggingface(path / "tokenizer.json" if is_folder else path)
     return read_folder(path)

@@ -2,8 +2,9 @@
 
 Every reader treats its file as hostile: it returns a `Vocabulary` that holds together or raises a
 `FormatError` whose one sentence names the file, the place, what was expected and what was found, in memory
-proportional to the file and time not much more. Every writer goes through `bytewright.durable`, and refuses
-with a `TokenizerError` what its format cannot say, rather than write a file that means something else.
+proportional to the file and time not much more. Every writer goes through `bytewright.durable`. What its
+format has no place for, the reader takes as an argument (which tokens are special; for ranks, the pattern
+too); anything else is refused with a `TokenizerError`, rather than write a file that means something else.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from bytewright.checked import read_lines, shorten
 from bytewright.errors import FormatError, TokenizerError
 from bytewright.tokenizer.formats import blaming
 from bytewright.tokenizer.ranks import check_reachable, recover_merges
-from bytewright.tokenizer.vocabulary import Vocabulary
+from bytewright.tokenizer.vocabulary import Vocabulary, name_of_pattern
 
 _RANK = re.compile(r"0|[1-9][0-9]{0,9}")
 
@@ -49,6 +49,7 @@ def read_tiktoken(
     pattern: str = "gpt2",
 ) -> Vocabulary:
     """Read a ranks file; special tokens without ids of their own get the next free ones."""
+    pattern = name_of_pattern(pattern)
     tokens = _read_ranks(path)
     with blaming(path):
         merges = recover_merges([tokens[rank] for rank in sorted(tokens) if len(tokens[rank]) > 1])
