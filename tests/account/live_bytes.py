@@ -168,7 +168,7 @@ def _parts(optimizer: Any) -> list[Any]:
 def _as_on_a_gpu() -> Iterator[None]:
     """Let the model believe that it is on a GPU; open the loss's operator, so that its inside is seen."""
 
-    def losses_of(logits: Tensor, targets: Tensor, *, with_gradient: bool) -> Tensor:
+    def losses_of(logits: Tensor, targets: Tensor, *, with_gradient: bool, vocab_size: int) -> Tensor:
         return logits.new_empty(len(logits), dtype=torch.float32)
 
     opened = cross_entropy.total_cross_entropy._init_fn

@@ -116,7 +116,7 @@ def test_import_refuses_what_is_there_and_what_is_not(run: Run, tmp_path: Path) 
         assert outcome.code == 2
         assert words in outcome.err
     (tmp_path / "hf" / "tokenizer.json").unlink()
-    assert run("import", tmp_path / "hf", "--out", tmp_path / "new").code == 1
+    assert run("import", tmp_path / "hf", "--out", tmp_path / "new").code == 2
     assert not (tmp_path / "new").exists()
     assert run("import", tmp_path / "hf", "--out", tmp_path / "new", "--without-tokenizer").code == 0
     outcome = run("generate", tmp_path / "new", "--prompt", "x")
