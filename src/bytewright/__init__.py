@@ -11,7 +11,7 @@ def __getattr__(name: str) -> str:
 
         try:
             return metadata.version("bytewright")
-        except metadata.PackageNotFoundError:  # run from a source tree, as on a borrowed GPU machine
+        except metadata.PackageNotFoundError:  # run from a source tree
             return _version_of_source()
     raise AttributeError(f"module 'bytewright' has no attribute {name!r}")
 

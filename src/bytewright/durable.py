@@ -30,9 +30,10 @@ import contextlib
 import errno
 import os
 import secrets
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from bytewright import disk
 from bytewright.disk import explain, read_bytes
@@ -65,6 +66,8 @@ __all__ = [
     "read_bytes",
     "read_json",
     "read_text",
+    "read_toml",
+    "refuse_own_input",
     "remove_folder",
     "write_bytes",
     "write_folder",
@@ -255,6 +258,21 @@ def check_target(path: StrPath, *, folder: bool = False, replace: bool = False) 
         probe = _temporary_name(ancestor / "probe")
         disk.NewFile(probe, target).close()
         disk.remove(probe)
+
+
+def refuse_own_input(source: StrPath, *targets: StrPath) -> None:
+    """Refuse to write to the file that is read, under whatever name."""
+    for target in targets:
+        if os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target):
+            raise UsageError(f"{target} is the input itself; choose another name for what is written")
+
+
+def read_toml(path: StrPath, *, max_bytes: int | None = None) -> dict[str, Any]:
+    """Read a TOML file."""
+    try:
+        return tomllib.loads(read_text(path, max_bytes=max_bytes))
+    except tomllib.TOMLDecodeError as error:
+        raise FormatError(f"{path}: is not valid TOML ({error})") from None
 
 
 # How the parts above do it

@@ -7,11 +7,10 @@ more parameters than the originals, and are not those models.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from bytewright.durable import read_json, read_text
+from bytewright.durable import read_json, read_toml
 from bytewright.errors import FormatError, UsageError, suggest
 from bytewright.model.config import ModelConfig
 
@@ -61,10 +60,7 @@ def read_shape(path: Path) -> ModelConfig:
     if path.suffix == ".json":
         fields = read_json(path, max_bytes=MAX_BYTES)
     else:
-        try:
-            fields = tomllib.loads(read_text(path, max_bytes=MAX_BYTES))
-        except tomllib.TOMLDecodeError as error:
-            raise FormatError(f"{path}: is not valid TOML ({error})") from None
+        fields = read_toml(path, max_bytes=MAX_BYTES)
     if not isinstance(fields, dict) or not isinstance(fields.get("model", {}), dict):
         raise FormatError(f"{path}: holds no table of a model's sizes")
     try:

@@ -34,7 +34,7 @@ Overrides = Annotated[
     tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]],
     tyro.conf.arg(metavar="KEY=VALUE …", help_behavior_hint="(optional, repeatable)"),
 ]
-"""Groups of values: `--set a=1 b=2 --set c=3` means three."""
+"""Groups of values: `--set a=1 b=2 --set c=3` means three, as `list_overrides` gives them."""
 
 GivenText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="(optional)")]
 
@@ -59,3 +59,8 @@ NumWorkers = Annotated[
 Replace = Annotated[
     bool, tyro.conf.arg(help="Replace what is there already.", help_behavior_hint="(default: refuse)")
 ]
+
+
+def list_overrides(groups: tuple[tuple[str, ...], ...]) -> list[str]:
+    """List all values that were given, in order."""
+    return [pair for group in groups for pair in group]

@@ -61,10 +61,6 @@ class RunSweep:
     set: options.Overrides = ()
     """Values to replace in every run, such as budget.tokens=1_000_000."""
 
-    @property
-    def _overrides(self) -> list[str]:
-        return [pair for group in self.set for pair in group]
-
     def run(self) -> int:
         """Plan, carry out, report."""
         inputs.require_at_least(1, self.jobs, "--jobs")
@@ -72,9 +68,9 @@ class RunSweep:
         from bytewright.train.engine import Engines
 
         paths = inputs.require_some(self.files, "a sweep file")
+        overrides = options.list_overrides(self.set)
         sweeps = [
-            read_sweep(inputs.require_file(path), scale=self.scale, overrides=self._overrides)
-            for path in paths
+            read_sweep(inputs.require_file(path), scale=self.scale, overrides=overrides) for path in paths
         ]
         folders = [self.out / (path.stem + (f"-{self.scale}" if self.scale else "")) for path in paths]
         if len(set(folders)) < len(folders):
@@ -142,7 +138,7 @@ class RunSweep:
         screen = console.stderr()
         shared = ["--out", str(self.out), "--data", str(self.data)]
         shared += ["--scale", self.scale] if self.scale else []
-        shared += ["--set", *self._overrides] if self.set else []
+        shared += ["--set", *options.list_overrides(self.set)] if self.set else []
         commands = {
             planned.trial.name: [
                 *(sys.executable, "-m", "bytewright.cli.main", "sweep", str(path)),

@@ -16,8 +16,6 @@ from bytewright.errors import UsageError
 if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Vocabulary
 
-GPT2_FILES = ("vocab.json", "merges.txt")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertTokenizer:
@@ -96,7 +94,7 @@ def write_gpt2_folder(vocabulary: Vocabulary, out: Path, *, replace: bool) -> No
     from bytewright.tokenizer import files
 
     with tempfile.TemporaryDirectory() as folder, durable.write_folder(out, replace=replace) as writer:
-        paths = [Path(folder) / name for name in GPT2_FILES]
+        paths = [Path(folder) / name for name in files.GPT2_FILES]
         files.write_gpt2(vocabulary, *paths)
         for path in paths:
             writer.write_bytes(path.name, path.read_bytes())

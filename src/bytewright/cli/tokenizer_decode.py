@@ -57,10 +57,9 @@ class DecodeIds:
         if self.out is not None:
             if self.source is not None:
                 from bytewright.data.tokenfile import manifest_path_of
-                from bytewright.tokenizer.tokenizer import refuse_own_input
 
                 for path in (self.source, manifest_path_of(self.source)):
-                    refuse_own_input(path, self.out)
+                    durable.refuse_own_input(path, self.out)
             durable.check_target(self.out, replace=self.replace)
         tokenizer = inputs.load_tokenizer(self.tokenizer)
         ids = self._read_ids(tokenizer)

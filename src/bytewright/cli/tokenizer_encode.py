@@ -52,10 +52,9 @@ class EncodeText:
 
     def _encode_file(self, source: Path, out: Path) -> None:
         from bytewright.data.tokenfile import manifest_path_of
-        from bytewright.tokenizer.tokenizer import refuse_own_input
 
         written = (out, manifest_path_of(out))
-        refuse_own_input(source, *written)
+        durable.refuse_own_input(source, *written)
         for path in written:
             durable.check_target(path, replace=self.replace)
         tokenizer = inputs.load_tokenizer(self.tokenizer)

@@ -42,7 +42,7 @@ class Train:
         from bytewright.cli.samples import make_sampler
         from bytewright.train import read_recipe, train
 
-        config = read_recipe(self.recipe, [pair for group in self.set for pair in group])
+        config = read_recipe(self.recipe, options.list_overrides(self.set))
         return report(train(config, self.out, sample=make_sampler(config), console=console.stderr()))
 
 

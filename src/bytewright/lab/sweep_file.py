@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bytewright.durable import read_text
-from bytewright.errors import FormatError, UsageError, suggest
+from bytewright.durable import read_toml
+from bytewright.errors import UsageError, suggest
 from bytewright.lab.axes import expand, is_range
 from bytewright.lab.records import flatten
 from bytewright.lab.results import Design
@@ -82,7 +82,7 @@ class SweepFile:
 
 def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) -> SweepFile:
     """Read the parts of a sweep file; each override, `"optimizer.lr=3e-4"`, goes into its `[set]`."""
-    fields = read_toml(path)
+    fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
     _check_keys(fields, [*KEYS, *TABLES, "scale"])
     if scale is not None:
         fields = _rescale(fields, scale)
@@ -98,7 +98,7 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
         path=path,
         scale=scale,
         words=words,
-        base=read_toml(path.parent / base),
+        base=read_toml(path.parent / base, max_bytes=MAX_RECIPE_BYTES),
         fixed=fixed | dict(map(_parse_override, overrides)),
         axes=_axes(fields),
         variants=variants,
@@ -107,14 +107,6 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
         baseline=_baseline(fields),
         keep=_choice(fields, "keep", get_args(Keep)),
     )
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file of ordinary size."""
-    try:
-        return tomllib.loads(read_text(path, max_bytes=MAX_RECIPE_BYTES))
-    except tomllib.TOMLDecodeError as error:
-        raise FormatError(f"{path}: is not valid TOML ({error})") from None
 
 
 def _rescale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:

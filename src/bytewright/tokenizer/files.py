@@ -37,7 +37,7 @@ __all__ = [
     "write_tiktoken",
 ]
 
-GPT2_FILES = {"vocab.json", "merges.txt"}
+GPT2_FILES = ("vocab.json", "merges.txt")
 
 
 def read_vocabulary(
@@ -57,12 +57,12 @@ def read_vocabulary(
         return read_tiktoken(path, special_tokens=special_tokens, pattern=pattern or "gpt2")
     if is_folder and not names:
         raise FormatError(f"{path}: the folder is empty; expected a tokenizer in it")
-    if len(names & GPT2_FILES) == 1 and names.isdisjoint({"vocabulary.json", "tokenizer.json"}):
-        (found,), (missing,) = names & GPT2_FILES, GPT2_FILES - names
+    if len(names & set(GPT2_FILES)) == 1 and names.isdisjoint({"vocabulary.json", "tokenizer.json"}):
+        found, missing = sorted(GPT2_FILES, key=names.__contains__, reverse=True)
         raise FormatError(f"{path}: has {found} but no {missing}, and GPT-2's format needs both")
     if pattern is not None:
         raise UsageError(f"{path}: has a pattern of its own, so none can be given")
-    if names >= GPT2_FILES:
+    if names.issuperset(GPT2_FILES):
         return read_gpt2(path / "vocab.json", path / "merges.txt", special_tokens)
     if special_tokens:
         raise UsageError(f"{path}: says itself which tokens are special, so none can be named")

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from bytewright import _native
+from bytewright import _native, durable
 from bytewright.checked import shorten
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
 from bytewright.errors import TokenizerError, UsageError
@@ -52,13 +52,6 @@ def check_num_threads(num_threads: int | None) -> int:
     if operator.index(num_threads) < 1:
         raise UsageError(f"num_threads is {shorten(num_threads)}; expected 1 or more")
     return min(operator.index(num_threads), MOST_THREADS)
-
-
-def refuse_own_input(source: str | Path, *targets: str | Path) -> None:
-    """Refuse to write to the file that is read, under whatever name."""
-    for target in targets:
-        if os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target):
-            raise UsageError(f"{target} is the input itself; choose another name for what is written")
 
 
 class Tokenizer:
@@ -215,7 +208,7 @@ class Tokenizer:
         are safe cuts, and memory follows the longest document. A token file that is there already is
         replaced; the source itself never is.
         """
-        refuse_own_input(source, target, manifest_path_of(target))
+        durable.refuse_own_input(source, target, manifest_path_of(target))
         file = _native.FileEncoder(self._native, os.fspath(source))
         documents = _DocumentCounter(self)
         with TokenFileWriter(

@@ -57,7 +57,7 @@ Probe = Callable[[TransformerLM], Mapping[str, float]]
 """Measures more of the model at every evaluation: figures for the record; as deterministic as a sampler."""
 
 EVALUATED_AT_ONCE = 4096
-"""Tokens that are evaluated together at least, however small the batches: it takes less than a step."""
+"""Tokens that are evaluated together at least, however small the batches of training are."""
 
 PLANNING_SHARE = 0.05
 """A run of minutes alone measures its speed for this share of them before it fixes its number of steps."""

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from bytewright.durable import read_json, read_text
-from bytewright.errors import FormatError, UsageError, suggest
+from bytewright.durable import read_json, read_toml
+from bytewright.errors import UsageError, suggest
 from bytewright.train.config import TrainConfig
 
 T = TypeVar("T")
@@ -26,10 +26,9 @@ MAX_RECIPE_BYTES = 2**20
 
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
     """Read a TOML recipe; each override, `"optimizer.lr=3e-4"`, replaces one value of it."""
-    try:
-        fields = tomllib.loads(read_text(path, max_bytes=MAX_RECIPE_BYTES))
-    except tomllib.TOMLDecodeError as error:
-        raise FormatError(f"{path}: is not valid TOML ({error})") from None
+    fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
+    if "question" in fields:
+        raise UsageError(f"{path}: is a sweep, not a recipe; `bytewright sweep` carries it out")
     for override in overrides:
         _replace(fields, override)
     return build(TrainConfig, fields, source=str(path))
@@ -65,8 +64,6 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
     if not isinstance(fields, dict):
         raise UsageError(f"{source}: {path.rstrip('.') or 'the file'} must be a table, not {fields!r}")
     kinds = get_type_hints(cls)
-    if not path and "question" in fields:
-        raise UsageError(f"{source}: is a sweep, not a recipe; `bytewright sweep` carries it out")
     for key in fields:
         if key not in kinds:
             raise UsageError(f"{source}: unknown key {path}{key}{suggest(str(key), kinds, path)}")

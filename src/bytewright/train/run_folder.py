@@ -148,8 +148,8 @@ def describe_environment() -> dict[str, object]:
 def find_commit() -> str | None:
     """Name the commit of the source that runs, with "-dirty" if files differ from it; None if nobody knows.
 
-    The environment variable BYTEWRIGHT_COMMIT has the first word: a copy of the source on a borrowed machine
-    may have no history.
+    The environment variable BYTEWRIGHT_COMMIT has the first word: a mere copy of
+    the source has no history.
     """
     if told := os.environ.get("BYTEWRIGHT_COMMIT"):
         return told
