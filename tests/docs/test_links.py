@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,12 @@ def test_every_page_of_the_handbook_is_in_its_index() -> None:
     handbook = ROOT / "docs" / "handbook"
     index = (handbook / "README.md").read_text()
     assert [page.name for page in handbook.glob("*.md") if f"({page.name}" not in index] == ["README.md"]
+
+
+def test_no_result_names_a_folder_of_the_machine_it_comes_from() -> None:
+    """Texts that a distribution installs are the exception: there they have the same place everywhere."""
+    for path in (ROOT / "docs" / "results").rglob("*.json"):
+        assert not re.findall(r'"/(?!usr/share/)[^"]*"', path.read_text()), path
 
 
 @pytest.fixture
