@@ -186,3 +186,20 @@ def test_on_a_terminal_splits_are_coloured_and_progress_is_a_bar(
     )
     assert "━" in shown
     assert "100 %" in shown
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_segments_of_a_gpu_may_grow_unless_the_user_says_otherwise(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for known in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(known, raising=False)
+    run("--version")
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
+    monkeypatch.setenv(name, "max_split_size_mb:64")
+    run("--version")
+    assert {key: value for key, value in os.environ.items() if "ALLOC_CONF" in key} == {
+        name: "max_split_size_mb:64"
+    }

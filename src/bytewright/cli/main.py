@@ -71,6 +71,7 @@ class Terminated(BaseException):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    _let_segments_grow()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
@@ -185,6 +186,16 @@ def _complaint(group: str, rest: list[str]) -> str:
     suggestion = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(words)}"
     what = "option" if rest[0].startswith("-") else "command"
     return f"{program} has no {what} {rest[0]!r}; {suggestion} (see {program} --help)"
+
+
+def _let_segments_grow() -> None:
+    """Ask torch, before it is imported, to hold a GPU's memory in segments that can grow.
+
+    Segments of fixed sizes never join: what lies free between them is lost, and the largest batch that should
+    fit does not. Whoever has set the allocator up has the last word.
+    """
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its former name
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
