@@ -22,6 +22,7 @@ from bytewright.lab.report import build_report, write_report
 from bytewright.lab.results import About, read_all, read_results, write_results
 from bytewright.lab.tables import table_of_predictions, table_of_ratios
 from bytewright.train import train
+from bytewright.train.run_folder import RunFolder
 from conftest import Run
 from runs import make_config
 
@@ -243,6 +244,15 @@ def test_a_missing_run_is_one_sentence(tmp_path: Path, run: Run) -> None:
         assert outcome.code == 2
         assert outcome.err.count("\n") == 1
         assert str(path) in outcome.err
+
+
+def test_a_run_is_said_to_be_running_while_its_writer_lives(tmp_path: Path, run: Run) -> None:
+    def statuses() -> list[str]:
+        return [row["status"] for row in json.loads(run("runs", tmp_path, "--json").out)]
+
+    with RunFolder.create(tmp_path / "one", make_config(tmp_path)):
+        assert statuses() == ["running"]
+    assert statuses() == ["stopped"]
 
 
 def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from bytewright.errors import UsageError
 from bytewright.lab.records import RunRecord, read_run
+from bytewright.train.run_folder import is_being_written
 
 MAX_DEPTH = 4
 """How deep below the given folder runs are looked for: runs/sweep/run, and one to spare."""
@@ -67,7 +68,10 @@ def list_runs(folders: Sequence[Path]) -> list[Row]:
         if not folder.exists():
             raise UsageError(f"{folder} does not exist, so there are no runs in it")
         for path in find_runs(folder):
-            rows.append(describe(read_run(path), str(path)))
+            row = describe(read_run(path), str(path))
+            if row["status"] == "stopped" and is_being_written(path):
+                row |= {"status": "running", "reason": ""}
+            rows.append(row)
     return rows
 
 

@@ -163,6 +163,21 @@ def find_commit() -> str | None:
         return None
 
 
+def is_being_written(path: Path) -> bool:
+    """Say whether some process holds the lock of the run at `path` right now."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def _lock(path: Path) -> int:
     """Take the lock of a run folder, or say who has it."""
     with durable.explain("write", path):
