@@ -24,6 +24,7 @@ from types import FrameType
 from typing import NoReturn, Protocol, cast
 
 import bytewright
+from bytewright.cli.complaints import one_sentence
 from bytewright.errors import BytewrightError, UsageError
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -133,21 +134,8 @@ def _parse(name: str, arguments: list[str]) -> Command:
     except SystemExit as leaving:
         if not leaving.code:  # --help
             raise
-        sentence = _one_sentence(complaint.getvalue())
-        raise UsageError(f"{sentence} (see bytewright {name} --help)") from None
+        raise UsageError(f"{one_sentence(complaint.getvalue())} (see bytewright {name} --help)") from None
     return cast("Command", parsed)
-
-
-def _one_sentence(box: str) -> str:
-    r"""Take the text out of the box that the parser of options draws around its complaints.
-
-    >>> _one_sentence("╭─ Wrong ───╮\n│ Unrecognized options: │\n│     --ot │\n╰───────╯")
-    'unrecognized options: --ot'
-    """
-    lines = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
-    text = " ".join("; " if set(line) == {"─"} else line for line in lines if line)
-    text = text.split(" ;  For full helptext")[0].replace(" ;  ", "; ")
-    return text[:1].lower() + text[1:]
 
 
 def _overview(group: str) -> str:
