@@ -21,6 +21,8 @@ from conftest import Run
         ("generate runs/x --temperature", "--temperature needs a value"),
         ("generate runs/x --temperature warm", "--temperature must be a number, found 'warm'"),
         ("generate runs/x --top-k abc", "--top-k must be a whole number or None, found 'abc'"),
+        ("account --context 1e3", "--context/--context-length must be a whole number, found '1e3'"),
+        ("account --norm batch", "--norm must be one of none, post, pre, None, found 'batch'"),
         ("generate runs/x --device gpu", "--device must be one of auto, cpu, cuda, mps, found 'gpu'"),
     ],
 )

@@ -188,18 +188,27 @@ def test_on_a_terminal_splits_are_coloured_and_progress_is_a_bar(
     assert "100 %" in shown
 
 
-@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
-def test_segments_of_a_gpu_may_grow_unless_the_user_says_otherwise(
-    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize(
+    ("default", "said_by_user"),
+    [
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}),
+        ({"GOMP_SPINCOUNT": "2000"}, {"GOMP_SPINCOUNT": "7"}),
+        ({"GOMP_SPINCOUNT": "2000"}, {"OMP_WAIT_POLICY": "active"}),
+    ],
+)
+def test_torch_is_set_up_unless_the_user_has_done_so(
+    run: Run, monkeypatch: pytest.MonkeyPatch, default: dict[str, str], said_by_user: dict[str, str]
 ) -> None:
-    for known in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        monkeypatch.delenv(known, raising=False)
-    run("--version")
-    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    def set_up() -> dict[str, str]:
+        run("--version")
+        return {name: os.environ[name] for name in default | said_by_user if name in os.environ}
 
-    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
-    monkeypatch.setenv(name, "max_split_size_mb:64")
-    run("--version")
-    assert {key: value for key, value in os.environ.items() if "ALLOC_CONF" in key} == {
-        name: "max_split_size_mb:64"
-    }
+    for name in default | said_by_user:
+        monkeypatch.delenv(name, raising=False)
+    assert set_up() == default
+    for name in default:
+        monkeypatch.delenv(name)
+    for name, value in said_by_user.items():
+        monkeypatch.setenv(name, value)
+    assert set_up() == said_by_user

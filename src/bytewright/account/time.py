@@ -45,11 +45,6 @@ EAGER_ROTATION = {"fp32": 36 + 53, "bf16": 32 + 50}
 EAGER_UPDATE = 58 * 4
 """Bytes for each parameter that AdamW, operation by operation over slabs, reads and writes."""
 
-ALIGNMENT, MISALIGNED = 16, 4
-"""How many times longer a product takes whose rows start off a multiple of 16 bytes, as those of a vocabulary
-of 50,257 do: fitted on an H200 (docs/results); the matrix units then load number by number. Our own kernels
-pad such rows."""
-
 
 def seconds_at(flops: float, flops_per_second: float, mfu: float) -> float:
     """Seconds that so many FLOPs take at a share of a peak.
@@ -124,13 +119,11 @@ def roofline(
     peak = device.peak(rate or precision)
 
     def part(name: str, flops: int, num_bytes: int) -> Part:
-        misaligned = name == "head products" and x.s * x.V % ALIGNMENT and not x.has_kernels
-        slower = MISALIGNED if misaligned else 1
         return Part(
             name=name,
             flops=flops,
             num_bytes=num_bytes,
-            seconds_of_flops=flops * slower / peak,
+            seconds_of_flops=flops / peak,
             seconds_of_bytes=num_bytes / device.bytes_per_second,
         )
 

@@ -102,10 +102,12 @@ class AccountFor:
 
         if self.plot is not None and not self.family:
             raise UsageError("--plot draws the shares of --family; give both")
-        if self.tokens is not None and not self.tokens > 0:
-            raise UsageError(f"--tokens is {self.tokens:g}, but there is no time for fewer than one")
+        if self.tokens is not None and not 1 <= self.tokens < float("inf"):
+            raise UsageError(f"--tokens must be a number from 1 on, not {self.tokens:g}")
         if self.tokens is not None and self.device is None:
             raise UsageError("--tokens asks how long they take, which --device decides; give both")
+        if self.mfu is not None and self.device is None:
+            raise UsageError("--mfu is a share of the peak of a --device; give both")
         if self.family:
             self._show_family()
             return

@@ -133,9 +133,8 @@ def _show_memory(out: Console, account: Account, memory: str | None, batches: Ma
 def _show_kept(out: Console, account: Account) -> None:
     """Print what one block keeps for the way back, in the readable twin and in the fast one."""
     for setting in (SETTINGS[0], SETTINGS[-2]):
-        table = console.table(
-            "", "bytes", title=f"\nKept by each block for the backward pass: {setting.name}"
-        )
+        out.print(f"\nKept by each block for the backward pass: {setting.name}")
+        table = console.table("", "bytes")
         for kept in account.training[setting].kept_by_block:
             table.add_row(kept.name, word_bytes(kept.num_bytes))
         out.print(table)

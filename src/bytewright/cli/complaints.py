@@ -26,13 +26,15 @@ def one_sentence(box: str) -> str:
     if match := re.match(r"Unrecognized options: (.*)", text):
         return _unknown(match[1], [name for hint in hints for name in _names(hint)])
     if match := re.match(r"Error parsing (\S+):", text):
-        kinds = [_kind(name.partition(" ")[2]) for hint in hints for name in _names(hint)]
+        kinds = [_kind(name.rpartition(", ")[2].partition(" ")[2]) for hint in hints for name in _names(hint)]
         found = re.findall(r"'([^']*)'", text)
         if kinds and found:
             return f"{match[1]} must be {kinds[0]}, found {found[-1]!r}"
     if match := re.match(r"invalid choice ('.*') for argument '(.*)'\. Expected one of \((.*)\)\.", text):
-        choices = match[3].replace("'", "")
-        return f"{match[2]} must be one of {choices}, found {match[1]}"
+        choices = match[3].replace("'", "").split(", ")
+        if "None" in choices:  # then their order differs from call to call
+            choices = sorted(choices, key=lambda choice: (choice == "None", choice))
+        return f"{match[2]} must be one of {', '.join(choices)}, found {match[1]}"
     if match := re.match(r"Missing value for argument '(.*?)'", text):
         return f"{match[1]} needs a value" if match[1].startswith("-") else f"{match[1].upper()} is missing"
     return text[:1].lower() + text[1:]

@@ -72,7 +72,7 @@ class Terminated(BaseException):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
-    _let_segments_grow()
+    _set_torch_up()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
@@ -176,14 +176,18 @@ def _complaint(group: str, rest: list[str]) -> str:
     return f"{program} has no {what} {rest[0]!r}; {suggestion} (see {program} --help)"
 
 
-def _let_segments_grow() -> None:
-    """Ask torch, before it is imported, to hold a GPU's memory in segments that can grow.
+def _set_torch_up() -> None:
+    """Ask torch's libraries for two things, before they are imported; who has set them has the last word.
 
-    Segments of fixed sizes never join: what lies free between them is lost, and the largest batch that should
-    fit does not. Whoever has set the allocator up has the last word.
+    A GPU's memory is to be held in segments that can grow: those of fixed sizes never join, what lies free
+    between them is lost, and the largest batch that should fit does not. And threads that wait for each other
+    are to sleep soon (GNU OpenMP lets them spin for milliseconds): beside another busy process they would
+    keep each other's cores busy with waiting, and a small model would train up to ten times more slowly.
     """
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its former name
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

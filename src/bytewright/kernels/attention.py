@@ -45,7 +45,7 @@ The fastest of those that were tried on an H200, at 256 and 512 tokens.
 """
 
 SERVED_HEADS = (32, 64)
-"""The sizes of head for which models use this kernel: those that were timed beside the library's."""
+"""The sizes of head for which models use this kernel: those at which it beats the library's, compiled."""
 
 LOG2E = math.log2(math.e)
 
