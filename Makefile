@@ -31,7 +31,7 @@ demo: setup  ## from nothing to a model that tells stories: about four minutes o
 
 test: setup lint check-rust  ## lint, Rust tests, Python tests: what CI runs
 	@echo "Running the Python tests, half of them on each of two cores."
-	@$(BIN)/python -m pytest -q $(FIRST_HALF) & first=$$!; status=0; \
+	@export GOMP_SPINCOUNT=2000; $(BIN)/python -m pytest -q $(FIRST_HALF) & first=$$!; status=0; \
 		$(BIN)/python -m pytest -q -p no:cacheprovider $(addprefix --ignore=,$(FIRST_HALF)) || status=$$?; \
 		wait $$first || status=$$?; exit $$status
 

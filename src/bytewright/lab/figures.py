@@ -21,8 +21,8 @@ from bytewright.lab.scales import fit_limits
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_SERIES, MAX_DOTS = 8, 30
-SAME = 1e-4
-"""Floors of runs that were validated on the same windows differ by the rounding of their records, no more."""
+SAME = 1e-3
+"""Floors of runs on the same text differ by what their windows leave over, which goes with the batch."""
 CROSS = "A cross marks where a run that diverged leaves the chart."
 EARLY = 0.12
 """The share of a run whose steep fall may leave the chart at the top, so that the rest can be told apart."""
@@ -79,7 +79,7 @@ def floor_of(records: Sequence[RunRecord], metric: Metric) -> float | None:
         both = [line for line, _ in record.column("bits_per_byte") if is_finite(line.get("validation_loss"))]
         if both:  # loss over bits gives the bytes per token, in which the floor is told per byte
             floors.append(record.floor * both[-1]["validation_loss"] / both[-1]["bits_per_byte"])
-    return floors[0] if floors and max(floors) - min(floors) < SAME * max(floors) else None
+    return min(floors) if floors and max(floors) - min(floors) < SAME * max(floors) else None
 
 
 def learning_curves(groups: Sequence[Group], metric: Metric, about: About | None) -> list[Figure]:

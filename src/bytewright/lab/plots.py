@@ -178,15 +178,16 @@ def _inside(x: Scale, y: Scale, drawn: Sequence[str]) -> list[str]:
 
 def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale, y: Scale) -> str:
     """Draw one series: its band or bars, its line, its marks, and crosses where it left the chart."""
-    no_number = y.end - LINE if series.diverged else y.end
     places = [
-        (x(px), max(y(py), y.end - FAR_AWAY) if math.isfinite(py) else no_number) for px, py in series.points
+        (x(px), max(y(py), y.end - FAR_AWAY) if math.isfinite(py) else y.end - LINE)
+        for px, py in series.points
     ]
     few, index = len(series.points) <= FEW_POINTS, labelled.index(series)
     parts = _spread_of(series, x, y, bars=few)
-    if len(places) > 1:
-        d = svg.path(places)
-        parts.append(svg.element("path", d=d, class_="line", stroke_dasharray=svg.dash_of(index)))
+    for piece in [places] if series.diverged else _pieces(series, places):
+        if len(piece) > 1:
+            d = svg.path(piece)
+            parts.append(svg.element("path", d=d, class_="line", stroke_dasharray=svg.dash_of(index)))
     stride = 1 if few else max(1, len(places) // 5)
     for number in range(0 if few else stride // 2, len(places), stride):
         px, py = series.points[number]
@@ -195,6 +196,17 @@ def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale,
     parts += [svg.cross(px, y.end, title=f"{series.label}: diverged") for px in _exits(series, places, y)]
     style = svg.colour_of(index, count=len(labelled), ordered=chart.ordered)
     return svg.element("g", *parts, style=style) if parts else ""
+
+
+def _pieces(series: Series, places: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """Cut the line where a point has no number: a setting that diverged has no place on it."""
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for place, (_, value) in zip(places, series.points, strict=True):
+        if math.isfinite(value):
+            pieces[-1].append(place)
+        else:
+            pieces.append([])
+    return pieces
 
 
 def _exits(series: Series, places: Sequence[tuple[float, float]], y: Scale) -> list[float]:
@@ -282,7 +294,7 @@ def _draw_dots(chart: DotChart, width: int) -> tuple[float, list[str]]:
     values = [bound for dot in chart.dots for bound in (dot.value, *(dot.spread or ()))]
     axis = _settle(chart.value, values + [reference.value for reference in chart.references], width // 110)
     names = max((len(dot.label) for dot in chart.dots), default=0)
-    left = 10 + svg.CHARACTER_WIDTH * names if wide else 8.0
+    left = 16 + svg.CHARACTER_WIDTH * names if wide else 8.0
     row, top = (1.6 * LINE if wide else 2.3 * LINE), (2.4 if not chart.references else 3.4) * LINE
     bottom = top + row * len(chart.dots)
     x = _scale(axis, left, width - 60)

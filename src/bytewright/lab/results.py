@@ -2,8 +2,9 @@
 
 What the runs have in common stands once, what differs stands with each run, and metrics are columns instead
 of lines, thinned to what a chart can show: so the record of a sweep is some tens of kilobytes of JSON that
-anything reads, and a report made from it equals one made from the folders. Of a path it keeps the end alone,
-which names the corpus: where that lay on a machine is nobody's business. Knows nothing of charts.
+anything reads, and a report made from it shows what one made from the folders does, to the digits that are
+kept and with each run's last sample. Of a path it keeps the end alone, which names the corpus: where that lay
+on a machine is nobody's business. Knows nothing of charts.
 """
 
 from __future__ import annotations
