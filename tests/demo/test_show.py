@@ -235,6 +235,18 @@ def test_on_a_terminal_the_curve_is_drawn_above_its_floor() -> None:
     assert "step 29: refused" in shown
 
 
+def test_in_a_pipe_a_line_comes_every_ten_seconds_and_with_every_measurement() -> None:
+    console = Console(width=100, record=True)
+    display = FloorDisplay(console, "run", floor=0.4, bytes_per_token=4.0)
+    for step in range(1, 30):
+        record = {"step": step, "loss": 4.0, "seconds": float(step), "tokens_per_second": 1000.0}
+        display.record(record | ({"story_bits_per_byte": 0.5} if step == 14 else {}), 30)
+    lines = console.export_text().splitlines()
+    assert [line.split()[1] for line in lines[1:]] == ["10/30", "14/30", "24/30"]
+    assert "training 1.4427 bits per byte" in lines[1]
+    assert "validation stories 0.5000 bits per byte, 0.1000 above the floor of 0.4000" in lines[2]
+
+
 def test_the_command_ends_with_the_report_and_its_run_can_be_used(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """Training seen against its floor: bits per byte, how far above the known entropy, and a curve that falls.
 
-On a terminal a panel is drawn over itself; in a pipe each record is a line. The curve is that of the training
+On a terminal a panel is drawn over itself; in a pipe there is a line every ten seconds or so. The curve is that of the training
 loss, told in bits per byte; where whole validation stories were measured, that figure stands beside it. Knows
 nothing of training but its records.
 """
@@ -21,6 +21,7 @@ from rich.text import Text
 from bytewright.train.display import draw_curve, is_number
 
 CURVE_WIDTH, CURVE_HEIGHT = 64, 9
+SECONDS_BETWEEN_LINES = 10
 
 
 class FloorDisplay:
@@ -31,6 +32,7 @@ class FloorDisplay:
         self._bits_per_nat = 1 / bytes_per_token / math.log(2)
         self._curve: list[float] = []
         self._measured: float | None = None
+        self._last_line = 0.0
         self._live = Live(console=console, refresh_per_second=10) if console.is_terminal else None
         if self._live:
             self._live.start()
@@ -48,8 +50,9 @@ class FloorDisplay:
             self._measured = record["story_bits_per_byte"]
         if self._live:
             self._live.update(self._panel(record, num_steps or 1))
-        elif "story_bits_per_byte" in record:
+        elif "story_bits_per_byte" in record or self._is_time(record):
             self.say(self._line(record, num_steps))
+            self._last_line = record.get("seconds") or 0.0
 
     def say(self, sentence: str) -> None:
         """Show a sentence."""
@@ -60,12 +63,17 @@ class FloorDisplay:
         if self._live:
             self._live.stop()
 
+    def _is_time(self, record: Mapping[str, Any]) -> bool:
+        return (record.get("seconds") or 0.0) >= self._last_line + SECONDS_BETWEEN_LINES
+
     def _line(self, record: Mapping[str, Any], num_steps: int | None) -> str:
-        return (
-            f"step {record['step']}/{num_steps}  validation stories {self._measured:.4f} bits per byte,"
-            f" {(self._measured or 0) - self._floor:.4f} above the floor of {self._floor:.4f}"
-            f"  {record.get('tokens_per_second') or 0:,.0f} tokens/s{self._left(record, num_steps)}"
-        )
+        if is_number(measured := record.get("story_bits_per_byte")):
+            above = f"{measured - self._floor:.4f} above the floor of {self._floor:.4f}"
+            seen = f"validation stories {measured:.4f} bits per byte, {above}"
+        else:
+            seen = f"training {self._curve[-1]:.4f} bits per byte" if self._curve else "training"
+        speed = f"{record.get('tokens_per_second') or 0:,.0f} tokens/s"
+        return f"step {record['step']}/{num_steps}  {seen}  {speed}{self._left(record, num_steps)}"
 
     def _left(self, record: Mapping[str, Any], num_steps: int | None) -> str:
         if not num_steps or not is_number(record.get("seconds")) or not record["step"]:
