@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from tiny import TINY, Shown, show_tiny
 
 from bytewright.corpus.storybook import read_stories
 from bytewright.demo import Plan, stages
-from bytewright.demo.display import FloorDisplay
 from bytewright.errors import StorageError, UsageError
 from bytewright.lab.records import read_run
 from bytewright.lab.whole_stories import evaluate_text
 from bytewright.model import TransformerLM
 from bytewright.train.metrics import read_metrics
-from conftest import Run
 from runs import digest
 
 pytestmark = pytest.mark.slow  # each trains a model: minutes in all
@@ -219,45 +216,6 @@ def test_a_disk_that_refuses_is_one_sentence(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(StorageError):
             show_tiny(tmp_path / "demo")
     assert show_tiny(tmp_path / "demo").outcome.report.is_file()
-
-
-def test_on_a_terminal_the_curve_is_drawn_above_its_floor() -> None:
-    console = Console(width=100, force_terminal=True, record=True)
-    display = FloorDisplay(console, "run", floor=0.4, bytes_per_token=4.0)
-    for step in range(1, 30):
-        record = {"step": step, "loss": 6 / step, "seconds": float(step), "tokens_per_second": 1000.0}
-        display.record(record | ({"story_bits_per_byte": 0.5} if step == 29 else {}), 30)
-    display.record({"step": 29, "event": "refused"}, 30)
-    display.close()
-    shown = console.export_text()
-    assert "0.500, 0.100 above the floor" in shown
-    assert "floor 0.400" in shown
-    assert "step 29: refused" in shown
-
-
-def test_in_a_pipe_a_line_comes_every_ten_seconds_and_with_every_measurement() -> None:
-    console = Console(width=100, record=True)
-    display = FloorDisplay(console, "run", floor=0.4, bytes_per_token=4.0)
-    for step in range(1, 30):
-        record = {"step": step, "loss": 4.0, "seconds": float(step), "tokens_per_second": 1000.0}
-        display.record(record | ({"story_bits_per_byte": 0.5} if step == 14 else {}), 30)
-    lines = console.export_text().splitlines()
-    assert [line.split()[1] for line in lines[1:]] == ["10/30", "14/30", "24/30"]
-    assert "training 1.4427 bits per byte" in lines[1]
-    assert "validation stories 0.5000 bits per byte, 0.1000 above the floor of 0.4000" in lines[2]
-
-
-def test_the_command_ends_with_the_report_and_its_run_can_be_used(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bytewright.demo.show.Plan", lambda: TINY)
-    outcome = run("demo", "--out", tmp_path / "demo")
-    assert outcome.code == 0, outcome.err
-    assert outcome.out.splitlines()[-1] == str(tmp_path / "demo" / "report.html")
-    assert run("generate", tmp_path / "demo" / "run", "--max-new-tokens", "5").code == 0
-    assert "bits per byte" in run("evaluate", tmp_path / "demo" / "run").out
-    measured = run("evaluate", tmp_path / "demo" / "run", "--stories", tmp_path / "demo" / stages.VALIDATION)
-    assert "entropy of these stories" in measured.out
 
 
 def test_the_plan_of_the_demo_keeps_what_it_promises() -> None:

@@ -1,8 +1,8 @@
 """Training seen against its floor: bits per byte, how far above the known entropy, and a curve that falls.
 
-On a terminal a panel is drawn over itself; in a pipe there is a line every ten seconds or so. The curve is that of the training
-loss, told in bits per byte; where whole validation stories were measured, that figure stands beside it. Knows
-nothing of training but its records.
+On a terminal a panel is drawn over itself; in a pipe there is a line every ten seconds or so. The curve is
+that of the training loss, told in bits per byte; where whole validation stories were measured, that figure
+stands beside it. Knows nothing of training but its records.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FloorDisplay:
         return (record.get("seconds") or 0.0) >= self._last_line + SECONDS_BETWEEN_LINES
 
     def _line(self, record: Mapping[str, Any], num_steps: int | None) -> str:
-        if is_number(measured := record.get("story_bits_per_byte")):
+        if (measured := record.get("story_bits_per_byte")) is not None:
             above = f"{measured - self._floor:.4f} above the floor of {self._floor:.4f}"
             seen = f"validation stories {measured:.4f} bits per byte, {above}"
         else:
