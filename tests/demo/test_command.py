@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tiny import TINY
 
+from bytewright.demo import stages
 from conftest import Run
 
 
