@@ -119,6 +119,11 @@ def test_sizes_beyond_any_machine_are_answered(run: Run) -> None:
         (["--tokens", "5"], "--tokens asks how long they take, which --device decides; give both"),
         (["--device", "h100", "--tokens", "-5"], "--tokens must be a number from 1 on, not -5"),
         (["--device", "h100", "--tokens", "inf", "--json"], "--tokens must be a number from 1 on, not inf"),
+        (
+            ["--preset", "base", "--config", "x.toml"],
+            "--preset and --config each name a model; give one of them",
+        ),
+        (["--family", "--d-ff", "4"], "--family shows GPT-2's own sizes, so --d-ff means nothing beside it"),
         (["--mfu", "0.5"], "--mfu is a share of the peak of a --device; give both"),
         (["--batch", "0"], "a batch has at least one token, not 0 sequences of 1024"),
         (["--preset", "gpt2-lagre"], "there is no preset 'gpt2-lagre'; did you mean gpt2-large?"),
@@ -146,6 +151,7 @@ def test_nonsense_gets_one_clear_sentence(run: Run, arguments: list[str], senten
         ("model = 3\n", "holds no table of a model's sizes"),
         ("[model\n", "is not valid TOML"),
         ("[model]\nvocab_size = 10\n", "is missing"),
+        ('base = "base.toml"\n', "is a sweep, whose models are those of its base, base.toml; give that"),
     ],
 )
 def test_a_file_that_is_no_model_gets_one_clear_sentence(

@@ -63,6 +63,8 @@ def read_shape(path: Path) -> ModelConfig:
         fields = read_toml(path, max_bytes=MAX_BYTES)
     if not isinstance(fields, dict) or not isinstance(fields.get("model", {}), dict):
         raise FormatError(f"{path}: holds no table of a model's sizes")
+    if isinstance(base := fields.get("base"), str):
+        raise FormatError(f"{path}: is a sweep, whose models are those of its base, {base}; give that")
     try:
         return ModelConfig.from_dict(fields.get("model", fields))
     except (UsageError, TypeError) as error:

@@ -35,7 +35,9 @@ class AccountFor:
       bytewright account --family --plot shares.svg
     """
 
-    preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "gpt2-small"
+    preset: Annotated[
+        str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: gpt2-small)")
+    ] = None
     """base, gpt2-small, gpt2-medium, gpt2-large or gpt2-xl (GPT-2's sizes, our architecture)."""
 
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")] = None
@@ -108,7 +110,10 @@ class AccountFor:
             raise UsageError("--tokens asks how long they take, which --device decides; give both")
         if self.mfu is not None and self.device is None:
             raise UsageError("--mfu is a share of the peak of a --device; give both")
+        if self.preset is not None and self.config is not None:
+            raise UsageError("--preset and --config each name a model; give one of them")
         if self.family:
+            self._refuse_beside_family()
             self._show_family()
             return
         from bytewright.account import account, find_device, largest_batches, parse_bytes, time_on
@@ -128,7 +133,7 @@ class AccountFor:
         from bytewright.account.presets import find_preset, read_shape
         from bytewright.model import ModelConfig
 
-        base = find_preset(self.preset) if self.config is None else read_shape(self.config)
+        base = find_preset(self.preset or "gpt2-small") if self.config is None else read_shape(self.config)
         fields = [field.name for field in dataclasses.fields(ModelConfig)]
         changes = {name: getattr(self, name) for name in fields if getattr(self, name, None) is not None}
         return dataclasses.replace(base, **changes)
@@ -140,6 +145,17 @@ class AccountFor:
         if time is not None:
             figures["time"] = time.to_dict(self.tokens)
         return figures
+
+    def _refuse_beside_family(self) -> None:
+        """Refuse options that the table of the family, which is always the same, would not heed."""
+        from bytewright.errors import UsageError
+
+        heeded = ("family", "plot", "json")
+        others = [field for field in dataclasses.fields(self) if field.name not in heeded]
+        given = [field.name for field in others if getattr(self, field.name) != field.default]
+        if given:
+            option = "--" + given[0].replace("_", "-")
+            raise UsageError(f"--family shows GPT-2's own sizes, so {option} means nothing beside it")
 
     def _show_family(self) -> None:
         from bytewright.account.growth import growth
