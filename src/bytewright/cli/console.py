@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from bytewright.durations import format_seconds as format_seconds
+
 PLAIN_WIDTH = 10_000  # in a pipe a line is never broken: whoever reads it may want to search it
 # Text is shown as it is: [bold] and :owl: in a story are part of the story.
 AS_IT_IS: Mapping[str, Any] = {"markup": False, "emoji": False, "highlight": False}
@@ -115,20 +117,3 @@ def format_bytes(num_bytes: float) -> str:
             break
         num_bytes /= 1000
     return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-
-
-def format_seconds(seconds: float) -> str:
-    """Write a duration in the largest unit that fits.
-
-    >>> format_seconds(0.0042), format_seconds(12.34), format_seconds(119.7), format_seconds(7200)
-    ('4 ms', '12.3 s', '2 min 0 s', '2 h 0 min')
-    """
-    if seconds < 0.9995:  # what would be rounded to 1000 ms is a second, and so on
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    if seconds < 3599.5:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest} s"
-    hours, rest = divmod(round(seconds / 60), 60)
-    return f"{hours} h {rest} min"

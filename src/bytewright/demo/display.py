@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bytewright.durations import format_seconds
 from bytewright.train.display import draw_curve, is_number
 
 CURVE_WIDTH, CURVE_HEIGHT = 64, 9
@@ -79,7 +80,7 @@ class FloorDisplay:
         if not num_steps or not is_number(record.get("seconds")) or not record["step"]:
             return ""
         seconds = record["seconds"] / record["step"] * (num_steps - record["step"])
-        return f"  about {seconds // 60:.0f} min {seconds % 60:.0f} s left" if seconds >= 1 else ""
+        return f"  about {format_seconds(round(seconds))} left" if seconds >= 1 else ""
 
     def _panel(self, record: Mapping[str, Any], num_steps: int) -> Panel:
         figures = Table.grid(padding=(0, 2))

@@ -25,6 +25,7 @@ from bytewright.demo.plan import EXPECTED_SECONDS, Plan
 from bytewright.demo.report import Results, write_report
 from bytewright.demo.stages import Report
 from bytewright.durable import check_target
+from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
 from bytewright.lab.records import read_run
 from bytewright.train.recipe import to_plain
@@ -212,17 +213,6 @@ class _Show:
 
     def _say(self, sentence: str) -> None:
         self.out.print(sentence, soft_wrap=True)
-
-
-def format_seconds(seconds: float) -> str:
-    """Write a duration as people say it.
-
-    >>> format_seconds(0.4), format_seconds(8.0), format_seconds(151)
-    ('0.4 s', '8 s', '2 min 31 s')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s".replace(".0 ", " ")
-    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
 
 
 def _refuse_foreign(folder: Path) -> None:

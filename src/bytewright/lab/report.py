@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import bytewright
+from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
 from bytewright.lab.figures import (
     BITS,
@@ -40,7 +41,6 @@ from bytewright.lab.tables import (
     tables_of_settings,
     word_count,
     word_perplexity,
-    word_seconds,
 )
 
 MAX_SAMPLES = 6
@@ -147,7 +147,7 @@ def _facts(
     diverged = sum(record.status == "diverged" for record in records)
     remark = f"{diverged} diverged" if diverged else "none diverged"
     facts.append(("runs", str(len(records)), remark))
-    facts.append(("time in all", word_seconds(seconds), "of training"))
+    facts.append(("time in all", format_seconds(seconds), "of training"))
     return Facts(facts)
 
 
@@ -180,7 +180,7 @@ def _facts_of_one(record: RunRecord) -> Facts:
     if "seconds" in record.measured:
         speed = record.measured.get("tokens_per_second")
         remark = f"{word_count(speed)} tokens/s" if speed else ""
-        facts.append(("time", word_seconds(record.measured["seconds"]), remark))
+        facts.append(("time", format_seconds(record.measured["seconds"]), remark))
     return Facts(facts)
 
 

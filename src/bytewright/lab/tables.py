@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bytewright.durations import format_seconds
 from bytewright.lab.figures import BITS, VALIDATION, Metric
 from bytewright.lab.groups import Group, word_value
 from bytewright.lab.page import Block, Cell, Table
@@ -102,7 +103,7 @@ def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
     end = baseline.curve(metric.name, "seconds")[0]
     if not reached or not end:
         return None
-    return f"{word_seconds(reached[0])} ({reached[0] / end[-1][0]:.0%})"
+    return f"{format_seconds(reached[0])} ({reached[0] / end[-1][0]:.0%})"
 
 
 def table_of_odd_ends(groups: Sequence[Group]) -> list[Block]:
@@ -141,8 +142,8 @@ def table_of_costs(groups: Sequence[Group]) -> list[Block]:
                 round(speed) if speed else None,
                 1000 * per_step / speed if speed else None,
                 f"{mfu:.1%}" if mfu else None,
-                _or_none(word_seconds, group.measured("seconds")),
-                _or_none(word_seconds, predicted.get("seconds")),
+                _or_none(format_seconds, group.measured("seconds")),
+                _or_none(format_seconds, predicted.get("seconds")),
                 _or_none(word_bytes, group.measured("memory_bytes")),
                 _or_none(word_bytes, predicted.get("memory_bytes")),
             ]
@@ -188,7 +189,7 @@ def table_of_predictions(record: RunRecord) -> list[Block]:
         "memory_bytes": ("peak memory", word_bytes),
         "tokens_per_second": ("tokens per second", lambda value: f"{value:,.0f}"),
         "mfu": ("utilisation (MFU)", lambda value: f"{value:.1%}"),
-        "seconds": ("time", word_seconds),
+        "seconds": ("time", format_seconds),
     }
     rows: list[list[Cell]] = []
     for name, (title, word) in words.items():
@@ -234,19 +235,6 @@ def _word_environment(value: Any) -> str:
 
 def _or_none(word: Callable[[float], str], value: float | None) -> str | None:
     return None if value is None else word(value)
-
-
-def word_seconds(seconds: float) -> str:
-    """Word a duration.
-
-    >>> word_seconds(0.42), word_seconds(95.0), word_seconds(7300)
-    ('0.4 s', '1 min 35 s', '2 h 1 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
 
 
 def word_perplexity(loss: float) -> str:
