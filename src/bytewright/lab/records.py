@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeGuard, get_args
 
 from bytewright import durable
 from bytewright.checked import Json
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import BytewrightError, FormatError, UsageError
+from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.metrics import read_metrics
 
 Status = Literal["complete", "stopped", "diverged", "failed"]
@@ -24,6 +25,8 @@ OUTCOME, FLOOR = "outcome.json", "corpus.json"
 END_OF_TEXT = "<|endoftext|>"
 DIVERGED_RISE = 1.0
 """Nats per token above its own lowest validation loss, or above guessing, at which a run has diverged."""
+UNPLANNED_SHARE = 0.9
+"""The share of its minutes by which a run has come to its end, if nothing is left that tells its length."""
 
 Line = Mapping[str, Any]
 
@@ -92,8 +95,10 @@ def read_run(path: Path) -> RunRecord:
     records = list(read_metrics(path / "metrics.jsonl")) if has_metrics else []
     lines = [record for record in records if "event" not in record and isinstance(record.get("step"), int)]
     outcome = read_object(path / OUTCOME)
-    status, reason = judge(settings, lines, [r for r in records if "event" in r])
-    if outcome.get("status") in get_args(Status) and status != "diverged":
+    events = [record for record in records if "event" in record]
+    status, reason = judge(settings, lines, events, num_steps=read_num_steps(path, settings))
+    # What an earlier session came to does not count where the lines go on to an end.
+    if outcome.get("status") in get_args(Status) and status not in ("complete", "diverged"):
         status, reason = outcome["status"], str(outcome.get("reason", ""))
     return RunRecord(
         name=path.absolute().name,
@@ -127,66 +132,113 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
     )
 
 
-def judge(settings: Mapping[str, Any], lines: Sequence[Line], events: Sequence[Line]) -> tuple[Status, str]:
-    """Say how a run ended, by its lines alone.
+def judge(
+    settings: Mapping[str, Any],
+    lines: Sequence[Line],
+    events: Sequence[Line],
+    *,
+    num_steps: int | None = None,
+) -> tuple[Status, str]:
+    """Say how a run ended, by its lines alone; `num_steps` is its length, where a checkpoint tells it.
 
     It has diverged if its steps were refused to the end; if it ends `DIVERGED_RISE` above its own lowest
     validation loss, or above guessing (the logarithm of the vocabulary; one that has not learnt anything yet
-    ends near it); or if it ever rose that far and above guessing, even if it came back as its rate fell.
+    ends near it); or if it ever rose that far and above guessing, even if it came back as its rate fell. A
+    validation loss that rises while the training loss falls is none of these: such a run has learnt its data
+    by heart, and its numbers count.
     """
     last_step = lines[-1]["step"] if lines else 0
-    refused = [event["step"] for event in events if str(event.get("event", "")).startswith("refused")]
+    refused = _refused_in_a_row(events)
     if refused and refused[-1] > last_step and len(refused) >= settings.get("max_refused", 10):
-        return (
-            "diverged",
-            f"the loss or gradient was not finite from step {refused[-1] - len(refused) + 1} on",
-        )
-    name = "validation_loss" if any("validation_loss" in line for line in lines) else "loss"
-    values = [(line["step"], line[name]) for line in lines if is_finite(line.get(name))]
-    if values:
-        last, (lowest_step, lowest) = values[-1][1], min(values, key=lambda pair: pair[1])
-        guessing = math.log(settings.get("model.vocab_size", math.inf))
-        if last > guessing + DIVERGED_RISE:
-            return "diverged", f"it ends at {_word(last)}, worse than guessing ({guessing:.3g})"
-        step, highest = _highest_rise(values)
-        if highest > guessing + DIVERGED_RISE:
-            return (
-                "diverged",
-                f"it rose to {_word(highest)} by step {step}, worse than guessing ({guessing:.3g})",
-            )
-        if name == "validation_loss" and last > lowest + DIVERGED_RISE:
-            return "diverged", f"it ends at {last:.3g}, after {lowest:.3g} at step {lowest_step}"
-    if is_over(settings, lines):
+        return "diverged", f"the loss or gradient was not finite from step {refused[0]} on"
+    if why := _find_divergence(settings, lines):
+        return "diverged", why
+    if is_over(settings, lines, num_steps):
         return "complete", ""
     return "stopped", f"at step {last_step:,}" if lines else "before its first line"
+
+
+def _refused_in_a_row(events: Sequence[Line]) -> list[int]:
+    """List the last steps that were refused one right after the other."""
+    row: list[int] = []
+    for event in events:
+        if str(event.get("event", "")).startswith("refused"):
+            row = [*row, event["step"]] if row and event["step"] == row[-1] + 1 else [event["step"]]
+    return row
+
+
+def _find_divergence(settings: Mapping[str, Any], lines: Sequence[Line]) -> str:
+    """Say in a few words where the loss went astray; nothing if it did not."""
+    name = "validation_loss" if any("validation_loss" in line for line in lines) else "loss"
+    values = [(line["step"], line[name]) for line in lines if is_finite(line.get(name))]
+    if not values:
+        return ""
+    (end, last), (lowest_step, lowest) = values[-1], min(values, key=lambda pair: pair[1])
+    guessing = math.log(settings.get("model.vocab_size", math.inf))
+    learnt_by_heart = _fell(lines, lowest_step, end)
+    if last > guessing + DIVERGED_RISE and not learnt_by_heart:
+        return f"it ends at {_word(last)}, worse than guessing ({guessing:.3g})"
+    since, step, highest = _highest_rise(values)
+    if highest > guessing + DIVERGED_RISE and not _fell(lines, since, step):
+        return f"it rose to {_word(highest)} by step {step}, worse than guessing ({guessing:.3g})"
+    if name == "validation_loss" and last > lowest + DIVERGED_RISE and not learnt_by_heart:
+        return f"it ends at {last:.3g}, after {lowest:.3g} at step {lowest_step}"
+    return ""
+
+
+def _fell(lines: Sequence[Line], since: int, until: int) -> bool:
+    """Say whether the training loss is known to be lower at the second step than at the first."""
+    losses = {line["step"]: line["loss"] for line in lines if is_finite(line.get("loss"))}
+    return since in losses and until in losses and losses[until] < losses[since]
 
 
 def _word(loss: float) -> str:
     return f"{loss:.3g}" if loss < 1000 else f"{loss:,.0f}"
 
 
-def _highest_rise(values: Sequence[tuple[int, float]]) -> tuple[int, float]:
-    """Give the highest loss, and its step, among those `DIVERGED_RISE` above an earlier one."""
-    rises, lowest = [(0, -math.inf)], math.inf
+def _highest_rise(values: Sequence[tuple[int, float]]) -> tuple[int, int, float]:
+    """Give the highest loss `DIVERGED_RISE` above an earlier one, after that one's step and its own."""
+    rises, lowest_step, lowest = [(0, 0, -math.inf)], 0, math.inf
     for step, value in values:
-        lowest = min(lowest, value)
+        if value < lowest:
+            lowest_step, lowest = step, value
         if value > lowest + DIVERGED_RISE:
-            rises.append((step, value))
-    return max(rises, key=lambda pair: pair[1])
+            rises.append((lowest_step, step, value))
+    return max(rises, key=lambda rise: rise[2])
 
 
-def is_over(settings: Mapping[str, Any], lines: Sequence[Line]) -> bool:
-    """Say whether the budget is spent."""
+def is_over(settings: Mapping[str, Any], lines: Sequence[Line], num_steps: int | None = None) -> bool:
+    """Say whether the budget is spent; `num_steps` is the length of the run, where it is known."""
     if not lines:
         return False
     step, seconds = lines[-1]["step"], lines[-1].get("seconds") or 0.0
     per_step = settings.get("batch_size", 1) * settings.get("model.context_length", 1)
     steps, tokens, minutes = (settings.get(f"budget.{name}") for name in ("steps", "tokens", "minutes"))
-    limits = [steps, None if tokens is None else -(-tokens // per_step)]
+    limits = [steps, None if tokens is None else -(-tokens // per_step), num_steps]
+    known = [limit for limit in limits if limit is not None]
     # A run of minutes alone plans its steps to end within them: its last line is a little short of them.
-    return any(limit is not None and step >= limit for limit in limits) or (
-        minutes is not None and seconds >= 60 * minutes * 0.9
+    share = 1.0 if known else UNPLANNED_SHARE
+    return any(step >= limit for limit in known) or (
+        minutes is not None and seconds >= round(60 * minutes * share, 3)
     )
+
+
+def read_num_steps(run: Path, settings: Mapping[str, Any]) -> int | None:
+    """Read what length a run of minutes planned for itself, out of its last checkpoint.
+
+    None if no checkpoint says, or if the budget has been another since.
+    """
+    if settings.get("budget.minutes") is None:
+        return None
+    checkpoints = CheckpointFolder(run / "checkpoints")
+    try:
+        state = read_object(checkpoints.at(checkpoints.steps()[-1]) / "state.json")
+    except (IndexError, BytewrightError):  # none is there, or none that can be read
+        return None
+    config, num_steps = state.get("config"), state.get("num_steps")
+    saved = flatten(config) if isinstance(config, Mapping) else {}
+    is_same = all(saved.get(key) == settings[key] for key in settings if key.startswith("budget."))
+    return num_steps if is_same and isinstance(num_steps, int) else None
 
 
 def measure(lines: Sequence[Line]) -> dict[str, float]:
