@@ -64,6 +64,26 @@ def test_what_cannot_be_measured_is_refused(told: Path, tmp_path: Path) -> None:
     (tmp_path / "endless.txt").write_text("owl")
     with pytest.raises(UsageError, match=r"endless.txt: there are no whole stories"):
         evaluate_text(told / "run", tmp_path / "endless.txt")
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(UsageError, match=r"empty.txt: there are no whole stories"):
+        evaluate_text(told / "run", tmp_path / "empty.txt")
+
+
+def test_stories_without_a_byte_are_one_sentence(run: Run, told: Path, tmp_path: Path) -> None:
+    (tmp_path / "bare.txt").write_text("<|endoftext|>" * 2)
+    for more in ([], ["--json"]):
+        outcome = run("evaluate", told / "run", "--stories", tmp_path / "bare.txt", *more)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert "bare.txt: there is no text to measure" in outcome.err.splitlines()[-1]
+
+
+def test_one_story_has_no_standard_error(run: Run, told: Path, tmp_path: Path) -> None:
+    story = (told / "stories.txt").read_text().split("<|endoftext|>")[0]
+    (tmp_path / "one.txt").write_text(f"{story}<|endoftext|>\n")
+    figures = json.loads(run("evaluate", told / "run", "--stories", tmp_path / "one.txt", "--json").out)
+    assert figures["above_floor"] > 0
+    assert figures["standard_error"] is None
+    assert "±" not in run("evaluate", told / "run", "--stories", tmp_path / "one.txt").out
 
 
 def test_a_run_without_a_tokenizer_is_refused(tmp_path: Path) -> None:

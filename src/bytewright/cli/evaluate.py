@@ -72,6 +72,7 @@ class Evaluate:
     def _evaluate_stories(self, text: Path) -> None:
         from bytewright.cli import console, inputs
         from bytewright.lab.whole_stories import evaluate_text
+        from bytewright.train.metrics import finite
 
         if self.file is not None:
             raise UsageError("give either a token file or --stories with a text, not both")
@@ -93,13 +94,14 @@ class Evaluate:
             "num_stories": len(measured.evaluation.bits),
         }
         if self.json:
-            print(json.dumps(figures, allow_nan=False))
+            print(json.dumps(finite(figures), allow_nan=False))
             return
         table = console.table("", "")
         table.add_row("bits per byte, whole stories", f"{measured.evaluation.bits_per_byte:.4f}")
         if gap is not None:
             table.add_row("entropy of these stories", f"{measured.floor:.4f}")
-            table.add_row("above it", f"{gap:.4f} ± {error:.4f}")
+            several = len(measured.evaluation.bits) > 1
+            table.add_row("above it", f"{gap:.4f} ± {error:.4f}" if several else f"{gap:.4f}")
         table.add_row("loss (nats per token)", f"{measured.evaluation.loss:.4f}")
         table.add_row("stories", f"{len(measured.evaluation.bits):,}")
         console.stdout().print(table)

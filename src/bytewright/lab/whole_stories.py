@@ -57,7 +57,8 @@ def evaluate_text(
     end = tokenizer.special_tokens.get(END_OF_STORY)
     if end is None:
         raise UsageError(f"{run}: its tokenizer has no {END_OF_STORY}, so it does not know where stories end")
-    stories = split_stories(np.concatenate(list(tokenizer.encode_pieces(file))), end)
+    nothing = np.zeros(0, np.uint16)  # an empty file has no pieces at all
+    stories = split_stories(np.concatenate([nothing, *tokenizer.encode_pieces(file)]), end)
     bf16 = (folder / CONFIG).is_file() and config_of(folder).precision == "bf16"
     model = load_model(checkpoint, device=find_device(device), compute_dtype=torch.bfloat16 if bf16 else None)
     token_bytes = count_token_bytes(tokenizer.vocabulary)

@@ -87,6 +87,9 @@ def evaluate_stories(
 ) -> StoryEvaluation:
     """Measure a model on whole stories; one that the context does not hold with its end token is refused."""
     check_lengths(stories, model.config.context_length)
+    num_bytes = np.array([token_bytes[story].sum() for story in stories], dtype=np.int64)
+    if not num_bytes.any():
+        raise UsageError("there is no text to measure: its stories hold nothing beside their end tokens")
     bits = np.zeros(len(stories))
     done = 0
     for numbers in _of_like_length(stories, batch_size):
@@ -100,7 +103,7 @@ def evaluate_stories(
     return StoryEvaluation(
         bits,
         np.array([len(story) + 1 for story in stories], dtype=np.int64),
-        np.array([token_bytes[story].sum() for story in stories], dtype=np.int64),
+        num_bytes,
     )
 
 
