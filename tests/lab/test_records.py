@@ -319,6 +319,50 @@ def test_a_run_is_said_to_be_running_while_its_writer_lives(tmp_path: Path, run:
     assert statuses() == ["stopped"]
 
 
+@pytest.mark.parametrize("status", ["failed", "diverged", "stopped"])
+def test_a_run_that_goes_on_is_running_whatever_an_earlier_session_came_to(
+    tmp_path: Path, run: Run, status: str
+) -> None:
+    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
+        folder.metrics.write_text('{"step": 3, "loss": 2.5}\n')
+        outcome = {"status": status, "reason": "no memory", "labels": {}}
+        (folder.path / "outcome.json").write_text(json.dumps(outcome))
+        (row,) = json.loads(run("runs", tmp_path, "--json").out)
+        assert (row["status"], row["reason"], row["loss"]) == ("running", "", 2.5)
+    (row,) = json.loads(run("runs", tmp_path, "--json").out)
+    assert (row["status"], row["reason"]) == (status, "no memory")
+
+
+@pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b"\xff\n"])
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason_beside_the_others(
+    tmp_path: Path, run: Run, damage: bytes
+) -> None:
+    for name in ("bad", "good"):
+        RunFolder.create(tmp_path / name, make_config(tmp_path)).close()
+    (tmp_path / "bad/metrics.jsonl").write_bytes(damage)
+    bad, good = json.loads(run("runs", tmp_path, "--json").out)
+    assert (bad["run"], bad["status"]) == (str(tmp_path / "bad"), "unreadable")
+    assert "metrics.jsonl" in bad["reason"]
+    assert good["status"] == "stopped"
+    listed = run("runs", tmp_path, "--sort=-lr")
+    assert listed.code == 0
+    assert listed.out.index("good") < listed.out.index("bad")
+    assert bad["reason"] in listed.err
+    assert "good" not in run("runs", tmp_path, "--where", "status=unreadable").out
+
+
+def test_numbers_are_not_more_or_less_than_words(tmp_path: Path, run: Run) -> None:
+    RunFolder.create(tmp_path / "one", make_config(tmp_path)).close()
+    for sign in ("<", "<=", ">", ">="):
+        for word in ("abc", "nan", ""):
+            outcome = run("runs", tmp_path, "--where", f"lr{sign}{word}")
+            assert (outcome.code, outcome.out) == (2, "")
+            assert outcome.err.count("\n") == 1
+            assert f"compares numbers with '{word}', which is none" in outcome.err
+    assert "stopped" in run("runs", tmp_path, "--where", "lr!=abc").out
+    assert "stopped" in run("runs", tmp_path, "--where", "started>2020").out
+
+
 def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> None:
     for lr in (0.01, 0.02):
         config = make_config(tmp_path, optimizer={"lr": lr}, budget={"steps": 8})

@@ -40,7 +40,7 @@ class Runs:
     def run(self) -> None:
         """List."""
         from bytewright.cli import console
-        from bytewright.lab.listing import KEY_FIGURES, choose, list_runs, sort_rows, word_figure
+        from bytewright.lab.listing import KEY_FIGURES, UNREADABLE, choose, list_runs, sort_rows, word_figure
         from bytewright.manifest import dump_json
 
         rows = sort_rows(choose(list_runs(self.folders), self.where), self.sort)
@@ -55,3 +55,6 @@ class Runs:
         for row in rows:
             table.add_row(*(word_figure(name, row.get(name)) for name in shown))
         console.stdout().print(table)
+        for row in rows:
+            if row["status"] == UNREADABLE:
+                console.stderr().print(f"{UNREADABLE}: {row['reason']}", soft_wrap=True)

@@ -7,20 +7,24 @@ its key figures and, under their dotted names, all its settings; so `lr<=1e-3`, 
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import operator
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from bytewright.errors import UsageError
+from bytewright.errors import BytewrightError, UsageError
 from bytewright.lab.records import RunRecord, read_run
 from bytewright.train.run_folder import is_being_written
 
 MAX_DEPTH = 4
 """How deep below the given folder runs are looked for: runs/sweep/run, and one to spare."""
+UNREADABLE = "unreadable"
+"""The status of a run whose files are damaged."""
 KEY_FIGURES = (
     "run",
     "status",
@@ -63,16 +67,25 @@ def find_runs(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
 
 def list_runs(folders: Sequence[Path]) -> list[Row]:
     """Make one row per run below the folders."""
-    rows = []
+    rows: list[Row] = []
     for folder in folders:
         if not folder.exists():
             raise UsageError(f"{folder} does not exist, so there are no runs in it")
-        for path in find_runs(folder):
-            row = describe(read_run(path), str(path))
-            if row["status"] == "stopped" and is_being_written(path):
-                row |= {"status": "running", "reason": ""}
-            rows.append(row)
+        rows += [make_row(path) for path in find_runs(folder)]
     return rows
+
+
+def make_row(path: Path) -> Row:
+    """Make the row of the run at `path`; one that cannot be read says why, and hides no other."""
+    try:
+        record = read_run(path)
+    except BytewrightError as error:
+        return {"run": str(path), "status": UNREADABLE, "reason": str(error)}
+    if record.status == "complete" or not is_being_written(path):
+        return describe(record, str(path))
+    # Whatever an earlier session came to: this one goes on, and its figures count.
+    going = dataclasses.replace(record, status="stopped", reason="")
+    return describe(going, str(path)) | {"status": "running"}
 
 
 def describe(record: RunRecord, name: str) -> Row:
@@ -108,7 +121,10 @@ def choose(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
             )
         key, sign, text = match.groups()
         name = find_column(key, rows)
-        rows = [row for row in rows if _meets(row.get(name), sign, text)]
+        values = [row.get(name) for row in rows]
+        if sign not in ("=", "!=") and any(map(_is_number, values)) and not _is_spelled_number(text):
+            raise UsageError(f"--where {condition!r} compares numbers with {text!r}, which is none")
+        rows = [row for row, value in zip(rows, values, strict=True) if _meets(value, sign, text)]
     return list(rows)
 
 
@@ -141,15 +157,23 @@ def find_column(key: str, rows: Sequence[Row]) -> str:
 
 def _meets(value: object, sign: str, text: str) -> bool:
     """Compare as numbers where both are, else as text; nothing is less or more than no value."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            return COMPARE[sign](float(value), float(text))
-        except ValueError:
-            return sign == "!="
+    if _is_number(value):
+        return COMPARE[sign](float(value), float(text)) if _is_spelled_number(text) else sign == "!="
     if sign in ("=", "!="):
         words = {None: "none", True: "true", False: "false"}.get(value, str(value))  # type: ignore[call-overload]
         return COMPARE[sign](words.lower(), text.strip().lower())
     return value is not None and COMPARE[sign](str(value), text)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_spelled_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
 
 
 def word_figure(name: str, value: object) -> str:
