@@ -1,4 +1,4 @@
-"""How a run ended is told by its own lines; and its record survives the way through results.json."""
+"""The record of a run survives the way through results.json, and a report says what is in it."""
 
 from __future__ import annotations
 
@@ -12,131 +12,18 @@ from imagined_runs import make_record
 from rich.console import Console
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
-from bytewright.lab.figures import VALIDATION, learning_curves
+from bytewright.lab.figures import VALIDATION, axis_figures, learning_curves, speed_figures
 from bytewright.lab.groups import group_runs
 from bytewright.lab.page import Table
 from bytewright.lab.plots import Chart
 from bytewright.lab.predict import compare_record
-from bytewright.lab.records import judge, measure, read_run
+from bytewright.lab.records import measure, read_run
 from bytewright.lab.report import build_report, write_report
 from bytewright.lab.results import About, read_all, read_results, write_results
 from bytewright.lab.tables import table_of_predictions, table_of_ratios
 from bytewright.train import train
-from bytewright.train.run_folder import RunFolder
 from conftest import Run
 from runs import make_config
-
-SETTINGS = {
-    "model.vocab_size": 40,
-    "model.context_length": 8,
-    "batch_size": 4,
-    "budget.steps": 20,
-    "max_refused": 3,
-}
-
-
-def lines(*losses: float, every: int = 5) -> list[dict[str, Any]]:
-    return [{"step": (n + 1) * every, "loss": loss, "validation_loss": loss} for n, loss in enumerate(losses)]
-
-
-def overfitting(*pairs: tuple[float | None, float]) -> list[dict[str, Any]]:
-    return [
-        {"step": (n + 1) * 5, "validation_loss": validation} | ({} if loss is None else {"loss": loss})
-        for n, (loss, validation) in enumerate(pairs)
-    ]
-
-
-REFUSED = {"event": "refused: the loss is not finite"}
-
-
-@pytest.mark.parametrize(
-    ("found", "events", "status", "word"),
-    [
-        (lines(3, 2, 1, 1), [], "complete", ""),
-        (lines(3, 2), [], "stopped", "step 10"),
-        ([], [], "stopped", "before its first line"),
-        (lines(3, 2), [REFUSED | {"step": step} for step in (11, 12, 13)], "diverged", "from step 11"),
-        (lines(3, 2, 1, 1), [REFUSED | {"step": 7}], "complete", ""),
-        (lines(3, 2), [REFUSED | {"step": step} for step in (2, 7, 11)], "stopped", "step 10"),
-        (lines(3, 2), [REFUSED | {"step": step} for step in (2, 7, 9, 11, 12)], "stopped", "step 10"),
-        (lines(3, 2), [REFUSED | {"step": step} for step in (2, 9, 11, 12, 13)], "diverged", "from step 11"),
-        (lines(9, 8, 7, 4.75), [], "diverged", "worse than guessing (3.69)"),
-        (lines(4, 3.9, 3.8, 3.75), [], "complete", ""),
-        (lines(3, 2, 1, 2.5), [], "diverged", "after 1 at step 15"),
-        (lines(3, 2, 1, 1.9), [], "complete", ""),
-        (lines(3, 90, 40, 2), [], "diverged", "rose to 90 by step 10"),
-        (lines(90, 40, 3, 2), [], "complete", ""),
-        (overfitting((3, 3), (2, 2), (1, 3), (0.1, 3.5)), [], "complete", ""),
-        (overfitting((3, 3), (2, 2), (0.1, 4), (0.1, 9)), [], "complete", ""),
-        (overfitting((3, 3), (2, 2), (0.1, 9), (0.1, 2.1)), [], "complete", ""),
-        (overfitting((3, 3), (2, 2), (3, 3), (3.1, 3.5)), [], "diverged", "after 2 at step 10"),
-        (overfitting((3, 3), (2, 2), (None, 3), (None, 3.5)), [], "diverged", "after 2 at step 10"),
-        (overfitting((9, 9), (8, 8), (7, 7), (6, 6)), [], "diverged", "worse than guessing (3.69)"),
-    ],
-)
-def test_a_run_is_judged_by_its_lines(
-    found: list[dict[str, Any]], events: list[dict[str, Any]], status: str, word: str
-) -> None:
-    judged, reason = judge(SETTINGS, found, events)
-    assert judged == status
-    assert word in reason
-
-
-def test_a_budget_in_tokens_or_minutes_ends_a_run_too() -> None:
-    tokens = {**SETTINGS, "budget.steps": None, "budget.tokens": 20 * 32 - 5}
-    assert judge(tokens, lines(3, 2, 1, 1), [])[0] == "complete"
-    minutes = {**SETTINGS, "budget.steps": None, "budget.minutes": 1.0}
-    short = [line | {"seconds": 30.0} for line in lines(3, 2)]
-    assert judge(minutes, short, [])[0] == "stopped"
-    assert judge(minutes, [*short, {"step": 15, "loss": 1.0, "seconds": 59.5}], [])[0] == "complete"
-
-
-def test_a_run_of_minutes_is_over_when_its_planned_steps_are(tmp_path: Path) -> None:
-    run = tmp_path / "a"
-    train(make_config(tmp_path, budget={"steps": None, "minutes": 0.05}), run, console=Console(quiet=True))
-    assert read_run(run).status == "complete"
-    *most, last = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(most))
-    assert read_run(run).status == "stopped"
-    (run / "metrics.jsonl").write_text("".join([*most, last]))
-    config = json.loads((run / "config.json").read_text())
-    config["budget"]["minutes"] = 5.0
-    (run / "config.json").write_text(json.dumps(config))
-    assert read_run(run).status == "stopped"
-
-
-def test_minutes_beside_steps_are_counted_to_the_last() -> None:
-    both = {**SETTINGS, "budget.steps": 20, "budget.minutes": 1.0}
-    assert judge(both, [{"step": 15, "loss": 1.0, "seconds": 57.0}], [])[0] == "stopped"
-    assert judge(both, [{"step": 15, "loss": 1.0, "seconds": 60.0}], [])[0] == "complete"
-
-
-def test_lines_that_go_on_to_the_end_outdo_how_an_earlier_session_ended(tmp_path: Path) -> None:
-    run = tmp_path / "a"
-    train(make_config(tmp_path), run, console=Console(quiet=True))
-    (run / "outcome.json").write_text('{"status": "failed", "reason": "no memory", "labels": {"x": 1}}')
-    record = read_run(run)
-    assert (record.status, record.reason, record.labels) == ("complete", "", {"x": 1})
-
-
-KEPT = sorted((Path(__file__).parents[2] / "docs/results").glob("*/*/results.json"))
-
-
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
-def test_kept_verdicts_are_those_that_their_lines_give_today(path: Path) -> None:
-    _, records = read_results(path)
-    trained = [
-        record
-        for record in records
-        if record.column("loss") and "not finite" not in record.reason  # refusals are not kept
-    ]
-    assert trained or all(record.num_steps == 0 for record in records)
-    for record in trained:
-        assert (record.name, *judge(record.settings, record.lines, [])) == (
-            record.name,
-            record.status,
-            record.reason,
-        )
 
 
 def test_a_real_run_is_read_back(tmp_path: Path) -> None:
@@ -281,6 +168,29 @@ def test_curves_are_drawn_above_the_floor_and_only_what_stays_above_it() -> None
     assert [reference.value for reference in figure.chart.references] == pytest.approx([1.2])
 
 
+def test_a_chart_says_that_it_does_not_show_all_lines() -> None:
+    about = About(name="rates", axes=["optimizer.lr", "batch_size"])
+
+    def captions(num_batch_sizes: int) -> list[str]:
+        records = [
+            dataclasses.replace(
+                make_record(f"{lr} {size}", labels={"optimizer.lr": lr, "batch_size": size}),
+                measured={"tokens_per_second": 1000.0 * size * lr},
+            )
+            for lr in (1.0, 2.0)
+            for size in range(1, num_batch_sizes + 1)
+        ]
+        groups = group_runs(records, about.axes)
+        figures = [*axis_figures(groups, VALIDATION, about), *speed_figures(groups, about)]
+        assert all(len(figure.chart.series) <= 8 for figure in figures if isinstance(figure.chart, Chart))
+        return [figure.caption for figure in figures if "first" in figure.caption]
+
+    assert captions(8) == []
+    against_loss, against_speed = captions(10)
+    for caption in (against_loss, against_speed):
+        assert caption.endswith("Of 10 lines the first 8 are drawn; the table has the rest.")
+
+
 def test_a_run_as_good_as_the_best_is_said_to_be_one_of_several() -> None:
     records = [
         dataclasses.replace(
@@ -308,80 +218,6 @@ def test_a_missing_run_is_one_sentence(tmp_path: Path, run: Run) -> None:
         assert outcome.code == 2
         assert outcome.err.count("\n") == 1
         assert str(path) in outcome.err
-
-
-def test_a_run_is_said_to_be_running_while_its_writer_lives(tmp_path: Path, run: Run) -> None:
-    def statuses() -> list[str]:
-        return [row["status"] for row in json.loads(run("runs", tmp_path, "--json").out)]
-
-    with RunFolder.create(tmp_path / "one", make_config(tmp_path)):
-        assert statuses() == ["running"]
-    assert statuses() == ["stopped"]
-
-
-@pytest.mark.parametrize("status", ["failed", "diverged", "stopped"])
-def test_a_run_that_goes_on_is_running_whatever_an_earlier_session_came_to(
-    tmp_path: Path, run: Run, status: str
-) -> None:
-    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
-        folder.metrics.write_text('{"step": 3, "loss": 2.5}\n')
-        outcome = {"status": status, "reason": "no memory", "labels": {}}
-        (folder.path / "outcome.json").write_text(json.dumps(outcome))
-        (row,) = json.loads(run("runs", tmp_path, "--json").out)
-        assert (row["status"], row["reason"], row["loss"]) == ("running", "", 2.5)
-    (row,) = json.loads(run("runs", tmp_path, "--json").out)
-    assert (row["status"], row["reason"]) == (status, "no memory")
-
-
-@pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b"\xff\n"])
-def test_a_run_that_cannot_be_read_is_listed_with_the_reason_beside_the_others(
-    tmp_path: Path, run: Run, damage: bytes
-) -> None:
-    for name in ("bad", "good"):
-        RunFolder.create(tmp_path / name, make_config(tmp_path)).close()
-    (tmp_path / "bad/metrics.jsonl").write_bytes(damage)
-    bad, good = json.loads(run("runs", tmp_path, "--json").out)
-    assert (bad["run"], bad["status"]) == (str(tmp_path / "bad"), "unreadable")
-    assert "metrics.jsonl" in bad["reason"]
-    assert good["status"] == "stopped"
-    listed = run("runs", tmp_path, "--sort=-lr")
-    assert listed.code == 0
-    assert listed.out.index("good") < listed.out.index("bad")
-    assert bad["reason"] in listed.err
-    assert "good" not in run("runs", tmp_path, "--where", "status=unreadable").out
-
-
-def test_numbers_are_not_more_or_less_than_words(tmp_path: Path, run: Run) -> None:
-    RunFolder.create(tmp_path / "one", make_config(tmp_path)).close()
-    for sign in ("<", "<=", ">", ">="):
-        for word in ("abc", "nan", ""):
-            outcome = run("runs", tmp_path, "--where", f"lr{sign}{word}")
-            assert (outcome.code, outcome.out) == (2, "")
-            assert outcome.err.count("\n") == 1
-            assert f"compares numbers with '{word}', which is none" in outcome.err
-    assert "stopped" in run("runs", tmp_path, "--where", "lr!=abc").out
-    assert "stopped" in run("runs", tmp_path, "--where", "started>2020").out
-
-
-def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> None:
-    for lr in (0.01, 0.02):
-        config = make_config(tmp_path, optimizer={"lr": lr}, budget={"steps": 8})
-        train(config, tmp_path / f"runs/lr-{lr}", console=Console(quiet=True))
-    listed = run("runs", tmp_path / "runs", "--sort=-lr", "--json")
-    rows = json.loads(listed.out)
-    assert [row["optimizer.lr"] for row in rows] == [0.02, 0.01]
-    assert {row["status"] for row in rows} == {"complete"}
-    assert run("runs", tmp_path, "--where", "lr<0.015").out.count("complete") == 1
-    assert run("runs", tmp_path, "--where", "norm=post").out == "No runs.\n"
-    assert "did you mean 'lr'" in run("runs", tmp_path, "--sort", "lrr").err
-    assert run("runs", tmp_path, "--where", "lr").code == 2
-    assert run("runs", tmp_path / "gone").code == 2
-
-    both = [tmp_path / "runs" / name for name in ("lr-0.01", "lr-0.02")]
-    assert run("report", *both).code == 2
-    assert run("report", *both, "--out", tmp_path / "both").out.strip() == str(tmp_path / "both/report.html")
-    assert run("report", both[0]).code == 0
-    assert (both[0] / "report.html").is_file()
 
 
 def test_a_run_on_a_known_machine_gets_its_predictions_afterwards(tmp_path: Path) -> None:

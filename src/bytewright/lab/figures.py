@@ -186,11 +186,12 @@ def speed_figures(groups: Sequence[Group], about: About) -> list[Figure]:
     for axis in about.axes:
         if not _is_numeric(groups, axis):
             continue
+        lines = _split(groups, axis, about)
         series = [
             Series(
                 label, [(x, speed) for x, group in points if (speed := group.measured("tokens_per_second"))]
             )
-            for label, points in _split(groups, axis, about)
+            for label, points in lines[:MAX_SERIES]
         ]
         speeds = [y for each in series for _, y in each.points]
         if speeds and max(speeds) > 1.25 * min(speeds):
@@ -201,13 +202,15 @@ def speed_figures(groups: Sequence[Group], about: About) -> list[Figure]:
                 y=Axis("tokens per second", limits=(0.0, 1.05 * max(speeds))),
                 series=series,
             )
-            figures.append(Figure(chart, "Tokens per second while training, without evaluations and saves."))
+            caption = "Tokens per second while training, without evaluations and saves."
+            figures.append(Figure(chart, " ".join([caption, *_left_out(len(lines))])))
     return figures
 
 
 def _against(groups: Sequence[Group], axis: str, metric: Metric, about: About) -> Figure:
     series = []
-    for label, points in _split(groups, axis, about):
+    lines = _split(groups, axis, about)
+    for label, points in lines[:MAX_SERIES]:
         values = [(x, group.mean(metric.name)) for x, group in points]
         several = any(len(group.runs) > 1 for _, group in points)
         spread = [group.spread(metric.name) for _, group in points] if several else None
@@ -222,7 +225,7 @@ def _against(groups: Sequence[Group], axis: str, metric: Metric, about: About) -
         series=series,
         references=references,
     )
-    return Figure(chart, " ".join([*_axis_caption(groups, about), *caption]))
+    return Figure(chart, " ".join([*_axis_caption(groups, about), *caption, *_left_out(len(lines))]))
 
 
 def _final_axis(groups: Sequence[Group], metric: Metric) -> tuple[Axis, list[Reference], list[str]]:
@@ -267,8 +270,14 @@ def _split(groups: Sequence[Group], axis: str, about: About) -> list[tuple[str, 
                 continue
             others = {}
         lines.setdefault(word_labels(others, names) or "final", []).append((float(x), group))
-    split = [(label, sorted(points, key=lambda point: point[0])) for label, points in lines.items()]
-    return split[:MAX_SERIES]
+    return [(label, sorted(points, key=lambda point: point[0])) for label, points in lines.items()]
+
+
+def _left_out(num_lines: int) -> list[str]:
+    """Say that a chart does not show all lines, if there are more than it has room for."""
+    if num_lines <= MAX_SERIES:
+        return []
+    return [f"Of {num_lines} lines the first {MAX_SERIES} are drawn; the table has the rest."]
 
 
 def _dots(groups: Sequence[Group], metric: Metric, about: About) -> Figure:

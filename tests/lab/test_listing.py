@@ -1,0 +1,88 @@
+"""`bytewright runs` shows every run, what goes on, what is damaged; and answers what is asked of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bytewright.train import train
+from bytewright.train.run_folder import RunFolder
+from conftest import Run
+from runs import make_config
+
+
+def test_a_run_is_said_to_be_running_while_its_writer_lives(tmp_path: Path, run: Run) -> None:
+    def statuses() -> list[str]:
+        return [row["status"] for row in json.loads(run("runs", tmp_path, "--json").out)]
+
+    with RunFolder.create(tmp_path / "one", make_config(tmp_path)):
+        assert statuses() == ["running"]
+    assert statuses() == ["stopped"]
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged", "stopped"])
+def test_a_run_that_goes_on_is_running_whatever_an_earlier_session_came_to(
+    tmp_path: Path, run: Run, status: str
+) -> None:
+    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
+        folder.metrics.write_text('{"step": 3, "loss": 2.5}\n')
+        outcome = {"status": status, "reason": "no memory", "labels": {}}
+        (folder.path / "outcome.json").write_text(json.dumps(outcome))
+        (row,) = json.loads(run("runs", tmp_path, "--json").out)
+        assert (row["status"], row["reason"], row["loss"]) == ("running", "", 2.5)
+    (row,) = json.loads(run("runs", tmp_path, "--json").out)
+    assert (row["status"], row["reason"]) == (status, "no memory")
+
+
+@pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b"\xff\n"])
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason_beside_the_others(
+    tmp_path: Path, run: Run, damage: bytes
+) -> None:
+    for name in ("bad", "good"):
+        RunFolder.create(tmp_path / name, make_config(tmp_path)).close()
+    (tmp_path / "bad/metrics.jsonl").write_bytes(damage)
+    bad, good = json.loads(run("runs", tmp_path, "--json").out)
+    assert (bad["run"], bad["status"]) == (str(tmp_path / "bad"), "unreadable")
+    assert "metrics.jsonl" in bad["reason"]
+    assert good["status"] == "stopped"
+    listed = run("runs", tmp_path, "--sort=-lr")
+    assert listed.code == 0
+    assert listed.out.index("good") < listed.out.index("bad")
+    assert bad["reason"] in listed.err
+    assert "good" not in run("runs", tmp_path, "--where", "status=unreadable").out
+
+
+def test_numbers_are_not_more_or_less_than_words(tmp_path: Path, run: Run) -> None:
+    RunFolder.create(tmp_path / "one", make_config(tmp_path)).close()
+    for sign in ("<", "<=", ">", ">="):
+        for word in ("abc", "nan", ""):
+            outcome = run("runs", tmp_path, "--where", f"lr{sign}{word}")
+            assert (outcome.code, outcome.out) == (2, "")
+            assert outcome.err.count("\n") == 1
+            assert f"compares numbers with '{word}', which is none" in outcome.err
+    assert "stopped" in run("runs", tmp_path, "--where", "lr!=abc").out
+    assert "stopped" in run("runs", tmp_path, "--where", "started>2020").out
+
+
+def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> None:
+    for lr in (0.01, 0.02):
+        config = make_config(tmp_path, optimizer={"lr": lr}, budget={"steps": 8})
+        train(config, tmp_path / f"runs/lr-{lr}", console=Console(quiet=True))
+    listed = run("runs", tmp_path / "runs", "--sort=-lr", "--json")
+    rows = json.loads(listed.out)
+    assert [row["optimizer.lr"] for row in rows] == [0.02, 0.01]
+    assert {row["status"] for row in rows} == {"complete"}
+    assert run("runs", tmp_path, "--where", "lr<0.015").out.count("complete") == 1
+    assert run("runs", tmp_path, "--where", "norm=post").out == "No runs.\n"
+    assert "did you mean 'lr'" in run("runs", tmp_path, "--sort", "lrr").err
+    assert run("runs", tmp_path, "--where", "lr").code == 2
+    assert run("runs", tmp_path / "gone").code == 2
+
+    both = [tmp_path / "runs" / name for name in ("lr-0.01", "lr-0.02")]
+    assert run("report", *both).code == 2
+    assert run("report", *both, "--out", tmp_path / "both").out.strip() == str(tmp_path / "both/report.html")
+    assert run("report", both[0]).code == 0
+    assert (both[0] / "report.html").is_file()
