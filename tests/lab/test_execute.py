@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -210,6 +212,32 @@ def test_a_run_of_which_no_window_fits_is_marked_and_the_others_go_on(place: Pat
     assert sum("needs more memory than there is" in sentence for sentence in lab.said) == 2
     assert len(make_plan(lab.sweep, lab.folder)) == 2
     assert all(planned.is_open for planned in make_plan(lab.sweep, lab.folder))
+
+
+def test_a_run_that_failed_is_complete_once_it_has_come_to_its_end(place: Path) -> None:
+    def refuse(model: TransformerLM, step: int) -> str:
+        raise UsageError("there is nothing to say")
+
+    (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    lab = Lab(place, make_sampler=lambda config: refuse)
+    lab.run()
+    assert lab.outcome("lr-0.01")["status"] == "failed"
+    assert lab.outcome("lr-0.01")["reason"] == "there is nothing to say"
+    again = Lab(place)
+    again.run()
+    assert "goes on from step 8" in again.said[0]
+    assert (again.outcome("lr-0.01")["status"], again.outcome("lr-0.01")["reason"]) == ("complete", "")
+
+
+def test_the_wish_to_stop_passes_through_what_it_leaves() -> None:
+    @contextlib.contextmanager
+    def place_to_leave() -> Iterator[None]:
+        yield
+
+    with pytest.raises(Stopped) as caught, place_to_leave():
+        raise Stopped(signal.SIGTERM)
+    assert caught.value.received is signal.SIGTERM
 
 
 def test_a_batch_is_cut_before_the_start_where_it_is_predicted_not_to_fit(tmp_path: Path) -> None:

@@ -57,11 +57,12 @@ class Bench:
     """What was compiled for the last run, in case that it serves the next."""
 
 
-@dataclass(frozen=True)
 class Stopped(Exception):  # noqa: N818  # not an error: the user's wish
     """A signal asked to stop; everything is saved."""
 
-    received: signal.Signals
+    def __init__(self, received: signal.Signals) -> None:
+        super().__init__(received)
+        self.received = received
 
 
 def write_plan(sweep: Sweep, folder: Path) -> None:
@@ -132,7 +133,8 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
         if result.received:
             raise Stopped(result.received)
         record = read_run(run)
-        status, reason = record.status, record.reason
+        # No signal came, so it is at its end, whatever an earlier session came to; did it get there sound?
+        status, reason = ("diverged", record.reason) if record.status == "diverged" else ("complete", "")
     except DivergenceError:
         record = read_run(run)
         status, reason = "diverged", record.reason
