@@ -49,6 +49,9 @@ IN_PLACE_BACKWARD = {"aten.add.Tensor", "aten.scatter_add.default", "aten.index_
 PRODUCTS = ("aten.mm.", "aten.bmm.", "aten.addmm.", "attention")
 """What is not elementwise."""
 
+MOVES_NOTHING = ("aten._unsafe_view.", "aten.empty", "aten.new_empty")
+"""What makes a tensor and touches none of its contents."""
+
 
 def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
@@ -100,8 +103,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = str(func)
         if self.phase != "backward" or name not in IN_PLACE_BACKWARD:
             self._note(name, self.now + (INSIDE[name](args) if name in INSIDE else 0))
-        if not is_view and not any(word in name for word in PRODUCTS):
-            moved = sum(tensor.numel() * tensor.itemsize for tensor in [*_tensors((args, kwargs)), *made])
+        if not is_view and not any(word in name for word in (*PRODUCTS, *MOVES_NOTHING)):
+            read = args[1:] if name == "aten.copy_.default" else args  # a copy does not read its target
+            moved = sum(tensor.numel() * tensor.itemsize for tensor in [*_tensors((read, kwargs)), *made])
             self.measured.moved[self.phase] = self.measured.moved.get(self.phase, 0) + moved
         return results
 

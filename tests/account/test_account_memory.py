@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shapes import large_configs
 
-from bytewright.account import PRESETS, largest_batch, training_memory
-from bytewright.account.activations import KERNEL_CONTEXT, KERNEL_HEADS, Precision
+from bytewright.account import PRESETS, count_parameters, largest_batch, training_memory
+from bytewright.account.activations import KERNEL_CONTEXT, KERNEL_HEADS, WIDE, Precision
 from bytewright.account.devices import DEVICES
 from bytewright.account.memory import ALLOWANCE, WORKSPACE
-from bytewright.account.optimizers import OptimizerName
+from bytewright.account.optimizers import OptimizerName, eager_update_bytes
 from bytewright.account.summary import PRECISIONS
 from bytewright.account.time import roofline
 from bytewright.errors import UsageError
@@ -74,7 +75,7 @@ def test_the_peak_of_every_update_rule_is_predicted(request: pytest.FixtureReque
                 )
 
 
-def test_the_traffic_of_an_eager_step_is_predicted_within_ten_per_cent(
+def test_the_traffic_of_an_eager_step_is_predicted_within_five_per_cent(
     request: pytest.FixtureRequest,
 ) -> None:
     if rerun_unchecked(request):
@@ -82,16 +83,34 @@ def test_the_traffic_of_an_eager_step_is_predicted_within_ten_per_cent(
     from live_bytes import measure_step
 
     shapes = (("base", 64), ("gpt2-small", 8))
-    cases = [(name, batch, precision) for name, batch in shapes for precision in PRECISIONS]
-    for name, batch_size, precision in cases:
-        config = dataclasses.replace(PRESETS[name], num_layers=3)
+    options: list[dict[str, Any]] = [
+        {}, {"norm": "post"}, {"norm": "none"}, {"qk_norm": True}, {"position": "none"}, {"ffn": "silu"},
+    ]  # fmt: skip
+    cases = list(itertools.product(shapes, PRECISIONS, options))
+    for (name, batch_size), precision, changes in cases:
+        config = dataclasses.replace(PRESETS[name], num_layers=3, **changes)
         parts = roofline(config, DEVICES["h200"], batch_size=batch_size, precision=precision, compiled=False)
         predicted = {part.name: part.num_bytes for part in parts if "products" not in part.name}
         predicted.pop("attention")
         moved = measure_step(config, batch_size=batch_size, precision=precision).moved
         if precision == "bf16":  # the rows of the loss are read and written inside its operator
             predicted.pop("loss")
-        assert sum(predicted.values()) == pytest.approx(sum(moved.values()), rel=0.1), (name, precision)
+        found = pytest.approx(sum(moved.values()), rel=0.05)
+        assert sum(predicted.values()) == found, (name, precision, changes)
+
+
+def test_the_traffic_of_every_eager_update_is_predicted(request: pytest.FixtureRequest) -> None:
+    if rerun_unchecked(request):
+        return
+    from live_bytes import measure_step
+
+    config = dataclasses.replace(PRESETS["base"], num_layers=2)
+    rules: list[OptimizerName] = ["adamw", "sgd", "muon"]
+    for optimizer in rules:
+        moved = measure_step(config, batch_size=1, optimizer=optimizer).moved["update"]
+        moved -= 2 * WIDE * count_parameters(config).total  # gathering the gradients, which comes before it
+        predicted = eager_update_bytes(config, optimizer, "cpu")  # where Muon's rounds run in fp32, as here
+        assert predicted == pytest.approx(moved, rel=0.001), optimizer
 
 
 def test_our_attention_kernel_serves_what_the_accountant_believes() -> None:

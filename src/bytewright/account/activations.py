@@ -27,10 +27,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from bytewright.account.devices import DeviceKind
 from bytewright.model.config import ModelConfig
 
 Precision = Literal["fp32", "bf16"]
-DeviceKind = Literal["cuda", "cpu"]
 Sublayer = Literal["norm", "attention", "ffn", "head"]
 Kind = Literal["activations", "attention matrices", "weight copies"]
 

@@ -1,7 +1,9 @@
 """What machines can do at best: arithmetic by precision, memory traffic, and how much memory there is.
 
 The rates of known devices are their makers' data sheets (dense, without sparsity); `measure_device` times the
-machine it runs on, with bare matrix products and a bare copy. Knows nothing of models.
+machine it runs on, with bare matrix products and a bare copy. A GPU is known by the whole name that its
+driver gives it, for parts of one family differ: an H100 on a PCIe card does three quarters of what one on a
+board does. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor
 from bytewright.errors import UsageError, suggest
 
 Rate = Literal["fp32", "tf32", "bf16"]
+DeviceKind = Literal["cuda", "cpu"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,7 @@ class Device:
     flops_per_second: Mapping[Rate, float]
     bytes_per_second: float
     memory_bytes: float
+    kind: DeviceKind = "cuda"
     is_measured: bool = False
 
     def peak(self, rate: Rate) -> float:
@@ -66,6 +70,27 @@ DEVICES: Mapping[str, Device] = {
     ),
 }
 
+NAMES: Mapping[str, str] = {
+    "A100-SXM4-80GB": "a100",
+    "H100 80GB HBM3": "h100",
+    "H200": "h200",
+    "B200": "b200",
+}
+"""What drivers call the parts of `DEVICES`. Anything else (PCIe and NVL cards, GH200, slices) is measured."""
+
+
+def find_known(name: str) -> Device | None:
+    """Find the data sheet of a GPU by its driver's name for it; None where that is not surely the same part.
+
+    >>> device = find_known("NVIDIA H200")
+    >>> device and device.name
+    'H200 SXM 141 GB'
+    >>> find_known("NVIDIA H100 PCIe") is None
+    True
+    """
+    key = NAMES.get(name.removeprefix("NVIDIA "))
+    return None if key is None else DEVICES[key]
+
 
 def find_device(name: str) -> Device:
     """Return the device of that name; "cpu" and "measure" time this machine.
@@ -99,6 +124,7 @@ def measure_device(kind: str) -> Device:
         },
         bytes_per_second=_measure_copy(device),
         memory_bytes=torch.cuda.mem_get_info(device)[1] if on_gpu else _host_memory(),
+        kind="cuda" if on_gpu else "cpu",
         is_measured=True,
     )
 

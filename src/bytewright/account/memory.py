@@ -23,13 +23,13 @@ from dataclasses import dataclass
 
 from bytewright.account.activations import (
     WIDE,
-    DeviceKind,
     Kept,
     Letters,
     Precision,
     kept_after_blocks,
     kept_by_block,
 )
+from bytewright.account.devices import DeviceKind
 from bytewright.account.optimizers import OptimizerName
 from bytewright.account.parameters import count_parameters
 from bytewright.account.update_memory import state_bytes, update_temporaries

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import torch
 
-from bytewright.account.devices import DEVICES, measure_matmul
+from bytewright.account.devices import find_known, measure_matmul
 
-KNOWN_NAMES = {"H200": "h200", "GH200": "h200", "H100": "h100", "A100": "a100", "B200": "b200"}
-"""Words of a device's name, and whose rates are its own."""
+SIZES = {"cuda": 8192, "cpu": 768}
+"""Rows of the products that are timed: on a GPU so many that starting one takes no time beside it."""
 
 
 def peak_flops(device: torch.device, precision: str) -> float:
     """Matrix FLOPs per second that the device does at best, by its data sheet or, where unknown, measured."""
-    if device.type == "cuda":
-        words = torch.cuda.get_device_name(device).replace("-", " ").split()
-        for word, name in KNOWN_NAMES.items():
-            if word in words:
-                return DEVICES[name].peak("bf16" if precision == "bf16" else "fp32")
-    return measure_matmul(device, torch.bfloat16 if precision == "bf16" else torch.float32, size=768)
+    if device.type == "cuda" and (known := find_known(torch.cuda.get_device_name(device))):
+        return known.peak("bf16" if precision == "bf16" else "fp32")
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    return measure_matmul(device, dtype, size=SIZES["cuda" if device.type == "cuda" else "cpu"])

@@ -1,9 +1,10 @@
 """What was predicted beside what was measured, for the report of a run.
 
 `compare` takes a model, how it was trained and whatever was measured, by name, and gives one row for each
-quantity that it can predict: parameters, FLOPs, peak memory, tokens per second, seconds. Speed needs a device
-whose rates are known, and an efficiency: the share of the roofline that steps reach, measured once (see
-docs/results). A quantity that was not measured has no row; one that cannot be predicted has no prediction.
+quantity that it can predict: parameters, FLOPs, peak memory, tokens per second, seconds. Speed is that of the
+fast twin, and needs a device whose rates are known and an efficiency: the share of the roofline that steps
+reach, measured once (`EFFICIENCY`). A quantity that was not measured has no row; one that cannot be predicted
+has no prediction.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bytewright.account.activations import DeviceKind, Precision
-from bytewright.account.devices import Device
+from bytewright.account.activations import Precision
+from bytewright.account.devices import Device, DeviceKind
 from bytewright.account.flops import training_flops_per_token
 from bytewright.account.memory import training_memory
 from bytewright.account.optimizers import OptimizerName
@@ -21,10 +22,23 @@ from bytewright.account.time import least_seconds, roofline
 from bytewright.errors import UsageError, suggest
 from bytewright.model.config import ModelConfig
 
-EFFICIENCY = {"data sheet": 0.65, "measured": 0.78}
-"""Share of the roofline that a compiled step of the fast twin reaches, by where the device's rates come from.
+EFFICIENCY: Mapping[tuple[DeviceKind, bool, bool], float] = {
+    ("cuda", True, False): 0.62,
+    ("cuda", True, True): 0.72,
+    ("cpu", True, True): 0.84,
+    ("cpu", False, True): 0.95,
+}
+"""Share of the roofline that a step of the base experiment reaches: by device, compiled or not, and whether
+the device's rates were measured or come from its data sheet.
 
-From the base experiment on an H200 at batch 256 (0.61 and 0.73 at batch 64): see docs/results."""
+On a GPU: the 18.1 ms of docs/results/2026-11-15-accounting.md, an H200 at batch 256 in bf16, against rates
+measured in the same process and against the data sheet. Runs of that shape reach 0.59 to 0.65 of the latter
+from batch 64 on, but 0.28 at batch 1, where starting kernels takes the time. Eager steps were not timed, so
+no speed is predicted for them.
+
+On a CPU: the 1.51 s (compiled) and 1.62 s of docs/results/2026-11-15-two-cores.md, batch 8 in fp32, against
+the 187 GFLOP/s noted there and a copy at 27 GB/s, the fastest seen on those cores later, with others at work.
+In bf16, compiled, it is 0.67."""
 
 UNITS = {
     "parameters": "",
@@ -42,6 +56,8 @@ class Training:
 
     batch_size: int
     """Sequences that are worked on at once: the batch over the parts that it is accumulated in."""
+    accumulate: int = 1
+    """The number of these parts."""
     num_tokens: int = 0
     """Tokens of the whole run; 0 if it has no end yet."""
     precision: Precision = "fp32"
@@ -51,7 +67,7 @@ class Training:
     device: Device | None = None
     """The machine, if its rates are known."""
     efficiency: float | None = None
-    """Share of the roofline that steps reach; None: the usual one."""
+    """Share of the roofline that steps reach; None: the usual one, if it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,20 +125,26 @@ def predict(config: ModelConfig, training: Training) -> dict[str, float | None]:
 
 
 def tokens_per_second(config: ModelConfig, training: Training) -> float | None:
-    """Predict the speed of training; None without a device."""
-    if training.device is None:
+    """Predict the speed of training; None without a device, or where no efficiency was ever measured."""
+    device = training.device
+    efficiency = training.efficiency
+    if device is not None and efficiency is None:
+        efficiency = usual_efficiency(device, compiled=training.compiled)
+    if device is None or efficiency is None:
         return None
     parts = roofline(
         config,
-        training.device,
+        device,
         batch_size=training.batch_size,
         precision=training.precision,
         optimizer=training.optimizer,
+        compiled=training.compiled,
+        accumulate=training.accumulate,
     )
-    step = least_seconds(parts) / (training.efficiency or usual_efficiency(training.device))
-    return training.batch_size * config.context_length / step
+    num_tokens = training.accumulate * training.batch_size * config.context_length
+    return num_tokens * efficiency / least_seconds(parts)
 
 
-def usual_efficiency(device: Device) -> float:
-    """Say how close to its roofline a device usually comes."""
-    return EFFICIENCY["measured" if device.is_measured else "data sheet"]
+def usual_efficiency(device: Device, *, compiled: bool) -> float | None:
+    """Say how close to its roofline a step on such a device comes; None where that was not measured."""
+    return EFFICIENCY.get((device.kind, compiled, device.is_measured))

@@ -19,7 +19,7 @@ from bytewright.account.inventory import Inventory, simplified_inventory
 from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
 from bytewright.account.optimizers import UpdateCost, update_cost
 from bytewright.account.parameters import ParameterCount, count_parameters
-from bytewright.account.report import usual_efficiency
+from bytewright.account.report import EFFICIENCY
 from bytewright.account.time import SECONDS_PER_DAY, Part, least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
 
@@ -206,7 +206,11 @@ class TimeAccount:
 def time_on(
     account: Account, device: Device, *, rate: Rate = "bf16", mfu: float | None = None
 ) -> TimeAccount:
-    """Predict the time of a step: by a stated utilisation, or by the roofline at the usual efficiency."""
+    """Predict the time of a step: by a stated utilisation, or by the roofline at the usual efficiency.
+
+    The step is as runs take it unless told otherwise: compiled on a GPU, eager on a CPU.
+    """
+    compiled = device.kind == "cuda"
     parts = roofline(
         account.config,
         device,
@@ -214,9 +218,10 @@ def time_on(
         num_tokens=account.num_tokens,
         precision="bf16" if rate == "bf16" else "fp32",
         rate=rate,
+        compiled=compiled,
     )
     if mfu is None:
-        seconds = least_seconds(parts) / usual_efficiency(device)
+        seconds = least_seconds(parts) / EFFICIENCY[device.kind, compiled, device.is_measured]
     else:
         seconds = seconds_at(account.flops.training, device.peak(rate), mfu)
     return TimeAccount(

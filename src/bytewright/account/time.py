@@ -4,20 +4,24 @@ Two ways. The blunt one divides FLOPs by what a machine does: seconds = FLOPs / 
 (model FLOPs utilisation) is the share of the peak that the matrix products of the model get; it has to be
 measured, and it differs from shape to shape. The roofline takes each part of a step by itself: it needs at
 least flops / peak seconds for its arithmetic and bytes / bandwidth for its traffic, and the larger of the two
-bounds it. Their sum is a time that no implementation beats; one measured step says how far from it a machine
-stays (the efficiency), and with that, other shapes are predicted.
+bounds it. Their sum is a time that nothing beats which takes these passes; one measured step says how far
+from it a machine stays (the efficiency), and with that, other shapes are predicted.
 
 The traffic is that of the fast twin, in the letters of `activations`. A product moves s·(m·k + k·n + m·n)
 bytes, attention reads q, k, v and writes the result, backward twice that. The rest, compiled:
 
-    norms           forward 4·s·N·d a norm with the residual sum before it; backward 6·s·N·d
+    norms           a norm and the residual sum before it: forward 4·s·N·d, backward 6·s·N·d, two of them for
+                    the gradient of the gain; a sum without a norm: 3·s·N·d each way
+    q and k         rotated, unless our attention kernel does it: 2·s·N·(d + c) each way; with a norm of their
+                    own, rotated or not: forward 2, backward 5
     gate            forward 3·s·N·f, backward 5·s·N·f (plain: 2 and 3)
     loss            s·N·V read twice and written once
     weights         cast to s bytes forward and backward, and gradients gathered: (4 + s)·2·P + 8·P
-    update          7·4·P for AdamW, and 4·P for the norm of the gradients
+    update          the fewest bytes of its rule (7·4·P for AdamW), and 4·P for the norm of the gradients
 
-Eager, every operation is a pass of its own; `EAGER_…` below has their sums, which tests hold against a count
-of the bytes that the operations of a step read and write.
+Eager, every operation is a pass of its own; `EAGER_…` here and in `optimizers` has their sums, which tests
+hold against a count of the bytes that the operations of a step read and write. Where a batch is worked
+through in parts, each of them takes all this but the update, which comes once.
 
 Knows nothing of what is measured; `report` puts that beside.
 """
@@ -30,7 +34,7 @@ from dataclasses import dataclass
 from bytewright.account.activations import WIDE, Letters, Precision
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import count_flops, list_matmuls
-from bytewright.account.optimizers import OptimizerName, update_cost
+from bytewright.account.optimizers import OptimizerName, eager_update_bytes, update_cost
 from bytewright.account.parameters import count_parameters
 from bytewright.errors import UsageError
 from bytewright.model.config import ModelConfig
@@ -42,8 +46,6 @@ EAGER_NORM = {"fp32": 28 + 96, "bf16": 40 + 108}
 """Bytes for each number that is normalised, forward and backward: cast, square, mean, two products, cast."""
 EAGER_ROTATION = {"fp32": 36 + 53, "bf16": 32 + 50}
 """Bytes for each number of q and k that is rotated: four products, two sums, one joining, there and back."""
-EAGER_UPDATE = 58 * 4
-"""Bytes for each parameter that AdamW, operation by operation over slabs, reads and writes."""
 
 
 def seconds_at(flops: float, flops_per_second: float, mfu: float) -> float:
@@ -107,28 +109,38 @@ def roofline(
     rate: Rate | None = None,
     optimizer: OptimizerName = "adamw",
     compiled: bool = True,
+    accumulate: int = 1,
 ) -> list[Part]:
-    """List the parts of a training step of the fast twin with the least time of each on `device`."""
+    """List the parts of a training step of the fast twin with the least time of each on `device`.
+
+    A step takes `accumulate` times `batch_size` sequences, one such part after the other, and updates once.
+    """
     x = Letters(
         config=config,
         batch_size=batch_size,
         num_tokens=config.context_length if num_tokens is None else num_tokens,
         precision=precision,
         compiled=compiled,
+        device=device.kind,
     )
-    peak = device.peak(rate or precision)
 
-    def part(name: str, flops: int, num_bytes: int) -> Part:
+    def part(name: str, flops: int, num_bytes: int, rate: Rate) -> Part:
         return Part(
             name=name,
             flops=flops,
             num_bytes=num_bytes,
-            seconds_of_flops=flops / peak,
+            seconds_of_flops=flops / device.peak(rate),
             seconds_of_bytes=num_bytes / device.bytes_per_second,
         )
 
     elementwise = _elementwise if compiled else _elementwise_eager
-    return [part(*each) for each in (*_products(x), *elementwise(x, optimizer))]
+    repeated = [
+        part(name, accumulate * flops, accumulate * num_bytes, rate or precision)
+        for name, flops, num_bytes in (*_products(x), *elementwise(x))
+    ]
+    # Muon multiplies in bf16 on a GPU and in fp32 on a CPU, whatever the model computes in.
+    update = part(*_update(x, optimizer), "bf16" if device.kind == "cuda" else "fp32")
+    return [*repeated, part(*_weights(x, accumulate), rate or precision), update]
 
 
 def _products(x: Letters) -> Iterator[tuple[str, int, int]]:
@@ -146,40 +158,63 @@ def _products(x: Letters) -> Iterator[tuple[str, int, int]]:
     yield "attention", flops, x.config.num_layers * 3 * forward
 
 
-def _elementwise(x: Letters, optimizer: OptimizerName) -> Iterator[tuple[str, int, int]]:
+def _elementwise(x: Letters) -> Iterator[tuple[str, int, int]]:
     layers, stream, inner = x.config.num_layers, x.s * x.N * x.d, x.s * x.N * x.f
-    norms = 2 * layers + 1
-    yield "norms and residual sums", 10 * norms * x.N * x.d, 10 * norms * stream
+    norms, sums = _norms(x), 2 * layers
+    alone = max(0, sums - norms)  # sums that no norm follows
+    yield "norms and residual sums", (10 * norms + 2 * alone) * x.N * x.d, (10 * norms + 6 * alone) * stream
+    if x.config.qk_norm or _is_rotated(x):
+        numbers, passes = layers * x.N * (x.d + x.c), 7 if x.config.qk_norm else 4
+        yield "norm and rotation of q and k", 10 * numbers, passes * x.s * numbers
     passes = 8 if x.is_gated else 5
     yield "feed-forward gate", 10 * layers * x.N * x.f, passes * layers * inner
     yield "loss", 5 * x.N * x.V, 3 * x.s * x.N * x.V
-    total = count_parameters(x.config).total
-    casts = 2 * (WIDE + x.s) if x.precision == "bf16" else 0
-    yield "casting weights, gathering gradients", total, (casts + 2 * WIDE) * total
-    cost = update_cost(x.config, optimizer)
-    yield "update", cost.flops, cost.num_bytes + WIDE * total
 
 
-def _elementwise_eager(x: Letters, optimizer: OptimizerName) -> Iterator[tuple[str, int, int]]:
-    layers, half = x.config.num_layers, x.precision == "bf16"
-    stream = x.N * x.d
-    norms = {"pre": 2 * layers + 1, "post": 2 * layers, "none": 0}[x.config.norm]
+def _elementwise_eager(x: Letters) -> Iterator[tuple[str, int, int]]:
+    layers, stream, norms = x.config.num_layers, x.N * x.d, _norms(x)
     sums = 2 * layers * 6 * x.s  # a residual sum reads two and writes one, forward and backward
     yield "norms and residual sums", 10 * norms * stream, (norms * EAGER_NORM[x.precision] + sums) * stream
-    turned = 0
-    if x.config.position == "rope" and not x.has_attention_kernel:
-        turned = layers * EAGER_ROTATION[x.precision] * x.N * (x.d + x.c)
-    yield "rotation", turned // 4, turned
+    on_q_and_k = EAGER_NORM[x.precision] if x.config.qk_norm else 0
+    on_q_and_k += EAGER_ROTATION[x.precision] if _is_rotated(x) else 0
+    if on_q_and_k:
+        numbers = layers * x.N * (x.d + x.c)
+        yield "norm and rotation of q and k", 10 * numbers, on_q_and_k * numbers
     passes = 8 if x.is_gated and x.has_kernels else 18
     yield "feed-forward gate", 10 * layers * x.N * x.f, passes * layers * x.s * x.N * x.f
     yield "loss", 5 * x.N * x.V, (3 * x.s if x.has_kernels else 8 * WIDE) * x.N * x.V
+
+
+def _norms(x: Letters) -> int:
+    """Norms of the stream: two in a block, and one after the last of them where they come first."""
+    return {"pre": 2 * x.config.num_layers + 1, "post": 2 * x.config.num_layers, "none": 0}[x.config.norm]
+
+
+def _is_rotated(x: Letters) -> bool:
+    """Whether turning q and k is a pass of its own."""
+    return x.config.position == "rope" and not x.has_attention_kernel
+
+
+def _weights(x: Letters, accumulate: int) -> tuple[str, int, int]:
+    """Casts of weights and gradients, for each part of a batch; gradients are copied, later ones added."""
     count = count_parameters(x.config)
-    chunks = -(-x.N // choose_chunk_size(x.device, x.V))
-    weights = (30 if half else 16) * count.blocks + (24 + 12 * chunks) * x.V * x.d
-    yield "casting weights, gathering gradients", count.total, weights
-    yield "update", update_cost(x.config, optimizer).flops, EAGER_UPDATE * count.total
+    if x.compiled:
+        casts = 2 * (WIDE + x.s) * count.total if x.precision == "bf16" else 0
+    else:
+        chunks = -(-x.N // choose_chunk_size(x.device, x.V))
+        casts = (30 if x.precision == "bf16" else 16) * count.blocks + (24 + 12 * chunks) * x.V * x.d
+    copying, adding = 2 * WIDE * count.total, 3 * WIDE * count.total
+    moved = accumulate * casts + copying + (accumulate - 1) * adding
+    return "casting weights, gathering gradients", accumulate * count.total, moved
+
+
+def _update(x: Letters, optimizer: OptimizerName) -> tuple[str, int, int]:
+    cost = update_cost(x.config, optimizer)
+    if not x.compiled:
+        return "update", cost.flops, eager_update_bytes(x.config, optimizer, x.device)
+    return "update", cost.flops, cost.num_bytes + WIDE * count_parameters(x.config).total
 
 
 def least_seconds(parts: list[Part]) -> float:
-    """Time of a step that no implementation of these parts, one after the other, can beat."""
+    """Time of a step that nothing beats which takes these parts, one after the other."""
     return sum(part.seconds for part in parts)

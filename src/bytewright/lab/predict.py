@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bytewright.account.devices import DEVICES, Device, measure_device
+from bytewright.account.devices import Device, find_known, measure_device
 from bytewright.account.report import Training
 from bytewright.account.report import predict as predict_training
 from bytewright.errors import UsageError
@@ -33,17 +33,6 @@ def machine_of(device: torch.device) -> Device:
         memory = float(torch.cuda.get_device_properties(device).total_memory)
         return dataclasses.replace(known, memory_bytes=memory)
     return measure_device("cuda" if device.type == "cuda" else "cpu")
-
-
-def find_known(name: str) -> Device | None:
-    """Find the data sheet of a device by its name.
-
-    >>> device = find_known("NVIDIA H200")
-    >>> device and device.name
-    'H200 SXM 141 GB'
-    """
-    words = name.lower().replace("-", " ").split()
-    return next((device for key, device in DEVICES.items() if key in words), None)
 
 
 def predict(
@@ -122,6 +111,7 @@ def account(
     device = device or find_device(config.device)
     training = Training(
         batch_size=config.batch_size // config.accumulate,
+        accumulate=config.accumulate,
         num_tokens=(config.num_steps or 0) * config.tokens_per_step,
         precision=config.precision,
         compiled=choose_backend(config, device) is not None,

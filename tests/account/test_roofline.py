@@ -1,0 +1,170 @@
+"""The roofline counts what each option moves and no more; predictions use it for the run they are about."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from bytewright.account import DEVICES, PRESETS, Device, Part, Training, account, roofline, time_on
+from bytewright.account import peak as peak_module
+from bytewright.account.activations import WIDE
+from bytewright.account.devices import find_known
+from bytewright.account.peak import peak_flops
+from bytewright.account.report import EFFICIENCY, tokens_per_second
+from bytewright.account.time import least_seconds
+
+BASE, H200 = PRESETS["base"], DEVICES["h200"]
+CPU = Device(
+    name="two cores",
+    flops_per_second={"fp32": 187e9, "tf32": 187e9, "bf16": 418e9},
+    bytes_per_second=27e9,
+    memory_bytes=16e9,
+    kind="cpu",
+    is_measured=True,
+)
+NORMS, ON_Q_AND_K = "norms and residual sums", "norm and rotation of q and k"
+
+
+def parts_of(device: Device = H200, changes: dict[str, Any] | None = None, **options: Any) -> dict[str, Part]:
+    config = dataclasses.replace(BASE, **(changes or {}))
+    return {part.name: part for part in roofline(config, device, **({"batch_size": 8} | options))}
+
+
+def test_norms_cost_what_there_is_of_them() -> None:
+    pre, post, none = (parts_of(changes={"norm": norm})[NORMS].num_bytes for norm in ("pre", "post", "none"))
+    stream = 2 * 8 * 256 * 512
+    assert pre - post == 10 * stream  # the one before the head
+    assert none == 2 * BASE.num_layers * 6 * stream  # residual sums alone: two read, one written, each way
+    assert none < post
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_norm_of_queries_and_keys_is_counted(compiled: bool) -> None:
+    def moved(**changes: Any) -> int:
+        parts = parts_of(changes=changes, precision="fp32", compiled=compiled)
+        return parts[ON_Q_AND_K].num_bytes if ON_Q_AND_K in parts else 0
+
+    assert moved(position="none") == 0
+    assert 0 < moved() < moved(qk_norm=True)
+    assert 0 < moved(position="none", qk_norm=True) <= moved(qk_norm=True)
+    assert moved(num_kv_heads=8) == 0.75 * moved()  # the keys of half as many heads
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_only_our_attention_kernel_rotates_on_its_way(compiled: bool) -> None:
+    assert ON_Q_AND_K not in parts_of(compiled=compiled)
+    assert ON_Q_AND_K in parts_of(changes={"context_length": 1024}, compiled=compiled)
+    assert ON_Q_AND_K in parts_of(CPU, compiled=compiled)
+
+
+def test_update_rules_cost_what_they_keep() -> None:
+    for compiled in (True, False):
+        adamw, sgd = (
+            parts_of(optimizer=name, compiled=compiled)["update"].num_bytes for name in ("adamw", "sgd")
+        )
+        assert sgd < 0.6 * adamw
+    muon = parts_of(optimizer="muon")["update"]
+    assert muon.num_bytes < parts_of()["update"].num_bytes  # one mean for each weight of a matrix, not two
+    assert muon.flops > 100 * parts_of()["update"].flops
+
+
+def test_muon_multiplies_in_bf16_on_a_gpu_whatever_the_model_does() -> None:
+    half, single = (parts_of(optimizer="muon", precision=name)["update"] for name in ("bf16", "fp32"))
+    assert half.seconds_of_flops == single.seconds_of_flops == half.flops / H200.peak("bf16")
+    on_cpu = parts_of(CPU, optimizer="muon", precision="bf16")["update"]
+    assert on_cpu.seconds_of_flops == on_cpu.flops / CPU.peak("fp32")
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_batch_in_parts_is_updated_from_once(compiled: bool) -> None:
+    whole = parts_of(compiled=compiled)
+    parts = parts_of(compiled=compiled, accumulate=16)
+    gradients = WIDE * 22_696_448
+    for name, part in parts.items():
+        times = 1 if name == "update" else 16
+        more = 15 * gradients if "gathering" in name else 0  # added to the sum so far, which is read for it
+        assert part.num_bytes == times * whole[name].num_bytes + more
+        assert part.flops == times * whole[name].flops
+
+
+def test_parts_of_a_batch_cost_a_little_and_not_an_update_each() -> None:
+    def speed(batch_size: int, accumulate: int) -> float:
+        found = tokens_per_second(
+            BASE,
+            Training(
+                batch_size=batch_size, accumulate=accumulate, precision="bf16", compiled=True, device=H200
+            ),
+        )
+        assert found is not None
+        return found
+
+    whole, eighths, small = speed(128, 1), speed(16, 8), speed(4, 32)
+    assert whole > eighths > 0.85 * whole
+    assert eighths > small > speed(4, 1)
+
+
+def test_a_prediction_heeds_whether_a_run_is_compiled() -> None:
+    eager, compiled = (Training(batch_size=8, compiled=it, device=CPU) for it in (False, True))
+    for training in (eager, compiled):
+        parts = roofline(BASE, CPU, batch_size=8, precision="fp32", compiled=training.compiled)
+        seconds = least_seconds(parts) / EFFICIENCY["cpu", training.compiled, True]
+        assert tokens_per_second(BASE, training) == pytest.approx(8 * 256 / seconds)
+
+
+@pytest.mark.parametrize(("compiled", "measured"), [(True, 1358.1), (False, 2048 / 1.62)])
+def test_a_step_on_two_cores_takes_what_it_was_measured_to(compiled: bool, measured: float) -> None:
+    speed = tokens_per_second(BASE, Training(batch_size=8, compiled=compiled, device=CPU))
+    assert speed == pytest.approx(measured, rel=0.05)
+
+
+def test_no_speed_is_predicted_where_no_efficiency_was_measured() -> None:
+    eager = Training(batch_size=8, precision="bf16", device=H200)
+    assert tokens_per_second(BASE, eager) is None
+    stated = tokens_per_second(BASE, dataclasses.replace(eager, efficiency=0.5))
+    assert stated is not None
+    assert stated > 0
+
+
+def test_an_account_takes_a_step_as_runs_on_the_device_do() -> None:
+    counted = account(BASE, batch_size=8)
+    for device, compiled in ((H200, True), (CPU, False)):
+        assert time_on(counted, device).parts == roofline(BASE, device, batch_size=8, compiled=compiled)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("A100-SXM4-80GB", "a100"),  # as older drivers say
+    ],
+)
+def test_a_gpu_is_known_by_its_whole_name(name: str, key: str) -> None:
+    assert find_known(name) is DEVICES[key]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA GH200 480GB", "NVIDIA GB200",
+        "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM4-40GB",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A10", "None", "",
+    ],
+)  # fmt: skip
+def test_its_slower_relatives_are_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def measure(device: torch.device, dtype: torch.dtype, *, size: int) -> float:
+        asked.append(size)
+        return 1e12
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    monkeypatch.setattr(peak_module, "measure_matmul", measure)
+    assert find_known(name) is None
+    assert peak_flops(torch.device("cuda"), "bf16") == 1e12
+    assert asked == [8192]  # smaller products would time the start of a kernel
