@@ -33,8 +33,8 @@ the device's rates were measured or come from its data sheet.
 
 On a GPU: the 18.1 ms of docs/results/2026-11-15-accounting.md, an H200 at batch 256 in bf16, against rates
 measured in the same process and against the data sheet. Runs of that shape reach 0.59 to 0.65 of the latter
-from batch 64 on, but 0.28 at batch 1, where starting kernels takes the time. Eager steps were not timed, so
-no speed is predicted for them.
+from batch 64 on, but 0.49 at batch 16 and 0.28 at batch 1. Eager steps were not timed, so no speed is
+predicted for them.
 
 On a CPU: the 1.51 s (compiled) and 1.62 s of docs/results/2026-11-15-two-cores.md, batch 8 in fp32, against
 the 187 GFLOP/s noted there and a copy at 27 GB/s, the fastest seen on those cores later, with others at work.
