@@ -45,6 +45,22 @@ class StorageError(BytewrightError, OSError):
     exit_code = 1
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error means that there is not enough memory; torch has no class for that on a CPU.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    True
+    """
+    said = ("can't allocate memory", "not enough memory", "out of memory")
+    is_said = isinstance(error, RuntimeError) and any(words in str(error) for words in said)
+    return is_said or isinstance(error, MemoryError)
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of what an error says, or its kind if it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def suggest(key: str, known: Iterable[str], path: str = "") -> str:
     """End a sentence about an unknown key: with the one that was probably meant, or with all there are.
 

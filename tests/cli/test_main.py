@@ -13,7 +13,9 @@ import pytest
 
 from bytewright.cli.main import COMMANDS
 from bytewright.tokenizer import Tokenizer
+from bytewright.train.run_folder import RunFolder
 from conftest import Run
+from runs import make_config
 
 FIRST_WORDS = ", ".join(sorted({name.split()[0] for name in COMMANDS}))
 PROGRAM = [sys.executable, "-m", "bytewright.cli.main"]
@@ -152,10 +154,10 @@ def test_a_signal_ends_training_with_its_code_and_nothing_half_written(
     assert [path.name for path in tmp_path.iterdir()] == ["big.txt"]
 
 
-def on_a_terminal(*arguments: str) -> str:
+def on_a_terminal(*arguments: str, code: int = 0, width: int = 100) -> str:
     """Run a command on a pseudo-terminal and return what it showed there."""
     controller, terminal = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(width)}
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen([*PROGRAM, *arguments], stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
@@ -169,8 +171,23 @@ def on_a_terminal(*arguments: str) -> str:
             break
         shown += chunk
     os.close(controller)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=60) == code
     return shown.decode()
+
+
+def test_a_narrow_terminal_lists_runs_without_the_lesser_figures(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run", make_config(tmp_path)):
+        pass
+    wide, narrow = (on_a_terminal("runs", str(tmp_path), width=width) for width in (300, 40))
+    assert "started" in wide
+    assert "started" not in narrow
+    assert "status" in narrow
+
+
+def test_on_a_terminal_a_mistake_in_options_is_the_same_sentence() -> None:
+    shown = on_a_terminal("generate", "runs/x", "--temperature", "hot", code=2)
+    sentence = "--temperature must be a number, found 'hot' (see bytewright generate --help)"
+    assert shown.strip() == f"bytewright: {sentence}"
 
 
 def test_on_a_terminal_splits_are_coloured_and_progress_is_a_bar(

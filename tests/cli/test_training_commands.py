@@ -87,6 +87,24 @@ def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
     assert run("generate", "runs/a/checkpoints/step-000010", "--max-new-tokens", "3").code == 0
 
 
+def test_a_batch_that_no_memory_holds_is_one_sentence_and_the_way_is_free_for_a_smaller_one(
+    place: Path, run: Run
+) -> None:
+    outcome = run("train", "small.toml", "--out", "a", "--set", "batch_size=100_000_000_000")
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1].startswith("bytewright: there is not enough memory (Unable to")
+    assert not (place / "a").exists()
+
+
+def test_a_model_with_room_for_more_tokens_than_its_tokenizer_has_writes_those_it_has(
+    place: Path, run: Run
+) -> None:
+    larger = ["--set", "model.vocab_size=5000", "budget.steps=4", "sample_every=2"]
+    trained = run("train", "small.toml", "--out", "a", *larger)
+    assert trained.code == 0, trained
+    assert run("generate", "a", "--max-new-tokens", "10").code == 0
+
+
 def test_values_of_the_recipe_can_be_replaced(place: Path, run: Run) -> None:
     settings = ["--set", "budget.steps=3", "--set", "sample_every=0", "log_every=1"]
     assert run("train", "small.toml", "--out", "a", *settings).code == 0
@@ -135,11 +153,16 @@ def test_a_run_that_is_terminated_saves_leaves_with_143_and_resumes_to_the_same_
             ["unknown key batch_sise", "did you mean batch_size?"],
         ),
         ("train small.toml --out a --set model.context_length=99999", ["train.npy", "needs at least 100000"]),
-        ("train small.toml --out a --set model.vocab_size=399", ["vocabulary of 400", "the model has 399"]),
+        (
+            "train small.toml --out a --set model.vocab_size=399",
+            ["model.vocab_size is 399, but the tokenizer", "has 400 tokens"],
+        ),
         (
             "train small.toml --out a --set sample_prompt=owl-owl-owl-owl-owl-owl-owl-owl-owl-owl-owl",
             ["sample_prompt cannot be gone on from", "leaves no room in the model's context of 16"],
         ),
+        ("train small.toml --out a --set optimizer.lr=inf", ["optimizer.lr must be a number above 0"]),
+        ("train small.toml --out a --set model.rope_theta=inf", ["rope_theta must be a positive number"]),
         ("resume nowhere", ["nowhere does not exist"]),
         ("resume taken", ["taken: is not a run"]),
         ("evaluate taken", ["taken: holds no checkpoint"]),

@@ -133,6 +133,13 @@ def test_filters_work_one_after_the_other_on_what_is_left() -> None:
     torch.testing.assert_close(one, torch.tensor([1.0, 0, 0, 0]))
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_ids_that_the_tokenizer_has_not_are_never_chosen(temperature: float) -> None:
+    logits = torch.tensor([0.0, 1.0, 2.0, 50.0, 60.0]).expand(64, 5)
+    sampling = SamplingConfig(temperature=temperature, num_ids=3)
+    assert choose_tokens(logits, sampling, torch.linspace(0, 0.99, 64)).max() == 2
+
+
 def test_temperature_divides_the_scores() -> None:
     logits = torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64)
     expected = (logits / 0.5).exp() / (logits / 0.5).exp().sum()
@@ -171,6 +178,7 @@ def test_uniform_numbers_are_a_function_of_the_seed_and_longer_runs_begin_alike(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"num_ids": 0}, "num_ids must be at least 1, not 0"),
         ({"max_new_tokens": -1}, "max_new_tokens must not be negative, but is -1"),
         ({"temperature": -0.1}, "temperature must be 0 or a positive number, not -0.1"),
         ({"temperature": math.nan}, "temperature .* nan"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bytewright.errors import BytewrightError
+from bytewright.errors import BytewrightError, UsageError
 from bytewright.lab.axes import expand
 from bytewright.lab.plan import with_data
 from bytewright.lab.sweep import Sweep, read_sweep
@@ -129,6 +129,8 @@ def test_values_are_set_and_replaced_from_outside(tmp_path: Path) -> None:
         2,
         "post",
     )
+    with pytest.raises(UsageError, match="seed is an axis of this sweep, so it cannot be set to one value"):
+        read(tmp_path, text, overrides=["seed=7"])
 
 
 def test_a_limit_that_is_set_replaces_those_of_the_recipe(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_a_corpus_sets_the_vocabulary_of_the_model(tmp_path: Path) -> None:
         ('[set]\n"modle.norm" = "post"', ["unknown key modle", "did you mean model?"]),
         ('[axes]\n"optimizer.lr" = []', ["the axis optimizer.lr has no values"]),
         ('[axes]\n"optimizer.lr" = ["fast"]', ["optimizer.lr must be a number", "'fast'"]),
-        ('[axes]\n"optimizer.lr" = [-1.0]', ["optimizer.lr must be above 0"]),
+        ('[axes]\n"optimizer.lr" = [-1.0]', ["optimizer.lr must be a number above 0"]),
         ("[[pairs]]\nbatch_size = [1, 2]\nseed = [1]", ["as many values as each other"]),
         ("seeds = 0", ["seeds must be"]),
         ('design = "ring"', ["design must be one of 'grid', 'star'"]),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from prose import END, the_prose, write_corpus
 
+from bytewright.errors import UsageError
 from bytewright.tokenizer.reference import count_words as count_words_reference
 from bytewright.tokenizer.reference import train_bpe_reference
 from bytewright.tokenizer.tokenizer import Tokenizer
@@ -349,3 +350,16 @@ def test_an_error_in_the_callers_progress_ends_the_training(corpus_file: Path, p
 
     with pytest.raises(KeyError, match="enough"):
         train_tokenizer(corpus_file, 2000, [END], progress=complain)
+
+
+@pytest.mark.parametrize("name", ["stories.txt.gz", "stories.zst"])
+def test_a_compressed_file_is_refused_and_not_taken_for_text(tmp_path: Path, name: str) -> None:
+    beginning = {".gz": b"\x1f\x8b\x08", ".zst": b"\x28\xb5\x2f\xfd"}[Path(name).suffix]
+    (tmp_path / name).write_bytes(beginning + bytes(range(256)))
+    with pytest.raises(UsageError, match=f"{name}: is compressed"):
+        train_tokenizer(tmp_path / name, vocab_size=300)
+    tokenizer = Tokenizer.from_vocabulary(train_tokenizer(Path(__file__), vocab_size=300).vocabulary)
+    with pytest.raises(UsageError, match=f"{name}: is compressed"):
+        tokenizer.encode_file(tmp_path / name, tmp_path / "ids.npy")
+    (tmp_path / name).write_bytes(b"Once upon a time there was text with a name that lies.")
+    assert tokenizer.encode_file(tmp_path / name, tmp_path / "ids.npy").tokens.size

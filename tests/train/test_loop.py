@@ -186,6 +186,13 @@ def test_too_many_refused_steps_in_a_row_stop_the_run_at_its_last_good_checkpoin
         train(make_config(tmp_path, max_refused=3), tmp_path / "run", console=quiet, loss=diverging)
     assert CheckpointFolder(tmp_path / "run" / "checkpoints").steps() == [7]
 
+    calls[0] = 0
+    config = make_config(tmp_path, save_every=2, keep_last=2, budget={"steps": 30})
+    with pytest.raises(DivergenceError, match="10 steps in a row, up to step 18"):
+        train(config, tmp_path / "saved-often", console=quiet, loss=diverging)
+    kept = CheckpointFolder(tmp_path / "saved-often" / "checkpoints").steps()
+    assert kept == [6, 8], "none is written or removed while steps are refused"
+
 
 def test_a_budget_of_tokens_ends_at_the_next_whole_batch(tmp_path: Path, quiet: Console) -> None:
     config = make_config(tmp_path, budget={"steps": None, "tokens": 100})
@@ -355,6 +362,7 @@ def test_bad_data_is_refused_before_anything_is_made(tmp_path: Path, quiet: Cons
         r"outside.npy: token id 60 at position 50 is outside the vocabulary \(40\)",
         data={"train": str(outside)},
     )
+    refuse(UsageError, "nobody knows where documents end", data={"windows": "documents"})
 
 
 def test_an_existing_run_is_refused_with_the_way_to_continue_it(tmp_path: Path, quiet: Console) -> None:

@@ -108,12 +108,16 @@ def test_bits_per_byte_count_the_bytes_of_what_is_predicted() -> None:
     assert evaluation.perplexity == pytest.approx(2.0)
 
 
-def test_a_limited_evaluation_has_whole_batches_only() -> None:
-    tokens = np.zeros(10_000, dtype=np.uint16)
-    evaluation_set = EvaluationSet(tokens, "cpu", context_length=10, batch_size=8, max_tokens=1000)
-    assert len(evaluation_set.starts) == 104
-    small = EvaluationSet(tokens[:51], "cpu", context_length=10, batch_size=8, max_tokens=1000)
-    assert len(small.starts) == 5
+@pytest.mark.parametrize(("num_tokens", "num_windows"), [(10_000, 96), (51, 5), (600, 56)])
+def test_a_limited_evaluation_is_the_same_for_every_batch_and_cut_evenly(
+    num_tokens: int, num_windows: int
+) -> None:
+    tokens = np.zeros(num_tokens, dtype=np.uint16)
+    for batch_size in (1, 7, 8, 48, 1000):
+        limited = EvaluationSet(tokens, "cpu", context_length=10, batch_size=batch_size, max_tokens=1000)
+        assert len(limited.starts) == num_windows
+        assert limited.batch_size <= batch_size
+        assert num_windows % limited.batch_size == 0
 
 
 def test_an_absurd_loss_has_an_infinite_perplexity_and_no_bytes_no_bits() -> None:

@@ -12,13 +12,17 @@ import re
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{None}": "None", "PATH": "a path", "STR": "a text"}
 
 
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+"""How a terminal is told of colours; tyro does so wherever it finds one."""
+
+
 def one_sentence(box: str) -> str:
     r"""Say what is wrong.
 
     >>> one_sentence("╭─ Wrong ───╮\n│ Unrecognized options: --ot, 3 │\n╰───────╯")
     'there is no option --ot'
     """
-    complaint, *hints = _parts(box)
+    complaint, *hints = _parts(STYLE.sub("", box))
     text = " ".join(" ".join(complaint).split())
     if text.startswith("Missing from "):
         names = _names(complaint)
@@ -28,7 +32,7 @@ def one_sentence(box: str) -> str:
     if match := re.match(r"Error parsing (\S+):", text):
         kinds = [_kind(name.rpartition(", ")[2].partition(" ")[2]) for hint in hints for name in _names(hint)]
         found = re.findall(r"'([^']*)'", text)
-        if kinds and found:
+        if kinds and kinds[0] and found:
             return f"{match[1]} must be {kinds[0]}, found {found[-1]!r}"
     if match := re.match(r"invalid choice ('.*') for argument '(.*)'\. Expected one of \((.*)\)\.", text):
         choices = match[3].replace("'", "").split(", ")
@@ -42,14 +46,13 @@ def one_sentence(box: str) -> str:
 
 def _parts(box: str) -> list[list[str]]:
     """Give the lines of the complaint, then those of each hint: rules part them, walls are taken off."""
+    inside = [line.strip("│|")[1:].rstrip() for line in box.splitlines() if line.startswith(("│", "|"))]
     parts: list[list[str]] = [[]]
-    for line in box.splitlines():
-        if line.startswith("│"):
-            inner = line.strip("│")[1:].rstrip()
-            if inner and set(inner) == {"─"}:
-                parts.append([])
-            else:
-                parts[-1].append(inner)
+    for line in inside or box.splitlines():
+        if line and set(line) <= {"─", "-"}:
+            parts.append([])
+        else:
+            parts[-1].append(line)
     return parts
 
 

@@ -77,6 +77,7 @@ class Generate:
             min_p=self.min_p,
             seed=self.seed,
             stop_tokens=samples.stop_tokens_of(tokenizer),
+            num_ids=tokenizer.vocab_size,
         )
         generator = Generator(model, len(prompts))
         if len(prompts) == 1:

@@ -25,7 +25,7 @@ from typing import NoReturn, Protocol, cast
 
 import bytewright
 from bytewright.cli.complaints import one_sentence
-from bytewright.errors import BytewrightError, UsageError
+from bytewright.errors import BytewrightError, UsageError, first_line, is_out_of_memory
 
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -84,6 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        sentence = f"there is not enough memory ({first_line(error)})"
+        return _fail(f"{sentence}; a smaller batch needs less, and so does --set accumulate=N of train", 1)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except Terminated:

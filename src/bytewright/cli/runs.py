@@ -8,6 +8,9 @@ from typing import Annotated
 
 import tyro
 
+SPARED = ("started", "tokens", "seconds", "tokens_per_second")
+"""The figures that a narrow terminal does without, one after the other; --json has them all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
@@ -51,10 +54,16 @@ class Runs:
             print("No runs.")
             return
         shown = [name for name in KEY_FIGURES if any(row.get(name) is not None for row in rows)]
-        table = console.table(*(name.replace("_", " ") for name in shown))
-        for row in rows:
-            table.add_row(*(word_figure(name, row.get(name)) for name in shown))
-        console.stdout().print(table)
+        out = console.stdout()
+        unbounded = out.options.update(max_width=10_000)
+        for left_out in range(len(SPARED) + 1):
+            kept = [name for name in shown if name not in SPARED[:left_out]]
+            table = console.table(*(name.replace("_", " ") for name in kept))
+            for row in rows:
+                table.add_row(*(word_figure(name, row.get(name)) for name in kept))
+            if out.measure(table, options=unbounded).maximum <= out.width:
+                break
+        out.print(table)
         for row in rows:
             if row["status"] == UNREADABLE:
                 console.stderr().print(f"{UNREADABLE}: {row['reason']}", soft_wrap=True)

@@ -32,13 +32,22 @@ def make_sampler(config: TrainConfig) -> Callable[[TransformerLM, int], str] | N
     from bytewright.generate.generate import check_prompts
 
     tokenizer = inputs.load_tokenizer(config.data.tokenizer)
+    if tokenizer.vocab_size > config.model.vocab_size:
+        raise UsageError(
+            f"model.vocab_size is {config.model.vocab_size}, but the tokenizer {config.data.tokenizer} has"
+            f" {tokenizer.vocab_size} tokens"
+        )
     prompt = encode_prompt(tokenizer, config.sample_prompt)
     try:
         check_prompts(config.model, [prompt])
     except UsageError as error:
         raise UsageError(f"sample_prompt cannot be gone on from: {error}") from None
     sampling = SamplingConfig(
-        max_new_tokens=SAMPLE_TOKENS, temperature=0.8, top_p=0.95, stop_tokens=stop_tokens_of(tokenizer)
+        max_new_tokens=SAMPLE_TOKENS,
+        temperature=0.8,
+        top_p=0.95,
+        stop_tokens=stop_tokens_of(tokenizer),
+        num_ids=tokenizer.vocab_size,
     )
 
     def sample(model: TransformerLM, step: int) -> str:

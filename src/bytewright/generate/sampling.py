@@ -41,6 +41,8 @@ class SamplingConfig:
     """A sequence ends where one of these would come; it is not part of the result."""
     seed: int = 0
     """Sequence i of a batch draws from seed + i."""
+    num_ids: int | None = None
+    """Choose among the ids below this: a model may have rows for more tokens than its tokenizer has."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 0:
@@ -53,6 +55,8 @@ class SamplingConfig:
             raise UsageError(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if not 0 <= self.min_p <= 1:
             raise UsageError(f"min_p must be from 0 to 1, not {self.min_p}")
+        if self.num_ids is not None and self.num_ids < 1:
+            raise UsageError(f"num_ids must be at least 1, not {self.num_ids}")
         if self.seed < 0:
             raise UsageError(f"seed must not be negative, but is {self.seed}")
 
@@ -140,6 +144,7 @@ def choose_tokens(
     logits: Float[Tensor, "*batch vocab"], config: SamplingConfig, uniforms: Float[Tensor, "*batch"]
 ) -> Int[Tensor, "*batch"]:
     """Choose the next token of every sequence."""
+    logits = logits[..., : config.num_ids]
     if config.temperature == 0:
         return logits.argmax(dim=-1)
     return draw(next_token_probabilities(logits, config), uniforms)

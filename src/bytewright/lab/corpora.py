@@ -115,7 +115,7 @@ def _write_texts(config: CorpusConfig, folder: Path, report: Report) -> tuple[Pa
 
 
 def _tell(config: CorpusConfig, train: Path, validation: Path, report: Report) -> dict[str, object]:
-    from bytewright.corpus.storybook import END_OF_STORY, write_stories
+    from bytewright.corpus.storybook import write_stories
 
     assert config.storybook is not None
     workers = os.cpu_count() or 1
@@ -128,13 +128,11 @@ def _tell(config: CorpusConfig, train: Path, validation: Path, report: Report) -
         progress=lambda done, total: report("tell stories", done, total, "bytes"),
     )
     written = write_stories(validation, config.validation_size, seed=config.seed, split="validation")
-    # In bits per byte as evaluations count them: the end token's prediction counts, its bytes do not.
-    text_bytes = written.num_bytes - written.num_stories * len(END_OF_STORY.encode())
     return {
         "text": "storybook",
         "seed": config.seed,
         "validation_stories": written.num_stories,
-        "floor_bits_per_byte": written.bits / text_bytes,
+        "floor_bits_per_byte": written.bits_per_byte,
     }
 
 

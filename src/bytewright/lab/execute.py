@@ -22,7 +22,14 @@ import torch
 from rich.console import Console
 
 from bytewright import durable
-from bytewright.errors import BytewrightError, DivergenceError, StorageError, UsageError
+from bytewright.errors import (
+    BytewrightError,
+    DivergenceError,
+    StorageError,
+    UsageError,
+    first_line,
+    is_out_of_memory,
+)
 from bytewright.lab.corpora import CorpusConfig, Report, name_of, prepare, refuse_missing_texts
 from bytewright.lab.plan import Planned, find_state, in_more_parts, refuse_other_settings, with_data
 from bytewright.lab.records import OUTCOME, flatten, read_object, read_run
@@ -37,9 +44,6 @@ from bytewright.train.engine import Engines
 from bytewright.train.loop import Options, Sampler, TrainResult
 from bytewright.train.recipe import to_plain
 from bytewright.train.run_folder import describe_environment
-
-NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-"""What torch says where there is not enough memory, in an error of no particular kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +155,7 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
 
 
 def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult:
-    """Train, and as long as that needs more memory than there is, begin again in smaller parts."""
+    """Train, and as long as that needs more memory than there is, do so in smaller parts."""
     while True:
         _free()  # not when a run ends: the error of one that failed still holds all that it had
         try:
@@ -162,8 +166,15 @@ def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult
         smaller = in_more_parts(config)
         if smaller is None:
             raise UsageError("one window at a time needs more memory than there is")
-        bench.say(f"{run.name}: does not fit ({reason}); begins again with accumulate = {smaller.accumulate}")
-        durable.remove_folder(run)
+        how = f"with accumulate = {smaller.accumulate}"
+        if CheckpointFolder(run / "checkpoints").steps():  # the steps so far differ from others by rounding
+            bench.say(f"{run.name}: does not fit any more ({reason}); goes on {how}")
+            fields = read_object(run / "config.json") | {"accumulate": smaller.accumulate}
+            durable.write_json(run / "config.json", fields)
+        else:
+            bench.say(f"{run.name}: does not fit ({reason}); begins again {how}")
+            if run.exists():
+                durable.remove_folder(run)
         config = smaller
 
 
@@ -213,16 +224,10 @@ def _start_or_resume(config: TrainConfig, run: Path, bench: Bench) -> TrainResul
             refuse_other_settings(config, run)
             return resume(run, console=bench.console, **options)
         return train(config, run, console=bench.console, **options)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise _NoMemory(_first_line(error)) from None
-    except RuntimeError as error:
-        if any(words in str(error) for words in NO_MEMORY):
-            raise _NoMemory(_first_line(error)) from None
+    except (MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise _NoMemory(first_line(error)) from None
         raise
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _free() -> None:

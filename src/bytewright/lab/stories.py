@@ -71,7 +71,7 @@ def tell(run: Path, plan: SamplingPlan, *, device: Device = "auto") -> tuple[lis
     for first in range(0, plan.num_stories, BATCH):
         count = min(BATCH, plan.num_stories - first)
         sampling = plan.config(model.config.context_length - len(prompt), (end,))
-        sampling = dataclasses.replace(sampling, seed=plan.seed + first)
+        sampling = dataclasses.replace(sampling, seed=plan.seed + first, num_ids=tokenizer.vocab_size)
         for completion in generator.generate([prompt] * count, sampling):
             stories.append((plan.prompt + tokenizer.decode(completion.ids)).strip())
             num_ended += completion.reason == "stop"

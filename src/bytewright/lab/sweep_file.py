@@ -88,6 +88,11 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
         fields = _rescale(fields, scale)
     fixed = {**_prefixed(fields, "corpus"), **_prefixed(fields, "sampling"), **flatten(_table(fields, "set"))}
     variants = _variants(fields)
+    axes = _axes(fields)
+    replaced = dict(map(_parse_override, overrides))
+    for key in replaced:
+        if any(key in part.keys for part in axes):
+            raise UsageError(f"{key} is an axis of this sweep, so it cannot be set to one value")
     words = {key: _words(fields, key) for key in WORDS}
     if scale is not None:
         words["notes"] = SCALED.format(scale)  # what is noted of the full sweep does not hold here
@@ -99,8 +104,8 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
         scale=scale,
         words=words,
         base=read_toml(path.parent / base, max_bytes=MAX_RECIPE_BYTES),
-        fixed=fixed | dict(map(_parse_override, overrides)),
-        axes=_axes(fields),
+        fixed=fixed | replaced,
+        axes=axes,
         variants=variants,
         seeds=_seeds(fields),
         design=_choice(fields, "design", get_args(Design)),

@@ -9,6 +9,7 @@ give the sizes that hold. It knows nothing of devices, precision, training or te
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -87,8 +88,8 @@ class ModelConfig:
             raise UsageError(
                 f"rotary embeddings turn pairs, so d_model / num_heads must be even, not {self.d_head}"
             )
-        if not self.rope_theta > 0:
-            raise UsageError(f"rope_theta must be positive, not {self.rope_theta}")
+        if not 0 < self.rope_theta < math.inf:
+            raise UsageError(f"rope_theta must be a positive number, not {self.rope_theta}")
 
     @property
     def d_head(self) -> int:

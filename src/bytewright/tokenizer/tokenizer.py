@@ -24,6 +24,7 @@ from bytewright import _native, durable
 from bytewright.checked import shorten
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
 from bytewright.errors import TokenizerError, UsageError
+from bytewright.tokenizer.compressed import refuse_compressed
 from bytewright.tokenizer.files import read_folder, read_gpt2, write_folder
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
 
@@ -209,6 +210,7 @@ class Tokenizer:
         replaced; the source itself never is.
         """
         durable.refuse_own_input(source, target, manifest_path_of(target))
+        refuse_compressed(source)
         file = _native.FileEncoder(self._native, os.fspath(source))
         documents = _DocumentCounter(self)
         with TokenFileWriter(

@@ -18,6 +18,7 @@ from bytewright._native import WordCounter, learn_merges
 from bytewright.checked import shorten
 from bytewright.durable import explain
 from bytewright.errors import UsageError
+from bytewright.tokenizer.compressed import refuse_compressed
 from bytewright.tokenizer.memory import PeakMemory
 from bytewright.tokenizer.ranks import check_reachable
 from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads
@@ -234,6 +235,8 @@ def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
     for path in map(Path, paths):
         with explain("read", path):
             files += _files_at(path)
+    for file in files:
+        refuse_compressed(file)
     if not any(file.stat().st_size for file in files if file.is_file()) and all(map(Path.is_file, files)):
         raise UsageError(f"{files[0]}: the file is empty; there is nothing to train on")
     return files

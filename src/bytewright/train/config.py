@@ -9,6 +9,7 @@ tensors; `recipe` builds these values from TOML and JSON.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,14 +212,14 @@ class TrainConfig:
 
 
 def check_positive(values: Mapping[str, float | None], prefix: str = "") -> None:
-    """Refuse a number that is not above 0; None passes."""
+    """Refuse a number that is not above 0, or not finite; None passes."""
     for name, value in values.items():
-        if value is not None and not value > 0:
-            raise UsageError(f"{prefix}{name} must be above 0, but is {value}")
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{prefix}{name} must be a number above 0, but is {value}")
 
 
 def check_not_negative(values: Mapping[str, float], prefix: str = "") -> None:
-    """Refuse a number below 0."""
+    """Refuse a number below 0, or not finite."""
     for name, value in values.items():
-        if not value >= 0:
-            raise UsageError(f"{prefix}{name} must not be negative, but is {value}")
+        if not 0 <= value < math.inf:
+            raise UsageError(f"{prefix}{name} must be a number from 0 on, but is {value}")

@@ -69,6 +69,7 @@ class LiveDisplay:
         self._losses: list[float] = []
         self._validation: tuple[int, float] | None = None
         self._live = Live(console=console, refresh_per_second=10, transient=False)
+        self._live.update(Panel("the first steps …", title=title, expand=False))
         self._live.start()
 
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:

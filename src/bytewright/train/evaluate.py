@@ -41,9 +41,11 @@ class Evaluation:
 
 
 class EvaluationSet:
-    """Windows of a token file that a model is measured on, in batches of one size if there are enough.
+    """Windows of a token file that a model is measured on, at most `batch_size` at a time.
 
-    `token_bytes` gives the number of bytes of each token id; without it there are no bits per byte.
+    Of the windows that `max_tokens` allows, up to an eighth is left out, so that there are equal batches of
+    almost any size: a compiled step would have to be compiled again for a smaller last one. `token_bytes`
+    gives the number of bytes of each token id; without it there are no bits per byte.
     """
 
     def __init__(
@@ -59,12 +61,10 @@ class EvaluationSet:
         self.store = TokenStore(tokens, device)
         self.context_length = context_length
         num_windows = len(tokens) if max_tokens is None else -(-max_tokens // context_length)
-        if max_tokens is not None:
-            # Whole batches only: a compiled step would have to be compiled again for a smaller last one.
-            num_windows = -(-num_windows // batch_size) * batch_size
         starts = evenly_spaced_starts(len(tokens), context_length, num_windows)
-        if max_tokens is not None and len(starts) > batch_size:
-            starts = starts[: len(starts) // batch_size * batch_size]
+        if max_tokens is not None:
+            starts = starts[: _round_down(len(starts))]
+            batch_size = _largest_part(len(starts), batch_size)
         self.starts = starts
         self.batch_size = batch_size
         self.num_bytes = None if token_bytes is None else self._count_bytes(tokens, token_bytes)
@@ -83,3 +83,25 @@ class EvaluationSet:
             weighted.append(measure(ids, targets) * len(starts))
         total = torch.stack(weighted).cpu().double().sum().item()
         return Evaluation(total / len(self.starts), len(self.starts) * self.context_length, self.num_bytes)
+
+
+def _round_down(count: int) -> int:
+    """Keep the four leading bits of a count, so that large powers of two divide it.
+
+    >>> [_round_down(count) for count in (7, 100, 1024, 1643)]
+    [7, 96, 1024, 1536]
+    """
+    unit = 1 << max(0, count.bit_length() - 4)
+    return count // unit * unit
+
+
+def _largest_part(count: int, limit: int) -> int:
+    """Give the largest power of two, up to `limit`, that divides `count`.
+
+    >>> _largest_part(1536, 128), _largest_part(1536, 48), _largest_part(7, 16)
+    (128, 32, 1)
+    """
+    part = 1
+    while 2 * part <= limit and count % (2 * part) == 0:
+        part *= 2
+    return part

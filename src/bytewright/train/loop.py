@@ -21,9 +21,11 @@ from typing import Any, TypedDict, Unpack
 
 from rich.console import Console
 
+from bytewright import durable
 from bytewright.account import flops_utilisation, peak_flops
-from bytewright.data.batches import Batch, TokenStore
-from bytewright.errors import FormatError, UsageError
+from bytewright.data.batches import Batch, TokenStore, WindowSampler
+from bytewright.data.documents import DocumentSampler
+from bytewright.errors import FormatError, UsageError, is_out_of_memory
 from bytewright.model import TransformerLM
 from bytewright.train.config import TrainConfig
 from bytewright.train.continuity import continue_config
@@ -42,6 +44,7 @@ from bytewright.train.run_folder import (
     CONFIG,
     RunFolder,
     config_of,
+    has_lines,
     refuse_existing_run,
     refuse_without_space,
 )
@@ -97,17 +100,23 @@ def train(
 ) -> TrainResult:
     """Train a model as `config` says, in the new folder `run`; everything is checked before it is made."""
     inputs = open_inputs(config)
+    sampler = make_sampler(config, inputs)
     find_device(config.device)
     if config.tensorboard:
         import_summary_writer()
     refuse_existing_run(run)
     refuse_without_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
     config = dataclasses.replace(config, data=config.data.absolute())
-    with RunFolder.create(run, config) as folder:
-        if inputs.vocabulary is not None:
-            folder.write_tokenizer(inputs.vocabulary)
-        trainer = Trainer(config, inputs, folder, **options)
-        return trainer.run(console or Console(), display)
+    try:
+        with RunFolder.create(run, config) as folder:
+            if inputs.vocabulary is not None:
+                folder.write_tokenizer(inputs.vocabulary)
+            trainer = Trainer(config, inputs, sampler, folder, **options)
+            return trainer.run(console or Console(), display)
+    except (MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error) and not has_lines(run):
+            durable.remove_folder(run)  # no step was taken: the way is free for a smaller batch
+        raise
 
 
 def resume(
@@ -123,7 +132,7 @@ def resume(
         inputs = open_inputs(config)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not kept it yet
             folder.write_tokenizer(inputs.vocabulary)
-        trainer = Trainer(config, inputs, folder, **options)
+        trainer = Trainer(config, inputs, make_sampler(config, inputs), folder, **options)
         trainer.restore()
         return trainer.run(console or Console(), display)
 
@@ -135,6 +144,7 @@ class Trainer:
         self,
         config: TrainConfig,
         inputs: Inputs,
+        sampler: WindowSampler | DocumentSampler,
         folder: RunFolder,
         *,
         sample: Sampler | None = None,
@@ -143,12 +153,11 @@ class Trainer:
         engines: Engines | None = None,
         final_checkpoint: bool = True,
     ) -> None:
-        self.config, self.inputs, self.folder = config, inputs, folder
+        self.config, self.inputs, self.sampler, self.folder = config, inputs, sampler, folder
         self.sample, self.probe, self.final_checkpoint = sample, probe, final_checkpoint
         self.device = find_device(config.device)
         if engines:
             engines.make_room(config, self.device, loss=loss)
-        self.sampler = make_sampler(config, inputs)
         self.store = TokenStore(inputs.train, self.device)
         self.validation = self._open_validation()
         make_engine = engines.engine_for if engines else Engine
@@ -220,6 +229,8 @@ class Trainer:
                 self.recorder.others.append(board)
             num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
             title = f"{self.folder.path.name}: {num_parameters:,} parameters on {self.device}"
+            if self.progress.step:
+                title += f", from step {self.progress.step:,} on"
             self.recorder.display = display(console, title)
             stack.callback(self.recorder.display.close)
             stack.enter_context(collector_stopped())
@@ -291,6 +302,8 @@ class Trainer:
             return bool(every) and (is_last or step % every == 0)
 
         save_due = due(config.save_every) and (self.final_checkpoint or not is_last)
+        if save_due and not is_last and self._is_refusing():
+            save_due = False  # what is there may be the last that is sound
         evaluation = None
         if self.validation and (save_due or due(config.eval_every)):
             with self.recorder.aside():
@@ -319,6 +332,11 @@ class Trainer:
         lr = self.config.optimizer.lr * self.config.schedule.factor(step, self.progress.num_steps)
         self.recorder.line(lr=lr, evaluation=evaluation, extra=extra)
 
+    def _is_refusing(self) -> bool:
+        """Say whether the last step was refused: the one accepted before it may have done the harm."""
+        self.recorder.fetch()
+        return self.progress.refused_in_a_row > 0
+
     def _note_best(self, evaluation: Evaluation | None) -> None:
         best = self.progress.best_loss
         if evaluation and math.isfinite(evaluation.loss) and (best is None or evaluation.loss < best):
@@ -331,5 +349,6 @@ class Trainer:
             state = dataclasses.asdict(self.progress)
             state |= {"data": dict(self.inputs.identity), "config": to_plain(self.config)}
             self.folder.checkpoints.save(self.model, self.optimizer, state)
-            self.folder.checkpoints.prune(self.config.keep_last, self.progress.best_step)
+            if not self._is_refusing():
+                self.folder.checkpoints.prune(self.config.keep_last, self.progress.best_step)
             gc.collect()  # the collector is stopped while steps run

@@ -15,6 +15,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
 
 CONFIG = "config.json"
+METRICS = "metrics.jsonl"
 LOCK = ".lock"
+LOOKS_AT_LOCK = 30
+"""How often, a hundredth of a second apart, a lock that is held is tried again."""
 QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 10}
 
 
@@ -67,7 +71,7 @@ class RunFolder:
     @property
     def metrics(self) -> Path:
         """Where the metrics are."""
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     def write_tokenizer(self, vocabulary: Vocabulary) -> None:
         """Keep the tokenizer with the run, so that the run can write text wherever it is taken."""
@@ -163,6 +167,12 @@ def find_commit() -> str | None:
         return None
 
 
+def has_lines(path: Path) -> bool:
+    """Say whether the run at `path` has come as far as a line of metrics."""
+    metrics = path / METRICS
+    return metrics.is_file() and metrics.stat().st_size > 0
+
+
 def is_being_written(path: Path) -> bool:
     """Say whether some process holds the lock of the run at `path` right now."""
     try:
@@ -178,17 +188,27 @@ def is_being_written(path: Path) -> bool:
     return False
 
 
+def _is_taken(lock: int) -> bool:
+    """Take a lock; one that somebody only looks at (`is_being_written`) is free again in a moment."""
+    for _ in range(LOOKS_AT_LOCK):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.01)
+        else:
+            return True
+    return False
+
+
 def _lock(path: Path) -> int:
     """Take the lock of a run folder, or say who has it."""
     with durable.explain("write", path):
         path.mkdir(parents=True, exist_ok=True)
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _is_taken(lock):
             holder = os.read(lock, 100).decode(errors="replace").strip() or "another process"
             os.close(lock)
-            raise UsageError(f"{path} is being written by {holder}; a run has one writer at a time") from None
+            raise UsageError(f"{path} is being written by {holder}; a run has one writer at a time")
         os.truncate(lock, 0)
         os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
     return lock
