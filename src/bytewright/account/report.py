@@ -26,7 +26,7 @@ EFFICIENCY: Mapping[tuple[DeviceKind, bool, bool], float] = {
     ("cuda", True, False): 0.62,
     ("cuda", True, True): 0.72,
     ("cpu", True, True): 0.84,
-    ("cpu", False, True): 0.95,
+    ("cpu", False, True): 0.93,
 }
 """Share of the roofline that a step of the base experiment reaches: by device, compiled or not, and whether
 the device's rates were measured or come from its data sheet.
@@ -37,8 +37,7 @@ from batch 64 on, but 0.49 at batch 16 and 0.28 at batch 1. Eager steps were not
 predicted for them.
 
 On a CPU: the 1.51 s (compiled) and 1.62 s of docs/results/2026-11-15-two-cores.md, batch 8 in fp32, against
-the 187 GFLOP/s noted there and a copy at 27 GB/s, the fastest seen on those cores later, with others at work.
-In bf16, compiled, it is 0.67."""
+the 187 GFLOP/s noted there and a copy at 30 GB/s, timed on those cores later. In bf16, compiled, it is 0.66."""
 
 UNITS = {
     "parameters": "",
