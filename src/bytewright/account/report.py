@@ -37,7 +37,7 @@ from batch 64 on, but 0.49 at batch 16 and 0.28 at batch 1. Eager steps were not
 predicted for them.
 
 On a CPU: the 1.51 s (compiled) and 1.62 s of docs/results/2026-11-15-two-cores.md, batch 8 in fp32, against
-the 187 GFLOP/s noted there and a copy at 30 GB/s, timed on those cores later. In bf16, compiled, it is 0.66."""
+the 187 GFLOP/s noted there and a copy at 30 GB/s, timed on those cores later. In bf16, compiled: 0.66."""
 
 UNITS = {
     "parameters": "",
