@@ -115,7 +115,7 @@ def train(
             return trainer.run(console or Console(), display)
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error) and not has_lines(run):
-            durable.remove_folder(run)  # no step was taken: the way is free for a smaller batch
+            durable.remove_folder(run)  # nothing of it was kept yet: the way is free for a smaller batch
         raise
 
 
