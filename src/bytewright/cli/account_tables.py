@@ -13,6 +13,7 @@ from bytewright.account.growth import Growth, growth
 from bytewright.account.summary import SETTINGS
 from bytewright.account.units import word_bytes, word_count
 from bytewright.cli import console
+from bytewright.durations import format_seconds
 from bytewright.lab.plots import Axis, Chart, Series, draw
 
 PLOTTED_CONTEXTS = [2**power for power in range(8, 18)]
@@ -193,12 +194,12 @@ def _show_time(out: Console, account: Account, time: TimeAccount, tokens: float 
     )
     if tokens:
         days = time.days_for(tokens)
-        spelled = f"{days:,.1f} days" if days >= 2 else console.format_seconds(days * 86_400)
+        spelled = f"{days:,.1f} days" if days >= 2 else format_seconds(days * 86_400)
         out.print(f"{tokens:,.0f} tokens: {spelled}")
 
 
 def _word_seconds(seconds: float) -> str:
-    return f"{seconds * 1000:,.2f} ms" if seconds < 1 else console.format_seconds(seconds)
+    return f"{seconds * 1000:,.2f} ms" if seconds < 1 else format_seconds(seconds)
 
 
 def show_growth(rows: Sequence[Growth]) -> None:

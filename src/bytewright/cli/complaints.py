@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{None}": "None", "PATH": "a path", "STR": "a text"}
-
-
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 """How a terminal is told of colours; tyro does so wherever it finds one."""
 

@@ -13,6 +13,7 @@ import tyro
 
 from bytewright import durable
 from bytewright.cli import inputs, options
+from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -69,7 +70,7 @@ class WriteStorybook:
         seconds = time.perf_counter() - started
         console.stdout().print(
             f"Wrote {self.out}: {written.num_stories:,} stories, {console.format_bytes(written.num_bytes)}"
-            f" in {console.format_seconds(seconds)}. They carry {written.bits_per_byte:.4f} bits per byte:"
+            f" in {format_seconds(seconds)}. They carry {written.bits_per_byte:.4f} bits per byte:"
             " no model can be expected to do better.",
             soft_wrap=True,
         )

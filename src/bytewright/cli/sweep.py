@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from bytewright.cli import console, inputs, options
+from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class RunSweep:
 
     The plan is shown first, with the time and memory that each run is predicted to take. What is done is
     passed over and what was cut off goes on where it stopped, so the same command, given again, finishes a
-    sweep that was interrupted. A run that diverges is marked, and the others go on.
+    sweep that was interrupted. A run that diverges is marked, and the others go on. Metrics are kept, models
+    only of a sweep that says keep = "model".
 
     For example:
       bytewright sweep recipes/learning_rate.toml
@@ -167,7 +169,7 @@ def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
         table.add_row(
             planned.trial.name,
             "" if sampling or not config.num_steps else f"{config.num_steps:,}",
-            console.format_seconds(predicted["seconds"]) if predicted else "",
+            format_seconds(predicted["seconds"]) if predicted else "",
             console.format_bytes(predicted["memory_bytes"]) if predicted else "",
             f"{planned.detail}, {sampling.num_stories:,} stories" if sampling else planned.detail + parts,
         )
@@ -176,6 +178,6 @@ def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
     out.print(f"{sweep.about.name}: {sweep.about.question}", soft_wrap=True)
     out.print(table)
     left = sum(planned.is_open for planned in plan)
-    cost = f", about {console.format_seconds(seconds)} of training" if seconds else ""
+    cost = f", about {format_seconds(seconds)} of training" if seconds else ""
     out.print(f"{left} of {len(plan)} runs to do{cost}.")
     sys.stdout.flush()  # in a pipe, too, the plan comes before the work

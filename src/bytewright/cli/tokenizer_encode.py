@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bytewright import durable
 from bytewright.cli import inputs, options
+from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
 
 
@@ -74,6 +75,6 @@ class EncodeText:
         console.stdout().print(
             f"Wrote {out}: {len(tokens):,} tokens ({tokens.manifest.dtype}),"
             f" {num_bytes / len(tokens):.2f} bytes per token; {console.format_bytes(num_bytes)}"
-            f" in {console.format_seconds(seconds)}, {console.format_bytes(num_bytes / seconds)}/s.",
+            f" in {format_seconds(seconds)}, {console.format_bytes(num_bytes / seconds)}/s.",
             soft_wrap=True,
         )

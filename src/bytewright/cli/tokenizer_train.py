@@ -11,6 +11,7 @@ import tyro
 
 from bytewright import durable
 from bytewright.cli import inputs, options
+from bytewright.durations import format_seconds
 
 if TYPE_CHECKING:
     from bytewright.tokenizer import Estimate, Phase, Training
@@ -90,7 +91,7 @@ class TrainTokenizer:
 
 
 def _expect(estimate: Estimate) -> str:
-    from bytewright.cli.console import format_bytes, format_seconds
+    from bytewright.cli.console import format_bytes
 
     return (
         f"{format_bytes(estimate.corpus_bytes)} of text: about {format_seconds(estimate.seconds)}"
@@ -108,14 +109,14 @@ def _print(training: Training, seconds_writing: float, out: Path) -> None:
     for phase in phases:
         table.add_row(
             phase.name,
-            console.format_seconds(phase.wall_seconds),
+            format_seconds(phase.wall_seconds),
             f"{phase.wall_seconds / total:.0%}",
-            console.format_seconds(phase.seconds),
+            format_seconds(phase.seconds),
             _throughput(phase, training),
         )
     table.add_row(
         "all",
-        console.format_seconds(total),
+        format_seconds(total),
         "100%",
         "",
         f"{console.format_bytes(training.corpus_bytes / total)}/s",

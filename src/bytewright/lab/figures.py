@@ -22,7 +22,7 @@ from bytewright.lab.scales import fit_limits
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_SERIES, MAX_DOTS = 8, 30
 SAME = 1e-3
-"""Floors of runs on the same text differ by what their windows leave over, which goes with the batch."""
+"""Floors on the same text may differ by the windows left out: in records up to 0.1.0, by the batch's size."""
 CROSS = "A cross marks where a run that diverged leaves the chart."
 EARLY = 0.12
 """The share of a run whose steep fall may leave the chart at the top, so that the rest can be told apart."""

@@ -200,7 +200,6 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
     if not steps:
         raise UsageError(
             f"{path}: holds no checkpoint, so it is neither a run that was saved nor a checkpoint"
-            ' (a sweep keeps models only if it says keep = "model")'
         )
     if which == "best":
         best = open_checkpoint(checkpoints.at(steps[-1])).read_json("state.json")

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 LOCK = ".lock"
-LOOKS_AT_LOCK = 30
-"""How often, a hundredth of a second apart, a lock that is held is tried again."""
+TRIES = 30
+"""How often a lock that is held is tried, a hundredth of a second apart."""
 QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 10}
 
 
@@ -188,9 +188,9 @@ def is_being_written(path: Path) -> bool:
     return False
 
 
-def _is_taken(lock: int) -> bool:
-    """Take a lock; one that somebody only looks at (`is_being_written`) is free again in a moment."""
-    for _ in range(LOOKS_AT_LOCK):
+def _take(lock: int) -> bool:
+    """Take a lock unless it stays with another; who only looks (`is_being_written`) is gone in a moment."""
+    for _ in range(TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -205,7 +205,7 @@ def _lock(path: Path) -> int:
     with durable.explain("write", path):
         path.mkdir(parents=True, exist_ok=True)
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        if not _is_taken(lock):
+        if not _take(lock):
             holder = os.read(lock, 100).decode(errors="replace").strip() or "another process"
             os.close(lock)
             raise UsageError(f"{path} is being written by {holder}; a run has one writer at a time")
