@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bytewright.cli import torch_environment
 from bytewright.cli.main import COMMANDS
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run_folder import RunFolder
@@ -212,6 +214,14 @@ def test_on_a_terminal_splits_are_coloured_and_progress_is_a_bar(
         ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}),
         ({"GOMP_SPINCOUNT": "2000"}, {"GOMP_SPINCOUNT": "7"}),
         ({"GOMP_SPINCOUNT": "2000"}, {"OMP_WAIT_POLICY": "active"}),
+        (
+            {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1"},
+            {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "0"},
+        ),
+        (
+            {"TORCH_COMPILE_CACHE_KEY_TAG": f"bytewright {torch_environment.digest(torch_environment.KERNELS)}"},
+            {"TORCH_COMPILE_CACHE_KEY_TAG": "mine"},
+        ),
     ],
 )
 def test_torch_is_set_up_unless_the_user_has_done_so(
@@ -229,3 +239,12 @@ def test_torch_is_set_up_unless_the_user_has_done_so(
     for name, value in said_by_user.items():
         monkeypatch.setenv(name, value)
     assert set_up() == said_by_user
+
+
+def test_what_torch_keeps_of_compiled_steps_is_bound_to_the_text_of_the_kernels(tmp_path: Path) -> None:
+    shutil.copytree(torch_environment.KERNELS, tmp_path / "kernels")
+    before = torch_environment.digest(tmp_path / "kernels")
+    assert before == torch_environment.digest(torch_environment.KERNELS)
+    kernel = tmp_path / "kernels" / "attention.py"
+    kernel.write_text(kernel.read_text().replace("return dqkv", "return -dqkv"))
+    assert torch_environment.digest(tmp_path / "kernels") != before

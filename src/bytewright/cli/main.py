@@ -24,6 +24,7 @@ from types import FrameType
 from typing import NoReturn, Protocol, cast
 
 import bytewright
+from bytewright.cli import torch_environment
 from bytewright.cli.complaints import one_sentence
 from bytewright.errors import BytewrightError, UsageError, first_line, is_out_of_memory
 
@@ -72,7 +73,7 @@ class Terminated(BaseException):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
-    _set_torch_up()
+    torch_environment.prepare()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
@@ -179,20 +180,6 @@ def _complaint(group: str, rest: list[str]) -> str:
     suggestion = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(words)}"
     what = "option" if rest[0].startswith("-") else "command"
     return f"{program} has no {what} {rest[0]!r}; {suggestion} (see {program} --help)"
-
-
-def _set_torch_up() -> None:
-    """Ask torch's libraries for two things, before they are imported; who has set them has the last word.
-
-    A GPU's memory is to be held in segments that can grow: those of fixed sizes never join, what lies free
-    between them is lost, and the largest batch that should fit does not. And threads that wait for each other
-    are to sleep soon (GNU OpenMP lets them spin for milliseconds): beside another busy process they would
-    keep each other's cores busy with waiting, and a small model would train up to ten times more slowly.
-    """
-    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its former name
-        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

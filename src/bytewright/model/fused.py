@@ -30,7 +30,7 @@ from bytewright import kernels
 from bytewright.model.attention import MultiHeadSelfAttention
 from bytewright.model.layers import EPSILON, Embedding, SwiGLU, at_least_float32, rms_norm
 
-LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**28}
+LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**29}
 """How many logits the loss works on at a time: what a CPU's cache holds, or enough to keep a GPU busy."""
 
 
