@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bytewright.cli import torch_environment
 from bytewright.cli.main import COMMANDS
+from bytewright.cli.torch_environment import KERNELS, digest
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run_folder import RunFolder
 from conftest import Run
@@ -219,7 +219,7 @@ def test_on_a_terminal_splits_are_coloured_and_progress_is_a_bar(
             {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "0"},
         ),
         (
-            {"TORCH_COMPILE_CACHE_KEY_TAG": f"bytewright {torch_environment.digest(torch_environment.KERNELS)}"},
+            {"TORCH_COMPILE_CACHE_KEY_TAG": f"bytewright {digest(KERNELS)}"},
             {"TORCH_COMPILE_CACHE_KEY_TAG": "mine"},
         ),
     ],
@@ -242,9 +242,9 @@ def test_torch_is_set_up_unless_the_user_has_done_so(
 
 
 def test_what_torch_keeps_of_compiled_steps_is_bound_to_the_text_of_the_kernels(tmp_path: Path) -> None:
-    shutil.copytree(torch_environment.KERNELS, tmp_path / "kernels")
-    before = torch_environment.digest(tmp_path / "kernels")
-    assert before == torch_environment.digest(torch_environment.KERNELS)
+    shutil.copytree(KERNELS, tmp_path / "kernels")
+    before = digest(tmp_path / "kernels")
+    assert before == digest(KERNELS)
     kernel = tmp_path / "kernels" / "attention.py"
     kernel.write_text(kernel.read_text().replace("return dqkv", "return -dqkv"))
-    assert torch_environment.digest(tmp_path / "kernels") != before
+    assert digest(tmp_path / "kernels") != before

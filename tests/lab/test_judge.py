@@ -12,6 +12,7 @@ from rich.console import Console
 from bytewright.lab.records import judge, read_run
 from bytewright.lab.results import read_results
 from bytewright.train import train
+from bytewright.train.recorder import Recorder
 from runs import make_config
 
 SETTINGS = {
@@ -79,7 +80,10 @@ def test_a_budget_in_tokens_or_minutes_ends_a_run_too() -> None:
     assert judge(minutes, [*short, {"step": 15, "loss": 1.0, "seconds": 59.5}], [])[0] == "complete"
 
 
-def test_a_run_of_minutes_is_over_when_its_planned_steps_are(tmp_path: Path) -> None:
+def test_a_run_of_minutes_is_over_when_its_planned_steps_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.05 * recorder.progress.step)
     run = tmp_path / "a"
     train(make_config(tmp_path, budget={"steps": None, "minutes": 0.05}), run, console=Console(quiet=True))
     assert read_run(run).status == "complete"

@@ -134,9 +134,9 @@ def test_more_minutes_at_a_constant_rate_are_planned_anew(
     monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.5 * recorder.progress.step)
     budget, schedule = {"steps": None, "minutes": 0.25}, {"kind": "constant"}
     config = make_config(tmp_path, budget=budget, schedule=schedule)
-    assert train(config, tmp_path / "run", console=quiet).step == 30
+    assert train(config, tmp_path / "run", console=quiet).step == 29
     edit(tmp_path / "run", budget={"minutes": 0.5})
-    assert resume(tmp_path / "run", console=quiet).step >= 58  # 60 at half a second each, planned by then
+    assert resume(tmp_path / "run", console=quiet).step >= 57  # 60 at half a second each, planned by then
 
 
 def test_a_checkpoint_that_keeps_no_config_is_refused(run: Path, quiet: Console) -> None:

@@ -198,10 +198,32 @@ def test_a_budget_of_minutes_alone_plans_its_steps_and_decays_to_the_end(
     monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.5 * recorder.progress.step)
     config = make_config(tmp_path, budget={"steps": None, "minutes": 0.25}, log_every=1)
     result = train(config, tmp_path / "run", console=quiet)
-    assert result.step == 30  # half a second each
+    assert result.step == 29  # half a second each, and a fiftieth of the time for the rest
     rates = [record["lr"] for record in lines(tmp_path / "run")]
     assert max(rates) == pytest.approx(0.01, rel=0.01)
     assert rates[-1] == pytest.approx(0.001)
+
+
+def test_a_run_that_measures_its_speed_seldom_waits_for_the_device(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting after every step would slow the steps down, and the run would plan too few of them."""
+    waits: list[int] = []
+    fetch = Recorder.fetch
+
+    def fetch_and_note(recorder: Recorder) -> None:
+        waits.append(recorder.progress.step)
+        fetch(recorder)
+
+    monkeypatch.setattr(Recorder, "fetch", fetch_and_note)
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.05 * recorder.progress.step)
+    every = {"log_every": 1000, "eval_every": 1000, "save_every": 1000}
+    train(
+        make_config(tmp_path, budget={"steps": None, "minutes": 0.1}, **every),
+        tmp_path / "run",
+        console=quiet,
+    )
+    assert [step for step in waits if step < 100] == [1, 2, 4, 8]  # 8 steps are more than a twentieth
 
 
 def test_a_clock_that_strikes_between_two_looks_still_ends_in_a_checkpoint(

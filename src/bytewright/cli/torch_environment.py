@@ -14,7 +14,7 @@ KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
 
 def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Ask for memory in segments that grow, for threads that sleep, and for steps to be compiled once only."""
+    """Ask for memory in segments that grow, for threads that sleep, for compiled steps that are kept."""
     # Segments of fixed sizes never join: what lies free between them is lost, and the largest batch that
     # should fit does not.
     if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # its former name

@@ -63,7 +63,10 @@ EVALUATED_AT_ONCE = 4096
 """Tokens that are evaluated together at least, however small the batches of training are."""
 
 PLANNING_SHARE = 0.05
-"""A run of minutes alone measures its speed for this share of them before it fixes its number of steps."""
+"""A run of minutes alone measures its speed for this share of them at least, and then fixes its steps."""
+
+STEPPING_SHARE = 0.98
+"""The share of the time left that such a run plans to step in; in the rest it evaluates and saves."""
 
 
 @dataclass(frozen=True)
@@ -284,15 +287,17 @@ class Trainer:
 
     def _plan(self) -> None:
         """Fix the number of steps of a run of minutes alone, once its speed is known."""
-        limit = 60 * (self.config.budget.minutes or math.inf)
         done = self.progress.step
+        if done & (done - 1):
+            return  # waiting for the device slows the steps that are to be measured: after 1, 2, 4, 8 … it is
+        limit = 60 * (self.config.budget.minutes or math.inf)
         self.recorder.fetch()
         seconds = self.recorder.seconds()
         if done == 1:
             self._first_step_seconds = seconds  # it compiles and warms up: it says nothing about the speed
         elif seconds > PLANNING_SHARE * limit:
             per_step = (seconds - self._first_step_seconds) / (done - 1)
-            self.progress.num_steps = done + max(1, int((limit - seconds) / per_step))
+            self.progress.num_steps = done + max(1, int(STEPPING_SHARE * (limit - seconds) / per_step))
 
     def _look(self, *, is_last: bool) -> bool:
         """Evaluate, record, sample and save what is due after this step; return whether it was saved."""
