@@ -201,6 +201,32 @@ def test_what_the_tokenizers_library_writes_is_read_back_the_same(tmp_path: Path
     assert read_huggingface(tmp_path / "theirs.json") == trained(pattern)
 
 
+def test_what_the_transformers_library_saves_is_read_back_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It adds a template to every file, which here asks for the text alone."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers")
+    write_huggingface(trained("gpt4"), tmp_path / "ours.json")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "ours.json"))
+    theirs.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "tokenizer.json").read_text())["post_processor"] is not None
+    assert read_huggingface(tmp_path / "tokenizer.json") == trained("gpt4")
+
+
+def test_processors_in_a_row_that_add_nothing_are_followed(tmp_path: Path) -> None:
+    write_huggingface(trained("gpt2"), tmp_path / "ours.json")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "ours.json"))
+    theirs.post_processor = tokenizers.processors.Sequence(
+        [
+            tokenizers.processors.ByteLevel(trim_offsets=False),
+            tokenizers.processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[]),
+        ]
+    )
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    assert read_huggingface(tmp_path / "tokenizer.json") == trained("gpt2")
+
+
 def test_a_tokenizer_trained_by_the_tokenizers_library_encodes_here_as_there(tmp_path: Path) -> None:
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)

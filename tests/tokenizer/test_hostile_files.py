@@ -325,6 +325,10 @@ def test_merges_lost_at_a_line_end_are_noticed(folder: Path) -> None:
     assert "no line makes token" in sentence_of(lambda: read(path), path)
 
 
+BEGIN = {"SpecialToken": {"id": "<|begin|>", "type_id": 0}}
+TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+
+
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
@@ -332,8 +336,20 @@ def test_merges_lost_at_a_line_end_are_noticed(folder: Path) -> None:
         (lambda t: t.update(truncation={"max_length": 5}), "truncation should be null"),
         (lambda t: t.update(padding={"strategy": "BatchLongest"}), "padding should be null"),
         (
-            lambda t: t.update(post_processor={"type": "TemplateProcessing"}),
+            lambda t: t.update(post_processor={"type": "BertProcessing"}),
             "post_processor.type should be 'ByteLevel'",
+        ),
+        (
+            lambda t: t.update(post_processor={"type": "TemplateProcessing", "single": [BEGIN, TEXT]}),
+            "post_processor.single should be the text alone",
+        ),
+        (
+            lambda t: t.update(post_processor={"type": "TemplateProcessing", "single": [TEXT, TEXT]}),
+            "post_processor.single should be the text alone",
+        ),
+        (
+            lambda t: t.update(post_processor={"type": "Sequence", "processors": [{"type": "ByteLevel"}, 7]}),
+            "post_processor.processors[1] should be an object",
         ),
         (lambda t: t.update(decoder={"type": "Metaspace"}), "decoder.type should be 'ByteLevel'"),
         (lambda t: t.update(pre_tokenizer=None), "pre_tokenizer should be an object, but is null"),

@@ -92,9 +92,9 @@ def read_huggingface(path: durable.StrPath) -> Vocabulary:
     for feature in ("truncation", "padding", "normalizer"):
         if root.get(feature).value is not None:
             _refuse(root[feature])
-    for step in (root.get("post_processor"), root.get("decoder")):  # ByteLevel ones do not touch ids
-        if step.value is not None:
-            _expect_type(step, "ByteLevel")
+    _check_that_nothing_is_added(root.get("post_processor"))
+    if root.get("decoder").value is not None:
+        _expect_type(root["decoder"], "ByteLevel")
     pattern = _read_pattern(root.get("pre_tokenizer"))
     model = root["model"]
     ignores_merges = _read_model_options(model)
@@ -108,6 +108,21 @@ def read_huggingface(path: durable.StrPath) -> Vocabulary:
         if ignores_merges:  # words that are tokens are looked up whole: the same thing if each is reachable
             check_reachable(vocabulary)
     return vocabulary
+
+
+def _check_that_nothing_is_added(processor: Json) -> None:
+    """Refuse what would add tokens after encoding; ByteLevel and a template of the text alone do not."""
+    if processor.value is None:
+        return
+    is_sequence = processor.get("type").value == "Sequence"
+    for step in processor["processors"].elements() if is_sequence else (processor,):
+        if step.get("type").value != "TemplateProcessing":
+            _expect_type(step, "ByteLevel")
+        else:  # `transformers` writes one into every file that it saves
+            template = step["single"]
+            parts = [key for part in template.elements() for key in part.as_object()]
+            if parts != ["Sequence"]:
+                raise template.complain("the text alone, since Bytewright adds no tokens to it")
 
 
 def _read_pattern(step: Json) -> str:
