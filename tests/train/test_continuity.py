@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from bytewright.errors import FormatError, UsageError
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.continuity import FREE, find_changes, flatten
+from bytewright.train.metrics import read_metrics
 from bytewright.train.recipe import to_plain
 from bytewright.train.recorder import Recorder
+from bytewright.train.step import StepResult
 from runs import digest, make_config
 
 
@@ -137,6 +141,27 @@ def test_more_minutes_at_a_constant_rate_are_planned_anew(
     assert train(config, tmp_path / "run", console=quiet).step == 29
     edit(tmp_path / "run", budget={"minutes": 0.5})
     assert resume(tmp_path / "run", console=quiet).step >= 57  # 60 at half a second each, planned by then
+
+
+def test_a_run_of_minutes_that_gets_more_of_them_is_planned_soon_and_decays(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Recorder.add
+
+    def add_and_stop_at_35(recorder: Recorder, step: int, result: StepResult) -> None:
+        add(recorder, step, result)
+        if step == 35:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.5 * recorder.progress.step)
+    monkeypatch.setattr(Recorder, "add", add_and_stop_at_35)
+    schedule = {"kind": "wsd", "final": 0.0, "decay": 0.2}
+    config = make_config(tmp_path, budget={"steps": None, "minutes": 0.5}, schedule=schedule, log_every=1)
+    assert train(config, tmp_path / "run", console=quiet).received == signal.SIGTERM
+    edit(tmp_path / "run", budget={"minutes": 0.52})
+    assert resume(tmp_path / "run", console=quiet).step >= 60
+    *_, last = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert last["lr"] == 0.0
 
 
 def test_a_checkpoint_that_keeps_no_config_is_refused(run: Path, quiet: Console) -> None:

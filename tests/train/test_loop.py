@@ -27,6 +27,7 @@ from bytewright.model import TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.loop import Trainer
 from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import read_metrics
 from bytewright.train.recorder import Recorder
@@ -223,7 +224,44 @@ def test_a_run_that_measures_its_speed_seldom_waits_for_the_device(
         tmp_path / "run",
         console=quiet,
     )
-    assert [step for step in waits if step < 100] == [1, 2, 4, 8]  # 8 steps are more than a twentieth
+    assert [step for step in waits if step < 100] == [
+        3,
+        4,
+        5,
+        7,
+        11,
+    ]  # 8 steps after 3 are more than a twentieth
+
+
+def test_first_steps_that_compile_do_not_make_a_run_of_minutes_plan_too_few(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds(recorder: Recorder) -> float:
+        step = recorder.progress.step
+        return sum((20.0, 3.0)[:step]) + 0.5 * max(0, step - 2)
+
+    monkeypatch.setattr(Recorder, "seconds", seconds)
+    budget = {"steps": None, "minutes": 2.0}
+    result = train(make_config(tmp_path, budget=budget), tmp_path / "run", console=quiet)
+    assert result.step == 192  # of 196 for which there is time
+
+
+def test_a_line_has_the_rate_that_was_used_even_where_the_run_is_planned(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is made after a step, and bends the schedule from the next one on."""
+    used: list[float] = []
+    advance = Trainer._advance
+
+    def advance_and_note(trainer: Trainer) -> None:
+        advance(trainer)
+        used.append(trainer.optimizer.param_groups[0]["lr"])
+
+    monkeypatch.setattr(Trainer, "_advance", advance_and_note)
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.5 * recorder.progress.step)
+    config = make_config(tmp_path, budget={"steps": None, "minutes": 0.25}, log_every=1)
+    train(config, tmp_path / "run", console=quiet)
+    assert [record["lr"] for record in lines(tmp_path / "run")] == pytest.approx(used)
 
 
 def test_a_clock_that_strikes_between_two_looks_still_ends_in_a_checkpoint(

@@ -65,6 +65,9 @@ EVALUATED_AT_ONCE = 4096
 PLANNING_SHARE = 0.05
 """A run of minutes alone measures its speed for this share of them at least, and then fixes its steps."""
 
+WARMING_STEPS = 3
+"""The first steps of a session compile and are recorded for replay: they say nothing about its speed."""
+
 STEPPING_SHARE = 0.98
 """The share of the time left that such a run plans to step in; in the rest it evaluates and saves."""
 
@@ -170,7 +173,8 @@ class Trainer:
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.progress = Progress(num_steps=config.num_steps)
         self.evaluation: Evaluation | None = None
-        self._first_step_seconds = 0.0
+        self._factor = 0.0
+        self._session_steps, self._warm_seconds = 0, 0.0
 
     def _open_validation(self) -> EvaluationSet | None:
         if self.inputs.validation is None:
@@ -266,11 +270,12 @@ class Trainer:
     def _advance(self) -> None:
         """Take the next update; its result stays on the device."""
         step = self.progress.step
-        factor = self.config.schedule.factor(step + 1, self.progress.num_steps)
+        self._factor = self.config.schedule.factor(step + 1, self.progress.num_steps)
         for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
-            group["lr"] = peak * factor
+            group["lr"] = peak * self._factor
         self.recorder.add(step + 1, self.train_step(self._batches(step)))
         self.progress.step += 1
+        self._session_steps += 1
         if not self.memory.has_begun:
             self.memory.begin()
         if self.progress.num_steps is None:
@@ -287,17 +292,18 @@ class Trainer:
 
     def _plan(self) -> None:
         """Fix the number of steps of a run of minutes alone, once its speed is known."""
-        done = self.progress.step
-        if done & (done - 1):
-            return  # waiting for the device slows the steps that are to be measured: after 1, 2, 4, 8 … it is
+        measured = self._session_steps - WARMING_STEPS
+        if measured < 0 or measured & (measured - 1):
+            return  # waiting for the device slows the steps that are measured: after 1, 2, 4, 8 … it is
         limit = 60 * (self.config.budget.minutes or math.inf)
         self.recorder.fetch()
         seconds = self.recorder.seconds()
-        if done == 1:
-            self._first_step_seconds = seconds  # it compiles and warms up: it says nothing about the speed
-        elif seconds > PLANNING_SHARE * limit:
-            per_step = (seconds - self._first_step_seconds) / (done - 1)
-            self.progress.num_steps = done + max(1, int(STEPPING_SHARE * (limit - seconds) / per_step))
+        if measured == 0:
+            self._warm_seconds = seconds
+        elif seconds - self._warm_seconds > PLANNING_SHARE * limit:
+            per_step = (seconds - self._warm_seconds) / measured
+            left = int(STEPPING_SHARE * (limit - seconds) / per_step)
+            self.progress.num_steps = self.progress.step + max(1, left)
 
     def _look(self, *, is_last: bool) -> bool:
         """Evaluate, record, sample and save what is due after this step; return whether it was saved."""
@@ -334,8 +340,7 @@ class Trainer:
         if evaluation and self.probe:
             with self.recorder.aside():
                 extra |= self.probe(self.model)
-        lr = self.config.optimizer.lr * self.config.schedule.factor(step, self.progress.num_steps)
-        self.recorder.line(lr=lr, evaluation=evaluation, extra=extra)
+        self.recorder.line(lr=self.config.optimizer.lr * self._factor, evaluation=evaluation, extra=extra)
 
     def _is_refusing(self) -> bool:
         """Say whether the last step was refused: the one accepted before it may have done the harm."""
