@@ -169,8 +169,8 @@ def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
         table.add_row(
             planned.trial.name,
             "" if sampling or not config.num_steps else f"{config.num_steps:,}",
-            format_seconds(predicted["seconds"]) if predicted else "",
-            console.format_bytes(predicted["memory_bytes"]) if predicted else "",
+            format_seconds(predicted["seconds"]) if "seconds" in predicted else "",
+            console.format_bytes(predicted["memory_bytes"]) if "memory_bytes" in predicted else "",
             f"{planned.detail}, {sampling.num_stories:,} stories" if sampling else planned.detail + parts,
         )
         seconds += predicted.get("seconds", 0.0) if planned.is_open else 0.0
