@@ -198,6 +198,11 @@ def test_a_mistake_is_one_sentence_that_names_the_file(tmp_path: Path, text: str
         assert word in sentence
 
 
+def test_a_scale_that_is_no_table_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"rates\.toml: scale\.smoke must be a table, but is 3$"):
+        read(tmp_path, "[scale]\nsmoke = 3", scale="smoke")
+
+
 def test_an_unknown_scale_names_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(BytewrightError, match="no scale 'tiny'; it has smoke"):
         read(tmp_path, "[scale.smoke]\nseeds = 1", scale="tiny")

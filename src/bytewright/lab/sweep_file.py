@@ -121,6 +121,8 @@ def _rescale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:
         known = f"it has {', '.join(scales)}" if scales else "it has none"
         raise UsageError(f"has no scale {scale!r}; {known}")
     changes = scales[scale]
+    if not isinstance(changes, Mapping):
+        raise UsageError(f"scale.{scale} must be a table, but is {changes!r}")
     _check_keys(changes, [*KEYS, *TABLES], f"scale.{scale}.")
     scaled = dict(fields) | dict(changes)
     for table in ("set", "corpus", "sampling"):
