@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bytewright.train import train
+from bytewright.train import resume, train
 from bytewright.train.run_folder import RunFolder
 from conftest import Run
 from runs import make_config
@@ -37,7 +37,7 @@ def test_a_run_that_goes_on_is_running_whatever_an_earlier_session_came_to(
     assert (row["status"], row["reason"]) == (status, "no memory")
 
 
-@pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b"\xff\n"])
+@pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b"\xff\n", b'{"event": "refused"}\n'])
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason_beside_the_others(
     tmp_path: Path, run: Run, damage: bytes
 ) -> None:
@@ -86,3 +86,16 @@ def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> Non
     assert run("report", *both, "--out", tmp_path / "both").out.strip() == str(tmp_path / "both/report.html")
     assert run("report", both[0]).code == 0
     assert (both[0] / "report.html").is_file()
+
+
+def test_a_report_shows_a_run_as_it_is_now_not_as_it_was_last_reported(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "one"
+    train(make_config(tmp_path, schedule={"kind": "constant"}), path, console=Console(quiet=True))
+    assert run("report", path).code == 0
+    fields = json.loads((path / "config.json").read_text())
+    fields["budget"]["steps"] = 30
+    (path / "config.json").write_text(json.dumps(fields))
+    assert resume(path, console=Console(quiet=True)).step == 30
+    assert run("report", path).code == 0
+    (reported,) = json.loads((path / "results.json").read_text())["runs"]
+    assert reported["metrics"]["step"][-1] == 30

@@ -77,7 +77,8 @@ def read_all(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
             return read_results(path)
         if (path / SWEEP).is_file():
             return read_sweep_folder(path)
-        if (path / RESULTS).is_file():
+        # A report of one run is written into its folder: the run knows better, for it may have gone on.
+        if (path / RESULTS).is_file() and not (path / "config.json").is_file():
             return read_results(path / RESULTS)
     return None, [compare_record(read_run(path)) for path in paths]
 
