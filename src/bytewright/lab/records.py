@@ -96,6 +96,8 @@ def read_run(path: Path) -> RunRecord:
     lines = [record for record in records if "event" not in record and isinstance(record.get("step"), int)]
     outcome = read_object(path / OUTCOME)
     events = [record for record in records if "event" in record]
+    if any(not isinstance(event.get("step"), int) for event in events):
+        raise FormatError(f"{path / 'metrics.jsonl'}: has an event without a step that is a whole number")
     status, reason = judge(settings, lines, events, num_steps=read_num_steps(path, settings))
     # What an earlier session came to does not count where the lines go on to an end.
     if outcome.get("status") in get_args(Status) and status not in ("complete", "diverged"):
