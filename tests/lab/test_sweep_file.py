@@ -49,11 +49,25 @@ def names(sweep: Sweep) -> list[str]:
         ({"from": 1e-4, "to": 1e-2, "count": 3, "log": True}, [1e-4, 1e-3, 1e-2]),
         ({"from": 1e-4, "to": 1e-2, "count": 2}, [1e-4, 1e-2]),
         ({"from": 5, "to": 5, "count": 1}, [5]),
+        ({"from": 0.99, "to": 0.9995, "count": 3}, [0.99, 0.99475, 0.9995]),
+        ({"from": 0.9985, "to": 0.9995, "step": 0.0005}, [0.9985, 0.999, 0.9995]),
+        ({"from": 65536.0, "to": 262144.0, "factor": 2}, [65536.0, 131072.0, 262144.0]),
+        ({"from": 1000, "to": 2000, "count": 3}, [1000, 1500, 2000]),
+        ({"from": -0.3, "to": 0.3, "step": 0.1}, [-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3]),
+        ({"from": 0.3, "to": 0.0, "step": -0.1}, [0.3, 0.2, 0.1, 0.0]),
+        ({"from": 1e-21, "to": 1.0, "factor": 1e7}, [1e-21, 1e-14, 1e-7, 1.0]),
+        ({"from": 0, "to": 1, "count": 3}, [0, 0.5, 1]),
+        ({"from": 0, "to": 1.0, "step": 0.5}, [0.0, 0.5, 1.0]),
+        ({"from": 0.0, "to": 1.0, "step": 0.3}, [0.0, 0.3, 0.6, 0.9]),
+        ({"from": 1, "to": 4096, "count": 7, "log": True}, [1, 4, 16, 64, 256, 1024, 4096]),
+        ({"from": 1.2345e-3, "to": 0.98765, "count": 3, "log": True}, [1.2345e-3, 0.0349, 0.98765]),
+        ({"from": 10**18 + 1, "to": 10**18 + 3, "step": 2}, [10**18 + 1, 10**18 + 3]),
     ],
 )
 def test_an_axis_is_spelled_out(value: object, expected: list[object]) -> None:
-    assert expand(value, "x") == pytest.approx(expected) if isinstance(expected[0], float) else expected
-    assert [type(item) for item in expand([1, 2], "x")] == [int, int]
+    found = expand(value, "x")
+    assert found == expected
+    assert [type(item) for item in found] == [type(item) for item in expected]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +86,7 @@ def test_an_axis_is_spelled_out(value: object, expected: list[object]) -> None:
         ({"from": 0.0, "to": 1.0, "count": 3, "log": True}, "above 0"),
         ({"from": 1, "to": 2, "count": 0}, "whole number"),
         ({"from": "a", "to": 2, "count": 2}, "must be a number"),
+        ({"from": 1, "to": 10**400, "factor": 10}, "must be a number"),
         ({"from": 1, "to": 1e12, "step": 1}, "no range leads"),
         ({"from": 1, "to": 9, "factor": 3, "log": True}, "needs a 'count'"),
     ],

@@ -6,7 +6,8 @@
     { from = 0.0, to = 1.0, count = 5 }           0.0, 0.25, 0.5, 0.75, 1.0
     { from = 1e-4, to = 1e-1, count = 7, log = true }   evenly spaced logarithms, to three digits
 
-Whole numbers stay whole. A range that is empty, endless or contradicts itself is refused in one sentence.
+The ends are what is written, whatever their digits, and between whole ends what is whole stays whole. A range
+that is empty, endless or contradicts itself is refused in one sentence.
 Knows nothing of what the values set.
 """
 
@@ -20,8 +21,11 @@ from bytewright.errors import UsageError
 
 KEYS = {"from", "to", "step", "factor", "count", "log"}
 MAX_VALUES = 1000
-DIGITS = 3
-"""Significant digits of the values of a range: enough to tell them apart, few enough to be said aloud."""
+LARGEST = 1e100
+LOG_DIGITS = 3
+"""Significant digits between the ends of a log range, where nobody meant the others."""
+DIGITS = 12
+"""Significant digits of all other values: more than anybody writes, and less than floating point has."""
 
 
 def is_range(value: object) -> bool:
@@ -64,7 +68,7 @@ def _expand_range(fields: Mapping[str, Any], place: str) -> list[float]:
         if key not in KEYS:
             raise UsageError(f"{place} has a range with {key!r}; a range has {', '.join(sorted(KEYS))}")
     for key in fields.keys() - {"log"}:
-        if type(fields[key]) not in (int, float) or not math.isfinite(fields[key]):
+        if type(fields[key]) not in (int, float) or not -LARGEST <= fields[key] <= LARGEST:
             raise UsageError(f"{place}: {key!r} of a range must be a number, but is {fields[key]!r}")
     ways = [key for key in ("step", "factor", "count") if key in fields]
     if "to" not in fields or len(ways) != 1:
@@ -74,9 +78,10 @@ def _expand_range(fields: Mapping[str, Any], place: str) -> list[float]:
     (way,) = ways
     if fields.get("log") and way != "count":
         raise UsageError(f"{place}: a range with 'log' needs a 'count'; 'factor' is a log range of its own")
-    values = _walk(fields["from"], fields["to"], way, fields[way], log=bool(fields.get("log")), place=place)
-    whole = all(type(fields[key]) is int for key in ("from", "to", *ways))
-    return [int(value) if whole and value == int(value) else _rounded(value) for value in values]
+    first, last, log = fields["from"], fields["to"], bool(fields.get("log"))
+    values = _walk(first, last, way, fields[way], log=log, place=place)
+    whole = type(first) is int and type(last) is int
+    return [int(value) if whole and value == int(value) else float(value) for value in values]
 
 
 def _walk(first: float, last: float, way: str, by: float, *, log: bool, place: str) -> list[float]:
@@ -85,10 +90,12 @@ def _walk(first: float, last: float, way: str, by: float, *, log: bool, place: s
             raise UsageError(f"{place}: the count of a range must be a whole number from 1 to {MAX_VALUES}")
         if log and min(first, last) <= 0:
             raise UsageError(f"{place}: a log range must lie above 0, but goes from {first} to {last}")
-        shares = [number / (by - 1) if by > 1 else 0.0 for number in range(by)]
+        shares = [number / (by - 1) for number in range(1, by - 1)]
         if log:
-            return [first * (last / first) ** share for share in shares]
-        return [first + (last - first) * share for share in shares]
+            inner = [_rounded(first * (last / first) ** share, LOG_DIGITS) for share in shares]
+        else:
+            inner = [_cleaned(first + (last - first) * share, first, last) for share in shares]
+        return [first, *inner, last] if by > 1 else [first]
     if way == "step":
         length = (last - first) / by if by else math.inf
     else:
@@ -96,9 +103,22 @@ def _walk(first: float, last: float, way: str, by: float, *, log: bool, place: s
         length = math.log(last / first) / math.log(by) if grows else math.inf
     if not -1e-9 <= length < MAX_VALUES:
         raise UsageError(f"{place}: no range leads from {first} to {last} by a {way} of {by}")
-    numbers = range(int(length + 1e-9) + 1)
-    return [first + by * number if way == "step" else first * by**number for number in numbers]
+    numbers = range(1, int(length + 1e-9) + 1)
+    if way == "step":
+        values = [first, *(_cleaned(first + by * number, first, last) for number in numbers)]
+    else:
+        values = [first, *(_rounded(first * by**number, DIGITS) for number in numbers)]
+    return [*values[:-1], last] if numbers and abs(length - numbers[-1]) < 1e-9 else values
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+def _cleaned(value: float, first: float, last: float) -> float:
+    """Take off what floating point has added, also to a nought: 0.3, not 0.30000000000000004."""
+    return _rounded(value, DIGITS) if abs(value) > 10.0**-DIGITS * max(abs(first), abs(last)) else 0.0
+
+
+def _rounded(value: float, digits: int) -> float:
+    """Round to so many digits, but leave whole numbers: 1024 is meant in a range from 1 to 4096."""
+    if isinstance(value, int):
+        return value
+    value = float(f"{value:.{DIGITS}g}")
+    return value if value == int(value) else float(f"{value:.{digits}g}")
