@@ -17,7 +17,7 @@ from bytewright.lab.groups import group_runs
 from bytewright.lab.page import Table
 from bytewright.lab.plots import Chart
 from bytewright.lab.predict import compare_record
-from bytewright.lab.records import measure, read_run
+from bytewright.lab.records import RunRecord, measure, read_run
 from bytewright.lab.report import build_report, write_report
 from bytewright.lab.results import About, read_all, read_results, write_results
 from bytewright.lab.tables import table_of_predictions, table_of_ratios
@@ -107,6 +107,40 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
     points, spread = first.curve("validation_loss", "tokens")
     assert len(points) == len(spread) == 8
     assert all(low <= y <= high for (_, y), (low, high) in zip(points, spread, strict=True))
+
+
+def test_runs_that_have_little_in_common_are_called_by_their_own_names() -> None:
+    unlike = {"model.d_model": 128, "batch_size": 8, "schedule.kind": "wsd", "optimizer.lr": 0.1}
+    runs = [make_record("tiny", settings=unlike), make_record("lr-0.03", labels={"optimizer.lr": 0.03})]
+    assert [group.label for group in group_runs(runs)] == ["tiny", "lr-0.03"]
+    alike = [make_record(name, settings={"batch_size": size}) for name, size in (("a", 4), ("b", 8))]
+    assert [group.label for group in group_runs(alike)] == ["batch size 4", "batch size 8"]
+
+
+def ended_early(name: str, num_lines: int, **more: Any) -> RunRecord:
+    record = make_record(name, **more)
+    return dataclasses.replace(record, lines=record.lines[:num_lines])
+
+
+def test_seeds_that_end_at_different_steps_still_have_a_curve_up_to_their_end() -> None:
+    """As runs of minutes do."""
+    long, short = make_record("long", 1.0), ended_early("short", 12, end=2.0)
+    (group,) = [dataclasses.replace(group, runs=[long, short]) for group in group_runs([long])]
+    points, spread = group.curve("validation_loss", "step")
+    assert [x for x, _ in points] == [5, 10, (40 + 10) / 2]
+    assert points[-1][1] == pytest.approx(group.mean("validation_loss"))
+    assert spread[-1] == group.spread("validation_loss")
+    apart = dataclasses.replace(short, lines=[{**line, "step": line["step"] + 1} for line in short.lines])
+    (group,) = [dataclasses.replace(group, runs=[long, apart]) for group in group_runs([long])]
+    ((x, y),), _ = group.curve("validation_loss", "step")
+    assert (x, y) == pytest.approx(((40 + 11) / 2, group.mean("validation_loss")))
+
+
+def test_a_seed_that_was_stopped_does_not_shorten_the_curve_of_those_that_went_on() -> None:
+    runs = [make_record("whole"), ended_early("stopped", 12, status="stopped"), ended_early("new", 0)]
+    (group,) = [dataclasses.replace(group, runs=runs) for group in group_runs(runs[:1])]
+    points, _ = group.curve("validation_loss", "step")
+    assert [x for x, _ in points] == [5, 10, 15, 20, 25, 30, 35, 40]
 
 
 def test_a_report_says_what_diverged_and_what_the_difference_is(tmp_path: Path) -> None:

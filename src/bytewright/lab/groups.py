@@ -7,6 +7,7 @@ shows the mean over seeds, and the lowest and highest beside it. Also words sett
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,9 @@ from bytewright.lab.records import RunRecord, Status, is_finite
 
 IGNORED = {"seed", "accumulate", "device", "tensorboard"}
 """Settings that make no difference to a question, or are what groups are taken over."""
+
+MOST_WORDED = 3
+"""Settings by which runs of different origin are called; where more differ, their own names say more."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,27 @@ class Group:
     def curve(self, metric: str, by: str) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
         """Give the mean curve of a metric over `by` (step, tokens, seconds), and its lowest and highest.
 
-        Steps that not all surviving runs have are left out. Where none survived, the mean of what exploded
-        and what was about to says nothing: then it is the median, without lowest and highest.
+        Steps that not all surviving runs have are left out, and so are runs that have not come to an end
+        where another has. Runs of minutes end at different steps: their ends are one point, the last. Where
+        none survived, the mean of what exploded and what was about to says nothing: then it is the median,
+        without lowest and highest.
         """
         alive = [run for run in self.runs if run.status != "diverged"]
         if not alive:
             return self._curve_of_diverged(metric, by), []
-        by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in alive]
-        steps = sorted(set.intersection(*(set(curve) for curve in by_step))) if by_step else []
+        ended = [run for run in alive if run.status == "complete"] or alive
+        by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in ended]
+        by_step = [curve for curve in by_step if curve]
+        if not by_step:
+            return [], []
+        together = [
+            [curve[step] for curve in by_step] for step in sorted(set.intersection(*map(set, by_step)))
+        ]
+        ends = [curve[max(curve)] for curve in by_step]
+        if not together or together[-1] != ends:
+            together.append(ends)
         points, spread = [], []
-        for step in steps:
-            here = [curve[step] for curve in by_step]
+        for here in together:
             xs = [float(line[by]) for line, _ in here if is_finite(line.get(by))]
             values = [value for _, value in here]
             if xs:
@@ -94,10 +108,11 @@ def group_runs(
 ) -> list[Group]:
     """Put runs together that differ in their seed alone, in order of appearance.
 
-    Labels come from the sweep where there was one, else from the settings in which the runs differ. Around
-    the `centre` of a star, a group is called by what differs from it.
+    Labels come from the sweep where all are of one, else from the settings in which the runs differ; where
+    those are many, a group is called by its first run. Around the `centre` of a star, a group is called by
+    what differs from it.
     """
-    labelled = [(_labels_of(record, records), record) for record in records]
+    labelled = list(zip(_labels_of(records), records, strict=True))
     groups: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
     labels_of: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
     for labels, record in labelled:
@@ -112,13 +127,24 @@ def group_runs(
         telling = {name: value for name, value in labels.items() if not centre or centre.get(name) != value}
         words = word_labels(telling, names) or ("baseline" if centre else runs[0].name)
         made.append(Group(words, labels, runs))
+    if max((len(group.labels) for group in made), default=0) > MOST_WORDED and not _are_of_one_sweep(records):
+        made = [dataclasses.replace(group, label=group.runs[0].name) for group in made]
     return made
 
 
-def _labels_of(record: RunRecord, records: Sequence[RunRecord]) -> dict[str, Any]:
-    if record.labels:
-        return {name: value for name, value in record.labels.items() if name != "seed"}
-    return {name: record.settings.get(name) for name in differing([other.settings for other in records])}
+def _labels_of(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Give each run its labels in the sweep that all are of, or else the settings in which they differ."""
+    if _are_of_one_sweep(records):
+        return [
+            {name: value for name, value in record.labels.items() if name != "seed"} for record in records
+        ]
+    names = differing([record.settings for record in records])
+    return [{name: record.settings.get(name) for name in names} for record in records]
+
+
+def _are_of_one_sweep(records: Sequence[RunRecord]) -> bool:
+    """Say whether all runs have labels, of the same names."""
+    return bool(records) and bool(records[0].labels) and len({frozenset(run.labels) for run in records}) == 1
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
