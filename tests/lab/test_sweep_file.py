@@ -148,6 +148,11 @@ def test_values_are_set_and_replaced_from_outside(tmp_path: Path) -> None:
         read(tmp_path, text, overrides=["seed=7"])
 
 
+def test_a_value_may_be_written_as_options_are(tmp_path: Path) -> None:
+    (trial,) = read(tmp_path, "", overrides=["batch-size=4", "optimizer.weight-decay=0.5"]).trials
+    assert (trial.config.batch_size, trial.config.optimizer.weight_decay) == (4, 0.5)
+
+
 def test_a_limit_that_is_set_replaces_those_of_the_recipe(tmp_path: Path) -> None:
     (trial,) = read(tmp_path, '[set]\n"budget.minutes" = 5.0').trials
     assert (trial.config.budget.steps, trial.config.budget.minutes) == (None, 5.0)

@@ -22,7 +22,7 @@ from bytewright.lab.results import MODEL, About
 from bytewright.lab.stories import SamplingPlan
 from bytewright.lab.sweep_file import Keep, Labels, SweepFile, read_sweep_file
 from bytewright.train.config import TrainConfig
-from bytewright.train.recipe import build, to_plain
+from bytewright.train.recipe import build, put, to_plain
 
 MAX_TRIALS = 2000
 PLACEHOLDER = {"train": "made", "validation": "made", "tokenizer": "made"}
@@ -156,14 +156,14 @@ class _Expansion:
             elif table == "sampling":
                 of_sampling[rest] = value
             else:
-                _put(fields, key, value)
+                put(fields, key, value)
         source = str(self.file.path)
         corpus = sampling = None
         if self.has_corpus:
             corpus = build(CorpusConfig, of_corpus, source=source, path="corpus.")
             for key, value in PLACEHOLDER.items():
-                _put(fields, f"data.{key}", value)
-            _put(fields, "model.vocab_size", corpus.vocab_size)
+                put(fields, f"data.{key}", value)
+            put(fields, "model.vocab_size", corpus.vocab_size)
         if self.samples:
             sampling = build(SamplingPlan, of_sampling, source=source, path="sampling.")
         return build(TrainConfig, fields, source=source), corpus, sampling
@@ -184,15 +184,6 @@ class _Expansion:
 
 def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in fields.items()}
-
-
-def _put(fields: dict[str, Any], key: str, value: Any) -> None:
-    *tables, last = key.split(".")
-    for table in tables:
-        fields = fields.setdefault(table, {})
-        if not isinstance(fields, dict):
-            raise UsageError(f"{key} cannot be set: {table} is a value, not a table")
-    fields[last] = value
 
 
 def _name(labels: Labels, varied: Sequence[str]) -> str:

@@ -20,7 +20,6 @@ A mistake is one sentence. Knows nothing of what the values set.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +30,7 @@ from bytewright.errors import UsageError, suggest
 from bytewright.lab.axes import expand, is_range
 from bytewright.lab.records import flatten
 from bytewright.lab.results import Design
-from bytewright.train.recipe import MAX_RECIPE_BYTES
+from bytewright.train.recipe import MAX_RECIPE_BYTES, parse_override
 
 Keep = Literal["metrics", "model", "all"]
 Labels = dict[str, Any]
@@ -89,7 +88,7 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
     fixed = {**_prefixed(fields, "corpus"), **_prefixed(fields, "sampling"), **flatten(_table(fields, "set"))}
     variants = _variants(fields)
     axes = _axes(fields)
-    replaced = dict(map(_parse_override, overrides))
+    replaced = dict(map(parse_override, overrides))
     for key in replaced:
         if any(key in part.keys for part in axes):
             raise UsageError(f"{key} is an axis of this sweep, so it cannot be set to one value")
@@ -234,13 +233,3 @@ def _words(fields: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{key} must be a string, but is {value!r}")
     return " ".join(value.split())
-
-
-def _parse_override(override: str) -> tuple[str, Any]:
-    key, equals, text = override.partition("=")
-    if not equals:
-        raise UsageError(f"{override!r} sets nothing; write key=value, such as optimizer.lr=3e-4")
-    try:
-        return key.strip(), tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), text

@@ -30,7 +30,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
     if "question" in fields:
         raise UsageError(f"{path}: is a sweep, not a recipe; `bytewright sweep` carries it out")
     for override in overrides:
-        _replace(fields, override)
+        put(fields, *parse_override(override))
     return build(TrainConfig, fields, source=str(path))
 
 
@@ -114,8 +114,12 @@ def _convert(kind: Any, value: object, source: str, name: str) -> object:
     raise UsageError(f"{source}: {name} must be {expected}, but is {value!r}")
 
 
-def _replace(fields: dict[str, Any], override: str) -> None:
-    """Set one value, given as `key=value` with the value as TOML writes it; bare words pass as strings."""
+def parse_override(override: str) -> tuple[str, Any]:
+    """Read one value to replace: `key=value`, with the value as TOML writes it or as a bare word, a string.
+
+    >>> parse_override("batch-size=4"), parse_override("model.norm=post")
+    (('batch_size', 4), ('model.norm', 'post'))
+    """
     key, equals, text = override.partition("=")
     if not equals:
         raise UsageError(f"{override!r} sets nothing; write key=value, such as optimizer.lr=3e-4")
@@ -123,7 +127,12 @@ def _replace(fields: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    *tables, last = key.strip().replace("-", "_").split(".")
+    return key.strip().replace("-", "_"), value
+
+
+def put(fields: dict[str, Any], key: str, value: Any) -> None:
+    """Set the value at a dotted key, in tables that are made where there are none."""
+    *tables, last = key.split(".")
     for table in tables:
         fields = fields.setdefault(table, {})
         if not isinstance(fields, dict):
