@@ -13,6 +13,7 @@ from torch import Tensor
 from bytewright.account import training_memory
 from bytewright.account.activations import WIDE, Precision
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.fused import LOGITS_AT_ONCE
 from bytewright.train.loss import language_model_loss
 from runs import rerun_unchecked
 
@@ -38,7 +39,7 @@ def bytes_kept(config: ModelConfig, precision: Precision) -> int:
         warnings.catch_warnings(),
         FakeTensorMode(allow_non_fake_inputs=True),
         patch("bytewright.kernels.on_gpu", lambda x: True),
-        patch.dict("bytewright.model.fused.LOGITS_AT_ONCE", cpu=2**28),
+        patch.dict(LOGITS_AT_ONCE, cpu=LOGITS_AT_ONCE["cuda"]),
     ):
         warnings.simplefilter("ignore")
         compute_dtype = torch.bfloat16 if precision == "bf16" else None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bytewright.cli.main import COMMANDS
-from bytewright.cli.torch_environment import KERNELS, digest
+from bytewright.cli.torch_environment import KERNELS, digest, prepare
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run_folder import RunFolder
 from conftest import Run
@@ -218,10 +218,6 @@ def test_on_a_terminal_splits_are_coloured_and_progress_is_a_bar(
             {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1"},
             {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "0"},
         ),
-        (
-            {"TORCH_COMPILE_CACHE_KEY_TAG": f"bytewright {digest(KERNELS)}"},
-            {"TORCH_COMPILE_CACHE_KEY_TAG": "mine"},
-        ),
     ],
 )
 def test_torch_is_set_up_unless_the_user_has_done_so(
@@ -239,6 +235,15 @@ def test_torch_is_set_up_unless_the_user_has_done_so(
     for name, value in said_by_user.items():
         monkeypatch.setenv(name, value)
     assert set_up() == said_by_user
+
+
+def test_compiled_steps_are_kept_apart_by_our_tag_whatever_else_the_user_tags() -> None:
+    ours = f"bytewright {digest(KERNELS)}"
+    for given, expected in [({}, ours), ({"TORCH_COMPILE_CACHE_KEY_TAG": "mine"}, f"mine {ours}")]:
+        environment = dict(given)
+        for _ in range(2):  # a command that starts another
+            prepare(environment)
+            assert environment["TORCH_COMPILE_CACHE_KEY_TAG"] == expected
 
 
 def test_what_torch_keeps_of_compiled_steps_is_bound_to_the_text_of_the_kernels(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What torch and its libraries are asked for by every command, before they are imported.
 
-They read it from the environment; whoever has set a variable there has the last word.
+They read it from the environment; whoever has set a variable there has the last word, but for the tag that
+keeps compiled steps of other kernels apart, which is added to theirs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
     # every process, for seconds, unless torch is allowed to keep it. What it then keeps does not notice if an
     # operator's gradient changes, so its key must: by the text of the kernels.
     environment.setdefault("TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD", "1")
-    environment.setdefault("TORCH_COMPILE_CACHE_KEY_TAG", f"bytewright {digest(KERNELS)}")
+    tag = f"bytewright {digest(KERNELS)}"
+    given = environment.get("TORCH_COMPILE_CACHE_KEY_TAG", "")
+    if tag not in given:
+        environment["TORCH_COMPILE_CACHE_KEY_TAG"] = f"{given} {tag}".strip()
 
 
 def digest(folder: Path) -> str:

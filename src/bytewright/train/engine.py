@@ -57,7 +57,8 @@ class Engines:
         self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
     ) -> None:
         """Let go of the last engine, unless it serves a run of `config`."""
-        # Against the clock every run pays for its own start, the first of a sweep like the last.
+        # Against the clock every run compiles for itself, the first of a sweep like the last (though what
+        # the compiler finds in its caches on disk makes that shorter).
         if self._made_for != _key(config, device, loss) or config.budget.minutes is not None:
             self.forget()
 
