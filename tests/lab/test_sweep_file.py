@@ -12,6 +12,7 @@ from bytewright.lab.axes import expand
 from bytewright.lab.plan import with_data
 from bytewright.lab.sweep import Sweep, read_sweep
 from bytewright.train.config import DataConfig
+from bytewright.train.recipe import build
 
 BASE = """
 batch_size = 8
@@ -153,6 +154,63 @@ def test_a_value_may_be_written_as_options_are(tmp_path: Path) -> None:
     assert (trial.config.batch_size, trial.config.optimizer.weight_decay) == (4, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "optimizer.lr=0.1",
+            "optimizer.lr cannot be set to one value, for the variant 'fast' sets optimizer.lr",
+        ),
+        (
+            "budget.tokens=128",
+            "budget.tokens cannot be set to one value, for the variant 'long' sets budget.steps",
+        ),
+        (
+            "optimizer={lr=0.1}",
+            "optimizer cannot be set to one value, for the variant 'fast' sets optimizer.lr",
+        ),
+        ("seed=7", "seed cannot be set to one value, for this sweep has seeds"),
+    ],
+)
+def test_what_runs_differ_in_cannot_be_set_to_one_value(tmp_path: Path, override: str, words: str) -> None:
+    text = (
+        'seeds = 2\n[variants]\nplain = {}\nfast = { "optimizer.lr" = 0.02 }\nlong = { "budget.steps" = 40 }'
+    )
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, text, overrides=[override])
+    assert str(caught.value) == f"{tmp_path / 'rates.toml'}: {words}; edit the file instead"
+    trials = read(tmp_path, text, overrides=["optimizer.beta2=0.9"]).trials
+    assert {trial.config.optimizer.beta2 for trial in trials} == {0.9}
+
+
+def test_a_limit_from_outside_replaces_those_of_the_sweep(tmp_path: Path) -> None:
+    (trial,) = read(tmp_path, '[set]\n"budget.tokens" = 128', overrides=["budget.steps=100"]).trials
+    assert (trial.config.budget.steps, trial.config.budget.tokens) == (100, None)
+    both = ["budget.steps=100", "budget.minutes=1"]
+    (trial,) = read(tmp_path, '[set]\n"budget.tokens" = 128', overrides=both).trials
+    assert (trial.config.budget.steps, trial.config.budget.minutes) == (100, 1)
+
+
+@pytest.mark.parametrize("design", ["grid", "star"])
+def test_too_many_runs_are_refused_before_any_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, design: str
+) -> None:
+    made = []
+
+    def count(cls: type, fields: object, *, source: str, path: str = "") -> object:
+        made.append(cls)
+        return build(cls, fields, source=source, path=path)
+
+    monkeypatch.setattr("bytewright.lab.sweep.build", count)
+    values = "{ from = 0.1, to = 0.9, count = 200 }"
+    axes = f'"optimizer.lr" = {values}\n"optimizer.beta1" = {values}'  # 0.9 is the centre of a star
+    words = "makes 40,000 runs" if design == "grid" else "makes 4,000 runs"
+    seeds = 1 if design == "grid" else 10
+    with pytest.raises(UsageError, match=f"{words}; at most 2,000 are believed to be meant"):
+        read(tmp_path, f'design = "{design}"\nseeds = {seeds}\n[axes]\n{axes}')
+    assert len(made) <= 1  # the centre of a star
+
+
 def test_a_limit_that_is_set_replaces_those_of_the_recipe(tmp_path: Path) -> None:
     (trial,) = read(tmp_path, '[set]\n"budget.minutes" = 5.0').trials
     assert (trial.config.budget.steps, trial.config.budget.minutes) == (None, 5.0)
@@ -188,6 +246,14 @@ def test_a_corpus_sets_the_vocabulary_of_the_model(tmp_path: Path) -> None:
         ('[axes]\n"optimizer.lr" = [-1.0]', ["optimizer.lr must be a number above 0"]),
         ("[[pairs]]\nbatch_size = [1, 2]\nseed = [1]", ["as many values as each other"]),
         ("seeds = 0", ["seeds must be"]),
+        (f"seeds = {10**20}", ["seeds must be a number of seeds from 1 to 2,000"]),
+        ("seeds = 2\n[axes]\nseed = [1]", ["seed is an axis, but there are seeds too"]),
+        ("seeds = 2\n[variants]\na = { seed = 1 }", ["the variant 'a' sets seed, but there are seeds too"]),
+        (
+            "[axes]\nseed = [1]\n[variants]\na = {seed = 2}",
+            ["seed is an axis, but the variant 'a' sets it too"],
+        ),
+        ("[axes]\nseed = [1]\n[[pairs]]\nbatch_size = [1]\nseed = [2]", ["seed is an axis twice"]),
         ('design = "ring"', ["design must be one of 'grid', 'star'"]),
         ('keep = "some"', ["keep must be one of"]),
         ("[variants]", ["[variants] is empty"]),

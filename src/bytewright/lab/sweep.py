@@ -8,6 +8,7 @@ file is written; `execute` carries the runs out.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,10 @@ from bytewright.lab.groups import short_names, word_value
 from bytewright.lab.records import flatten
 from bytewright.lab.results import MODEL, About
 from bytewright.lab.stories import SamplingPlan
-from bytewright.lab.sweep_file import Keep, Labels, SweepFile, read_sweep_file
+from bytewright.lab.sweep_file import MAX_TRIALS, Keep, Labels, SweepFile, read_sweep_file
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import build, put, to_plain
 
-MAX_TRIALS = 2000
 PLACEHOLDER = {"train": "made", "validation": "made", "tokenizer": "made"}
 """The data of a config whose corpus is made first."""
 
@@ -77,6 +77,7 @@ class _Expansion:
     def sweep(self) -> Sweep:
         """Expand variants, axes and seeds, and build every trial."""
         file = self.file
+        self._refuse_too_many()
         settings = self._star() if file.design == "star" else self._grid()
         about = About(
             name=(file.words["title"] or file.path.stem) + (f" ({file.scale})" if file.scale else ""),
@@ -168,9 +169,18 @@ class _Expansion:
             sampling = build(SamplingPlan, of_sampling, source=source, path="sampling.")
         return build(TrainConfig, fields, source=source), corpus, sampling
 
+    def _refuse_too_many(self) -> None:
+        """Count the runs before any is made: a million of them would take minutes and gigabytes."""
+        if self.file.design == "star":
+            num_settings = len(self._star())  # a sum: never many
+        else:
+            num_settings = math.prod(len(part.rows) for part in self.file.axes)
+            num_settings *= max(1, len(self.file.variants))
+        num_trials = num_settings * len(self.file.seeds or [None])
+        if num_trials > MAX_TRIALS:
+            raise UsageError(f"makes {num_trials:,} runs; at most {MAX_TRIALS:,} are believed to be meant")
+
     def _check(self, trials: Sequence[Trial], about: About) -> None:
-        if len(trials) > MAX_TRIALS:
-            raise UsageError(f"makes {len(trials):,} runs; at most {MAX_TRIALS:,} are believed to be meant")
         names = [trial.name for trial in trials]
         for name in names:
             if names.count(name) > 1:

@@ -7,7 +7,7 @@
     baseline = { "optimizer.lr" = 3e-3 }       what others are compared with; of variants, its name
     keep = "metrics"                           or "model", or "all": which checkpoints outlive their run
     [set]       "budget.tokens" = 40_000_000   replaces values of the recipe, in every run; any limit of
-                the budget replaces all that the recipe has
+                the budget replaces all that the recipe has; --set adds to it, or replaces what it says
     [axes]      "optimizer.lr" = [1e-3, 3e-3]  one value of each per run; ranges: see `axes`
     [[pairs]]   keys with lists of one length, which move together; the first names the runs
     [variants]  "no norm" = { "model.norm" = "none" }   named sets of values
@@ -38,6 +38,8 @@ Labels = dict[str, Any]
 WORDS = ("title", "question", "expectation", "notes")
 KEYS = (*WORDS, "base", "seeds", "design", "baseline", "keep")
 TABLES = ("set", "axes", "pairs", "variants", "corpus", "sampling")
+MAX_TRIALS = 2000
+"""More runs than that are believed to be a mistake."""
 SCALED = "This is the sweep at scale “{}”: it shows that all works, and does not answer the question."
 
 
@@ -80,7 +82,10 @@ class SweepFile:
 
 
 def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) -> SweepFile:
-    """Read the parts of a sweep file; each override, `"optimizer.lr=3e-4"`, goes into its `[set]`."""
+    """Read the parts of a sweep file; each override, `"optimizer.lr=3e-4"`, goes into its `[set]`.
+
+    One of a key that axes, variants or seeds set would be without effect there, and is refused.
+    """
     fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
     _check_keys(fields, [*KEYS, *TABLES, "scale"])
     if scale is not None:
@@ -88,10 +93,13 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
     fixed = {**_prefixed(fields, "corpus"), **_prefixed(fields, "sampling"), **flatten(_table(fields, "set"))}
     variants = _variants(fields)
     axes = _axes(fields)
+    seeds = _seeds(fields)
+    _refuse_clashes(axes, variants, seeds)
     replaced = dict(map(parse_override, overrides))
     for key in replaced:
-        if any(key in part.keys for part in axes):
-            raise UsageError(f"{key} is an axis of this sweep, so it cannot be set to one value")
+        _refuse_if_varied(key, axes, variants, seeds)
+        if key.startswith("budget."):  # as [set] does to the recipe: a limit replaces those of all kinds
+            fixed = {other: value for other, value in fixed.items() if not other.startswith("budget.")}
     words = {key: _words(fields, key) for key in WORDS}
     if scale is not None:
         words["notes"] = SCALED.format(scale)  # what is noted of the full sweep does not hold here
@@ -106,7 +114,7 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
         fixed=fixed | replaced,
         axes=axes,
         variants=variants,
-        seeds=_seeds(fields),
+        seeds=seeds,
         design=_choice(fields, "design", get_args(Design)),
         baseline=_baseline(fields),
         keep=_choice(fields, "keep", get_args(Keep)),
@@ -130,6 +138,44 @@ def _rescale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:
     if "axes" in changes and "axes" in fields:
         scaled["axes"] = _flatten_axes(fields["axes"]) | _flatten_axes(changes["axes"])
     return scaled
+
+
+def _refuse_clashes(axes: Sequence[Part], variants: Mapping[str, Labels], seeds: object) -> None:
+    """Raise if one run would be told two values of a key, of which one would silently count."""
+    keys = [key for part in axes for key in part.keys]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UsageError(f"{key} is an axis twice")
+        for name, values in variants.items():
+            if key in values:
+                raise UsageError(f"{key} is an axis, but the variant {name!r} sets it too")
+    if seeds is not None and "seed" in keys:
+        raise UsageError("seed is an axis, but there are seeds too")
+    for name, values in variants.items():
+        if seeds is not None and "seed" in values:
+            raise UsageError(f"the variant {name!r} sets seed, but there are seeds too")
+
+
+def _refuse_if_varied(key: str, axes: Sequence[Part], variants: Mapping[str, Labels], seeds: object) -> None:
+    """Raise if runs differ in what an override would set in all of them."""
+    if any(_is_same(key, other) for part in axes for other in part.keys):
+        raise UsageError(f"{key} is an axis of this sweep, so it cannot be set to one value")
+    for name, values in variants.items():
+        for other in values:
+            if _is_same(key, other):
+                raise UsageError(
+                    f"{key} cannot be set to one value, for the variant {name!r} sets {other};"
+                    " edit the file instead"
+                )
+    if key == "seed" and seeds is not None:
+        raise UsageError("seed cannot be set to one value, for this sweep has seeds; edit the file instead")
+
+
+def _is_same(key: str, other: str) -> bool:
+    """Say whether two keys set the same thing; the limits of a budget do, for the first reached counts."""
+    if key.startswith("budget."):
+        return other.startswith("budget.")
+    return key == other or other.startswith(key + ".")
 
 
 # The parts
@@ -174,11 +220,14 @@ def _seeds(fields: Mapping[str, Any]) -> list[int] | None:
     seeds = fields.get("seeds")
     if seeds is None:
         return None
-    if type(seeds) is int and seeds > 0:
+    if type(seeds) is int and 0 < seeds <= MAX_TRIALS:
         return list(range(seeds))
     if isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds):
         return expand(seeds, "seeds")
-    raise UsageError(f"seeds must be a number of seeds above 0 or a list of whole numbers, but is {seeds!r}")
+    raise UsageError(
+        f"seeds must be a number of seeds from 1 to {MAX_TRIALS:,} or a list of whole numbers,"
+        f" but is {seeds!r}"
+    )
 
 
 def _baseline(fields: Mapping[str, Any]) -> Labels:
