@@ -329,5 +329,8 @@ def test_a_state_that_no_optimizer_gave_is_refused(break_it: Any) -> None:
 
 
 def test_a_folder_without_checkpoints_is_said_to_be_none(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no checkpoint"):
+    with pytest.raises(UsageError, match="holds no checkpoint; it is neither"):
+        find_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds no checkpoint; of this run no model was kept"):
         find_checkpoint(tmp_path)

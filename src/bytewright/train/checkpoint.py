@@ -198,9 +198,9 @@ def find_checkpoint(path: Path, *, which: str = "best") -> Path:
     checkpoints = CheckpointFolder(path / "checkpoints")
     steps = checkpoints.steps()
     if not steps:
-        raise UsageError(
-            f"{path}: holds no checkpoint, so it is neither a run that was saved nor a checkpoint"
-        )
+        is_run = (path / "config.json").is_file()
+        reason = "of this run no model was kept" if is_run else "it is neither a saved run nor a checkpoint"
+        raise UsageError(f"{path}: holds no checkpoint; {reason}")
     if which == "best":
         best = open_checkpoint(checkpoints.at(steps[-1])).read_json("state.json")
         if isinstance(best, dict) and best.get("best_step") in steps:
