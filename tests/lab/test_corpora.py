@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,11 +14,14 @@ from imagined_runs import make_record
 from bytewright.corpus.storybook import END_OF_STORY, Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.lab.corpora import CorpusConfig, prepare, refuse_missing_texts
+from bytewright.lab.corpora import CorpusConfig, place_of, prepare, refuse_missing_texts
+from bytewright.lab.plan import refuse_other_data
 from bytewright.lab.records import read_floor
+from bytewright.lab.sweep import Trial
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DataConfig
 from conftest import Run
+from runs import make_config
 
 STORIES = CorpusConfig(storybook=60_000, validation_size=20_000, vocab_size=300)
 
@@ -165,3 +171,33 @@ def test_a_sweep_samples_from_one_model_in_several_ways(
     other = run("sweep", "heat.toml", "--set", "sampling.num_stories=4")
     assert other.code == 2
     assert "was sampled with num_stories = 3, but the sweep now says 4" in other.err
+    retold = run("sweep", "heat.toml", "--set", "corpus.seed=2")
+    assert retold.code == 2
+    assert "runs/heat/model was made with the corpus storybook-0.06MB-" in retold.err
+    longer = run("sweep", "heat.toml", "--set", "budget.steps=13")
+    assert longer.code == 2
+    assert "runs/heat/model was made with budget.steps = 12, but the sweep now says 13" in longer.err
+
+
+def test_a_run_on_another_corpus_is_refused_but_not_one_of_another_machine(
+    tmp_path: Path, stories: Path
+) -> None:
+    def look(corpus: CorpusConfig, train: str) -> None:
+        config = make_config(tmp_path)
+        trial = Trial(name="one", labels={}, config=config, corpus=corpus)
+        refuse_other_data(trial, DataConfig(train=Path(train)), tmp_path / "one")
+
+    stories = Path(shutil.copy(stories, tmp_path))
+    look(STORIES, f"/of/another/machine/{place_of(STORIES)}/train.npy")
+    look(CorpusConfig(text=stories, vocab_size=300), f"/of/another/{stories.stem}-abcdef/bpe-300/train.npy")
+    retold = dataclasses.replace(STORIES, seed=2)
+    here, _ = make(CorpusConfig(text=stories, vocab_size=300), tmp_path)
+    look(CorpusConfig(text=stories, vocab_size=300), str(here.train))
+    os.utime(stories, ns=(1, 1))  # as if it had been written anew
+    for corpus, train in [
+        (STORIES, f"/of/another/machine/{place_of(retold)}/train.npy"),
+        (STORIES, f"/of/another/machine/{place_of(STORIES).parent}/bpe-400/train.npy"),
+        (CorpusConfig(text=stories, vocab_size=300), str(here.train)),
+    ]:
+        with pytest.raises(UsageError, match="was made with the corpus .*, but the sweep now says"):
+            look(corpus, train)

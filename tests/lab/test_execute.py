@@ -165,6 +165,23 @@ def test_a_run_that_was_made_with_other_settings_is_refused(place: Path) -> None
         Lab(place).run()
 
 
+def test_a_run_that_was_made_with_other_data_is_refused_but_not_one_of_a_tree_that_was_moved(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Lab(place).run()
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("out", "train.npy", "validation.npy", "base.toml", "rates.toml"):
+        shutil.move(place / name, elsewhere / name)
+    monkeypatch.chdir(elsewhere)
+    moved = Lab(elsewhere)
+    assert not any(planned.is_open for planned in make_plan(moved.sweep, moved.folder))
+    (elsewhere / "base.toml").write_text(RECIPE.replace('"train.npy"', '"validation.npy"'))
+    other = Lab(elsewhere)
+    with pytest.raises(UsageError, match=r"lr-1e-3 was made with data\.train = .*now says 'validation\.npy'"):
+        make_plan(other.sweep, other.folder)
+
+
 def test_checkpoints_are_kept_where_asked_for(place: Path) -> None:
     (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
     Lab(place).run()

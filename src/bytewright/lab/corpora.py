@@ -67,14 +67,18 @@ def refuse_missing_texts(configs: Iterable[CorpusConfig]) -> None:
 
 def prepare(config: CorpusConfig, root: Path, report: Report) -> DataConfig:
     """Make what is missing of a corpus below `root`; return where its tokens are."""
-    folder = root / name_of(config)
-    train, validation = _write_texts(config, folder, report)
-    encoded = folder / f"bpe-{config.vocab_size}"
+    encoded = root / place_of(config)
+    train, validation = _write_texts(config, encoded.parent, report)
     data = DataConfig(
         train=encoded / "train.npy", validation=encoded / "validation.npy", tokenizer=encoded / "tokenizer"
     )
     _encode(config, data, train, validation, report)
     return data
+
+
+def place_of(config: CorpusConfig) -> Path:
+    """Say where the tokens of a corpus are, below the folder of all corpora."""
+    return Path(name_of(config), f"bpe-{config.vocab_size}")
 
 
 def name_of(config: CorpusConfig) -> str:

@@ -132,6 +132,8 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
     if bench.keep == "metrics" and not run.exists() and (twin := find_twin(trial.config, bench.folder)):
         bench.say(f"{run.name}: is the same run as {twin}")
         return _copy_record(twin, run, trial.labels)
+    if (run / "config.json").is_file():
+        refuse_other_settings(trial, run)
     try:
         result = _train_in_parts(trial.config, run, bench)
         if result.received:
@@ -221,7 +223,6 @@ def _start_or_resume(config: TrainConfig, run: Path, bench: Bench) -> TrainResul
     }
     try:
         if (run / "config.json").is_file():
-            refuse_other_settings(config, run)
             return resume(run, console=bench.console, **options)
         return train(config, run, console=bench.console, **options)
     except (MemoryError, RuntimeError) as error:

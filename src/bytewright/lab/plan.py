@@ -8,6 +8,7 @@ started. Starts nothing and writes nothing.
 from __future__ import annotations
 
 import dataclasses
+import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 from bytewright.account.devices import Device
 from bytewright.errors import UsageError
+from bytewright.lab.corpora import CorpusConfig, place_of
 from bytewright.lab.predict import account, machine_of, predict
 from bytewright.lab.records import OUTCOME, flatten, read_object
 from bytewright.lab.stories import SamplingPlan
@@ -29,7 +31,9 @@ State = Literal["new", "resume", "done", "diverged"]
 
 USABLE = 0.92
 """The share of a device's memory that a step may be predicted to take; the rest is the allocator's."""
-NOT_COMPARED = ("accumulate", "data.train", "data.validation", "data.tokenizer")
+FILES = ("train", "validation", "tokenizer")
+NOT_COMPARED = ("accumulate", *(f"data.{name}" for name in FILES))
+"""What may differ in a run that is the same: its parts, and where its data lies (`refuse_other_data`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +80,14 @@ def _chosen(sweep: Sweep, only: Sequence[str]) -> list[Trial]:
 
 
 def find_state(trial: Trial, run: Path) -> tuple[State, str]:
-    """Say how far a run is; one in the same folder that was made with other settings is refused."""
+    """Say how far a run is; one in the same folder that was made with other settings is refused.
+
+    So are texts that were sampled from a model that was.
+    """
     outcome = read_object(run / OUTCOME)
-    if trial.sampling is None and (run / "config.json").is_file():
-        refuse_other_settings(trial.config, run)
+    trained = run.with_name(trial.model_name)
+    if (trained / "config.json").is_file():
+        refuse_other_settings(trial, trained)
     if trial.sampling is not None and outcome:
         refuse_other_sampling(trial.sampling, outcome, run)
     if outcome.get("status") == "complete":
@@ -92,15 +100,61 @@ def find_state(trial: Trial, run: Path) -> tuple[State, str]:
     return "new", "new"
 
 
-def refuse_other_settings(config: TrainConfig, run: Path) -> None:
-    """Raise if the run at `run` was started with settings other than those of `config`."""
-    before, now = flatten(to_plain(config_of(run))), flatten(to_plain(config))
+def refuse_other_settings(trial: Trial, run: Path) -> None:
+    """Raise if the run at `run` was started with settings, or on data, other than those of `trial`."""
+    config = config_of(run)
+    refuse_other_data(trial, config.data, run)
+    before, now = flatten(to_plain(config)), flatten(to_plain(trial.config))
     for name in now:
         if name not in NOT_COMPARED and before.get(name) != now[name]:
             raise UsageError(
                 f"{run} was made with {name} = {before.get(name)!r}, but the sweep now says {now[name]!r};"
                 " choose another --out, or remove the old run"
             )
+
+
+def refuse_other_data(trial: Trial, before: DataConfig, run: Path) -> None:
+    """Raise if `before`, the data of the run at `run`, is not what `trial` is trained on.
+
+    A corpus is known by its name, which tells what it was made of, wherever it lies: runs of another machine
+    are no others.
+    """
+    if trial.corpus is not None:
+        found, wanted = Path(*before.train.parts[-3:-1]), _name_to_find(trial.corpus, before)
+        if not found.match(wanted):
+            raise UsageError(
+                f"{run} was made with the corpus {found}, but the sweep now says {wanted};"
+                " choose another --out, or remove the old run"
+            )
+        return
+    for name in FILES:
+        file, now = getattr(before, name), getattr(trial.config.data, name)
+        if file != now and (file is None or now is None or not _may_be_same(file, now)):
+            raise UsageError(
+                f"{run} was made with data.{name} = {str(file)!r}, but the sweep now says {str(now)!r};"
+                " choose another --out, or remove the old run"
+            )
+
+
+def _name_to_find(corpus: CorpusConfig, before: DataConfig) -> str:
+    """Give the end of the path to a corpus; of a text, whose date is of its machine, without it elsewhere."""
+    texts = [path for path in (corpus.text, corpus.validation) if path is not None]
+    if texts and not (before.train.is_file() and all(path.is_file() for path in texts)):
+        return f"{glob.escape(texts[0].stem)}-*/bpe-{corpus.vocab_size}"
+    return glob.escape(str(place_of(corpus)))
+
+
+def _may_be_same(before: Path, now: Path) -> bool:
+    """Say whether a file may be the one that a run knows by an absolute path, of a tree that was moved since.
+
+    >>> _may_be_same(Path("/old/data/train.npy"), Path("data/train.npy"))
+    True
+    >>> _may_be_same(Path("/old/data/train.npy"), Path("more/train.npy"))
+    False
+    """
+    if now.is_absolute():
+        return before.samefile(now) if before.exists() and now.exists() else before.name == now.name
+    return before.parts[-len(now.parts) :] == now.parts
 
 
 def refuse_other_sampling(plan: SamplingPlan, outcome: dict[str, Any], run: Path) -> None:
