@@ -56,14 +56,19 @@ BITS = Metric("bits_per_byte", "bits per byte", "of validation text")
 
 
 def choose_metric(records: Sequence[RunRecord]) -> Metric:
-    """Choose what can be compared between these runs."""
-    if not all(record.column("validation_loss") for record in records if record.status != "diverged"):
+    """Choose what can be compared between the runs that are complete; as long as none is, between others.
+
+    One that was stopped or failed before its first evaluation has nothing to compare in any metric.
+    """
+    complete = [record for record in records if record.status == "complete" and record.lines]
+    judged = complete or [record for record in records if record.column("validation_loss")]
+    if not judged or not all(record.column("validation_loss") for record in judged):
         return TRAINING
     tokenizers = {
         (record.settings.get("data.validation"), record.settings.get("model.vocab_size"))
         for record in records
     }
-    has_bits = all(record.column("bits_per_byte") for record in records if record.status != "diverged")
+    has_bits = all(record.column("bits_per_byte") for record in judged)
     return BITS if len(tokenizers) > 1 and has_bits else VALIDATION
 
 
