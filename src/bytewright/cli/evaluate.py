@@ -29,7 +29,7 @@ class Evaluate:
     file: options.OptionalFile = None
     """The token file; by default the validation data of the run."""
 
-    stories: options.OutputFile = None
+    stories: options.GivenFile = None
     """Measure on the stories of this text instead, each from the end token before it to its own."""
 
     which: Literal["best", "last"] = "best"

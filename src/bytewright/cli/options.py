@@ -22,6 +22,8 @@ RunPath = Annotated[
     tyro.conf.arg(metavar="RUN", help="The folder of the run, or of one checkpoint."),
 ]
 
+RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="The folder of the run.")]
+
 OptionalFile = Annotated[
     Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]", help_behavior_hint="(optional)")
 ]
@@ -37,6 +39,8 @@ Overrides = Annotated[
 """Groups of values: `--set a=1 b=2 --set c=3` means three, as `list_overrides` gives them."""
 
 GivenText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="(optional)")]
+
+GivenFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")]
 
 NumThreads = Annotated[
     int | None,

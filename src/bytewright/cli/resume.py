@@ -19,7 +19,7 @@ class Resume:
       bytewright resume runs/base
     """
 
-    path: options.RunPath
+    path: options.RunFolder
 
     def run(self) -> int:
         """Train on, and say how it ended."""

@@ -113,6 +113,9 @@ class RunSweep:
         ]
         if not self.only:
             about, records = read_sweep_folder(folder)
+            if not records:
+                bench.say(f"{folder}: has no report, for every run failed as it began.")
+                return 1
             print(write_report(records, about, folder))
         return 1 if failed else 0
 

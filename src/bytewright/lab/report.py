@@ -63,7 +63,7 @@ def write_report(records: Sequence[RunRecord], about: About | None, folder: Path
 def build_report(records: Sequence[RunRecord], about: About | None = None) -> Page:
     """Compose the page: one run tells its course, several are compared."""
     if not records:
-        raise UsageError("there are no runs to report: none has been started yet")
+        raise UsageError("there are no runs to report: none has begun, or all failed as they did")
     if len(records) == 1 and "sampling.temperature" not in records[0].settings:
         return _report_one(records[0], about)
     about = about or _guess_about(records)
