@@ -8,7 +8,6 @@ board does. Knows nothing of models.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bytewright.errors import UsageError, suggest
+from bytewright.host import usable_memory
 
 Rate = Literal["fp32", "tf32", "bf16"]
 DeviceKind = Literal["cuda", "cpu"]
@@ -123,7 +123,7 @@ def measure_device(kind: str) -> Device:
             "bf16": measure_matmul(device, torch.bfloat16, size=size),
         },
         bytes_per_second=_measure_copy(device),
-        memory_bytes=torch.cuda.mem_get_info(device)[1] if on_gpu else _host_memory(),
+        memory_bytes=torch.cuda.mem_get_info(device)[1] if on_gpu else float(usable_memory()),
         kind="cuda" if on_gpu else "cpu",
         is_measured=True,
     )
@@ -155,7 +155,3 @@ def _best_seconds(work: Callable[[], Tensor], at_least: float = 0.3) -> float:
         work().view(-1)[0].item()  # the read waits for the device
         taken.append(time.perf_counter() - start)
     return min(taken)
-
-
-def _host_memory() -> float:
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -15,6 +15,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bytewright.host import total_memory, usable_memory
+
 REQUIRED_PACKAGES = ("torch", "numpy", "safetensors", "rich", "tyro", "regex", "jaxtyping")
 
 
@@ -74,10 +76,8 @@ def _cores() -> Finding:
 
 
 def _memory() -> Finding:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit_file = Path("/sys/fs/cgroup/memory.max")
-    limit = limit_file.read_text().strip() if limit_file.exists() else "max"
-    limited = f", limited to {_gigabytes(int(limit))} here" if limit.isdigit() and int(limit) < total else ""
+    total, usable = total_memory(), usable_memory()
+    limited = f", limited to {_gigabytes(usable)} here" if usable < total else ""
     return Finding("memory", _gigabytes(total) + limited)
 
 
