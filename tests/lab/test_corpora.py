@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -148,8 +149,16 @@ def test_a_sweep_samples_from_one_model_in_several_ways(
         corpus = { storybook = 60_000, validation_size = 20_000, vocab_size = 300 }
         """
     )
+    lost = ("--set", "optimizer.lr=1e4", "--out", "lost")
+    for words in ("for it diverged", "nothing to sample from (diverged"):  # and no better the second time
+        refused = run("sweep", "heat.toml", *lost)
+        assert refused.code == 2
+        assert words in refused.err
+
     done = run("sweep", "heat.toml")
     assert done.code == 0, done
+    assert re.search(r"model +12 +\d+ m?s +[\d.]+ \w*B +new, all sample from it", done.out)
+    assert re.search("3 of 3 runs to do, about .* of training", done.out)
     folder = tmp_path / "runs/heat"
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [
         "model",
@@ -199,5 +208,5 @@ def test_a_run_on_another_corpus_is_refused_but_not_one_of_another_machine(
         (STORIES, f"/of/another/machine/{place_of(STORIES).parent}/bpe-400/train.npy"),
         (CorpusConfig(text=stories, vocab_size=300), str(here.train)),
     ]:
-        with pytest.raises(UsageError, match="was made with the corpus .*, but the sweep now says"):
+        with pytest.raises(UsageError, match=r"was made with the corpus .*, but the sweep now says"):
             look(corpus, train)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -24,13 +25,14 @@ from bytewright.errors import StorageError, UsageError, is_out_of_memory
 from bytewright.lab.execute import Bench, Stopped, carry_out_all, prepare_data, write_plan
 from bytewright.lab.plan import fit_to_memory, in_more_parts, make_plan
 from bytewright.lab.predict import account
-from bytewright.lab.records import read_object
+from bytewright.lab.records import read_object, read_run
 from bytewright.lab.results import read_sweep_folder
 from bytewright.lab.sweep import Sweep, read_sweep
 from bytewright.model import TransformerLM
 from bytewright.train import train
 from bytewright.train.config import TrainConfig
 from bytewright.train.loop import Sampler
+from bytewright.train.run_folder import RunFolder
 from conftest import Run
 from runs import digest, make_config, make_ids, metrics_without_clock, write_tokens
 
@@ -229,6 +231,44 @@ def test_a_run_that_does_not_fit_any_more_goes_on_from_its_checkpoint(place: Pat
     steps = [json.loads(line)["step"] for line in lines]
     assert steps == sorted(set(steps))
     assert min(steps) == 4
+
+
+def test_a_run_that_was_cut_into_parts_before_is_cut_into_smaller_ones(place: Path) -> None:
+    recipe = RECIPE.replace("batch_size = 4", "batch_size = 8")
+    (place / "base.toml").write_text("sample_every = 12\n" + recipe)
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    config = dataclasses.replace(Lab(place).sweep.trials[0].config, accumulate=4)
+    stopped = train(config, place / "out/lr-0.01", console=Console(quiet=True), sample=interrupting(config))
+    assert stopped.received
+    lab = Lab(place, make_sampler=Greedy(8))
+    lab.run()
+    assert [sentence for sentence in lab.said if "accumulate = " in sentence] == [
+        "lr-0.01: does not fit any more (CUDA out of memory); goes on with accumulate = 8"
+    ]
+    assert lab.outcome("lr-0.01")["status"] == "complete"
+
+
+def test_a_run_that_another_process_writes_is_passed_over_and_left_to_it(place: Path) -> None:
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-3, 1e-2"))
+    lab = Lab(place)
+    config = lab.sweep.trials[0].config
+    with RunFolder.create(lab.folder / "lr-1e-3", config):
+        lab.run()
+        assert "[1/2] lr-1e-3: another process is writing it; passed over" in lab.said
+        assert not (lab.folder / "lr-1e-3/outcome.json").exists()
+    assert lab.outcome("lr-0.01")["status"] == "complete"
+    lab.run()
+    assert lab.outcome("lr-1e-3")["status"] == "complete"
+
+
+def test_a_run_has_the_state_that_it_is_shown_with(place: Path) -> None:
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    lab = Lab(place)
+    lab.run()
+    outcome = lab.outcome("lr-0.01") | {"status": "failed", "reason": "no memory"}
+    durable.write_json(lab.folder / "lr-0.01/outcome.json", outcome)
+    assert read_run(lab.folder / "lr-0.01").status == "complete"
+    assert [planned.state for planned in make_plan(lab.sweep, lab.folder)] == ["done"]
 
 
 def test_a_run_of_which_no_window_fits_is_marked_and_the_others_go_on(place: Path) -> None:

@@ -31,7 +31,14 @@ from bytewright.errors import (
     is_out_of_memory,
 )
 from bytewright.lab.corpora import CorpusConfig, Report, name_of, prepare, refuse_missing_texts
-from bytewright.lab.plan import Planned, find_state, in_more_parts, refuse_other_settings, with_data
+from bytewright.lab.plan import (
+    Planned,
+    find_state,
+    in_more_parts,
+    model_of,
+    refuse_other_settings,
+    with_data,
+)
 from bytewright.lab.records import OUTCOME, flatten, read_object, read_run
 from bytewright.lab.results import SWEEP
 from bytewright.lab.stories import check, tell
@@ -43,7 +50,7 @@ from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.engine import Engines
 from bytewright.train.loop import Options, Sampler, TrainResult
 from bytewright.train.recipe import to_plain
-from bytewright.train.run_folder import describe_environment
+from bytewright.train.run_folder import config_of, describe_environment, is_being_written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +105,14 @@ def carry_out_all(plan: Sequence[Planned], made: dict[str, DataConfig], bench: B
     """Carry out all that is open of a plan, one run after the other."""
     for number, planned in enumerate(plan, start=1):
         place = f"[{number}/{len(plan)}] {planned.trial.name}"
+        state, detail = find_state(planned.trial, planned.run)
+        if state != planned.state:  # another process has come to it since the plan was made
+            planned = dataclasses.replace(planned, state=state, detail=detail)
+        if state == "running":
+            bench.say(f"{place}: {planned.detail}; passed over")
+            continue
         if not planned.is_open:
-            _thin_out(planned.run, bench.keep)  # a process killed between two runs has not come to it
+            _thin_out(planned.run, _keep(planned, bench))  # a process killed before it has not come to it
             continue
         bench.say(f"{place}: {planned.detail}")
         outcome = carry_out(planned, data_of(planned.trial, made), bench)
@@ -122,10 +135,21 @@ def carry_out(planned: Planned, data: DataConfig | None, bench: Bench) -> dict[s
     """Bring one run to its end, and return its outcome; raise `Stopped` if a signal came before."""
     trial = with_data(planned.trial, data)
     if trial.sampling is not None:
-        outcome = _sample(trial, planned, bench)
-    else:
-        outcome = _train(trial, planned.run, planned.predicted, bench)
+        return _sample(trial, planned, bench)
+    of_run = dataclasses.replace(bench, keep=_keep(planned, bench))
+    outcome = _train(trial, planned.run, planned.predicted, of_run)
+    if planned.is_sampled:
+        if outcome["status"] != "complete":
+            raise UsageError(
+                f"{planned.run}: there is nothing to sample from, for it {outcome['status']}:"
+                f" {outcome['reason']}"
+            )
+        bench.engines.forget()  # writing wants the memory
     return outcome
+
+
+def _keep(planned: Planned, bench: Bench) -> Keep:
+    return "model" if planned.is_sampled else bench.keep
 
 
 def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -> dict[str, Any]:
@@ -149,7 +173,8 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
     except (BytewrightError, torch.OutOfMemoryError) as error:
         status, reason = "failed", str(error)
     outcome = {"status": status, "reason": reason, "labels": trial.labels, "predicted": predicted}
-    if (run / "config.json").is_file():
+    # A run that another process was quicker to take is that one's to judge.
+    if (run / "config.json").is_file() and not is_being_written(run):
         durable.write_json(run / OUTCOME, outcome)
         if status != "failed":
             _thin_out(run, bench.keep)
@@ -165,6 +190,8 @@ def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult
         except _NoMemory as error:
             reason = str(error)
             bench.engines.forget()
+        if (run / "config.json").is_file():  # its parts may be smaller than planned, since an earlier time
+            config = dataclasses.replace(config, accumulate=config_of(run).accumulate)
         smaller = in_more_parts(config)
         if smaller is None:
             raise UsageError("one window at a time needs more memory than there is")
@@ -248,18 +275,12 @@ def _thin_out(run: Path, keep: Keep) -> None:
 
 
 def _sample(trial: Trial, planned: Planned, bench: Bench) -> dict[str, Any]:
-    """Train the model that all sampling trials share, if it is not there yet, and let it write."""
+    """Let the model that all sampling trials share write, if it is one to sample from."""
     assert trial.sampling is not None
     model = bench.folder / trial.model_name
-    of_model = dataclasses.replace(trial, name=trial.model_name, labels={}, sampling=None)
-    if find_state(of_model, model)[0] in ("new", "resume"):
-        bench.say(f"{model.name}: trains the model that all sample from")
-        outcome = _train(of_model, model, {}, dataclasses.replace(bench, keep="model"))
-        if outcome["status"] != "complete":
-            raise UsageError(
-                f"{model}: there is nothing to sample from, for it {outcome['status']}: {outcome['reason']}"
-            )
-        bench.engines.forget()  # writing wants the memory
+    state, detail = find_state(model_of(trial), model)
+    if state != "done":
+        raise UsageError(f"{model}: there is nothing to sample from ({detail})")
     stories, ended = tell(model, trial.sampling, device=trial.config.device)
     is_storybook = trial.corpus is not None and trial.corpus.storybook is not None
     training_text = trial.config.data.train.parents[1] / "train.txt" if is_storybook else None

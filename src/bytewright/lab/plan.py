@@ -18,16 +18,16 @@ from bytewright.account.devices import Device
 from bytewright.errors import UsageError
 from bytewright.lab.corpora import CorpusConfig, place_of
 from bytewright.lab.predict import account, machine_of, predict
-from bytewright.lab.records import OUTCOME, flatten, read_object
+from bytewright.lab.records import OUTCOME, flatten, read_object, read_run
 from bytewright.lab.stories import SamplingPlan
 from bytewright.lab.sweep import Sweep, Trial
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import to_plain
-from bytewright.train.run_folder import config_of
+from bytewright.train.run_folder import config_of, is_being_written
 from bytewright.train.setup import find_device
 
-State = Literal["new", "resume", "done", "diverged"]
+State = Literal["new", "resume", "running", "done", "diverged"]
 
 USABLE = 0.92
 """The share of a device's memory that a step may be predicted to take; the rest is the allocator's."""
@@ -46,10 +46,12 @@ class Planned:
     detail: str
     """Where it stands, in a few words."""
     predicted: dict[str, float]
+    is_sampled: bool = False
+    """Whether the trials of the sweep sample from it, so that its model has to be kept."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something left to do."""
+        """Whether there is something left to do here; not if another process is at it."""
         return self.state in ("new", "resume")
 
 
@@ -65,7 +67,26 @@ def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = ()) -> list[P
         state, detail = find_state(trial, run)
         predicted = {} if trial.sampling else predict(trial.config, machine)
         plan.append(Planned(trial=trial, run=run, state=state, detail=detail, predicted=predicted))
+    to_sample = [planned.trial for planned in plan if planned.trial.sampling and planned.is_open]
+    if to_sample:
+        plan = _plan_model(to_sample[0], folder, machines[to_sample[0].config.device]) + plan
     return plan
+
+
+def _plan_model(sampled: Trial, folder: Path, machine: Device) -> list[Planned]:
+    """Plan the training of the model that trials sample from, unless it is done."""
+    trial, run = model_of(sampled), folder / sampled.model_name
+    state, detail = find_state(trial, run)
+    if state == "done":
+        return []
+    predicted = predict(trial.config, machine)
+    detail += ", all sample from it"
+    return [Planned(trial=trial, run=run, state=state, detail=detail, predicted=predicted, is_sampled=True)]
+
+
+def model_of(trial: Trial) -> Trial:
+    """Give the run that trains the model of a trial that samples."""
+    return dataclasses.replace(trial, name=trial.model_name, labels={}, sampling=None)
 
 
 def _chosen(sweep: Sweep, only: Sequence[str]) -> list[Trial]:
@@ -90,10 +111,16 @@ def find_state(trial: Trial, run: Path) -> tuple[State, str]:
         refuse_other_settings(trial, trained)
     if trial.sampling is not None and outcome:
         refuse_other_sampling(trial.sampling, outcome, run)
-    if outcome.get("status") == "complete":
+    if trial.sampling is not None:
+        return ("done", "done") if outcome.get("status") == "complete" else ("new", "new")
+    # The verdict of those who show the run; but before the sweep has ended it, it is not done.
+    record = read_run(run) if outcome and (run / "config.json").is_file() else None
+    if record is not None and record.status == "complete":
         return "done", "done"
-    if outcome.get("status") == "diverged":
-        return "diverged", f"diverged: {outcome.get('reason', '')}"
+    if is_being_written(run):
+        return "running", "another process is writing it"
+    if record is not None and record.status == "diverged":
+        return "diverged", f"diverged: {record.reason}"
     if (run / "config.json").is_file():
         steps = CheckpointFolder(run / "checkpoints").steps()
         return "resume", f"goes on from step {steps[-1]:,}" if steps else "begins again"
