@@ -18,6 +18,7 @@ from bytewright.errors import BytewrightError, UsageError
 from bytewright.lab.corpora import CorpusConfig, place_of, prepare, refuse_missing_texts
 from bytewright.lab.plan import refuse_other_data
 from bytewright.lab.records import read_floor
+from bytewright.lab.stories import SamplingPlan, tell
 from bytewright.lab.sweep import Trial
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DataConfig
@@ -177,6 +178,13 @@ def test_a_sweep_samples_from_one_model_in_several_ways(
     again = run("sweep", "heat.toml", "--jobs", "2")
     assert "1 of 2 runs to do" in again.out
     assert (folder / "temperature-1/stories.txt").read_text() == before
+    plan = SamplingPlan(num_stories=3, temperature=1.0)
+    (told, _), (retold_stories, _) = (
+        tell(folder / "model", dataclasses.replace(plan, seed=seed), device="cpu") for seed in (0, 1)
+    )
+    assert told == list(read_stories(folder / "temperature-1/stories.txt"))
+    assert not set(told) & set(retold_stories)
+
     other = run("sweep", "heat.toml", "--set", "sampling.num_stories=4")
     assert other.code == 2
     assert "was sampled with num_stories = 3, but the sweep now says 4" in other.err

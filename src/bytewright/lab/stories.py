@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bytewright.data.batches import mix_key
 from bytewright.errors import UsageError
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.lab.records import END_OF_TEXT
@@ -71,7 +72,9 @@ def tell(run: Path, plan: SamplingPlan, *, device: Device = "auto") -> tuple[lis
     for first in range(0, plan.num_stories, BATCH):
         count = min(BATCH, plan.num_stories - first)
         sampling = plan.config(model.config.context_length - len(prompt), (end,))
-        sampling = dataclasses.replace(sampling, seed=plan.seed + first, num_ids=tokenizer.vocab_size)
+        # Story i of a batch draws from its seed + i: neighbouring seeds of plans must not share stories.
+        seed = mix_key(plan.seed, first)
+        sampling = dataclasses.replace(sampling, seed=seed, num_ids=tokenizer.vocab_size)
         for completion in generator.generate([prompt] * count, sampling):
             stories.append((plan.prompt + tokenizer.decode(completion.ids)).strip())
             num_ended += completion.reason == "stop"
