@@ -411,12 +411,12 @@ def test_the_command_shows_its_plan_first_and_names_its_report_last(place: Path,
     assert "diverged" in (place / "runs/rates/report.md").read_text()
 
 
-@pytest.mark.slow
 def test_several_runs_go_on_at_once(place: Path, run: Run) -> None:
-    done = run("sweep", "rates.toml", "--jobs", "3")
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-3, 1e-2"))
+    done = run("sweep", "rates.toml", "--jobs", "2")
     assert done.code == 0, done
-    assert done.err.count("[1/1]") == 3
-    for name in ("lr-1e-3", "lr-0.01", "lr-10000"):
+    assert done.err.count("[1/1]") == 2
+    for name in ("lr-1e-3", "lr-0.01"):
         assert (place / "runs/rates" / name / "outcome.json").is_file()
 
 
