@@ -173,6 +173,19 @@ def test_a_report_says_what_diverged_and_what_the_difference_is(tmp_path: Path) 
     assert len(list((tmp_path / "report-figures").iterdir())) == 4
 
 
+@pytest.mark.parametrize("num_found", [1, 2])
+def test_a_report_says_which_runs_of_the_plan_are_missing(tmp_path: Path, num_found: int) -> None:
+    records = [make_record(f"lr-{n}", 1.5, labels={"optimizer.lr": 0.1 * n}) for n in (1, 2)][:num_found]
+    missing = ["lr-3", "lr-4"]
+    write_report(records, About(name="rates", axes=["optimizer.lr"], missing=missing), tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert f"**runs:** {num_found} of {num_found + 2}" in text
+    assert "Not started yet: lr-3, lr-4." in text
+    about, _ = read_results(tmp_path / "results.json")
+    assert about is not None
+    assert about.missing == missing
+
+
 def test_of_seeds_that_all_diverged_the_curve_is_the_median() -> None:
     runs = [
         make_record(f"r{n}", end, status="diverged", reason="the loss was not finite from step 41 on")

@@ -64,7 +64,8 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
     """Compose the page: one run tells its course, several are compared."""
     if not records:
         raise UsageError("there are no runs to report: none has begun, or all failed as they did")
-    if len(records) == 1 and "sampling.temperature" not in records[0].settings:
+    is_alone = len(records) == 1 and not (about and about.missing)
+    if is_alone and "sampling.temperature" not in records[0].settings:
         return _report_one(records[0], about)
     about = about or _guess_about(records)
     groups = group_runs(records, about.axes, about.baseline if about.design == "star" else None)
@@ -86,7 +87,7 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
     return Page(
         title=about.name,
         lead=about.question,
-        facts=_facts(groups, records, metric, best),
+        facts=_facts(groups, records, metric, best, num_missing=len(about.missing)),
         sections=[section for section in sections if section.blocks],
         footer=_footer(records),
     )
@@ -136,7 +137,12 @@ def _best(groups: Sequence[Group], metric: Metric) -> Group | None:
 
 
 def _facts(
-    groups: Sequence[Group], records: Sequence[RunRecord], metric: Metric, best: Group | None
+    groups: Sequence[Group],
+    records: Sequence[RunRecord],
+    metric: Metric,
+    best: Group | None,
+    *,
+    num_missing: int,
 ) -> Facts:
     facts: list[tuple[str, str, str]] = []
     if best:
@@ -146,7 +152,8 @@ def _facts(
     seconds = sum(record.measured.get("seconds", 0.0) for record in records)
     diverged = sum(record.status == "diverged" for record in records)
     remark = f"{diverged} diverged" if diverged else "none diverged"
-    facts.append(("runs", str(len(records)), remark))
+    count = f"{len(records)} of {len(records) + num_missing}" if num_missing else str(len(records))
+    facts.append(("runs", count, remark))
     facts.append(("time in all", format_seconds(seconds), "of training"))
     return Facts(facts)
 
@@ -195,6 +202,8 @@ def _outcome(groups: Sequence[Group], metric: Metric, about: About, best: Group 
     if floor_of([run for group in groups for run in group.runs], metric):
         blocks.append(FLOOR_NOTE)
     blocks += [table_of_groups(groups, metric, about, best), *table_of_odd_ends(groups)]
+    if about.missing:
+        blocks.append(f"Not started yet: {', '.join(about.missing)}.")
     if about.notes:
         blocks.append(about.notes)
     return blocks

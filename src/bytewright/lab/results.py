@@ -67,6 +67,8 @@ class About:
     design: Design = "grid"
     baseline: Mapping[str, Any] = field(default_factory=dict)
     """The labels of the runs that others are compared with; empty: none."""
+    missing: Sequence[str] = field(default_factory=list)
+    """The runs of the plan that had not been started when the others were read."""
 
 
 def read_all(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
@@ -89,13 +91,15 @@ def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
     about = parse_about(plan["about"])
     names = [run["name"].as_text() for run in plan["runs"].elements()]
     labels = [dict(run["labels"].as_object()) for run in plan["runs"].elements()]
-    records = []
+    records, missing = [], []
     for name, of_run in zip(names, labels, strict=True):
         if (folder / name / "config.json").is_file():
             records.append(compare_record(dataclasses.replace(read_run(folder / name), labels=of_run)))
         elif (folder / name / OUTCOME).is_file():
             records.append(read_sampled(folder / name, folder / MODEL))
-    return about, records
+        else:
+            missing.append(name)
+    return dataclasses.replace(about, missing=missing), records
 
 
 def write_results(path: Path, about: About | None, records: Sequence[RunRecord]) -> None:
@@ -181,6 +185,7 @@ def read_results(path: Path) -> tuple[About | None, list[RunRecord]]:
 def parse_about(about: Json) -> About:
     """Read what a sweep was made for."""
     about.refuse_other_keys(*(part.name for part in dataclasses.fields(About)))
+    known = about.as_object()  # records of earlier versions do not speak of missing runs
     design = about["design"].as_text()
     if design not in get_args(Design):
         raise about["design"].complain(f"one of {', '.join(get_args(Design))}")
@@ -192,6 +197,7 @@ def parse_about(about: Json) -> About:
         axes=[axis.as_text() for axis in about["axes"].elements()],
         design=design,  # type: ignore[arg-type]  # it is one of them
         baseline=about["baseline"].as_object(),
+        missing=[name.as_text() for name in about["missing"].elements()] if "missing" in known else [],
     )
 
 
