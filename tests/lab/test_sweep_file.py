@@ -258,7 +258,15 @@ def test_a_corpus_sets_the_vocabulary_of_the_model(tmp_path: Path) -> None:
         ('keep = "some"', ["keep must be one of"]),
         ("[variants]", ["[variants] is empty"]),
         ("[variants]\na = 3", ["the variant 'a' must be a table"]),
-        ('baseline = "nobody"\n[variants]\na = {}', ["baseline that is none of its runs"]),
+        ('baseline = "nobody"\n[variants]\na = {}', ["baseline that is none of its runs: nobody"]),
+        (
+            '[corpus]\nstorybook = 3_000_000\n[axes]\n"model.vocab_size" = [300, 400]',
+            ["sets model.vocab_size beside a corpus", "set corpus.vocab_size instead"],
+        ),
+        (
+            '[corpus]\nstorybook = 3_000_000\n[set]\n"data.train" = "mine.npy"',
+            ["sets data.train beside a corpus, but the corpus is the data"],
+        ),
         ("[corpus]\nvocab_size = 300", ["corpus needs either storybook"]),
         ("[corpus]\nstorybok = 300", ["unknown key corpus.storybok", "did you mean corpus.storybook?"]),
         ("[sampling]\ntemperature = -1.0", ["temperature"]),
@@ -303,6 +311,8 @@ def test_a_mistake_in_the_base_recipe_names_it(tmp_path: Path) -> None:
     (tmp_path / "rates.toml").write_text("")
     with pytest.raises(BytewrightError, match="names no base recipe"):
         read_sweep(tmp_path / "rates.toml")
+    with pytest.raises(BytewrightError, match=r"tiny\.toml: is a recipe, not a sweep; `bytewright train`"):
+        read_sweep(Path(__file__).parents[2] / "recipes" / "tiny.toml")
 
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))

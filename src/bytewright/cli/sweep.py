@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ class RunSweep:
         from bytewright.lab.results import read_sweep_folder
 
         plan = make_plan(sweep, folder, only=self.only)
-        if not self.only:
+        if self.plan or not self.only:
             show_plan(sweep, plan)
         if self.plan:
             return 0
@@ -152,12 +153,14 @@ class RunSweep:
             for planned in plan
             if planned.is_open
         }
-        return run_at_once(
-            commands,
-            self.jobs,
-            folder / "logs",
-            lambda name, code, words: screen.print(words, soft_wrap=True),
-        )
+        numbers = itertools.count(1)
+
+        def say(name: str, code: int, words: str) -> None:
+            """Repeat the last words of a process, with the number that the run has here."""
+            words = words.removeprefix("[1/1] ")
+            screen.print(f"[{next(numbers)}/{len(commands)}] {words}", soft_wrap=True)
+
+        return run_at_once(commands, self.jobs, folder / "logs", say)
 
 
 def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
@@ -178,7 +181,7 @@ def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
         )
         seconds += predicted.get("seconds", 0.0) if planned.is_open else 0.0
     out = console.stdout()
-    out.print(f"{sweep.about.name}: {sweep.about.question}", soft_wrap=True)
+    out.print(": ".join(filter(None, (sweep.about.name, sweep.about.question))), soft_wrap=True)
     out.print(table)
     left = sum(planned.is_open for planned in plan)
     cost = f", about {format_seconds(seconds)} of training" if seconds else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,8 @@ class _Expansion:
         self.has_corpus = any(key.startswith("corpus.") for key in file.keys)
         self.samples = any(key.startswith("sampling.") for key in file.keys)
         self.varied = [key for part in file.axes for key in part.labels]
+        if self.has_corpus:
+            _refuse_what_the_corpus_decides(file.keys)
         self.centre = self._find_centre() if file.design == "star" else {}
 
     def sweep(self) -> Sweep:
@@ -189,7 +191,16 @@ class _Expansion:
             raise UsageError("varies sampling and training at once; sample from one model at a time")
         unseeded = [{k: v for k, v in trial.labels.items() if k != "seed"} for trial in trials]
         if about.baseline and about.baseline not in unseeded:
-            raise UsageError(f"has a baseline that is none of its runs: {about.baseline}")
+            wanted = ", ".join(str(value) for value in about.baseline.values())
+            raise UsageError(f"has a baseline that is none of its runs: {wanted}")
+
+
+def _refuse_what_the_corpus_decides(keys: Iterable[str]) -> None:
+    """Raise if a key is set that the corpus sets anyway: it would be without effect."""
+    decided = {f"data.{key}": "the corpus is the data" for key in PLACEHOLDER}
+    decided["model.vocab_size"] = "the corpus decides it; set corpus.vocab_size instead"
+    for key in decided.keys() & keys:
+        raise UsageError(f"sets {key} beside a corpus, but {decided[key]}")
 
 
 def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,6 +87,8 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
     One of a key that axes, variants or seeds set would be without effect there, and is refused.
     """
     fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
+    if "model" in fields and "base" not in fields:
+        raise UsageError("is a recipe, not a sweep; `bytewright train` trains by it")
     _check_keys(fields, [*KEYS, *TABLES, "scale"])
     if scale is not None:
         fields = _rescale(fields, scale)
