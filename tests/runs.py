@@ -22,6 +22,29 @@ from bytewright.train.recipe import build
 
 VOCAB_SIZE = 40
 
+RECIPE = """
+batch_size = 4
+device = "cpu"
+log_every = 4
+eval_every = 8
+eval_tokens = 64
+save_every = 8
+[model]
+vocab_size = 40
+context_length = 8
+d_model = 16
+num_layers = 1
+num_heads = 2
+[data]
+train = "train.npy"
+validation = "validation.npy"
+[budget]
+steps = 24
+[optimizer]
+lr = 0.01
+"""
+SWEEP = 'base = "base.toml"\nquestion = "Which?"\n[axes]\n"optimizer.lr" = [1e-3, 1e-2, 1e4]\n'
+
 
 def make_ids(count: int, seed: int = 0) -> Tokens:
     """Ids that climb by 1 or 2 at random: predictable to about ln 2."""
@@ -36,6 +59,15 @@ def write_tokens(
     with TokenFileWriter(path, tokenizer_fingerprint=fingerprint, vocabulary_size=vocab_size) as writer:
         writer.append(ids)
     return path
+
+
+def write_sweep(folder: Path) -> Path:
+    """Write a sweep over three rates, of which the last diverges, with its recipe and its data."""
+    write_tokens(folder / "train.npy", make_ids(2000))
+    write_tokens(folder / "validation.npy", make_ids(500, seed=1))
+    (folder / "base.toml").write_text(RECIPE)
+    (folder / "rates.toml").write_text(SWEEP)
+    return folder
 
 
 def make_fields(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`sweep` shows what is to come as far as it is known, and says how it ended where nothing came of it."""
+"""`sweep` shows what is to come, carries it out, one by one or at once, and says how it ended."""
 
 from __future__ import annotations
 
@@ -8,42 +8,72 @@ import pytest
 
 from bytewright.cli.sweep import show_plan
 from bytewright.lab.plan import Planned
-from bytewright.lab.sweep import Sweep, read_sweep
+from bytewright.lab.sweep import read_sweep
 from conftest import Run
-from runs import make_ids, write_tokens
+from runs import SWEEP, write_sweep
 
-BASE = """
-batch_size = 4
-device = "cpu"
-[model]
-vocab_size = 40
-context_length = 8
-d_model = 16
-num_layers = 1
-num_heads = 2
-[data]
-train = "train.npy"
-[budget]
-steps = 24
-"""
+ONE_RATE = SWEEP.replace("1e-3, 1e-2, 1e4", "1e-3")
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Sweep:
-    (tmp_path / "base.toml").write_text(BASE)
-    (tmp_path / "rates.toml").write_text(
-        'base = "base.toml"\nquestion = "Which?"\n[axes]\n"optimizer.lr" = [1e-3]'
-    )
-    return read_sweep(tmp_path / "rates.toml")
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write_sweep(tmp_path)
+
+
+def test_the_command_shows_its_plan_first_and_names_its_report_last(place: Path, run: Run) -> None:
+    planned = run("sweep", "rates.toml", "--plan")
+    assert planned.code == 0
+    assert "3 of 3 runs to do" in planned.out
+    assert "1 of 1 runs to do" in run("sweep", "rates.toml", "--plan", "--only", "lr-0.01").out
+    assert not (place / "runs").exists()
+
+    done = run("sweep", "rates.toml", "--only", "lr-0.01")
+    assert done.code == 0
+    assert (place / "runs/rates/lr-0.01/outcome.json").is_file()
+    assert not (place / "runs/rates/report.html").exists()
+
+    done = run("sweep", "rates.toml")
+    assert done.code == 0, done
+    assert done.out.splitlines()[-1] == "runs/rates/report.html"
+    assert "2 of 3 runs to do" in done.out
+    assert "[3/3] lr-10000: diverged" in done.err
+    assert "diverged" in (place / "runs/rates/report.md").read_text()
+
+
+def test_several_runs_go_on_at_once(place: Path, run: Run) -> None:
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-3, 1e-2"))
+    done = run("sweep", "rates.toml", "--jobs", "2")
+    assert done.code == 0, done
+    assert [line.split()[0] for line in done.err.splitlines() if line.startswith("[")] == ["[1/2]", "[2/2]"]
+    for name in ("lr-1e-3", "lr-0.01"):
+        assert (place / "runs/rates" / name / "outcome.json").is_file()
+
+
+def test_mistakes_are_one_sentence(place: Path, run: Run) -> None:
+    for arguments, words in [
+        (["rates.toml", "--only", "lr-3"], "has no run 'lr-3'; it has lr-1e-3"),
+        (["missing.toml"], "missing.toml does not exist"),
+        ([], "a sweep file is needed"),
+        (["rates.toml", "--scale", "smoke"], "no scale 'smoke'"),
+        (["rates.toml", "--set", "optimizer.lrr=3"], "did you mean optimizer.lr?"),
+        (["rates.toml", "--jobs", "0"], "--jobs is 0"),
+        (["rates.toml", "rates.toml"], "would share a folder"),
+    ]:
+        outcome = run("sweep", *arguments)
+        assert outcome.code == 2, outcome
+        assert outcome.err.count("\n") == 1
+        assert words in outcome.err
 
 
 def test_a_plan_leaves_blank_what_cannot_be_predicted(
-    sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (trial,) = sweep.trials
+    sweep = read_sweep(place / "rates.toml")
+    trial = sweep.trials[0]
     for predicted in ({"memory_bytes": 2.5e9}, {"seconds": 90.0}, {}):
         planned = Planned(
-            trial=trial, run=tmp_path / trial.name, state="new", detail="is new", predicted=predicted
+            trial=trial, run=place / trial.name, state="new", detail="is new", predicted=predicted
         )
         show_plan(sweep, [planned])
         told = capsys.readouterr().out
@@ -53,11 +83,8 @@ def test_a_plan_leaves_blank_what_cannot_be_predicted(
         assert "1 of 1 runs to do" in told
 
 
-def test_a_sweep_of_which_every_run_failed_says_so(
-    sweep: Sweep, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_tokens(tmp_path / "train.npy", make_ids(500))
+def test_a_sweep_of_which_every_run_failed_says_so(place: Path, run: Run) -> None:
+    (place / "rates.toml").write_text(ONE_RATE)
     outcome = run("sweep", "rates.toml", "--set", "model.vocab_size=3")
     assert outcome.code == 1
     *_, reason, end = outcome.err.splitlines()

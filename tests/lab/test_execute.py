@@ -34,40 +34,20 @@ from bytewright.train.config import TrainConfig
 from bytewright.train.loop import Sampler
 from bytewright.train.run_folder import RunFolder
 from conftest import Run
-from runs import digest, make_config, make_ids, metrics_without_clock, write_tokens
-
-RECIPE = """
-batch_size = 4
-device = "cpu"
-log_every = 4
-eval_every = 8
-eval_tokens = 64
-save_every = 8
-[model]
-vocab_size = 40
-context_length = 8
-d_model = 16
-num_layers = 1
-num_heads = 2
-[data]
-train = "train.npy"
-validation = "validation.npy"
-[budget]
-steps = 24
-[optimizer]
-lr = 0.01
-"""
-SWEEP = 'base = "base.toml"\nquestion = "Which?"\n[axes]\n"optimizer.lr" = [1e-3, 1e-2, 1e4]\n'
+from runs import (
+    RECIPE,
+    SWEEP,
+    digest,
+    make_config,
+    metrics_without_clock,
+    write_sweep,
+)
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    write_tokens(tmp_path / "train.npy", make_ids(2000))
-    write_tokens(tmp_path / "validation.npy", make_ids(500, seed=1))
-    (tmp_path / "base.toml").write_text(RECIPE)
-    (tmp_path / "rates.toml").write_text(SWEEP)
-    return tmp_path
+    return write_sweep(tmp_path)
 
 
 def no_samples(config: TrainConfig) -> Sampler | None:
@@ -390,51 +370,6 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_numbers(place: Path, 
     for name in ("lr-1e-3", "lr-0.01", "lr-10000"):
         assert metrics_without_clock(folder / name) == metrics_without_clock(place / "whole/rates" / name)
     assert (folder / "report.html").is_file()
-
-
-def test_the_command_shows_its_plan_first_and_names_its_report_last(place: Path, run: Run) -> None:
-    planned = run("sweep", "rates.toml", "--plan")
-    assert planned.code == 0
-    assert "3 of 3 runs to do" in planned.out
-    assert "1 of 1 runs to do" in run("sweep", "rates.toml", "--plan", "--only", "lr-0.01").out
-    assert not (place / "runs").exists()
-
-    done = run("sweep", "rates.toml", "--only", "lr-0.01")
-    assert done.code == 0
-    assert (place / "runs/rates/lr-0.01/outcome.json").is_file()
-    assert not (place / "runs/rates/report.html").exists()
-
-    done = run("sweep", "rates.toml")
-    assert done.code == 0, done
-    assert done.out.splitlines()[-1] == "runs/rates/report.html"
-    assert "2 of 3 runs to do" in done.out
-    assert "[3/3] lr-10000: diverged" in done.err
-    assert "diverged" in (place / "runs/rates/report.md").read_text()
-
-
-def test_several_runs_go_on_at_once(place: Path, run: Run) -> None:
-    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-3, 1e-2"))
-    done = run("sweep", "rates.toml", "--jobs", "2")
-    assert done.code == 0, done
-    assert [line.split()[0] for line in done.err.splitlines() if line.startswith("[")] == ["[1/2]", "[2/2]"]
-    for name in ("lr-1e-3", "lr-0.01"):
-        assert (place / "runs/rates" / name / "outcome.json").is_file()
-
-
-def test_mistakes_are_one_sentence(place: Path, run: Run) -> None:
-    for arguments, words in [
-        (["rates.toml", "--only", "lr-3"], "has no run 'lr-3'; it has lr-1e-3"),
-        (["missing.toml"], "missing.toml does not exist"),
-        ([], "a sweep file is needed"),
-        (["rates.toml", "--scale", "smoke"], "no scale 'smoke'"),
-        (["rates.toml", "--set", "optimizer.lrr=3"], "did you mean optimizer.lr?"),
-        (["rates.toml", "--jobs", "0"], "--jobs is 0"),
-        (["rates.toml", "rates.toml"], "would share a folder"),
-    ]:
-        outcome = run("sweep", *arguments)
-        assert outcome.code == 2, outcome
-        assert outcome.err.count("\n") == 1
-        assert words in outcome.err
 
 
 def test_the_seam_to_torch_is_where_it_is_believed_to_be() -> None:
