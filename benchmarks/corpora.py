@@ -26,9 +26,10 @@ from pathlib import Path
 
 import tyro
 
+from bytewright.end_of_text import END_OF_TEXT
+
 DATA = Path(__file__).parent / "data"
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-END_OF_TEXT = "<|endoftext|>"
 SEED = 336
 MB = 1_000_000
 

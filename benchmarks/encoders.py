@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from corpora import END_OF_TEXT
 from trainers import OURS
 from vocabularies import tiktoken_encoding, tokenizer_json, vocabulary_files
+
+from bytewright.end_of_text import END_OF_TEXT
 
 Ids = npt.NDArray[np.uint32]
 Call = Callable[[], Any]

@@ -14,8 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from corpora import END_OF_TEXT
 from vocabularies import GPT2_PATTERN, printable_bytes
+
+from bytewright.end_of_text import END_OF_TEXT
 
 Tokens = list[bytes]
 """What was learned, in order of creation: the bytes each merge makes, without single bytes and specials."""

@@ -12,10 +12,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bytewright.end_of_text import END_OF_TEXT
+
 if TYPE_CHECKING:
     import tiktoken
 
-from corpora import DATA, END_OF_TEXT, SHARED
+from corpora import DATA, SHARED
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """Given to every trainer that takes a pattern."""

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from corpora import END_OF_TEXT
 from harness import Call, timed
+
+from bytewright.end_of_text import END_OF_TEXT
 
 WARM_CALLS = 5
 WARM_BUDGET_SECONDS = 5.0

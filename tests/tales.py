@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-END_OF_STORY = "<|endoftext|>"
+from bytewright.end_of_text import END_OF_TEXT
 
 NAMES = [
     "Mila",
@@ -63,7 +63,7 @@ def write_stories(num_stories: int, seed: int = 0) -> Iterator[str]:
     """
     chance = random.Random(seed)
     for _ in range(num_stories):
-        yield f"{_write_story(chance)}\n{END_OF_STORY}\n"
+        yield f"{_write_story(chance)}\n{END_OF_TEXT}\n"
 
 
 def _write_story(chance: random.Random) -> str:

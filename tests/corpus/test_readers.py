@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from bytewright.corpus import readers
-from bytewright.corpus.readers import END_OF_TEXT, read_documents, read_pieces
+from bytewright.corpus.readers import read_documents, read_pieces
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 
 DOCUMENTS = ["One owl.\nTwo owls!", "Zoë said: 🦉", "  indented, and <|endof not ended", "x" * 50]
@@ -83,7 +84,7 @@ def test_gzip_files_that_were_joined_are_one_file(block: int, tmp_path: Path) ->
 
 
 def test_what_is_not_utf8_passes_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xff\xfe owl" + END_OF_TEXT)
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe owl" + END_OF_TEXT.encode())
     assert list(read_documents(tmp_path / "a.txt")) == [b"\xff\xfe owl"]
 
 

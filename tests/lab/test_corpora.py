@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from imagined_runs import make_record
 
-from bytewright.corpus.storybook import END_OF_STORY, Storybook, read_stories
+from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.lab.corpora import CorpusConfig, place_of, prepare, refuse_missing_texts
 from bytewright.lab.plan import refuse_other_data
@@ -54,7 +55,7 @@ def test_the_floor_is_that_of_the_validation_stories_as_evaluations_count_bytes(
     path = data.train.parents[1] / "validation.txt"
     floor = Storybook.load().floor(read_stories(path))
     assert floor.num_stories > 5
-    text_bytes = path.stat().st_size - floor.num_stories * len(END_OF_STORY)
+    text_bytes = path.stat().st_size - floor.num_stories * len(END_OF_TEXT)
     assert read_floor(str(data.validation)) == pytest.approx(floor.bits / text_bytes)
     # A model that reached it would have this loss per token, whatever the tokenizer.
     record = make_record("a", floor=read_floor(str(data.validation)))

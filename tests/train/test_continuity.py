@@ -17,9 +17,9 @@ from bytewright import durable
 from bytewright.errors import FormatError, UsageError
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
-from bytewright.train.continuity import FREE, find_changes, flatten
+from bytewright.train.continuity import FREE, find_changes
 from bytewright.train.metrics import read_metrics
-from bytewright.train.recipe import to_plain
+from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.recorder import Recorder
 from bytewright.train.step import StepResult
 from runs import digest, make_config

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 from bytewright import durable
 from bytewright.cli import inputs, options
+from bytewright.end_of_text import END_OF_TEXT
 
 if TYPE_CHECKING:
     from bytewright.tokenizer import Tokenizer
-
-END_OF_TEXT = "<|endoftext|>"
 
 
 @dataclass(frozen=True, kw_only=True)

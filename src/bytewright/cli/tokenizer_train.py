@@ -12,6 +12,7 @@ import tyro
 from bytewright import durable
 from bytewright.cli import inputs, options
 from bytewright.durations import format_seconds
+from bytewright.end_of_text import END_OF_TEXT
 
 if TYPE_CHECKING:
     from bytewright.tokenizer import Estimate, Phase, Training
@@ -42,7 +43,7 @@ class TrainTokenizer:
     vocab_size: int
     """How many tokens to have in the end: 256 bytes, the merges, and the special tokens."""
 
-    special_tokens: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[TOKEN ...]")] = ("<|endoftext|>",)
+    special_tokens: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[TOKEN ...]")] = (END_OF_TEXT,)
     """Tokens that are never split and never counted; give the option without a value for none."""
 
     pattern: str = "gpt2"

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bytewright import disk
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
 
-END_OF_TEXT = b"<|endoftext|>"
+END = END_OF_TEXT.encode()
 BLOCK = 2**20
 """How much is read at a time."""
 LONGEST_LINE = 2**28
@@ -172,7 +173,7 @@ def _pieces_of_text(blocks: Iterator[bytes]) -> Iterator[Piece]:
     rest = b""
     is_inside = False  # a document whose beginning was yielded already
     for block in blocks:
-        *ended, rest = (rest + block).split(END_OF_TEXT)
+        *ended, rest = (rest + block).split(END)
         for text in ended:
             text = text.rstrip(b"\r\n") if is_inside else text.strip(b"\r\n")
             if text or is_inside:
@@ -196,7 +197,7 @@ def _safe_cut(text: bytes) -> int:
     Line ends at the cut would belong to a mark that comes next. The mark itself has no white space in it, so
     a cut before white space is never inside one.
     """
-    end = len(text) - len(END_OF_TEXT)
+    end = len(text) - len(END)
     cut = max(text.rfind(space, 0, end) for space in (b" ", b"\t"))
     if cut <= 0:
         cut = max(text.rfind(space, 0, end) for space in (b"\n", b"\r"))

@@ -14,8 +14,6 @@ from typing import Any
 from bytewright.model import ModelConfig
 from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
-END_OF_STORY = "<|endoftext|>"
-
 EXPECTED_SECONDS = {
     "stories": 1.0,
     "tokenizer": 0.2,

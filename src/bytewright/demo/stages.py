@@ -26,7 +26,8 @@ from bytewright.corpus.storybook import SEPARATOR, Storybook, check_file, read_s
 from bytewright.corpus.storybook.book import GRAMMAR_FILE
 from bytewright.data.tokenfile import TokenFile
 from bytewright.demo.display import FloorDisplay
-from bytewright.demo.plan import END_OF_STORY, Plan
+from bytewright.demo.plan import Plan
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.model import TransformerLM
 from bytewright.tokenizer import Tokenizer
@@ -86,7 +87,7 @@ def tell_stories(folder: Path, plan: Plan, report: Report) -> Facts:
 
 def learn_tokens(folder: Path, plan: Plan) -> Facts:
     """Train the tokenizer on the training stories."""
-    training = train_tokenizer(folder / TRAIN, plan.vocab_size, [END_OF_STORY])
+    training = train_tokenizer(folder / TRAIN, plan.vocab_size, [END_OF_TEXT])
     tokenizer = Tokenizer.from_vocabulary(training.vocabulary)
     tokenizer.save(folder / TOKENIZER, replace=True)
     return {"vocab_size": tokenizer.vocab_size, "num_merges": len(tokenizer.merges)}
@@ -96,7 +97,7 @@ def encode_stories(folder: Path, floor_bits: list[float], report: Report) -> Fac
     """Turn both files of stories into token files; the floor goes beside them, where reports look for it."""
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     token_bytes = count_token_bytes(tokenizer.vocabulary)
-    end = tokenizer.special_tokens[END_OF_STORY]
+    end = tokenizer.special_tokens[END_OF_TEXT]
     train_tokens = tokenizer.encode_file(
         folder / TRAIN,
         folder / TRAIN_TOKENS,
@@ -127,7 +128,7 @@ class Validation(NamedTuple):
     def open(cls, folder: Path, floor_bits: list[float]) -> Validation:
         """Read the stories of the demo in `folder`."""
         vocabulary = Tokenizer.load(folder / TOKENIZER).vocabulary
-        end = vocabulary.special_tokens[END_OF_STORY]
+        end = vocabulary.special_tokens[END_OF_TEXT]
         stories = split_stories(TokenFile.open(folder / VALIDATION_TOKENS).tokens, end)
         return cls(stories, end, count_token_bytes(vocabulary), np.array(floor_bits))  # type: ignore[arg-type]
 
@@ -202,7 +203,7 @@ def sampling_of(plan: Plan, end: int, *, seed: int) -> SamplingConfig:
 def sample_stories(folder: Path, plan: Plan, report: Report) -> Facts:
     """Let the model tell stories, and write them down as the storybook does."""
     tokenizer = Tokenizer.load(folder / TOKENIZER)
-    end = tokenizer.special_tokens[END_OF_STORY]
+    end = tokenizer.special_tokens[END_OF_TEXT]
     generator = Generator(load_model(find_checkpoint(folder / RUN, which="last")), SAMPLES_AT_ONCE)
     texts: list[str] = []
     num_tokens = 0

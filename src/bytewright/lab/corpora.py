@@ -18,8 +18,9 @@ from importlib import resources
 from pathlib import Path
 
 from bytewright import durable
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.lab.records import END_OF_TEXT, FLOOR
+from bytewright.lab.records import FLOOR
 from bytewright.train.config import DataConfig, check_positive
 
 HELD_OUT = 50

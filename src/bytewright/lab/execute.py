@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 
 from bytewright import durable
+from bytewright.corpus.storybook import SEPARATOR
 from bytewright.errors import (
     BytewrightError,
     DivergenceError,
@@ -39,7 +40,7 @@ from bytewright.lab.plan import (
     refuse_other_settings,
     with_data,
 )
-from bytewright.lab.records import OUTCOME, flatten, read_object, read_run
+from bytewright.lab.records import OUTCOME, read_object, read_run
 from bytewright.lab.results import SWEEP
 from bytewright.lab.stories import check, tell
 from bytewright.lab.sweep import Sweep, Trial
@@ -49,7 +50,7 @@ from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.engine import Engines
 from bytewright.train.loop import Options, Sampler, TrainResult
-from bytewright.train.recipe import to_plain
+from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run_folder import config_of, describe_environment, is_being_written
 
 
@@ -285,7 +286,7 @@ def _sample(trial: Trial, planned: Planned, bench: Bench) -> dict[str, Any]:
     is_storybook = trial.corpus is not None and trial.corpus.storybook is not None
     training_text = trial.config.data.train.parents[1] / "train.txt" if is_storybook else None
     figures = check(stories, ended, training_text)
-    durable.write_text(planned.run / "stories.txt", "".join(f"{story}\n<|endoftext|>\n" for story in stories))
+    durable.write_text(planned.run / "stories.txt", "".join(story + SEPARATOR for story in stories))
     outcome = {
         "status": "complete",
         "reason": "",

@@ -18,12 +18,12 @@ from bytewright.account.devices import Device
 from bytewright.errors import UsageError
 from bytewright.lab.corpora import CorpusConfig, place_of
 from bytewright.lab.predict import account, machine_of, predict
-from bytewright.lab.records import OUTCOME, flatten, read_object, read_run
+from bytewright.lab.records import OUTCOME, read_object, read_run
 from bytewright.lab.stories import SamplingPlan
 from bytewright.lab.sweep import Sweep, Trial
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
-from bytewright.train.recipe import to_plain
+from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run_folder import config_of, is_being_written
 from bytewright.train.setup import find_device
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,7 +20,7 @@ from bytewright.errors import UsageError
 from bytewright.lab.records import RunRecord
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.config import TrainConfig
-from bytewright.train.recipe import build
+from bytewright.train.recipe import build, unflatten
 from bytewright.train.setup import choose_backend, find_device
 
 
@@ -86,22 +84,6 @@ def count_on_model(config: ModelConfig) -> dict[str, float]:
         "parameters": float(num_parameters),
         "flops_per_token": counter.get_total_flops() / ids.numel(),
     }
-
-
-def unflatten(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Nest dotted keys again.
-
-    >>> unflatten({"seed": 1, "optimizer.lr": 0.01})
-    {'seed': 1, 'optimizer': {'lr': 0.01}}
-    """
-    fields: dict[str, Any] = {}
-    for key, value in settings.items():
-        *tables, last = key.split(".")
-        place = fields
-        for table in tables:
-            place = place.setdefault(table, {})
-        place[last] = value
-    return fields
 
 
 def account(

@@ -15,14 +15,15 @@ from typing import Any, Literal, TypeGuard, get_args
 
 from bytewright import durable
 from bytewright.checked import Json
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.metrics import read_metrics
+from bytewright.train.recipe import flatten
 
 Status = Literal["complete", "stopped", "diverged", "failed"]
 
 OUTCOME, FLOOR = "outcome.json", "corpus.json"
-END_OF_TEXT = "<|endoftext|>"
 DIVERGED_RISE = 1.0
 """Nats per token above its own lowest validation loss, or above guessing, at which a run has diverged."""
 UNPLANNED_SHARE = 0.9
@@ -285,21 +286,6 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FormatError(f"{path}: should be a JSON object")
     return value
-
-
-def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Write nested fields with dotted keys.
-
-    >>> flatten({"seed": 1, "optimizer": {"lr": 0.01}})
-    {'seed': 1, 'optimizer.lr': 0.01}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in fields.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def is_finite(value: object) -> TypeGuard[float]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bytewright.data.batches import mix_key
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import UsageError
 from bytewright.generate import Generator, SamplingConfig
-from bytewright.lab.records import END_OF_TEXT
 from bytewright.train.checkpoint import find_checkpoint, load_model
 from bytewright.train.config import Device
 from bytewright.train.setup import find_device

@@ -18,12 +18,11 @@ from typing import Any
 from bytewright.errors import UsageError, suggest
 from bytewright.lab.corpora import CorpusConfig
 from bytewright.lab.groups import short_names, word_value
-from bytewright.lab.records import flatten
 from bytewright.lab.results import MODEL, About
 from bytewright.lab.stories import SamplingPlan
 from bytewright.lab.sweep_file import MAX_TRIALS, Keep, Labels, SweepFile, read_sweep_file
 from bytewright.train.config import TrainConfig
-from bytewright.train.recipe import build, put, to_plain
+from bytewright.train.recipe import build, flatten, put, to_plain
 
 PLACEHOLDER = {"train": "made", "validation": "made", "tokenizer": "made"}
 """The data of a config whose corpus is made first."""

@@ -28,9 +28,8 @@ from typing import Any, Literal, get_args
 from bytewright.durable import read_toml
 from bytewright.errors import UsageError, suggest
 from bytewright.lab.axes import expand, is_range
-from bytewright.lab.records import flatten
 from bytewright.lab.results import Design
-from bytewright.train.recipe import MAX_RECIPE_BYTES, parse_override
+from bytewright.train.recipe import MAX_RECIPE_BYTES, flatten, parse_override
 
 Keep = Literal["metrics", "model", "all"]
 Labels = dict[str, Any]

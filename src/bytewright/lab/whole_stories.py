@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bytewright.corpus.storybook import END_OF_STORY, Storybook, read_stories
+from bytewright.corpus.storybook import Storybook, read_stories
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.checkpoint import find_checkpoint, load_model
@@ -54,9 +55,9 @@ def evaluate_text(
     if not (folder / "tokenizer").is_dir():
         raise UsageError(f"{run} keeps no tokenizer, so it cannot read a text; train with data.tokenizer set")
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    end = tokenizer.special_tokens.get(END_OF_STORY)
+    end = tokenizer.special_tokens.get(END_OF_TEXT)
     if end is None:
-        raise UsageError(f"{run}: its tokenizer has no {END_OF_STORY}, so it does not know where stories end")
+        raise UsageError(f"{run}: its tokenizer has no {END_OF_TEXT}, so it does not know where stories end")
     nothing = np.zeros(0, np.uint16)  # an empty file has no pieces at all
     stories = split_stories(np.concatenate([nothing, *tokenizer.encode_pieces(file)]), end)
     bf16 = (folder / CONFIG).is_file() and config_of(folder).precision == "bf16"

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from bytewright import _native, durable
 from bytewright.checked import shorten
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import TokenizerError, UsageError
 from bytewright.tokenizer.compressed import refuse_compressed
 from bytewright.tokenizer.files import read_folder, read_gpt2, write_folder
@@ -30,7 +31,6 @@ from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
-END_OF_TEXT = "<|endoftext|>"
 PIECE = 8 << 20
 """A file is encoded in pieces of about this many bytes; with many threads, and near its end, of fewer."""
 MOST_PIECES = 128

@@ -21,7 +21,7 @@ from typing import Any
 
 from bytewright.errors import FormatError, UsageError
 from bytewright.train.config import TrainConfig
-from bytewright.train.recipe import build, to_plain
+from bytewright.train.recipe import build, flatten, to_plain
 
 ONLY_ROUNDING = {"device", "compile", "accumulate", "model.implementation", "optimizer.implementation"}
 ONLY_LOOKING = {
@@ -88,15 +88,3 @@ def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     return {
         name: (old.get(name), new[name]) for name in new if new[name] != old.get(name) and name not in FREE
     }
-
-
-def flatten(fields: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Name nested fields by their path.
-
-    >>> flatten({"seed": 0, "budget": {"steps": 5}})
-    {'seed': 0, 'budget.steps': 5}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        flat |= flatten(value, f"{path}{name}.") if isinstance(value, Mapping) else {path + name: value}
-    return flat

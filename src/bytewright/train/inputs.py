@@ -18,15 +18,13 @@ from jaxtyping import Int64
 from bytewright.data.batches import Tokens, WindowSampler
 from bytewright.data.documents import DocumentSampler, find_documents
 from bytewright.data.tokenfile import TokenFile
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import ModelConfig
 from bytewright.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
-
-
-END_OF_TEXT = "<|endoftext|>"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -138,3 +138,30 @@ def put(fields: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(fields, dict):
             raise UsageError(f"{key} cannot be set: {table} is a value, not a table")
     fields[last] = value
+
+
+def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Write nested fields with dotted keys.
+
+    >>> flatten({"seed": 1, "optimizer": {"lr": 0.01}})
+    {'seed': 1, 'optimizer.lr': 0.01}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def unflatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nest dotted keys again.
+
+    >>> unflatten({"seed": 1, "optimizer.lr": 0.01})
+    {'seed': 1, 'optimizer': {'lr': 0.01}}
+    """
+    fields: dict[str, Any] = {}
+    for key, value in settings.items():
+        put(fields, key, value)
+    return fields

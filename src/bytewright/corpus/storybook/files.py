@@ -19,8 +19,9 @@ from pathlib import Path
 from bytewright import durable
 from bytewright.corpus.storybook.book import Storybook
 from bytewright.corpus.storybook.check import CheckReport, StoryCheck
-from bytewright.corpus.storybook.tell import END_OF_STORY, SEPARATOR, Split
+from bytewright.corpus.storybook.tell import SEPARATOR, Split
 from bytewright.corpus.storybook.workers import map_in_order
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
 
 STORIES_PER_PIECE = 512
@@ -46,7 +47,7 @@ class Written:
 
         As evaluations count: the prediction of an end token counts, its bytes, which are no text, do not.
         """
-        return self.bits / (self.num_bytes - self.num_stories * len(END_OF_STORY.encode()))
+        return self.bits / (self.num_bytes - self.num_stories * len(END_OF_TEXT.encode()))
 
 
 def write_stories(
@@ -91,7 +92,7 @@ def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
     without an end token is refused, so that memory stays bounded whatever the file is.
     """
     path = Path(path)
-    end = END_OF_STORY.encode()
+    end = END_OF_TEXT.encode()
     begun, done = b"", 0
     with durable.explain("read", path), open(path, "rb") as file:
         while block := file.read(BYTES_PER_READ):
@@ -101,7 +102,7 @@ def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
                 done += len(story) + len(end)
             if len(begun) > LONGEST_STORY:
                 raise FormatError(
-                    f"{path}: no {END_OF_STORY} within {LONGEST_STORY} bytes from byte {done} on,"
+                    f"{path}: no {END_OF_TEXT} within {LONGEST_STORY} bytes from byte {done} on,"
                     " so this is no file of stories"
                 )
         if begun.strip():
