@@ -41,6 +41,13 @@ def test_the_command_shows_its_plan_first_and_names_its_report_last(place: Path,
     assert "diverged" in (place / "runs/rates/report.md").read_text()
 
 
+@pytest.mark.parametrize("key", ["corpus.text", "data.train", "data.validation", "data.tokenizer"])
+def test_a_file_that_is_not_there_is_missed_before_any_work(place: Path, run: Run, key: str) -> None:
+    refused = run("sweep", "rates.toml", "--plan", "--set", f"{key}=none")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == "bytewright: none does not exist, but lr-1e-3 is to learn from it\n"
+
+
 def test_several_runs_go_on_at_once(place: Path, run: Run) -> None:
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-3, 1e-2"))
     done = run("sweep", "rates.toml", "--jobs", "2")

@@ -16,7 +16,7 @@ from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.lab.corpora import CorpusConfig, place_of, prepare, refuse_missing_texts
+from bytewright.lab.corpora import CorpusConfig, place_of, prepare
 from bytewright.lab.plan import refuse_other_data
 from bytewright.lab.records import read_floor
 from bytewright.lab.stories import SamplingPlan, tell
@@ -96,13 +96,6 @@ def test_a_text_with_validation_of_its_own_is_left_where_it_is(tmp_path: Path, s
     assert not (data.train.parents[1] / "train.txt").exists()
     assert data.validation is not None
     assert data.train.read_bytes() == data.validation.read_bytes()
-
-
-def test_a_text_that_is_not_there_is_missed_before_any_work(tmp_path: Path, stories: Path) -> None:
-    there, missing = CorpusConfig(text=stories), CorpusConfig(text=stories, validation=tmp_path / "none.txt")
-    refuse_missing_texts([CorpusConfig(storybook=10**12), there])
-    with pytest.raises(UsageError, match=r"none\.txt is no file"):
-        refuse_missing_texts([there, missing])
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path, stories: Path) -> None:

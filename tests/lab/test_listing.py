@@ -35,6 +35,7 @@ def test_a_run_that_goes_on_is_running_whatever_an_earlier_session_came_to(
         assert (row["status"], row["reason"], row["loss"]) == ("running", "", 2.5)
     (row,) = json.loads(run("runs", tmp_path, "--json").out)
     assert (row["status"], row["reason"]) == (status, "no memory")
+    assert ("no memory" in run("runs", tmp_path).err) == (status != "stopped")
 
 
 @pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b"\xff\n", b'{"event": "refused"}\n'])

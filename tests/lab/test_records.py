@@ -143,6 +143,26 @@ def test_a_seed_that_was_stopped_does_not_shorten_the_curve_of_those_that_went_o
     assert [x for x, _ in points] == [5, 10, 15, 20, 25, 30, 35, 40]
 
 
+def test_a_run_that_was_stopped_counts_only_as_long_as_none_is_complete(tmp_path: Path) -> None:
+    def of_rate(rate: float, *runs: RunRecord) -> list[RunRecord]:
+        labels = {"optimizer.lr": rate}
+        return [
+            dataclasses.replace(run, labels=labels | {"seed": seed}, settings={**run.settings, "seed": seed})
+            for seed, run in enumerate(runs)
+        ]
+
+    cut = ended_early("cut", 12, end=0.1, status="stopped")
+    mixed = of_rate(1.0, make_record("whole", 1.5), cut)
+    about = About(name="rates", axes=["optimizer.lr"], baseline={"optimizer.lr": 1.0})
+    write_report([*mixed, *of_rate(2.0, cut)], about, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "lowest validation loss:** 1.6045" in text
+    assert "| **lr 1** | **1 of 2** | **1.6045** |" in text
+    assert "| lr 2 | 1 | 1.1255 so far |" in text
+    (group, _) = group_runs([*mixed, *of_rate(2.0, cut)])
+    assert group.spread("validation_loss") == (group.mean("validation_loss"),) * 2
+
+
 def test_a_report_says_what_diverged_and_what_the_difference_is(tmp_path: Path) -> None:
     def several(norm: str, end: float, **more: Any) -> list[Any]:
         return [

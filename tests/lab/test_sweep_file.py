@@ -255,6 +255,10 @@ def test_a_corpus_sets_the_vocabulary_of_the_model(tmp_path: Path) -> None:
         ),
         ("[axes]\nseed = [1]\n[[pairs]]\nbatch_size = [1]\nseed = [2]", ["seed is an axis twice"]),
         ('design = "ring"', ["design must be one of 'grid', 'star'"]),
+        (
+            'design = "star"\nbaseline = { "optimizer.lr" = 0.5 }\n[axes]\n"optimizer.lr" = [0.5, 0.25]',
+            ["the baseline of a star is the recipe as it is set, optimizer.lr = 0.001; leave it out"],
+        ),
         ('keep = "some"', ["keep must be one of"]),
         ("[variants]", ["[variants] is empty"]),
         ("[variants]\na = 3", ["the variant 'a' must be a table"]),

@@ -67,3 +67,5 @@ class Runs:
         for row in rows:
             if row["status"] == UNREADABLE:
                 console.stderr().print(f"{UNREADABLE}: {row['reason']}", soft_wrap=True)
+            elif row["status"] in ("diverged", "failed"):
+                console.stderr().print(f"{row['run']} {row['status']}: {row['reason']}", soft_wrap=True)

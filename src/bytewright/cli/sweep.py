@@ -91,7 +91,7 @@ class RunSweep:
         from bytewright.lab.report import write_report
         from bytewright.lab.results import read_sweep_folder
 
-        plan = make_plan(sweep, folder, only=self.only)
+        plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs)
         if self.plan or not self.only:
             show_plan(sweep, plan)
         if self.plan:
@@ -101,7 +101,8 @@ class RunSweep:
             made = execute.prepare_data([planned.trial for planned in plan if planned.is_open], bench)
         execute.write_plan(sweep, folder)
         try:
-            if self.jobs > 1 and not any(planned.trial.sampling for planned in plan):
+            num_open = sum(planned.is_open for planned in plan)
+            if min(self.jobs, num_open) > 1 and not any(planned.trial.sampling for planned in plan):
                 if stopped := self._at_once(path, plan, folder):
                     return stopped
             else:
@@ -142,7 +143,7 @@ class RunSweep:
         from bytewright.lab.jobs import run_at_once
 
         screen = console.stderr()
-        shared = ["--out", str(self.out), "--data", str(self.data)]
+        shared = ["--out", str(self.out), "--data", str(self.data), "--jobs", str(self.jobs)]
         shared += ["--scale", self.scale] if self.scale else []
         shared += ["--set", *options.list_overrides(self.set)] if self.set else []
         commands = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -56,14 +56,6 @@ class CorpusConfig:
         )
         if not 257 <= self.vocab_size <= 2**20:
             raise UsageError(f"corpus.vocab_size must be from 257 to {2**20}, but is {self.vocab_size}")
-
-
-def refuse_missing_texts(configs: Iterable[CorpusConfig]) -> None:
-    """Find out that a file is not there before hours of work are spent on the others."""
-    for config in configs:
-        for path in (config.text, config.validation):
-            if path is not None and not path.is_file():
-                raise UsageError(f"{path} is no file, but this sweep's corpus is to be made of it")
 
 
 def prepare(config: CorpusConfig, root: Path, report: Report) -> DataConfig:

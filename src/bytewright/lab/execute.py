@@ -31,7 +31,7 @@ from bytewright.errors import (
     first_line,
     is_out_of_memory,
 )
-from bytewright.lab.corpora import CorpusConfig, Report, name_of, prepare, refuse_missing_texts
+from bytewright.lab.corpora import CorpusConfig, Report, name_of, prepare
 from bytewright.lab.plan import (
     Planned,
     find_state,
@@ -85,7 +85,6 @@ def write_plan(sweep: Sweep, folder: Path) -> None:
 
 def prepare_data(trials: Sequence[Trial], bench: Bench) -> dict[str, DataConfig]:
     """Make the corpora of all trials; by name of corpus and size of vocabulary."""
-    refuse_missing_texts([trial.corpus for trial in trials if trial.corpus is not None])
     made: dict[str, DataConfig] = {}
     for trial in trials:
         if trial.corpus is not None and _key(trial.corpus) not in made:

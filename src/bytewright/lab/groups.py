@@ -37,9 +37,14 @@ class Group:
         kinds = [run.status for run in self.runs]
         return "complete" if "complete" in kinds else kinds[0]
 
+    @property
+    def ended(self) -> Sequence[RunRecord]:
+        """The runs that count: those that are complete, and only as long as none is, all of them."""
+        return [run for run in self.runs if run.status == "complete"] or self.runs
+
     def values(self, name: str) -> list[float]:
-        """Give the final values of a metric, of the runs that have one."""
-        found = [run.last(name) for run in self.runs]
+        """Give the final values of a metric, of the runs that count and have one."""
+        found = [run.last(name) for run in self.ended]
         return [value for value in found if value is not None]
 
     def mean(self, name: str) -> float:
@@ -53,8 +58,8 @@ class Group:
         return (min(values), max(values)) if values else (math.nan, math.nan)
 
     def measured(self, name: str) -> float | None:
-        """Mean of what the runs took."""
-        values = [run.measured[name] for run in self.runs if name in run.measured]
+        """Mean of what the runs that count took."""
+        values = [run.measured[name] for run in self.ended if name in run.measured]
         return statistics.fmean(values) if values else None
 
     def curve(self, metric: str, by: str) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
@@ -65,11 +70,10 @@ class Group:
         none survived, the mean of what exploded and what was about to says nothing: then it is the median,
         without lowest and highest.
         """
-        alive = [run for run in self.runs if run.status != "diverged"]
+        alive = [run for run in self.ended if run.status != "diverged"]
         if not alive:
             return self._curve_of_diverged(metric, by), []
-        ended = [run for run in alive if run.status == "complete"] or alive
-        by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in ended]
+        by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in alive]
         by_step = [curve for curve in by_step if curve]
         if not by_step:
             return [], []
@@ -101,6 +105,13 @@ class Group:
         if points and 2 * len(ends) > len(self.runs):
             points.append((max(statistics.median_low(ends), points[-1][0]), math.inf))
         return points
+
+
+def settled(groups: Sequence[Group]) -> list[Group]:
+    """Keep what can be compared: once a group is complete, none that has only been stopped."""
+    if not any(group.status == "complete" for group in groups):
+        return list(groups)
+    return [group for group in groups if group.status in ("complete", "diverged")]
 
 
 def group_runs(

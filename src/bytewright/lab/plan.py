@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -55,10 +55,16 @@ class Planned:
         return self.state in ("new", "resume")
 
 
-def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = ()) -> list[Planned]:
-    """Look at every run of a sweep: what it will take, and what of it is done."""
+def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = (), jobs: int = 1) -> list[Planned]:
+    """Look at every run of a sweep: what it will take, and what of it is done.
+
+    Of so many `jobs` that go on at once, each has its share of the memory.
+    """
     trials = _chosen(sweep, only)
-    machines = {name: machine_of(find_device(name)) for name in {trial.config.device for trial in trials}}
+    if any(trial.sampling for trial in trials):
+        jobs = 1  # they wait for each other
+    devices = {trial.config.device for trial in trials}
+    machines = {name: _share_of(machine_of(find_device(name)), jobs) for name in devices}
     plan = []
     for trial in trials:
         machine = machines[trial.config.device]
@@ -67,10 +73,27 @@ def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = ()) -> list[P
         state, detail = find_state(trial, run)
         predicted = {} if trial.sampling else predict(trial.config, machine)
         plan.append(Planned(trial=trial, run=run, state=state, detail=detail, predicted=predicted))
+    refuse_missing_files(planned.trial for planned in plan if planned.is_open)
     to_sample = [planned.trial for planned in plan if planned.trial.sampling and planned.is_open]
     if to_sample:
         plan = _plan_model(to_sample[0], folder, machines[to_sample[0].config.device]) + plan
     return plan
+
+
+def refuse_missing_files(trials: Iterable[Trial]) -> None:
+    """Find out that a file is not there before hours of work are spent on the others."""
+    for trial in trials:
+        texts, data = trial.corpus, trial.config.data
+        files = (
+            [data.train, data.validation, data.tokenizer] if texts is None else [texts.text, texts.validation]
+        )
+        for path in filter(None, files):
+            if not path.exists():
+                raise UsageError(f"{path} does not exist, but {trial.name} is to learn from it")
+
+
+def _share_of(machine: Device, jobs: int) -> Device:
+    return dataclasses.replace(machine, memory_bytes=machine.memory_bytes / jobs)
 
 
 def _plan_model(sampled: Trial, folder: Path, machine: Device) -> list[Planned]:
@@ -218,7 +241,7 @@ def fit_to_memory(config: TrainConfig, machine: Device, *, name: str) -> TrainCo
         fitted = in_more_parts(fitted)
     raise UsageError(
         f"{name} cannot fit: even one window at a time is predicted to need {needed / 1e9:.1f} GB,"
-        f" but this machine has {machine.memory_bytes / 1e9:.1f} GB"
+        f" but there are {machine.memory_bytes / 1e9:.1f} GB for it"
     )
 
 

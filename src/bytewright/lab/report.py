@@ -25,7 +25,7 @@ from bytewright.lab.figures import (
     single_curves,
     speed_figures,
 )
-from bytewright.lab.groups import Group, differing, group_runs
+from bytewright.lab.groups import Group, differing, group_runs, settled
 from bytewright.lab.markdown import write_markdown
 from bytewright.lab.page import Block, Facts, Page, Sample, Samples, Section, write_html
 from bytewright.lab.records import RunRecord
@@ -129,7 +129,7 @@ def _guess_about(records: Sequence[RunRecord]) -> About:
 
 
 def _best(groups: Sequence[Group], metric: Metric) -> Group | None:
-    reached = [group for group in groups if group.values(metric.name)]
+    reached = [group for group in settled(groups) if group.values(metric.name)]
     return min(reached, key=lambda group: group.mean(metric.name)) if reached else None
 
 
@@ -198,7 +198,7 @@ def _outcome(groups: Sequence[Group], metric: Metric, about: About, best: Group 
     blocks: list[Block] = []
     if about.expectation:
         blocks.append(f"Expected: {about.expectation}")
-    blocks += axis_figures(groups, metric, about)
+    blocks += axis_figures(settled(groups), metric, about)
     if floor_of([run for group in groups for run in group.runs], metric):
         blocks.append(FLOOR_NOTE)
     blocks += [table_of_groups(groups, metric, about, best), *table_of_odd_ends(groups)]

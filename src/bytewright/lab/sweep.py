@@ -128,7 +128,11 @@ class _Expansion:
         for key in self.varied:
             if key not in values:
                 raise UsageError(f"the axis {key} is no value of the recipe{suggest(key, values)}")
-        return {key: values[key] for key in self.varied}
+        centre = {key: values[key] for key in self.varied}
+        if self.file.baseline and self.file.baseline != centre:
+            told = ", ".join(f"{key} = {value!r}" for key, value in centre.items())
+            raise UsageError(f"the baseline of a star is the recipe as it is set, {told}; leave it out")
+        return centre
 
     def _trial(self, labels: Labels, values: Labels, seed: int | None) -> Trial:
         of_seed = {} if seed is None else {"seed": seed}

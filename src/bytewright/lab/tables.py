@@ -42,7 +42,7 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: About, best:
         row: list[Cell] = [
             group.label,
             f"{len(values)} of {len(group.runs)}" if 0 < len(values) < len(group.runs) else len(group.runs),
-            "diverged" if mean is None and group.status == "diverged" else _or_none("{:.4f}".format, mean),
+            _word_final(group, mean),
             f"{statistics.stdev(values):.4f}" if len(values) > 1 else None,
             _or_none(word_perplexity, loss),
         ]
@@ -58,6 +58,12 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: About, best:
         caption=_caption(metric, baseline, [columns[n] for n in kept]),
         best=[groups.index(best)] if best else [],
     )
+
+
+def _word_final(group: Group, mean: float | None) -> str | None:
+    if mean is None:
+        return "diverged" if group.status == "diverged" else None
+    return f"{mean:.4f}" if group.status == "complete" else f"{mean:.4f} so far"
 
 
 def _caption(metric: Metric, baseline: Group | None, columns: Sequence[str]) -> str:
@@ -85,7 +91,8 @@ def _bytes_per_token(group: Group) -> str | None:
 def _difference(group: Group, baseline: Group, metric: Metric) -> str | None:
     """Word the difference of two means, with its standard error where both have several seeds."""
     ours, theirs = group.values(metric.name), baseline.values(metric.name)
-    if group is baseline or not ours or not theirs:
+    is_final = group.status == baseline.status == "complete"
+    if group is baseline or not is_final or not ours or not theirs:
         return None
     difference = statistics.fmean(ours) - statistics.fmean(theirs)
     if len(ours) > 1 and len(theirs) > 1:
@@ -96,7 +103,7 @@ def _difference(group: Group, baseline: Group, metric: Metric) -> str | None:
 
 def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
     """Say how long a setting took to the baseline's final value, as time and as a share of the baseline's."""
-    if group is baseline or not baseline.values(metric.name):
+    if group is baseline or baseline.status != "complete" or not baseline.values(metric.name):
         return None
     goal, (points, _) = baseline.mean(metric.name), group.curve(metric.name, "seconds")
     reached = [seconds for seconds, value in points if value <= goal]
