@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import bytewright
+from bytewright.corpus.readers import read_documents
 from bytewright.tokenizer import Tokenizer
 from conftest import Outcome, Run
 from runs import digest
@@ -84,7 +85,25 @@ def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
     )
     two = run("generate", "runs/a", "--prompt", "One morning", "--prompt", "Two", "--max-new-tokens", "3")
     assert two.out.count("One morning") == two.out.count("Two") == 1
+    assert two.out.endswith("\n<|endoftext|>\n")
+    assert two.out.count("<|endoftext|>") == 2
     assert run("generate", "runs/a/checkpoints/step-000010", "--max-new-tokens", "3").code == 0
+
+
+def test_many_texts_are_a_corpus_and_the_same_as_one_by_one(place: Path, run: Run) -> None:
+    """The count is more than what is written at a time."""
+    assert run("train", "small.toml", "--out", "a").code == 0
+    written = run("generate", "a", "--prompt", "One", "--count", "40", "--max-new-tokens", "4", "--seed", "7")
+    assert written.code == 0, written
+    (place / "written.txt").write_text(written.out)
+    texts = [document.decode() for document in read_documents(place / "written.txt")]
+    assert len(texts) == 40
+    assert len(set(texts)) > 20
+    for number in (0, 31, 32, 39):
+        alone = run("generate", "a", "--prompt", "One", "--max-new-tokens", "4", "--seed", str(7 + number))
+        assert alone.out.strip("\n") == texts[number]
+    refused = run("generate", "a", "--count", "0")
+    assert (refused.code, refused.err) == (2, "bytewright: --count is 0; it must be at least 1\n")
 
 
 def test_a_batch_that_no_memory_holds_is_one_sentence_and_the_way_is_free_for_a_smaller_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -9,6 +10,10 @@ from typing import Annotated, Literal
 import tyro
 
 from bytewright.cli import options
+from bytewright.end_of_text import END_OF_TEXT
+
+BATCH = 32
+"""How many texts are written at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,17 +21,22 @@ class Generate:
     """Continue a prompt with the model of a run, and show the text as it is written.
 
     The text ends at a special token, at --max-new-tokens, or when the model's context is full. The same seed
-    gives the same text.
+    gives the same text. After each of several texts stands <|endoftext|> on a line of its own, as in a
+    corpus.
 
     For example:
       bytewright generate runs/base --prompt 'Once upon a time'
       bytewright generate runs/base --prompt 'Once' --prompt 'The dog' --temperature 0.7 --top-p 0.9 --seed 3
+      bytewright generate runs/base --count 100 > stories.txt
     """
 
     path: options.RunPath
 
     prompt: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="TEXT")] = ()
     """What to go on from; may be given several times. Without it, a new document is begun."""
+
+    count: int = 1
+    """How many texts to write for each prompt."""
 
     max_new_tokens: int = 256
     """The most tokens to write."""
@@ -56,7 +66,10 @@ class Generate:
     def run(self) -> None:
         """Write."""
         from bytewright.cli import inputs, samples
+
+        inputs.require_at_least(1, self.count, "--count")
         from bytewright.generate import Generator, SamplingConfig
+        from bytewright.generate.generate import check_prompts
         from bytewright.train.checkpoint import find_checkpoint, load_model
         from bytewright.train.run_folder import config_of_checkpoint
         from bytewright.train.setup import dtype_of, find_device, precision_to_write_in
@@ -68,7 +81,8 @@ class Generate:
         if precision == "auto":
             precision = precision_to_write_in(config_of_checkpoint(checkpoint), device)
         model = load_model(checkpoint, device=device, compute_dtype=dtype_of(precision))
-        prompts = [samples.encode_prompt(tokenizer, text) for text in self.prompt or ("",)]
+        texts = [text for text in self.prompt or ("",) for _ in range(self.count)]
+        prompts = [samples.encode_prompt(tokenizer, text) for text in texts]
         sampling = SamplingConfig(
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
@@ -79,13 +93,19 @@ class Generate:
             stop_tokens=samples.stop_tokens_of(tokenizer),
             num_ids=tokenizer.vocab_size,
         )
-        generator = Generator(model, len(prompts))
+        generator = Generator(model, min(BATCH, len(prompts)))
         if len(prompts) == 1:
-            sys.stdout.write("".join(self.prompt))
+            sys.stdout.write(texts[0])
             for piece in samples.stream_text(generator, tokenizer, prompts[0], sampling):
                 sys.stdout.write(piece)
                 sys.stdout.flush()
             print()
             return
-        for text, completion in zip(self.prompt, generator.generate(prompts, sampling), strict=True):
-            print(f"{text}{tokenizer.decode(completion.ids)}\n")
+        check_prompts(model.config, prompts)  # not only when it is their turn
+        for first in range(0, len(prompts), BATCH):
+            # As one batch of all would: text i draws from seed + i.
+            drawing = dataclasses.replace(sampling, seed=self.seed + first)
+            written = generator.generate(prompts[first : first + BATCH], drawing)
+            for text, completion in zip(texts[first:], written, strict=False):
+                print(f"{text}{tokenizer.decode(completion.ids)}".strip("\n"), END_OF_TEXT, sep="\n")
+            sys.stdout.flush()

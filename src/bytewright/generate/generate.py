@@ -21,6 +21,9 @@ from bytewright.model import ModelConfig, TransformerLM
 STEPS_BETWEEN_LOOKS = 16
 """On a GPU, steps taken before the host asks whether every sequence has ended."""
 
+MOST_GRAPHS = 8
+"""On a GPU, how many graphs a `Generator` keeps, each with buffers of its own."""
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -98,9 +101,11 @@ class Generator:
         capacity = min(1 << (capacity - 1).bit_length(), self.decoder.config.context_length)
         choosing = dataclasses.replace(batch.sampling, max_new_tokens=0, stop_tokens=(), seed=0)
         key = (len(batch.prompts), capacity, choosing)
-        if key not in self._steps:
-            self._steps[key] = Steps(self.decoder, choosing, len(batch.prompts), capacity)
-        return self._steps[key]
+        steps = self._steps.pop(key, None) or Steps(self.decoder, choosing, len(batch.prompts), capacity)
+        self._steps[key] = steps  # as the last: the one not used for longest goes first
+        if len(self._steps) > MOST_GRAPHS:
+            del self._steps[next(iter(self._steps))]
+        return steps
 
 
 def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> None:
