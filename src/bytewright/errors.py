@@ -34,7 +34,7 @@ class TokenizerError(BytewrightError, ValueError):
 
 
 class DivergenceError(BytewrightError, ArithmeticError):
-    """A training run stopped: too many steps in a row had a loss or a gradient that is not finite."""
+    """A model's numbers are not finite: those of too many steps in a row, or of the text it is to write."""
 
     exit_code = 1
 

@@ -106,6 +106,15 @@ def test_many_texts_are_a_corpus_and_the_same_as_one_by_one(place: Path, run: Ru
     assert (refused.code, refused.err) == (2, "bytewright: --count is 0; it must be at least 1\n")
 
 
+def test_a_run_that_diverges_while_it_writes_samples_ends_as_any_that_diverges(place: Path, run: Run) -> None:
+    exploding = ["model.norm=none", "optimizer.lr=3000", "optimizer.max_grad_norm=0", "sample_every=1", "budget.steps=30"]
+    trained = run("train", "small.toml", "--out", "a", "--set", "model.num_layers=6", *exploding)
+    assert trained.code == 1
+    assert "steps in a row" in trained.err.splitlines()[-1]
+    samples = [path.read_text() for path in sorted((place / "a/samples").iterdir())]
+    assert "are not finite, so there is nothing to choose from" in samples[-1]
+
+
 def test_a_batch_that_no_memory_holds_is_one_sentence_and_the_way_is_free_for_a_smaller_one(
     place: Path, run: Run
 ) -> None:

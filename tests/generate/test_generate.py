@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bytewright.errors import UsageError
+from bytewright.errors import DivergenceError, UsageError
 from bytewright.generate import Completion, Generator, SamplingConfig, generate, stream
 from bytewright.generate.decoder import Decoder
 from bytewright.generate.generate import _Batch
@@ -85,6 +85,19 @@ def test_a_stream_gives_the_same_ids_step_by_step(sampling: SamplingConfig) -> N
         column = [step[row] for step in steps]
         assert column[: len(completion.ids)] == completion.ids
         assert all(id is None for id in column[len(completion.ids) :])
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
+def test_a_model_whose_scores_are_no_numbers_is_refused_in_one_sentence(sampling: SamplingConfig) -> None:
+    model = make_model()
+    with torch.no_grad():
+        model.token_embeddings.weight[2] = torch.nan
+    for write in (
+        generate_reference,
+        lambda model, prompt, sampling: generate(model, [[3], prompt], sampling),
+    ):
+        with pytest.raises(DivergenceError, match="scores for token 1 of its text are not finite"):
+            write(model, [1, 2], sampling)
 
 
 @pytest.mark.parametrize("steps_between_looks", [2, 5, 100])

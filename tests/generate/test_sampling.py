@@ -14,6 +14,7 @@ from torch import Tensor
 from bytewright.errors import UsageError
 from bytewright.generate import SamplingConfig
 from bytewright.generate.sampling import (
+    NO_TOKEN,
     choose_tokens,
     draw,
     keep_min_p,
@@ -164,6 +165,33 @@ def test_half_precision_scores_are_widened_before_they_are_added_up() -> None:
     probabilities = next_token_probabilities(logits, SamplingConfig(top_p=0.5))
     assert probabilities.dtype == torch.float32
     assert (probabilities > 0).sum() == 500
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "how", [{"temperature": 0.0}, {}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}], ids=lambda how: str(how)
+)
+def test_scores_that_are_no_numbers_choose_no_token_and_harm_no_neighbour(
+    how: dict[str, Any], bad: float
+) -> None:
+    scores = torch.tensor([[1.0, 2.0, 3.0], [1.0, bad, 3.0], [-bad, -bad, -bad], [1.0, 2.0, 3.0]])
+    config, uniforms = SamplingConfig(**how), torch.tensor([0.3, 0.3, 0.3, 0.9])
+    chosen = choose_tokens(scores, config, uniforms).tolist()
+    assert chosen[1:3] == [NO_TOKEN, NO_TOKEN]
+    assert chosen[::3] == choose_tokens(scores[::3], config, uniforms[::3]).tolist()
+    assert NO_TOKEN not in chosen[::3]
+
+
+def test_of_equal_probabilities_the_first_are_kept() -> None:
+    """As many as it takes: which ones must not depend on how they were sorted."""
+    kept = keep_top_p(torch.full((1000,), 1e-3, dtype=torch.float64), 0.5)
+    assert kept.nonzero().flatten().tolist() == list(range(int((kept > 0).sum())))
+    assert (kept > 0).sum() in (500, 501)
+
+
+def test_no_uniform_number_is_rounded_up_to_one() -> None:
+    numbers = uniforms_of_seed(0, 1_000_000)
+    assert torch.equal(numbers * 2**23, (numbers.double() * 2**23).round().float())
 
 
 def test_uniform_numbers_are_a_function_of_the_seed_and_longer_runs_begin_alike() -> None:

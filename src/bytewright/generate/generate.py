@@ -14,7 +14,7 @@ from typing import Literal
 
 from bytewright.errors import UsageError
 from bytewright.generate.decoder import Decoder
-from bytewright.generate.sampling import SamplingConfig
+from bytewright.generate.sampling import SamplingConfig, refuse_no_token
 from bytewright.generate.steps import Steps
 from bytewright.model import ModelConfig, TransformerLM
 
@@ -155,6 +155,7 @@ class _Batch:
         if stops:
             self.stopped[row] = True
             ids = ids[: stops[0]]
+        refuse_no_token(ids, len(self.written[row]))
         self.written[row] += ids
         return ids
 

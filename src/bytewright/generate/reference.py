@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from bytewright.generate.generate import Completion, check_prompts
-from bytewright.generate.sampling import SamplingConfig, choose_tokens, uniforms_of_seed
+from bytewright.generate.sampling import SamplingConfig, choose_tokens, refuse_no_token, uniforms_of_seed
 from bytewright.model import TransformerLM
 
 
@@ -27,6 +27,7 @@ def generate_reference(model: TransformerLM, prompt: Sequence[int], sampling: Sa
         if len(ids) == model.config.context_length:
             return Completion(ids=written, reason="context")
         id = choose_tokens(model(ids)[-1], sampling, uniform)
+        refuse_no_token([int(id)], len(written))
         if id.item() in sampling.stop_tokens:
             return Completion(ids=written, reason="stop")
         written.append(int(id))

@@ -9,6 +9,7 @@ host. Knows nothing of models or text.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +17,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from bytewright.errors import UsageError
+from bytewright.errors import DivergenceError, UsageError
 from bytewright.model.layers import at_least_float32, softmax
 
 COLDEST = torch.finfo(torch.float32).tiny
 """A smaller temperature counts as this one: float32 has no reciprocal for it, and 0 / 0 is no score."""
+
+NO_TOKEN = -1
+"""Stands for the id where a model's scores are no numbers. It finds a row in any table of embeddings, so a
+device goes on unharmed until the host looks and calls `refuse_no_token`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +123,14 @@ def draw(
 ) -> Int[Tensor, "*batch"]:
     """Lay the probabilities end to end and return the id that each uniform number from [0, 1) falls on.
 
+    Where the probabilities are no numbers it is `NO_TOKEN`.
+
     >>> draw(torch.tensor([0.25, 0.0, 0.5, 0.25]).expand(4, 4), torch.tensor([0.0, 0.25, 0.7, 0.75]))
     tensor([0, 2, 2, 3])
     """
     ends = rising(probabilities.cumsum(dim=-1), probabilities)
     places = uniforms.unsqueeze(-1) * ends[..., -1:]
-    return (ends <= places).sum(dim=-1)
+    return torch.where(ends[..., -1] > 0, (ends <= places).sum(dim=-1), NO_TOKEN)
 
 
 def rising(
@@ -143,11 +150,21 @@ def rising(
 def choose_tokens(
     logits: Float[Tensor, "*batch vocab"], config: SamplingConfig, uniforms: Float[Tensor, "*batch"]
 ) -> Int[Tensor, "*batch"]:
-    """Choose the next token of every sequence."""
+    """Choose the next token of every sequence; `NO_TOKEN` where the scores are no numbers."""
     logits = logits[..., : config.num_ids]
     if config.temperature == 0:
-        return logits.argmax(dim=-1)
+        likeliest = logits.argmax(dim=-1, keepdim=True)  # of a score that is no number, if there is one
+        return torch.where(logits.gather(-1, likeliest).isfinite(), likeliest, NO_TOKEN).squeeze(-1)
     return draw(next_token_probabilities(logits, config), uniforms)
+
+
+def refuse_no_token(ids: Sequence[int], num_before: int = 0) -> None:
+    """Raise if one of the ids is `NO_TOKEN`; so many of the sequence were written before them."""
+    if NO_TOKEN in ids:
+        raise DivergenceError(
+            f"the model's scores for token {num_before + list(ids).index(NO_TOKEN) + 1} of its text are not"
+            " finite, so there is nothing to choose from"
+        )
 
 
 def uniforms_of_seed(seed: int, count: int) -> Float[Tensor, " count"]:

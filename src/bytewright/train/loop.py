@@ -25,7 +25,7 @@ from bytewright import durable
 from bytewright.account import flops_utilisation, peak_flops
 from bytewright.data.batches import Batch, TokenStore, WindowSampler
 from bytewright.data.documents import DocumentSampler
-from bytewright.errors import FormatError, UsageError, is_out_of_memory
+from bytewright.errors import DivergenceError, FormatError, UsageError, is_out_of_memory
 from bytewright.model import TransformerLM
 from bytewright.train.config import TrainConfig
 from bytewright.train.continuity import continue_config
@@ -323,13 +323,19 @@ class Trainer:
             self._record(evaluation, with_norms=due(config.norms_every))
         if self.sample and due(config.sample_every):
             with self.recorder.aside():
-                self.folder.write_sample(step, self.sample(self.model, step))
+                self.folder.write_sample(step, self._write_text(self.sample))
         if save_due:
             self._note_best(evaluation)
             self._save()
         elif is_last:
             self.recorder.mark()  # the lines must outlive a power cut, as those behind a checkpoint do
         return save_due
+
+    def _write_text(self, sample: Sampler) -> str:
+        try:
+            return sample(self.model, self.progress.step)
+        except DivergenceError as error:  # whether the run is lost, its loss will tell
+            return f"{error}\n"
 
     def _record(self, evaluation: Evaluation | None, *, with_norms: bool) -> None:
         step = self.progress.step
