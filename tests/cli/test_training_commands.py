@@ -107,7 +107,13 @@ def test_many_texts_are_a_corpus_and_the_same_as_one_by_one(place: Path, run: Ru
 
 
 def test_a_run_that_diverges_while_it_writes_samples_ends_as_any_that_diverges(place: Path, run: Run) -> None:
-    exploding = ["model.norm=none", "optimizer.lr=3000", "optimizer.max_grad_norm=0", "sample_every=1", "budget.steps=30"]
+    exploding = [
+        "model.norm=none",
+        "optimizer.lr=3000",
+        "optimizer.max_grad_norm=0",
+        "sample_every=1",
+        "budget.steps=30",
+    ]
     trained = run("train", "small.toml", "--out", "a", "--set", "model.num_layers=6", *exploding)
     assert trained.code == 1
     assert "steps in a row" in trained.err.splitlines()[-1]
