@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import hashlib
+import http.client
 import os
 import random
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,6 +80,23 @@ def test_a_connection_that_breaks_off_again_and_again_is_resumed_where_it_was(se
     fetch(served)
     assert served.target.read_bytes() == DATA
     assert served.behaviour.asked == [None, "bytes=300000-", "bytes=600000-", "bytes=900000-"]
+
+
+def test_a_network_that_fails_in_mid_transfer_is_not_taken_for_the_disk(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([OSError(errno.EHOSTUNREACH, "No route to host"), ssl.SSLError("bad record")])
+    read = http.client.HTTPResponse.read1
+
+    def read_or_fail(answer: http.client.HTTPResponse, size: int = -1) -> bytes:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return read(answer, size)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read1", read_or_fail)
+    fetch(served)
+    assert served.target.read_bytes() == DATA
+    assert len(served.behaviour.asked) == 3
 
 
 def test_what_an_earlier_attempt_brought_is_not_asked_for_again(served: Served) -> None:

@@ -83,6 +83,19 @@ def test_gzip_files_that_were_joined_are_one_file(block: int, tmp_path: Path) ->
     assert [document.decode() for document in read_documents(tmp_path / "a.txt.gz")] == DOCUMENTS
 
 
+def test_what_comes_out_of_a_packed_file_in_crumbs_is_handed_on_in_blocks(tmp_path: Path) -> None:
+    """Each is searched for ends together with all that is left of those before it."""
+    path = tmp_path / "a.txt.gz"
+    text = bytes(random.Random(1).choices(b"abcdefgh ", k=5_000_000))
+    path.write_bytes(gzip.compress(text))
+    pieces = list(read_pieces(path))
+    assert b"".join(piece.text for piece in pieces) == text.strip(b"\r\n")
+    with path.open("rb") as file:
+        blocks = [len(block) for block in readers._gather(readers._gunzip(path, iter([file.read()])))]
+    assert sum(blocks) == len(text)
+    assert min(blocks[:-1]) >= readers.BLOCK
+
+
 def test_what_is_not_utf8_passes_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe owl" + END_OF_TEXT.encode())
     assert list(read_documents(tmp_path / "a.txt")) == [b"\xff\xfe owl"]

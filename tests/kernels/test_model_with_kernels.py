@@ -1,4 +1,4 @@
-"""The model as it calls the kernels follows its readable twin: on a GPU, elsewhere in Triton's interpreter."""
+"""The model as it calls the kernels follows its readable twin: on a GPU, or in Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from imagined_runs import make_record
 
 from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
-from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.lab.corpora import CorpusConfig, place_of, prepare
 from bytewright.lab.plan import refuse_other_data
@@ -55,11 +54,10 @@ def test_the_floor_is_that_of_the_validation_stories_as_evaluations_count_bytes(
     path = data.train.parents[1] / "validation.txt"
     floor = Storybook.load().floor(read_stories(path))
     assert floor.num_stories > 5
-    text_bytes = path.stat().st_size - floor.num_stories * len(END_OF_TEXT)
-    assert read_floor(str(data.validation)) == pytest.approx(floor.bits / text_bytes)
+    assert read_floor(str(data.validation)) == pytest.approx(floor.bits_per_byte)
     # A model that reached it would have this loss per token, whatever the tokenizer.
     record = make_record("a", floor=read_floor(str(data.validation)))
-    assert record.floor == pytest.approx(floor.bits / text_bytes)
+    assert record.floor == pytest.approx(floor.bits_per_byte)
 
 
 def test_what_is_missing_is_made_anew_and_the_rest_kept(tmp_path: Path) -> None:

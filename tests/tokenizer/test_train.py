@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prose import END, the_prose, write_corpus
 
-from bytewright.errors import UsageError
+from bytewright.errors import StorageError, UsageError
 from bytewright.tokenizer.reference import count_words as count_words_reference
 from bytewright.tokenizer.reference import train_bpe_reference
 from bytewright.tokenizer.tokenizer import Tokenizer
@@ -20,6 +20,8 @@ from bytewright.tokenizer.train import (
     Training,
     count_texts,
     count_words,
+    extend_tokenizer,
+    files_of,
     train_bpe,
     train_tokenizer,
 )
@@ -236,6 +238,45 @@ def test_a_folder_stands_for_all_files_below_it_but_hidden_ones(tmp_path: Path) 
     assert training.corpus_bytes == len("low lowlower")
     assert training.num_words == 3
     assert not any(b"z" in left + right for left, right in training.vocabulary.merges)
+
+
+def test_links_in_a_folder_are_followed_and_no_folder_is_read_twice(tmp_path: Path) -> None:
+    corpus, other = tmp_path / "corpus", tmp_path / "other"
+    (other / "shards").mkdir(parents=True)
+    corpus.mkdir()
+    (corpus / "a.txt").write_text("low")
+    (other / "shards/b.txt").write_text("lower")
+    (corpus / "c.txt").symlink_to(corpus / "a.txt")
+    (corpus / "linked").symlink_to(other)
+    (other / "back").symlink_to(corpus)
+    assert [file.relative_to(corpus).as_posix() for file in files_of(corpus)] == [
+        "a.txt",
+        "c.txt",
+        "linked/shards/b.txt",
+    ]
+
+
+def test_what_cannot_be_read_in_a_folder_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("low")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StorageError, match=r"cannot read .*gone\.txt"):
+        files_of(tmp_path)
+    (tmp_path / "gone.txt").unlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe: is no file of text"):
+        files_of(tmp_path)
+
+
+def test_words_counted_by_another_pattern_are_refused() -> None:
+    for pattern, other in (("gpt2", "gpt4"), ("gpt4", "gpt2"), (r"\w+", "gpt2")):
+        counted = count_texts(["low 12345"], pattern=pattern)
+        assert train_tokenizer(counted, 258, pattern=pattern).vocabulary.pattern == counted.pattern
+        with pytest.raises(UsageError, match="the words were counted with the pattern"):
+            train_tokenizer(counted, 258, pattern=other)
+    tokenizer = Tokenizer.from_vocabulary(train_tokenizer(count_texts(["low low"]), 257).vocabulary)
+    with pytest.raises(UsageError, match="but the tokenizer's is 'gpt2'"):
+        extend_tokenizer(tokenizer, count_texts(["lower"], pattern="gpt4"), 258)
+    assert train_tokenizer(count_words({b"12345": 3}), 257, pattern="gpt4").vocabulary.pattern == "gpt4"
 
 
 def test_a_file_is_read_whatever_its_name(tmp_path: Path) -> None:

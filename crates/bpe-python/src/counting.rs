@@ -19,6 +19,8 @@ use crate::text::bytes_of;
 pub(crate) struct WordCounter {
     /// `None` once the counts were handed to `learn_merges`.
     counter: Option<Counter>,
+    pattern: String,
+    has_read: bool,
 }
 
 impl WordCounter {
@@ -32,10 +34,16 @@ impl WordCounter {
 #[pymethods]
 impl WordCounter {
     #[new]
-    fn new(pattern: &str, special_tokens: Items<String>) -> PyResult<WordCounter> {
-        let pattern = Pattern::parse(pattern).into_python()?;
+    fn new(pattern: String, special_tokens: Items<String>) -> PyResult<WordCounter> {
+        let parsed = Pattern::parse(&pattern).into_python()?;
         let specials = Specials::new(special_tokens.0).into_python()?;
-        Ok(WordCounter { counter: Some(Counter::new(pattern, specials)) })
+        Ok(WordCounter { counter: Some(Counter::new(parsed, specials)), pattern, has_read: false })
+    }
+
+    /// The pattern that has cut texts into these words; none if whoever counted them gave words alone.
+    #[getter]
+    fn pattern(&self) -> Option<&str> {
+        self.has_read.then_some(self.pattern.as_str())
     }
 
     /// Count files on several threads; `on_progress` hears the number of bytes done.
@@ -46,6 +54,7 @@ impl WordCounter {
         num_threads: usize,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
+        self.has_read = true;
         let counter = self.counter()?;
         watched(py, on_progress, |report| counter.add_files(&paths.0, num_threads, report))
     }
@@ -53,6 +62,7 @@ impl WordCounter {
     /// Count one text.
     fn add_text(&mut self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = bytes_of(text)?;
+        self.has_read = true;
         let counter = self.counter()?;
         py.detach(|| counter.add_text(bytes)).into_python()
     }
@@ -65,7 +75,8 @@ impl WordCounter {
 
     /// The same counts once more.
     fn copy(&mut self) -> PyResult<WordCounter> {
-        Ok(WordCounter { counter: Some(self.counter()?.clone()) })
+        let (counter, pattern) = (Some(self.counter()?.clone()), self.pattern.clone());
+        Ok(WordCounter { counter, pattern, has_read: self.has_read })
     }
 
     /// The counts as a dictionary.

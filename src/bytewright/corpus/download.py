@@ -130,6 +130,8 @@ def _attempt(url: str, part: BinaryIO, expected: Entry, report: Progress) -> Non
                 start = _start_over(part)
             _refuse_other_size(url, start, answer, expected)
             _receive(url, answer, part, expected, report)
+    except BytewrightError:  # ours, of the disk or of what the server says; all others are the network's
+        raise
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:  # the file there is shorter than ours
@@ -139,7 +141,7 @@ def _attempt(url: str, part: BinaryIO, expected: Entry, report: Progress) -> Non
         raise DownloadError(f"{url}: the server answered {error.code} {error.reason}") from None
     except urllib.error.URLError as error:
         raise _BrokenError(f"cannot reach the server: {error.reason}") from None
-    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+    except (http.client.HTTPException, OSError) as error:
         raise _BrokenError(f"the connection broke: {error or type(error).__name__}") from None
 
 
@@ -226,5 +228,6 @@ def _size_of(part: BinaryIO) -> int:
 
 
 def _start_over(part: BinaryIO) -> int:
-    part.truncate(0)
+    with disk.explain("write", Path(part.name)):
+        part.truncate(0)
     return 0

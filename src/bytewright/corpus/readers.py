@@ -78,7 +78,7 @@ def read_pieces(
             yield from _pieces_of_rows(path, field, progress)
             return
         with path.open("rb") as file:
-            blocks = UNPACK[packing](path, _read_blocks(file, path, progress))
+            blocks = _gather(UNPACK[packing](path, _read_blocks(file, path, progress)))
             if kind == ".jsonl":
                 yield from _pieces_of_lines(path, _lines(path, blocks), field)
             else:
@@ -135,10 +135,11 @@ def _unpack(
     num_read = 0
     for block in blocks:
         num_read += len(block)
-        rest = block
+        rest = memoryview(block)
         while rest:
             if current is None:
-                rest = rest.lstrip(b"\0")  # what was written in whole records is padded with zeros
+                # What was written in whole records is padded with zeros.
+                rest = memoryview(bytes(rest).lstrip(b"\0"))
                 if not rest:
                     break
                 current = decompressor()
@@ -152,10 +153,24 @@ def _unpack(
             if unpacked:
                 yield unpacked
             if current.eof:
-                rest = current.unused_data + rest
+                rest = memoryview(current.unused_data + bytes(rest))
                 current = None
     if current is not None:
         raise FormatError(f"{path}: is cut off: its {num_read} bytes end in the middle of the {name} data")
+
+
+def _gather(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Join what came out of a packed file in crumbs: whoever looks for ends in it looks at all of a block."""
+    gathered: list[bytes] = []
+    size = 0
+    for block in blocks:
+        gathered.append(block)
+        size += len(block)
+        if size >= BLOCK:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield b"".join(gathered)
 
 
 UNPACK: dict[str, Callable[[Path, Iterator[bytes]], Iterator[bytes]]] = {

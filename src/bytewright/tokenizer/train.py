@@ -158,6 +158,9 @@ def count_texts(
 ) -> WordCounter:
     """Count the words of texts from anywhere, as a source to train on. No word reaches across two texts.
 
+    Pattern and special tokens are those of the tokenizer to be: a special token that is not named here is
+    text like any other.
+
     >>> sorted(count_texts(["low low", "lower"]).counts().items())
     [(b' low', 1), (b'low', 1), (b'lower', 1)]
     """
@@ -224,7 +227,8 @@ def _check_options(min_count: int, num_threads: int | None) -> None:
 def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
     """List the files to read: those given, and of a folder all files below it, in order of their names.
 
-    Hidden files are passed over. A path that does not exist, or holds no text at all, is an error.
+    Hidden files are passed over, links are followed, and a folder that is met twice is read once. A path that
+    does not exist, or holds no text at all, is an error.
     """
     paths = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if not paths:
@@ -246,10 +250,19 @@ def _files_at(path: Path) -> list[Path]:
     if not stat.S_ISDIR(path.stat().st_mode):
         return [path]
     below: list[Path] = []
-    for folder, subfolders, names in os.walk(path, onerror=_refuse):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        found = (Path(folder, name) for name in names if not name.startswith("."))
-        below += [file for file in found if file.is_file()]
+    met: set[tuple[int, int]] = set()
+    for folder, subfolders, names in os.walk(path, onerror=_refuse, followlinks=True):
+        here = os.stat(folder)
+        if (here.st_dev, here.st_ino) in met:
+            subfolders.clear()
+            continue
+        met.add((here.st_dev, here.st_ino))
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        below += [Path(folder, name) for name in names if not name.startswith(".")]
+    for file in below:
+        with explain("read", file):
+            if not stat.S_ISREG(file.stat().st_mode):
+                raise UsageError(f"{file}: is no file of text, and stands in a folder to be read whole")
     if not below:
         raise UsageError(f"{path}: the folder holds no files")
     return sorted(below)
@@ -279,6 +292,12 @@ class _Learner:
         self._counts: list[int] = []
         started = perf_counter()
         if isinstance(source, WordCounter):
+            pattern = name_of_pattern(start.pattern)
+            if source.pattern not in (None, pattern):
+                raise UsageError(
+                    f"the words were counted with the pattern {shorten(source.pattern)},"
+                    f" but the tokenizer's is {shorten(pattern)}"
+                )
             self._counter = source.copy()
         else:
             self._counter = WordCounter(name_of_pattern(start.pattern), special_tokens)

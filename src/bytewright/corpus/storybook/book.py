@@ -13,6 +13,7 @@ from bytewright.corpus.storybook.grammar import Grammar
 from bytewright.corpus.storybook.notation import read_grammar
 from bytewright.corpus.storybook.parse import Parse, Parser
 from bytewright.corpus.storybook.tell import SEPARATOR, Split, Story, Teller
+from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import UsageError
 
 GRAMMAR_FILE = "storybook.grammar"
@@ -32,8 +33,8 @@ class Floor:
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits per byte of the file."""
-        return self.bits / max(1, self.file_bytes)
+        """Bits per byte of the file, as evaluations count: an end token has none."""
+        return self.bits / max(1, self.file_bytes - self.num_stories * len(END_OF_TEXT))
 
 
 class Storybook:
