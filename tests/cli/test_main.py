@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import shutil
 import signal
 import subprocess
@@ -154,6 +155,13 @@ def test_a_signal_ends_training_with_its_code_and_nothing_half_written(
     assert err.splitlines()[-1] == f"bytewright: {'interrupted' if code == 130 else 'terminated'}"
     assert out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["big.txt"]
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["doctor"], ["runs", "."]])
+def test_a_standard_output_that_is_closed_is_no_traceback(arguments: list[str], tmp_path: Path) -> None:
+    command = " ".join(shlex.quote(word) for word in (*PROGRAM, *arguments))
+    done = subprocess.run(f"{command} >&-", shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def on_a_terminal(*arguments: str, code: int = 0, width: int = 100) -> str:

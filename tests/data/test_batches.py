@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -174,6 +175,12 @@ def test_a_context_longer_than_the_data_is_refused() -> None:
         get_batch(tokens, 1, 16, "cpu")
     with pytest.raises(UsageError, match="needs at least 17"):
         evenly_spaced_starts(16, 16, 1)
+
+
+def test_tokens_that_are_no_integers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the check is to be the function's own
+    with pytest.raises(UsageError, match="tokens must be integers, but these are float64"):
+        get_batch(np.arange(100.0), 1, 16, "cpu")
 
 
 def test_a_rank_outside_the_number_of_ranks_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -217,8 +218,12 @@ def test_uniform_numbers_are_a_function_of_the_seed_and_longer_runs_begin_alike(
         ({"min_p": -0.5}, "min_p .* not -0.5"),
         ({"min_p": 2.0}, "min_p .* not 2.0"),
         ({"seed": -3}, "seed .* -3"),
+        ({"stop_tokens": ("<|endoftext|>",)}, "stop_tokens must be ids, but one is '<.endoftext.>'"),
     ],
 )
-def test_impossible_settings_are_refused(change: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_refused(
+    change: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the check is to be the config's own
     with pytest.raises(UsageError, match=words):
         SamplingConfig(**change)

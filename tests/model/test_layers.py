@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.nn import Module
 
+from bytewright.errors import UsageError
 from bytewright.model import (
     Embedding,
     Linear,
@@ -24,7 +26,9 @@ from bytewright.model import (
     silu,
     softmax,
 )
-from bytewright.model.layers import SiLUFeedForward
+from bytewright.model.fused import FusedEmbedding, linear_cross_entropy
+from bytewright.model.layers import EPSILON, SiLUFeedForward, truncated_normal_
+from bytewright.train.loss import cross_entropy
 from runs import rerun_unchecked
 
 F64 = torch.float64
@@ -117,6 +121,51 @@ def test_rms_norm_scales_each_vector_to_unit_root_mean_square(batch: tuple[int, 
 def test_rms_norm_of_large_half_precision_values_does_not_overflow() -> None:
     x = torch.full((4,), 6e4, dtype=torch.float16)
     assert torch.equal(RMSNorm(4)(x), torch.ones(4, dtype=torch.float16))
+
+
+def test_the_gain_of_a_norm_is_applied_before_it_is_rounded() -> None:
+    norm, x = RMSNorm(64), torch.randn(64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    torch.nn.init.uniform_(norm.weight, 0.5, 2.0, torch.Generator().manual_seed(1))
+    exact = numpy_rms_norm(array(x.double()), array(norm.weight.double()), EPSILON)
+    assert torch.equal(norm(x), torch.from_numpy(exact).bfloat16())
+
+
+def test_weights_are_cut_at_three_standard_deviations() -> None:
+    torch.manual_seed(0)
+    std = 0.3
+    drawn = truncated_normal_(torch.empty(3_000_000), std)
+    assert 2.99 * std < drawn.abs().max() <= torch.tensor(3 * std)
+    assert drawn.std().item() == pytest.approx(0.98658 * std, rel=2e-3)  # that of a normal cut at 3
+    edge = torch.full((), math.erf(3 / math.sqrt(2))).erfinv() * math.sqrt(2)
+    assert edge > 3, "without the cut by hand, the edge itself would be outside"
+
+
+def test_what_a_layer_cannot_take_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the check is to be the layer's own
+    for implementation in (Embedding, FusedEmbedding):
+        with pytest.raises(UsageError, match=r"ids must be integers, but these are torch\.float32"):
+            implementation(5, 4)(torch.tensor([1.9]))
+        with pytest.raises(IndexError):
+            implementation(5, 4)(torch.tensor([-1]))
+    for loss in (
+        lambda targets: cross_entropy(torch.zeros(2, 16, 5), targets),
+        lambda targets: linear_cross_entropy(torch.zeros(2, 16, 5), torch.zeros(7, 5), targets),
+    ):
+        for shape in ((2, 1), (1, 16), (2, 15), (32,)):
+            with pytest.raises(UsageError, match=r"targets of shape .* expected \(2, 16\)"):
+                loss(torch.zeros(shape, dtype=torch.long))
+        assert loss(torch.zeros(2, 16, dtype=torch.uint16)) == loss(torch.zeros(2, 16, dtype=torch.long))
+    for heads, words in (((3, None), "d_model .10. must be a multiple"), ((5, 2), "num_heads .5. must be")):
+        with pytest.raises(UsageError, match=words):
+            MultiHeadSelfAttention(10, heads[0], num_kv_heads=heads[1])
+
+
+def test_a_model_that_is_printed_tells_its_sizes() -> None:
+    assert [str(layer) for layer in (Linear(3, 4), Embedding(5, 4), RMSNorm(4))] == [
+        "Linear(3 -> 4)",
+        "Embedding(5 ids -> 4)",
+        "RMSNorm(4)",
+    ]
 
 
 @pytest.mark.parametrize("batch", BATCHES)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+from bytewright.errors import UsageError
+from bytewright.model.fused import linear_cross_entropy
 from bytewright.train.clip import clip_gradients, global_norm
 from bytewright.train.loss import cross_entropy
 
@@ -35,6 +37,26 @@ def test_cross_entropy_survives_logits_that_overflow_exp(dtype: torch.dtype) -> 
     logits = torch.tensor([[1e4, -1e4, 0.0], [3e4, 3e4, 3e4]], dtype=dtype)
     loss = cross_entropy(logits, torch.tensor([0, 1]))
     assert loss.item() == pytest.approx(math.log(3) / 2, rel=1e-3)
+
+
+def test_the_gradient_of_the_fast_loss_is_not_skewed_by_how_many_targets_there_are() -> None:
+    """1/768 in bfloat16 is off by a fifth of a percent, in every weight alike."""
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(768, 32, generator=generator), torch.randn(64, 32, generator=generator)
+    targets = torch.randint(64, (768,), generator=generator)
+    half, wide = hidden.bfloat16().requires_grad_(), hidden.bfloat16().double().requires_grad_()
+    torch.autograd.backward(linear_cross_entropy(half, weight, targets))
+    torch.autograd.backward(cross_entropy(wide @ weight.bfloat16().double().T, targets))
+    assert half.grad is not None
+    assert wide.grad is not None
+    ratio = (half.grad.double() * wide.grad).sum() / wide.grad.square().sum()
+    assert ratio.item() == pytest.approx(1.0, abs=5e-4)
+
+
+def test_a_norm_below_zero_is_refused() -> None:
+    for norm in (-1.0, math.nan):
+        with pytest.raises(UsageError, match="max_norm must not be negative"):
+            clip_gradients([Parameter(torch.ones(1))], norm)
 
 
 def test_adding_a_constant_to_all_logits_changes_nothing() -> None:

@@ -12,7 +12,13 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.train.fused_optimizers import FusedAdamW, FusedMuon, FusedOptimizer, FusedSGD
+from bytewright.train.fused_optimizers import (
+    FusedAdamW,
+    FusedMuon,
+    FusedOptimizer,
+    FusedSGD,
+    _one_minus_power,
+)
 from bytewright.train.optimizers import SGD, AdamW, Group, Muon, Optimizer, Together, orthogonalise
 
 SHAPES = [(6, 4), (4, 6), (4,), (6, 4), (1,), (5, 3)]
@@ -253,6 +259,34 @@ def test_a_parameter_that_was_moved_away_from_its_slab_is_noticed() -> None:
     weight.grad = torch.ones(2)
     with pytest.raises(UsageError, match="was moved after the optimizer was made"):
         optimizer.step()
+
+
+def test_the_bias_correction_of_the_first_step_keeps_all_its_digits() -> None:
+    for beta in (0.9, 0.999, 0.99999, 0.0):
+        for t in (1, 2, 1000):
+            found = _one_minus_power(beta, torch.tensor(t)).item()
+            assert found == pytest.approx(1 - beta**t, rel=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [AdamW, FusedAdamW])
+def test_an_optimizer_without_parameters_is_refused(optimizer: type[Optimizer]) -> None:
+    model = torch.nn.Linear(2, 2)
+    parameters = model.parameters()
+    assert sum(parameter.numel() for parameter in parameters) == 6
+    with pytest.raises(UsageError, match="was given no parameters"):
+        optimizer(parameters)
+    assert repr(optimizer(model.parameters(), lr=0.5)).startswith(
+        f"{optimizer.__name__}(6 parameters, [{{'lr'"
+    )
+
+
+@pytest.mark.parametrize("count", [-1, 10**30, 1.0, None])
+def test_a_saved_count_that_is_none_is_refused(count: object) -> None:
+    saved = AdamW([Parameter(torch.ones(2))]).state_dict()
+    saved["state"][0]["t"] = count
+    for optimizer in (AdamW([Parameter(torch.ones(2))]), FusedAdamW([Parameter(torch.ones(2))])):
+        with pytest.raises(FormatError, match="has no count of updates"):
+            optimizer.load_state_dict(saved)
 
 
 def test_the_state_of_other_parameters_is_refused() -> None:

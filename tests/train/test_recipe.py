@@ -75,6 +75,12 @@ def test_a_recipe_is_read_and_overridden(tmp_path: Path) -> None:
         ("steps = 5", "", "the budget sets no limit"),
         ('train = "train.npy"', "train = 5", "data.train must be a path, but is 5"),
         ('train = "train.npy"', "", "data.train is missing"),
+        ('train = "train.npy"', r'train = "a\u0000b"', "data.train must be a path, but is 'a\\x00b'"),
+        (
+            "[budget]",
+            f"[optimizer]\nlr = {10**400}\n[budget]",
+            "optimizer.lr must be a number, but is 1000",
+        ),
         ("[budget]", "[[budget]]", "budget must be a table, not [{'steps': 5}]"),
         (
             "batch_size = 4",

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bytewright.errors import UsageError
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.loss import language_model_loss
@@ -38,6 +39,15 @@ def make_model(seed: int = 0, **changes: Any) -> TransformerLM:
 def make_batch(seed: int = 0, size: int = 4) -> tuple[Tensor, Tensor]:
     ids = torch.randint(30, (size, 9), generator=torch.Generator().manual_seed(seed))
     return ids[:, :-1], ids[:, 1:]
+
+
+def test_a_model_that_was_moved_after_its_optimizer_was_made_is_refused() -> None:
+    """Its updates would reach nothing."""
+    model = make_model()
+    optimizer = make_optimizer(model, OPTIMIZERS[0])
+    model.double()
+    with pytest.raises(UsageError, match="was moved after the optimizer was made; move the model first"):
+        TrainStep(model, optimizer)
 
 
 def snapshot(model: TransformerLM, optimizer: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -93,6 +93,7 @@ class Generate:
             stop_tokens=samples.stop_tokens_of(tokenizer),
             num_ids=tokenizer.vocab_size,
         )
+        check_prompts(model.config, prompts)  # before a word is written, and not only when it is their turn
         generator = Generator(model, min(BATCH, len(prompts)))
         if len(prompts) == 1:
             sys.stdout.write(texts[0])
@@ -101,7 +102,6 @@ class Generate:
                 sys.stdout.flush()
             print()
             return
-        check_prompts(model.config, prompts)  # not only when it is their turn
         for first in range(0, len(prompts), BATCH):
             # As one batch of all would: text i draws from seed + i.
             drawing = dataclasses.replace(sampling, seed=self.seed + first)

@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "demo": ("demo", "Demo", "from nothing to a model that tells stories: four minutes"),
     "corpus get": ("corpus_get", "GetCorpus", "download a public corpus"),
     "corpus stats": ("corpus_stats", "MeasureCorpus", "count what is in a file of text"),
+    "corpus text": ("corpus_text", "WriteText", "write documents of any format as plain text"),
     "corpus storybook": ("corpus_storybook", "WriteStorybook", "write stories whose entropy is known"),
     "corpus check": ("corpus_check", "CheckStories", "parse stories back, and say which are sound"),
     "tokenizer train": ("tokenizer_train", "TrainTokenizer", "learn a vocabulary from text"),
@@ -73,6 +74,9 @@ class Terminated(BaseException):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller (`>&-`): nobody listens
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     torch_environment.prepare()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))

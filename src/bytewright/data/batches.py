@@ -46,6 +46,8 @@ def get_batch(
     (torch.Size([4, 8]), True)
     """
     num_starts = len(tokens) - context_length
+    if tokens.dtype.kind not in "iu":
+        raise UsageError(f"tokens must be integers, but these are {tokens.dtype}")
     if num_starts < 1:
         raise UsageError(_too_short(len(tokens), context_length))
     generator = generator or np.random.default_rng()

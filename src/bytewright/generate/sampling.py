@@ -62,6 +62,9 @@ class SamplingConfig:
             raise UsageError(f"min_p must be from 0 to 1, not {self.min_p}")
         if self.num_ids is not None and self.num_ids < 1:
             raise UsageError(f"num_ids must be at least 1, not {self.num_ids}")
+        for token in self.stop_tokens:
+            if isinstance(token, str):  # type: ignore[unreachable]  # what one writes first
+                raise UsageError(f"stop_tokens must be ids, but one is {token!r}")
         if self.seed < 0:
             raise UsageError(f"seed must not be negative, but is {self.seed}")
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
+from bytewright.errors import UsageError
 from bytewright.model.layers import Layer, Linear, RMSNorm, softmax
 
 
@@ -81,7 +82,8 @@ def scaled_dot_product_attention(
 ) -> Float[Tensor, "*batch queries d_v"]:
     """softmax(q kᵀ / √d_k) v: each query's average of the values, weighted by how well their keys match it.
 
-    Where `mask` is False the score becomes -∞ and the weight 0.
+    Where `mask` is False the score becomes -∞ and the weight 0; a query that may see nothing has no average,
+    and becomes NaN.
     """
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     if mask is not None:
@@ -109,6 +111,10 @@ class MultiHeadSelfAttention(Layer):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if d_model % num_heads:
+            raise UsageError(f"d_model ({d_model}) must be a multiple of num_heads ({num_heads})")
+        if num_heads % (num_kv_heads or num_heads):
+            raise UsageError(f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({num_kv_heads})")
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.d_head = d_model // num_heads

@@ -9,7 +9,7 @@ give the sizes that hold. It knows nothing of devices, precision, training or te
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -88,8 +88,12 @@ class ModelConfig:
             raise UsageError(
                 f"rotary embeddings turn pairs, so d_model / num_heads must be even, not {self.d_head}"
             )
-        if not 0 < self.rope_theta < math.inf:
-            raise UsageError(f"rope_theta must be a positive number, not {self.rope_theta}")
+        for name in ("tie_embeddings", "qk_norm"):
+            if type(getattr(self, name)) is not bool:
+                raise UsageError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        theta: object = self.rope_theta
+        if type(theta) not in (int, float) or not 0 < self.rope_theta <= sys.float_info.max:
+            raise UsageError(f"rope_theta must be a positive number, not {str(theta)[:20]}")
 
     @property
     def d_head(self) -> int:

@@ -27,8 +27,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from bytewright import kernels
+from bytewright.errors import UsageError
 from bytewright.model.attention import MultiHeadSelfAttention
-from bytewright.model.layers import EPSILON, Embedding, SwiGLU, at_least_float32, rms_norm
+from bytewright.model.layers import EPSILON, Embedding, SwiGLU, at_least_float32, refuse_fractions, rms_norm
 
 LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**29}
 """How many logits the loss works on at a time: what a CPU's cache holds, or enough to keep a GPU busy."""
@@ -137,6 +138,7 @@ class FusedEmbedding(Embedding):
 
     def forward(self, ids: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
         """Look up the row of every id."""
+        refuse_fractions(ids)
         if not kernels.on_gpu(self.weight) or self.weight.dtype != torch.float32:
             return super().forward(ids)
         from bytewright.kernels.embedding import embed
@@ -173,6 +175,7 @@ def linear_cross_entropy(
     d loss / d logits = (softmax(logits) - onehot(target)) / count. So no product is computed twice, and
     memory grows with chunk_size x vocab instead of batch x vocab. Differentiable once.
     """
+    refuse_other_shape(hidden, targets)
     if chunk_size is None:
         chunk_size = choose_chunk_size(hidden.device.type, len(weight))
     wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
@@ -180,6 +183,15 @@ def linear_cross_entropy(
         hidden.reshape(-1, hidden.shape[-1]), weight, targets.reshape(-1).long(), chunk_size, wants_gradient
     )
     return loss
+
+
+def refuse_other_shape(predictions: Tensor, targets: Tensor) -> None:
+    """Raise unless there is one target for each prediction; some other shapes would be spread over them."""
+    if targets.shape != predictions.shape[:-1]:
+        raise UsageError(
+            f"targets of shape {tuple(targets.shape)} do not fit predictions of shape"
+            f" {tuple(predictions.shape)}; expected {tuple(predictions.shape[:-1])}"
+        )
 
 
 def choose_chunk_size(device_type: str, vocab_size: int) -> int:

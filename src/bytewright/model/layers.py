@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import Module, Parameter
 
+from bytewright.errors import UsageError
+
 EPSILON = 1e-5
 """What every norm of the model adds to the mean square, so that a zero vector stays one."""
 
@@ -90,6 +92,10 @@ class Linear(Layer):
         self.weight = Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         truncated_normal_(self.weight, std=math.sqrt(2 / (in_features + out_features)))
 
+    def extra_repr(self) -> str:
+        """Tell the sizes where the module is printed."""
+        return f"{self.weight.shape[1]} -> {self.weight.shape[0]}"
+
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         """Apply the matrix to the last dimension."""
         return x @ self.weight.to(x.dtype).T
@@ -111,10 +117,21 @@ class Embedding(Layer):
         self.weight = Parameter(torch.empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
         truncated_normal_(self.weight, std=std)
 
+    def extra_repr(self) -> str:
+        """Tell the sizes where the module is printed."""
+        return f"{self.weight.shape[0]} ids -> {self.weight.shape[1]}"
+
     def forward(self, ids: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
         """Look up the row of every id; ids of any integer type (token files hold uint16)."""
+        refuse_fractions(ids)
         rows: Tensor = _LookUp.apply(self.weight, ids.long())  # type: ignore[no-untyped-call]
         return rows
+
+
+def refuse_fractions(ids: Tensor) -> None:
+    """Raise unless ids are of an integer type: a cast would cut off what follows the point."""
+    if ids.is_floating_point():
+        raise UsageError(f"ids must be integers, but these are {ids.dtype}")
 
 
 class _LookUp(torch.autograd.Function):
@@ -128,7 +145,7 @@ class _LookUp(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, ids: Tensor) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.num_rows = len(weight)
-        return weight[ids]
+        return torch.embedding(weight, ids)  # unlike weight[ids], it takes no -1 for the last row
 
     @staticmethod
     @once_differentiable
@@ -172,6 +189,10 @@ class RMSNorm(Layer):
         super().__init__()
         self.eps = eps
         self.weight = Parameter(torch.ones(d_model, device=device, dtype=dtype))
+
+    def extra_repr(self) -> str:
+        """Tell the size where the module is printed."""
+        return str(len(self.weight))
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Normalise the last dimension."""

@@ -13,6 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import Parameter
 
+from bytewright.errors import UsageError
+from bytewright.model.layers import at_least_float32
+
 EPSILON = 1e-6
 """Keeps the division safe; the field's value."""
 
@@ -25,6 +28,8 @@ def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Float[Te
     >>> clip_gradients([weight], 1.0).item(), [round(g, 3) for g in weight.grad.tolist()]
     (5.0, [0.6, 0.8])
     """
+    if not max_norm >= 0:
+        raise UsageError(f"max_norm must not be negative, but is {max_norm}")
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = global_norm(gradients)
     for gradient in gradients:
@@ -34,9 +39,7 @@ def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Float[Te
 
 def global_norm(tensors: Iterable[Float[Tensor, ...]]) -> Float[Tensor, ""]:
     """Length of all tensors together, as one long vector, in at least float32."""
-    squares = [
-        tensor.to(torch.promote_types(tensor.dtype, torch.float32)).square().sum() for tensor in tensors
-    ]
+    squares = [at_least_float32(tensor).square().sum() for tensor in tensors]
     return torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
 
 

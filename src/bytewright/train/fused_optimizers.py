@@ -53,8 +53,6 @@ class FusedOptimizer(Optimizer):
 
     def build_slabs(self) -> None:
         """Move parameters and state into slabs; called once, at the end of a constructor."""
-        if not self.parameters:
-            raise UsageError("the optimizer was given no parameters")
         kinds = {(parameter.device, parameter.dtype) for parameter in self.parameters}
         if len(kinds) > 1:
             raise UsageError(
@@ -102,17 +100,23 @@ class FusedOptimizer(Optimizer):
 
     def collect(self) -> None:
         """Bring the gradients that parameters hold to where `apply` reads them."""
+        self.refuse_moved()
         for slab in self.slabs:
             gradients = []
-            for number, parameter, view in zip(slab.numbers, slab.parameters, slab.weight_views, strict=True):
+            for number, parameter in zip(slab.numbers, slab.parameters, strict=True):
                 if parameter.grad is None:
                     raise UsageError(f"parameter {number} has no gradient: it took no part in the loss")
+                gradients.append(parameter.grad)
+            torch._foreach_copy_(slab.gradient_views, gradients)
+
+    def refuse_moved(self) -> None:
+        """Raise if a parameter is not in its slab any more: an update would not reach it."""
+        for slab in self.slabs:
+            for number, parameter, view in zip(slab.numbers, slab.parameters, slab.weight_views, strict=True):
                 if parameter.data_ptr() != view.data_ptr():
                     raise UsageError(
                         f"parameter {number} was moved after the optimizer was made; move the model first"
                     )
-                gradients.append(parameter.grad)
-            torch._foreach_copy_(slab.gradient_views, gradients)
 
     def take_rates(self) -> None:
         """Bring the learning rates of the groups to where `apply` reads them."""

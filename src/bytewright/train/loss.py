@@ -11,7 +11,8 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from bytewright.model import TransformerLM
-from bytewright.model.fused import linear_cross_entropy
+from bytewright.model.fused import linear_cross_entropy, refuse_other_shape
+from bytewright.model.layers import at_least_float32
 
 
 def cross_entropy(
@@ -29,11 +30,11 @@ def cross_entropy(
     >>> cross_entropy(torch.tensor([1000.0, -1000.0]), torch.tensor(0)).item()
     0.0
     """
-    if logits.dtype.itemsize < 4:
-        logits = logits.float()
+    refuse_other_shape(logits, targets)
+    logits = at_least_float32(logits)
     logits = logits - logits.amax(dim=-1, keepdim=True).detach()
     log_normaliser = logits.exp().sum(dim=-1).log()
-    log_score = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    log_score = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
     return (log_normaliser - log_score).mean()
 
 

@@ -44,12 +44,19 @@ class Optimizer:
         ]
         for group in self.param_groups:
             _check_settings(group)
+        if not self.parameters:
+            raise UsageError("the optimizer was given no parameters; an iterator gives them only once")
         if len(set(self.parameters)) != len(self.parameters):
             raise UsageError("a parameter is given to the optimizer twice")
         self.num_updates = [0 for _ in self.parameters]
         self.state: list[dict[str, Tensor]] = [
             {name: torch.zeros_like(parameter) for name in self.state_names} for parameter in self.parameters
         ]
+
+    def __repr__(self) -> str:
+        settings = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
+        size = sum(parameter.numel() for parameter in self.parameters)
+        return f"{type(self).__name__}({size:,} parameters, {settings})"
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -303,7 +310,8 @@ def check_saved_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> No
             f"the saved optimizer state is of {len(saved)} parameters, this optimizer has {len(parameters)}"
         )
     for number, parameter in enumerate(parameters):
-        if type(saved[number].get("t")) is not int:
+        count = saved[number].get("t")
+        if type(count) is not int or not 0 <= count < 2**63:
             raise FormatError(f"the saved optimizer state of parameter {number} has no count of updates")
         for name in optimizer.state_names:
             found = saved[number].get(name)

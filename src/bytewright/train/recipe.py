@@ -9,6 +9,7 @@ by the dataclass itself. Nothing here knows what the fields are for.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
@@ -96,9 +97,9 @@ def _convert(kind: Any, value: object, source: str, name: str) -> object:
             (of,) = get_args(kind)
             return [_convert(of, item, source, f"{name}[{i}]") for i, item in enumerate(value)]
         expected = "a list"
-    elif kind is float and type(value) in (int, float):
-        return float(value)  # type: ignore[arg-type]
-    elif kind is Path and isinstance(value, str):
+    elif kind is float and isinstance(value, int | float) and type(value) is not bool and _fits_float(value):
+        return float(value)
+    elif kind is Path and isinstance(value, str) and "\0" not in value:
         return Path(value)
     elif type(value) is kind:
         return value
@@ -111,7 +112,12 @@ def _convert(kind: Any, value: object, source: str, name: str) -> object:
             Path: "a path",
         }
         expected = words[kind]
-    raise UsageError(f"{source}: {name} must be {expected}, but is {value!r}")
+    raise UsageError(f"{source}: {name} must be {expected}, but is {repr(value)[:60]}")
+
+
+def _fits_float(value: float) -> bool:
+    """Say whether a number, maybe a whole one of hundreds of digits, is one that a float can be."""
+    return not isinstance(value, int) or abs(value) <= sys.float_info.max
 
 
 def parse_override(override: str) -> tuple[str, Any]:

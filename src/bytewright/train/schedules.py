@@ -1,9 +1,9 @@
 """The learning rate as a pure function of the step: warm-up, then one of four shapes.
 
 Steps are counted from 1 for the first update, so that a warm-up of `w` steps reaches the full rate at update
-`w` and no update is wasted at rate 0. Every schedule climbs linearly to `max_lr` during the warm-up, is at
-`min_lr` from `end` on, and is defined for `warmup = 0` and `warmup = end` too. Nothing here knows about
-optimizers.
+`w` and no update is wasted at rate 0. Every schedule climbs linearly to `max_lr` during the warm-up. All but
+the constant one are at `min_lr` from `end` on; but a warm-up that lasts up to `end` ends at `max_lr`. Nothing
+here knows about optimizers.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from bytewright.errors import FormatError
+from bytewright.errors import FormatError, UsageError
 
 DTYPES = {
     torch.float64: "F64",
@@ -29,6 +29,9 @@ DTYPES = {
     torch.int32: "I32",
     torch.int16: "I16",
     torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
@@ -120,6 +123,8 @@ def write_tensors(
     offset = 0
     for name in sorted(tensors):
         tensor = tensors[name]
+        if tensor.dtype not in DTYPES:
+            raise UsageError(f"{name!r} is of {tensor.dtype}, which cannot be saved")
         end = offset + tensor.numel() * tensor.element_size()
         header[name] = {
             "dtype": DTYPES[tensor.dtype],
@@ -144,7 +149,7 @@ def read_tensors(data: bytes, source: str) -> tuple[dict[str, Tensor], dict[str,
         header = json.loads(data[8 : 8 + length])
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise FormatError(f"{source}: is not a safetensors file ({error})") from None
-    return tensors, header.get("__metadata__", {})
+    return tensors, header.get("__metadata__") or {}
 
 
 def _join(place: str, key: object) -> str:

@@ -57,6 +57,8 @@ class TrainStep:
         self.optimizer = optimizer
         self.max_norm = max_grad_norm or float("inf")
         self._fused = fused_parts(optimizer)
+        for part in self._fused:
+            part.refuse_moved()
 
         def forward(ids: Tensor, targets: Tensor) -> Tensor:
             return loss(model, ids, targets)
