@@ -173,7 +173,10 @@ def test_a_folder_comes_back_with_its_manifest(folder: Path) -> None:
 
 
 def test_an_existing_folder_is_replaced_only_on_request(folder: Path) -> None:
-    with pytest.raises(UsageError, match="exists already"), durable.write_folder(folder):
+    with (
+        pytest.raises(UsageError, match=r"folder exists already; .* give replace=True$"),
+        durable.write_folder(folder),
+    ):
         pass
     with durable.write_folder(folder, replace=True) as writer:
         writer.write_text("words.txt", "other")
@@ -313,9 +316,9 @@ def test_a_target_that_will_do_is_left_untouched(tmp_path: Path, folder: Path) -
 
 def test_a_target_that_will_not_do_is_refused_at_once(tmp_path: Path, folder: Path) -> None:
     durable.write_bytes(tmp_path / "file", b"")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match=r"folder exists already; .* give --replace$"):
         durable.check_target(folder, folder=True)
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match=r"file exists already; .* give --replace$"):
         durable.check_target(tmp_path / "file")
     with pytest.raises(StorageError, match="it is a directory, not a file"):
         durable.check_target(folder, replace=True)

@@ -245,15 +245,18 @@ def remove_folder(path: StrPath) -> None:
 
 
 def check_target(path: StrPath, *, folder: bool = False, replace: bool = False) -> None:
-    """Raise now what a write to `path` would raise after hours of work: call it before the work starts."""
+    """Raise now what a write to `path` would raise after hours of work: call it before the work starts.
+
+    It is for commands, so it names the option to replace what is there as one types it.
+    """
     target = _resolve(path)
     with explain("write", target):
         if folder:
-            _refuse_folder_target(target, replace=replace)
+            _refuse_folder_target(target, replace=replace, option="--replace")
         else:
             disk.refuse_special_file(target)
             if target.exists() and not replace:
-                raise UsageError(f"{target} exists already; choose another name, or set the option replace")
+                raise _exists_already(target, "--replace")
         ancestor = next(parent for parent in target.parents if parent.exists())
         probe = _temporary_name(ancestor / "probe")
         disk.NewFile(probe, target).close()
@@ -326,20 +329,24 @@ def _sweep(target: Path) -> None:
             disk.remove(path)
 
 
-def _refuse_folder_target(target: Path, *, replace: bool) -> None:
+def _refuse_folder_target(target: Path, *, replace: bool, option: str = "replace=True") -> None:
     if not os.path.lexists(target):
         return
     found = {path.name for path in target.iterdir()}
     if not found:
         return
     if not replace:
-        raise UsageError(f"{target} exists already; choose another name, or set the option replace")
+        raise _exists_already(target, option)
     foreign = found - {MANIFEST, *open_folder(target).files}
     if foreign:
         raise StorageError(
             f"cannot replace {target}: it holds {min(foreign)!r}, which its manifest does not list,"
             " and which would be lost"
         )
+
+
+def _exists_already(target: Path, option: str) -> UsageError:
+    return UsageError(f"{target} exists already; choose another name, or give {option}")
 
 
 def _move_in(temporary: Path, target: Path) -> None:

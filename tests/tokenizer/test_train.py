@@ -393,14 +393,34 @@ def test_an_error_in_the_callers_progress_ends_the_training(corpus_file: Path, p
         train_tokenizer(corpus_file, 2000, [END], progress=complain)
 
 
-@pytest.mark.parametrize("name", ["stories.txt.gz", "stories.zst"])
-def test_a_compressed_file_is_refused_and_not_taken_for_text(tmp_path: Path, name: str) -> None:
-    beginning = {".gz": b"\x1f\x8b\x08", ".zst": b"\x28\xb5\x2f\xfd"}[Path(name).suffix]
-    (tmp_path / name).write_bytes(beginning + bytes(range(256)))
-    with pytest.raises(UsageError, match=f"{name}: is compressed"):
-        train_tokenizer(tmp_path / name, vocab_size=300)
+NO_TEXT = [
+    ("stories.txt.gz", b"\x1f\x8b\x08", "is compressed; .* `bytewright corpus text`"),
+    ("STORIES.GZ", b"\x1f\x8b\x08", "is compressed; .* `bytewright corpus text`"),
+    ("stories.jsonl.zst", b"\x28\xb5\x2f\xfd", "is compressed; .* `bytewright corpus text`"),
+    ("stories.xz", b"\xfd7zXZ\0", "is compressed; .* unpack it first"),
+    ("stories.parquet", b"PAR1", "is Parquet; .* `bytewright corpus text`"),
+    ("stories.jsonl", b'{"text": "Once"}\n', "is JSON lines; .* `bytewright corpus text`"),
+]
+
+
+@pytest.mark.parametrize(("name", "beginning", "sentence"), NO_TEXT, ids=[name for name, _, _ in NO_TEXT])
+def test_a_file_that_is_no_plain_text_is_refused_and_not_taken_for_it(
+    tmp_path: Path, name: str, beginning: bytes, sentence: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(beginning + bytes(range(256)))
     tokenizer = Tokenizer.from_vocabulary(train_tokenizer(Path(__file__), vocab_size=300).vocabulary)
-    with pytest.raises(UsageError, match=f"{name}: is compressed"):
-        tokenizer.encode_file(tmp_path / name, tmp_path / "ids.npy")
-    (tmp_path / name).write_bytes(b"Once upon a time there was text with a name that lies.")
-    assert tokenizer.encode_file(tmp_path / name, tmp_path / "ids.npy").tokens.size
+    for read in (
+        lambda: train_tokenizer(path, vocab_size=300),
+        lambda: train_tokenizer(tmp_path, vocab_size=300),
+        lambda: tokenizer.encode_file(path, tmp_path / "ids.npy"),
+        lambda: list(tokenizer.encode_pieces(path)),
+    ):
+        with pytest.raises(UsageError, match=rf"{name}: {sentence}"):
+            read()
+    assert [left.name for left in tmp_path.iterdir()] == [name]
+
+
+def test_a_text_with_the_name_of_a_packed_file_is_text(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(b"Once upon a time there was text with a name that lies.")
+    assert train_tokenizer(tmp_path / "a.gz", vocab_size=260).vocabulary.merges

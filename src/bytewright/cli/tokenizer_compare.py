@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from bytewright.cli import inputs, options
+from bytewright.tokenizer.plain_text import require_plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,8 @@ class CompareTokenizers:
 
     def run(self) -> None:
         """Print the overlap, the divergence and the cross table."""
+        for path in self.texts:
+            require_plain_text(path)
         texts = [inputs.read_text_bytes(path) for path in self.texts]
         tokenizers = [inputs.load_tokenizer(path) for path in (self.first, self.second)]
         names = [str(path) for path in (self.first, self.second)]
@@ -99,10 +102,12 @@ def print_divergence(
         out.print(f"All {len(tokenizers[0].merges):,} merges are the same, in the same order.")
         return
     choices = (divergence.first, divergence.second)
-    shared = (
-        f"the first {divergence.index:,} merges are the same" if divergence.index else "no merge is shared"
-    )
-    out.print(f"In order of learning, {shared}; then they differ:")
+    if divergence.index:
+        out.print(
+            f"In order of learning, the first {divergence.index:,} merges are the same; then they differ:"
+        )
+    else:
+        out.print("In order of learning, they differ from the first merge on:")
     table = console.table(f"merge number {divergence.index + 1:,}", *names)
     table.add_row("merges", *(_spell(choice) for choice in choices))
     for path, data in texts.items():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bytewright.cli import inputs, options
 from bytewright.errors import UsageError
+from bytewright.tokenizer.plain_text import require_plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +68,7 @@ class InspectTokenizer:
             raise UsageError("--text is empty")
         data = None if self.text is None else self.text.encode("utf-8", "surrogateescape")
         if self.source is not None:
+            require_plain_text(self.source)
             data = inputs.read_text_bytes(self.source)
         if self.throughput and data is None:
             raise UsageError("--throughput needs a text to encode: a file, or --text")

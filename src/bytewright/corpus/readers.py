@@ -209,8 +209,8 @@ def _pieces_of_text(blocks: Iterator[bytes]) -> Iterator[Piece]:
 def _safe_cut(text: bytes) -> int:
     """Find where to cut: before the last white space that no line ends follow, else before the last byte.
 
-    Line ends at the cut would belong to a mark that comes next. The mark itself has no white space in it, so
-    a cut before white space is never inside one.
+    Line ends at the cut would belong to a mark that comes next. No mark is cut: it has no white space in it,
+    and where there is none a cut that would fall into a mark is made before it.
     """
     end = len(text) - len(END)
     cut = max(text.rfind(space, 0, end) for space in (b" ", b"\t"))
@@ -218,7 +218,8 @@ def _safe_cut(text: bytes) -> int:
         cut = max(text.rfind(space, 0, end) for space in (b"\n", b"\r"))
         cut = len(text[:cut].rstrip(b"\r\n")) if cut > 0 else cut
     if cut <= 0:
-        cut = end
+        mark = text.rfind(END, max(end - len(END), 0))
+        cut = mark if mark > 0 else end
         while cut > end - 3 and text[cut] & 0xC0 == 0x80:  # not inside a character
             cut -= 1
     return cut

@@ -25,8 +25,8 @@ from bytewright.checked import shorten
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import TokenizerError, UsageError
-from bytewright.tokenizer.compressed import refuse_compressed
 from bytewright.tokenizer.files import read_folder, read_gpt2, write_folder
+from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
@@ -111,6 +111,10 @@ class Tokenizer:
             name_of_pattern(vocabulary.pattern),
         )
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and send to other processes what the vocabulary says; there the tables are built again."""
+        return type(self).from_vocabulary, (self.vocabulary,)
+
     @property
     def vocab(self) -> Mapping[int, bytes]:
         """All tokens by id, special ones included."""
@@ -190,6 +194,7 @@ class Tokenizer:
 
     def encode_pieces(self, source: str | Path, *, num_threads: int | None = None) -> Iterator[Ids]:
         """Encode a file piece by piece, in memory that does not grow with it; joined, these are its ids."""
+        require_plain_text(source)
         file = _native.FileEncoder(self._native, os.fspath(source))
         for ids, _ in _encode_ahead(file, check_num_threads(num_threads)):
             yield ids
@@ -210,7 +215,7 @@ class Tokenizer:
         replaced; the source itself never is.
         """
         durable.refuse_own_input(source, target, manifest_path_of(target))
-        refuse_compressed(source)
+        require_plain_text(source)
         file = _native.FileEncoder(self._native, os.fspath(source))
         documents = _DocumentCounter(self)
         with TokenFileWriter(

@@ -18,8 +18,8 @@ from bytewright._native import WordCounter, learn_merges
 from bytewright.checked import shorten
 from bytewright.durable import explain
 from bytewright.errors import UsageError
-from bytewright.tokenizer.compressed import refuse_compressed
 from bytewright.tokenizer.memory import PeakMemory
+from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.tokenizer.ranks import check_reachable
 from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads
 from bytewright.tokenizer.vocabulary import (
@@ -158,6 +158,7 @@ def count_texts(
 ) -> WordCounter:
     """Count the words of texts from anywhere, as a source to train on. No word reaches across two texts.
 
+    Documents in JSON lines, Parquet or packed files come from `bytewright.corpus.readers.read_documents`.
     Pattern and special tokens are those of the tokenizer to be: a special token that is not named here is
     text like any other.
 
@@ -240,7 +241,7 @@ def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
         with explain("read", path):
             files += _files_at(path)
     for file in files:
-        refuse_compressed(file)
+        require_plain_text(file)
     if not any(file.stat().st_size for file in files if file.is_file()) and all(map(Path.is_file, files)):
         raise UsageError(f"{files[0]}: the file is empty; there is nothing to train on")
     return files
