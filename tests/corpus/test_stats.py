@@ -13,7 +13,6 @@ from hypothesis import given
 
 from bytewright.corpus import readers
 from bytewright.corpus.stats import SmallestHashes, WordCounts, measure_corpus
-from bytewright.errors import FormatError
 from conftest import Run
 
 TALES = [
@@ -68,10 +67,12 @@ def test_bytes_that_are_not_utf8_are_counted_and_are_no_characters(tmp_path: Pat
     assert (stats.num_invalid_bytes, stats.num_characters, stats.num_words) == (2, 10, 3)
 
 
-def test_a_binary_file_is_refused_by_its_first_zero_byte(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\x7fELF\x01\x00\x00")
-    with pytest.raises(FormatError, match="zero byte after 5 bytes, so it is not text"):
-        measure_corpus(tmp_path / "a.txt")
+def test_zero_bytes_are_characters_as_any_and_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"owl\0owl\0")
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "owl\\u0000owl\\u0000"}')
+    for name in ("a.txt", "a.jsonl"):
+        stats = measure_corpus(tmp_path / name)
+        assert (stats.num_zero_bytes, stats.num_characters, stats.num_words) == (2, 8, 2)
 
 
 def test_a_full_table_drops_rare_words_and_estimates_how_many_there_were(tmp_path: Path) -> None:
@@ -108,7 +109,10 @@ def test_the_command_prints_the_figures_as_a_table_or_as_json(run: Run, tmp_path
     assert shown.code == 0
     assert re.search(r"documents\s+3\n", shown.out)
     assert re.search(r"fox\s+2\s+9\.09%", shown.out)
+    assert "zero bytes" not in shown.out
     assert json.loads(run("corpus", "stats", path, "--json").out)["num_documents"] == 3
+    path.write_bytes(path.read_bytes() + b"\0\0")
+    assert re.search(r"zero bytes\s+2\n", run("corpus", "stats", path).out)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,6 @@ def test_the_command_prints_the_figures_as_a_table_or_as_json(run: Run, tmp_path
         (["nowhere.txt"], "does not exist"),
         (["."], "is a directory"),
         (["empty.txt"], "is empty"),
-        (["binary.txt"], "it is not text"),
         (["cut.txt.gz"], "cut.txt.gz: is not sound gzip"),
         (["a.jsonl"], "a.jsonl, line 1: is not valid JSON"),
         (["a.txt", "--top", "-1"], "--top is -1"),
@@ -130,7 +133,6 @@ def test_a_file_that_cannot_be_counted_is_one_sentence(
     for name, data in {
         "a.txt": b"owl",
         "empty.txt": b"",
-        "binary.txt": bytes(9),
         "cut.txt.gz": b"owl",
         "a.jsonl": b"owl",
     }.items():

@@ -71,6 +71,8 @@ def _print(stats: CorpusStats) -> None:
     table.add_row("characters", f"{stats.num_characters:,}")
     if stats.num_invalid_bytes:
         table.add_row("bytes that are not UTF-8", f"{stats.num_invalid_bytes:,}")
+    if stats.num_zero_bytes:
+        table.add_row("zero bytes", f"{stats.num_zero_bytes:,}")
     table.add_row("longest document", f"{stats.longest_document:,} bytes")
     table.add_row("mean document", f"{stats.mean_document:,.0f} bytes")
     console.stdout().print(table)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from bytewright.corpus.readers import Progress, read_pieces
-from bytewright.errors import FormatError
 
 WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 EXACT_WORDS = 2**21
@@ -40,6 +39,8 @@ class CorpusStats:
     num_characters: int
     num_invalid_bytes: int
     """Bytes that are not UTF-8; no character is counted for them."""
+    num_zero_bytes: int
+    """Characters as good as any, to a tokenizer too; but a text that holds many is probably none."""
     longest_document: int
     """In bytes."""
     common_words: tuple[tuple[str, int], ...]
@@ -71,18 +72,15 @@ def measure_corpus(
     (2, 9, 7, (('the', 3),))
     """
     words = WordCounts(exact_words)
-    num_bytes = num_documents = num_characters = num_invalid = length = longest = 0
+    num_bytes = num_documents = num_characters = num_invalid = num_zero = length = longest = 0
     for text, is_last in read_pieces(path, field=field, progress=progress):
-        if b"\0" in text:
-            raise FormatError(
-                f"{path}: holds a zero byte after {num_bytes + text.index(0)} bytes, so it is not text"
-            )
         decoded = text.decode("utf-8", "surrogateescape")
         invalid = 0 if text.isascii() else sum("\udc80" <= character <= "\udcff" for character in decoded)
         words.add(WORD.findall(decoded.lower()))
         num_bytes += len(text)
         num_characters += len(decoded) - invalid
         num_invalid += invalid
+        num_zero += text.count(0)
         length += len(text)
         if is_last:
             num_documents, longest, length = num_documents + 1, max(longest, length), 0
@@ -94,6 +92,7 @@ def measure_corpus(
         is_exact=words.is_exact,
         num_characters=num_characters,
         num_invalid_bytes=num_invalid,
+        num_zero_bytes=num_zero,
         longest_document=longest,
         common_words=tuple(words.most_common(num_common)),
     )
