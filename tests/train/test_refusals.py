@@ -61,7 +61,7 @@ def test_bad_data_is_refused_before_anything_is_made(tmp_path: Path, quiet: Cons
     other = write_tokens(tmp_path / "other.npy", make_ids(500), fingerprint="b" * 64)
     refuse(
         TokenizerError,
-        r"other.npy: was encoded with tokenizer bbbbbbbbbbbb…, but this run uses aaaaaaaaaaaa…",
+        r"other.npy: was encoded with tokenizer bbbbbbbbbbbb…, but aaaaaaaaaaaa… is used here",
         data={"validation": str(other)},
     )
     cut = write_tokens(tmp_path / "cut.npy", make_ids(500))

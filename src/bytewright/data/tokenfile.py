@@ -152,7 +152,7 @@ class TokenFile:
         if self.manifest.tokenizer_fingerprint != fingerprint:
             raise TokenizerError(
                 f"{self.path}: was encoded with tokenizer {self.manifest.tokenizer_fingerprint[:12]}…,"
-                f" but this run uses {fingerprint[:12]}…"
+                f" but {fingerprint[:12]}… is used here"
             )
 
 
