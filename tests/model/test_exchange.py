@@ -175,6 +175,7 @@ def test_half_precision_and_repeated_tied_weights_are_read(llama: Path) -> None:
         ({"num_attention_heads": 5}, "d_model .32. must be a multiple of num_heads .5."),
         ({"num_hidden_layers": 0}, "num_layers must be a positive whole number"),
         ({"num_hidden_layers": 10**8}, "has fewer layers than the 100000000"),
+        ({"rope_theta": 10**400}, "rope_theta should be a number, but is 1000"),
         ({"num_hidden_layers": 1}, "holds a weight 'model.layers.1"),
         ({"max_position_embeddings": 10**8}, "max_position_embeddings should be at most"),
         ({"hidden_size": 10**12}, "d_model must be at most"),
@@ -219,6 +220,15 @@ def test_missing_unknown_misshapen_and_mistyped_weights_are_refused_by_name(llam
             read_llama(llama)
 
 
+def test_layers_that_only_the_config_claims_are_not_built(llama: Path) -> None:
+    """The last of a million is named in the file; without a count, all would be built to be compared."""
+    edit_config(llama, lambda fields: fields.update(num_hidden_layers=10**6))
+    last = llama_name("layers.999999.ln1.weight")
+    edit_weights(llama, lambda weights: weights.update({last: torch.ones(1)}))
+    with pytest.raises(FormatError, match=r"has fewer layers than the 1000000 of config\.json"):
+        read_llama(llama)
+
+
 @pytest.mark.parametrize("cut", [0, 7, 100, -1])
 def test_a_truncated_file_is_refused(llama: Path, cut: int) -> None:
     for name in ("model.safetensors", "config.json"):
@@ -235,6 +245,67 @@ def test_a_folder_without_weights_or_none_at_all_is_refused(llama: Path) -> None
         read_llama(llama)
     with pytest.raises(StorageError, match="nowhere"):
         read_llama(llama / "nowhere")
+
+
+# Several files and an index, as large models come.
+
+
+def split_weights(folder: Path) -> dict[str, str]:
+    """Deal the weights of a folder out to two files with an index; return which file each weight is in."""
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    parts: list[dict[str, torch.Tensor]] = [{}, {}]
+    for number, (name, weight) in enumerate(sorted(weights.items())):
+        parts[number % 2][name] = weight
+    placed: dict[str, str] = {}
+    for number, part in enumerate(parts, start=1):
+        file = f"model-0000{number}-of-00002.safetensors"
+        safetensors.torch.save_file(part, folder / file)
+        placed |= dict.fromkeys(part, file)
+    write_index(folder, placed)
+    return placed
+
+
+def write_index(folder: Path, placed: object) -> None:
+    index = {"metadata": {"total_size": 1}, "weight_map": placed}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_weights_in_several_files_are_read(llama: Path) -> None:
+    split_weights(llama)
+    ids = torch.arange(10)
+    assert torch.equal(read_llama(llama)(ids), make_model("tied")(ids))
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("../other.safetensors", "should be a plain name that ends in .safetensors"),
+        ("/etc/passwd", "should be a plain name that ends in .safetensors"),
+        ("pytorch_model.bin", "should be a plain name that ends in .safetensors"),
+        (7, "should be a string, but is 7"),
+        ("model-00003-of-00002.safetensors", "model-00003-of-00002.safetensors: no such file"),
+        ("model-00001-of-00002.safetensors", "lacks the weight 'model.norm.weight', which .* puts there"),
+    ],
+)
+def test_an_index_that_names_a_wrong_place_is_refused(llama: Path, place: object, words: str) -> None:
+    placed: dict[str, object] = {**split_weights(llama)}
+    assert placed["model.norm.weight"] == "model-00002-of-00002.safetensors"
+    del placed["model.norm.weight"]
+    write_index(llama, {"model.norm.weight": place} | placed)
+    with pytest.raises(BytewrightError, match=words):
+        read_llama(llama)
+
+
+def test_an_index_that_leaves_a_weight_out_or_is_none_is_refused(llama: Path) -> None:
+    placed = split_weights(llama)
+    del placed["model.norm.weight"]
+    write_index(llama, placed)
+    with pytest.raises(FormatError, match=r"holds the weight 'model.norm.weight', which .* elsewhere"):
+        read_llama(llama)
+    write_index(llama, [])
+    with pytest.raises(FormatError, match=r"index.json: weight_map should be an object"):
+        read_llama(llama)
 
 
 # Beside the library itself, where it is installed.
@@ -264,9 +335,10 @@ def test_the_library_gives_the_same_scores_and_the_same_greedy_ids(
     )
     ours = generate(model, prompts.tolist(), SamplingConfig(max_new_tokens=40, temperature=0.0))
     assert [completion.ids for completion in ours] == written[:, 5:].tolist()
-    theirs.save_pretrained(tmp_path / "saved by the library")
-    back = read_llama(tmp_path / "saved by the library")
-    assert torch.equal(back(ids), model(ids))
+    for folder, size in ((tmp_path / "saved by the library", "5GB"), (tmp_path / "in parts", "20KB")):
+        theirs.save_pretrained(folder, max_shard_size=size)
+        assert (folder / "model.safetensors.index.json").exists() == (size == "20KB")
+        assert torch.equal(read_llama(folder)(ids), model(ids))
 
 
 @pytest.mark.filterwarnings("default")

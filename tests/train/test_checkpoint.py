@@ -23,6 +23,7 @@ from bytewright.train.checkpoint import (
     find_checkpoint,
     load_checkpoint,
     load_model,
+    plain_state_dict,
     save_checkpoint,
 )
 from bytewright.train.fused_optimizers import FusedAdamW
@@ -223,6 +224,7 @@ def test_our_writer_gives_files_that_the_library_reads() -> None:
         "scalar": torch.tensor(7),
         "half": torch.ones(3, dtype=torch.bfloat16),
         "flags": torch.tensor([True, False]),
+        "ids": torch.tensor([3, 65535], dtype=torch.uint16),
         "empty": torch.zeros(0, 4),
     }
     stream = io.BytesIO()
@@ -231,6 +233,13 @@ def test_our_writer_gives_files_that_the_library_reads() -> None:
     assert equal(loaded, {name: tensors[name] for name in loaded})
     assert loaded.keys() == tensors.keys()
     assert read_tensors(stream.getvalue(), "x")[1] == {"note": "ü"}
+
+
+def test_what_safetensors_cannot_hold_or_does_not_say_is_no_traceback() -> None:
+    with pytest.raises(UsageError, match=r"'angle' is of torch\.complex64, which cannot be saved"):
+        write_tensors(io.BytesIO(), {"angle": torch.zeros(2, dtype=torch.complex64)})
+    header = b'{"__metadata__":null}'
+    assert read_tensors(len(header).to_bytes(8, "little") + header, "x") == ({}, {})
 
 
 def test_numbers_that_json_does_not_know_survive() -> None:
@@ -277,9 +286,32 @@ def test_a_model_is_built_from_its_checkpoint_alone(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints")
     model, optimizer = make(0)
     folder.save(model, optimizer, {"step": 5})
-    loaded = load_model(find_checkpoint(tmp_path))
-    assert loaded.config == CONFIG
-    assert equal(dict(loaded.state_dict()), dict(model.state_dict()))
+    for path in (folder.at(5), str(folder.at(5)), tmp_path, str(tmp_path)):
+        loaded = load_model(path)
+        assert loaded.config == CONFIG
+        assert equal(dict(loaded.state_dict()), dict(model.state_dict()))
+
+
+def test_the_model_of_a_run_is_its_best_or_its_last(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    models = {step: make(step)[0] for step in (10, 20)}
+    for step, model in models.items():
+        folder.save(model, make(0)[1], {"step": step, "best_step": 10})
+    assert equal(dict(load_model(tmp_path).state_dict()), dict(models[10].state_dict()))
+    assert equal(dict(load_model(tmp_path, which="last").state_dict()), dict(models[20].state_dict()))
+    with pytest.raises(UsageError, match="which must be 'best' or 'last', not 'first'"):
+        find_checkpoint(tmp_path, which="first")
+    with pytest.raises(UsageError, match="nowhere: there is neither a run nor a checkpoint of that name"):
+        load_model(tmp_path / "nowhere")
+
+
+def test_a_folder_given_for_a_file_is_refused_with_what_to_call_instead(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    model, optimizer = make(0)
+    folder.save(model, optimizer, {"step": 5})
+    for path in (tmp_path, folder.at(5)):
+        with pytest.raises(UsageError, match=r"is a folder, .* load_model gives the model of a run"):
+            load_checkpoint(str(path), model, optimizer)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +321,7 @@ def test_a_model_is_built_from_its_checkpoint_alone(tmp_path: Path) -> None:
         ({"d_model": 2**28, "ffn": "silu"}, "has the shape|is missing|does not have"),
         ({"d_model": 10**400}, "d_model must be at most"),
         ({"num_layers": 10**8}, "has fewer layers than the 100000000 of its manifest"),
+        ({"rope_theta": 10**400}, "describes no model of ours .rope_theta must be a positive number"),
         ({"context_length": 10**8}, "claims a context of"),
         ({"unheard_of": 1}, "describes no model of ours"),
     ],
@@ -303,6 +336,20 @@ def test_a_manifest_that_lies_about_the_model_costs_no_memory(
     root["about"]["model"] |= changes
     manifest.write_text(json.dumps(root))
     with pytest.raises(FormatError, match=words):
+        load_model(folder.at(5))
+
+
+def test_layers_that_only_the_manifest_claims_are_not_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of a million is named in the file; without a count, all would be built to be compared."""
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    model, optimizer = make(0)
+    with_last = plain_state_dict(model) | {"layers.999999.attn.q_proj.weight": torch.zeros(1)}
+    monkeypatch.setattr("bytewright.train.checkpoint.plain_state_dict", lambda model: with_last)
+    monkeypatch.setattr(model, "config", ModelConfig.from_dict(CONFIG.to_dict() | {"num_layers": 10**6}))
+    folder.save(model, optimizer, {"step": 5})
+    with pytest.raises(FormatError, match="has fewer layers than the 1000000 of its manifest"):
         load_model(folder.at(5))
 
 

@@ -23,16 +23,25 @@ from bytewright.errors import (
     DivergenceError,
     UsageError,
 )
-from bytewright.model import TransformerLM
+from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
-from bytewright.train import resume, train
+from bytewright.train import (
+    BudgetConfig,
+    DataConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+    load_model,
+    resume,
+    train,
+)
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.loop import Trainer
 from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import read_metrics
 from bytewright.train.recorder import Recorder
 from bytewright.train.run_folder import RunFolder
-from runs import digest, make_config, metrics_without_clock
+from runs import digest, make_config, metrics_without_clock, rerun_unchecked
 
 
 @pytest.fixture
@@ -62,6 +71,27 @@ def test_a_run_learns_and_leaves_plain_files(tmp_path: Path, quiet: Console) -> 
     assert records[-1]["tokens"] == 150 * 4 * 8
     assert records[-1]["perplexity"] == pytest.approx(math.exp(records[-1]["validation_loss"]))
     assert all(record["tokens_per_second"] > 0 and record["mfu"] > 0 for record in records)
+
+
+def test_a_run_is_made_resumed_and_loaded_with_public_names_and_paths_that_are_strings(
+    tmp_path: Path, quiet: Console, request: pytest.FixtureRequest
+) -> None:
+    """Without the checks of types, by which the paths of a config are no strings: they become none."""
+    if rerun_unchecked(request):
+        return
+    files = make_config(tmp_path).data
+    config = TrainConfig(
+        model=ModelConfig(vocab_size=40, context_length=8, d_model=16, num_layers=1, num_heads=2),
+        data=DataConfig(train=str(files.train), validation=str(files.validation)),  # type: ignore[arg-type]
+        budget=BudgetConfig(steps=4),
+        optimizer=OptimizerConfig(lr=0.01),
+        schedule=ScheduleConfig(warmup=2),
+        device="cpu",
+    )
+    run = str(tmp_path / "run")
+    assert train(config, run, console=quiet).step == 4
+    assert resume(run, console=quiet).step == 4
+    assert load_model(run).config == config.model
 
 
 def test_two_runs_of_one_config_are_equal_bit_for_bit(tmp_path: Path, quiet: Console) -> None:

@@ -16,8 +16,9 @@ from bytewright.errors import UsageError
 class ImportModel:
     """Read a Llama from a folder of `transformers`, and write it as a run that can write and be measured.
 
-    The folder holds config.json, model.safetensors (one file) and tokenizer.json (byte-level BPE). What our
-    model or tokenizer cannot do is refused. The run has no record of training, so it cannot be resumed.
+    The folder holds config.json, model.safetensors (or several files and model.safetensors.index.json) and
+    tokenizer.json (byte-level BPE). What our model or tokenizer cannot do is refused. The run has no record
+    of training, so it cannot be resumed.
 
     For example:
       bytewright import base-hf --out runs/imported

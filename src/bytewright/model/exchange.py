@@ -12,6 +12,7 @@ tokenizer describes itself; its files are passed through.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 from bytewright import durable
 from bytewright.checked import Json
 from bytewright.errors import FormatError, UsageError
+from bytewright.manifest import is_plain_name
 from bytewright.model.config import ModelConfig
 from bytewright.model.fused import halves_from_pairs, pairs_from_halves
 from bytewright.model.layers import EPSILON
@@ -42,6 +44,11 @@ LLAMA_NAMES = {
     "lm_head": "lm_head",
 }
 """What Llama calls our parts; those of a block stand under `layers.0.` here and `model.layers.0.` there."""
+
+WEIGHTS = "model.safetensors"
+"""The one file of a small model; a large one has several, and an index beside them."""
+
+MAX_INDEX_BYTES = 16 * 2**20
 
 MAX_CONTEXT = 2**20
 """The longest context that is believed of a file: tables of that length are made for it."""
@@ -68,7 +75,7 @@ def write_llama(
     }
     with durable.write_folder(folder, about={"kind": "transformers model"}, replace=replace) as writer:
         writer.write_json("config.json", config)
-        writer.write_bytes("model.safetensors", safetensors.torch.save(weights, {"format": "pt"}))
+        writer.write_bytes(WEIGHTS, safetensors.torch.save(weights, {"format": "pt"}))
         if tokenizer_json is not None:
             writer.write_bytes("tokenizer.json", tokenizer_json)
             writer.write_json("tokenizer_config.json", _tokenizer_config(model.config, end_of_text))
@@ -78,12 +85,8 @@ def read_llama(folder: durable.StrPath) -> TransformerLM:
     """Read the model that such a folder holds, into float32."""
     folder = Path(folder)
     config = read_llama_config(folder / "config.json")
-    file = folder / "model.safetensors"
-    try:
-        found = safetensors.torch.load(durable.read_bytes(file))
-    except safetensors.SafetensorError as error:
-        raise FormatError(f"{file}: is not a safetensors file, or is damaged ({error})") from None
-    if llama_name(f"layers.{config.num_layers - 1}.ln1.weight") not in found:
+    file, found = _read_weights(folder)
+    if too_few_for_layers(found, config):
         raise FormatError(f"{file}: has fewer layers than the {config.num_layers} of config.json")
     shapes = TransformerLM(config, device="meta").state_dict()  # takes no memory, whatever config.json claims
     weights: dict[str, Tensor] = {}
@@ -106,6 +109,49 @@ def read_llama(folder: durable.StrPath) -> TransformerLM:
     model = TransformerLM(config)
     model.load_state_dict(weights)
     return model
+
+
+def _read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    """Read all weights, from one file or those that an index names; also give the file to complain of."""
+    whole, index = folder / WEIGHTS, folder / f"{WEIGHTS}.index.json"
+    if whole.exists() or not index.exists():
+        return whole, _read_tensors(whole)
+    weights: dict[str, Tensor] = {}
+    for part, names in _read_index(index).items():
+        found = _read_tensors(folder / part)
+        if found.keys() != names:
+            name = min(found.keys() ^ names)
+            does, where = ("holds", "elsewhere") if name in found else ("lacks", "there")
+            raise FormatError(f"{folder / part}: {does} the weight {name!r}, which {index} puts {where}")
+        weights |= found
+    return index, weights
+
+
+def _read_index(index: Path) -> dict[str, set[str]]:
+    """Read which weights each file holds, by the name of the file; it must stay in the folder."""
+    parts: dict[str, set[str]] = {}
+    root = Json(durable.read_json(index, max_bytes=MAX_INDEX_BYTES), index)
+    for name in root["weight_map"].as_object():
+        part = root["weight_map"][name]
+        if not is_plain_name(part.as_text()) or not part.as_text().endswith(".safetensors"):
+            raise part.complain("a plain name that ends in .safetensors")
+        parts.setdefault(part.as_text(), set()).add(name)
+    return parts
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(durable.read_bytes(file))
+    except safetensors.SafetensorError as error:
+        raise FormatError(f"{file}: is not a safetensors file, or is damaged ({error})") from None
+
+
+def too_few_for_layers(weights: Mapping[str, Tensor], config: ModelConfig) -> bool:
+    """Say whether there are too few weights for the layers that a config claims, before these are built.
+
+    A block has at least four projections of its attention and two of its feed-forward layer.
+    """
+    return len(weights) < 6 * config.num_layers
 
 
 def llama_config(config: ModelConfig, end_of_text: int | None = None) -> dict[str, Any]:
@@ -212,7 +258,10 @@ def _number(json: Json, default: float) -> float:
         return default
     if isinstance(json.value, bool) or not isinstance(json.value, int | float):
         raise json.complain("a number")
-    return float(json.value)
+    try:
+        return float(json.value)
+    except OverflowError:  # JSON sets whole numbers no limit
+        raise json.complain("a number") from None
 
 
 def _optional_integer(json: Json, default: int) -> int:

@@ -6,9 +6,9 @@ extension.
 """
 
 from bytewright.data.batches import get_batch
-from bytewright.train.checkpoint import load_checkpoint, save_checkpoint
+from bytewright.train.checkpoint import load_checkpoint, load_model, save_checkpoint
 from bytewright.train.clip import clip_gradients
-from bytewright.train.config import TrainConfig
+from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 from bytewright.train.loop import TrainResult, resume, train
 from bytewright.train.loss import cross_entropy
 from bytewright.train.optimizers import SGD, AdamW, Muon
@@ -18,7 +18,11 @@ from bytewright.train.schedules import constant_schedule, cosine_schedule, linea
 __all__ = [
     "SGD",
     "AdamW",
+    "BudgetConfig",
+    "DataConfig",
     "Muon",
+    "OptimizerConfig",
+    "ScheduleConfig",
     "TrainConfig",
     "TrainResult",
     "clip_gradients",
@@ -28,6 +32,7 @@ __all__ = [
     "get_batch",
     "linear_schedule",
     "load_checkpoint",
+    "load_model",
     "read_recipe",
     "resume",
     "save_checkpoint",

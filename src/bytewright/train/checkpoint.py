@@ -3,8 +3,9 @@
 `save_checkpoint` and `load_checkpoint` keep all in one safetensors file, on a path or a file object. A run
 keeps folders instead (`checkpoints/step-000500/`, written through `durable`): `model.safetensors`, which any
 tool reads, `optimizer.safetensors`, and `state.json` with everything else that a resume needs.
-`CheckpointFolder` keeps the last few of them and the best. Loading is all or nothing: a checkpoint that is
-refused has changed neither the model nor the optimizer. Nothing here knows how training goes on.
+`CheckpointFolder` keeps the last few of them and the best; `load_model` is the way from a run to its model.
+Loading is all or nothing: a checkpoint that is refused has changed neither the model nor the optimizer.
+Nothing here knows how training goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from torch.nn import Module
 from bytewright import durable
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.exchange import MAX_CONTEXT
+from bytewright.model.exchange import MAX_CONTEXT, too_few_for_layers
 from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors
 
 FORMAT = "bytewright checkpoint 1"
@@ -66,6 +67,11 @@ def save_checkpoint(
 def load_checkpoint(src: str | os.PathLike[str] | Readable, model: Module, optimizer: Stateful) -> int:
     """Load what `save_checkpoint` wrote into `model` and `optimizer`; return the iteration."""
     if isinstance(src, str | os.PathLike):
+        if os.path.isdir(src):
+            raise UsageError(
+                f"{src}: is a folder, and load_checkpoint reads the one file that save_checkpoint wrote;"
+                " load_model gives the model of a run or of one of its checkpoints, and resume trains it on"
+            )
         source, data = os.fspath(src), durable.read_bytes(src)
     else:
         source, data = str(getattr(src, "name", "checkpoint")), src.read()
@@ -191,8 +197,13 @@ def open_checkpoint(path: Path) -> durable.Folder:
     return folder
 
 
-def find_checkpoint(path: Path, *, which: str = "best") -> Path:
+def find_checkpoint(path: durable.StrPath, *, which: str = "best") -> Path:
     """Find the checkpoint that `path` means: itself, or the "best" or "last" of the run that it is."""
+    path = Path(path)
+    if which not in ("best", "last"):
+        raise UsageError(f"which must be 'best' or 'last', not {which!r}")
+    if not path.exists():
+        raise UsageError(f"{path}: there is neither a run nor a checkpoint of that name")
     if (path / "state.json").is_file():
         return path
     checkpoints = CheckpointFolder(path / "checkpoints")
@@ -223,12 +234,21 @@ def read_model_config(checkpoint: Path) -> ModelConfig:
 
 
 def load_model(
-    checkpoint: Path, *, device: torch.device | str = "cpu", compute_dtype: torch.dtype | None = None
+    path: durable.StrPath,
+    *,
+    which: Literal["best", "last"] = "best",
+    device: torch.device | str = "cpu",
+    compute_dtype: torch.dtype | None = None,
 ) -> TransformerLM:
-    """Build the model of a checkpoint and load its weights; takes no more memory than these call for."""
+    """Load the model of a run, as it was at its "best" or "last" checkpoint, or of one checkpoint's folder.
+
+    The best is the one with the lowest validation loss; a run without validation data has only a last. Takes
+    no more memory than the weights call for, whatever the folder claims.
+    """
+    checkpoint = find_checkpoint(path, which=which)
     config = read_model_config(checkpoint)
     weights = _read(open_checkpoint(checkpoint), "model.safetensors")
-    if f"layers.{config.num_layers - 1}.attn.q_proj.weight" not in weights:
+    if too_few_for_layers(weights, config):
         raise FormatError(f"{checkpoint}: has fewer layers than the {config.num_layers} of its manifest")
     check_weights(TransformerLM(config, "meta").state_dict(), weights, str(checkpoint))
     model = TransformerLM(config, device, compute_dtype=compute_dtype)

@@ -41,6 +41,11 @@ class DataConfig:
     """Where windows to learn from begin: where the last one ended, or at the end token before a document.
     The latter suits documents shorter than the context, and needs the tokenizer, which knows that token."""
 
+    def __post_init__(self) -> None:
+        for name in ("train", "validation", "tokenizer"):  # who writes Python may write a string
+            if isinstance(path := getattr(self, name), str):
+                object.__setattr__(self, name, Path(path))
+
     def absolute(self) -> DataConfig:
         """Name the same files from anywhere."""
         return dataclasses.replace(

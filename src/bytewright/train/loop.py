@@ -98,13 +98,14 @@ class Options(TypedDict, total=False):
 
 def train(
     config: TrainConfig,
-    run: Path,
+    run: durable.StrPath,
     *,
     console: Console | None = None,
     display: Callable[[Console, str], Display] = make_display,
     **options: Unpack[Options],
 ) -> TrainResult:
     """Train a model as `config` says, in the new folder `run`; everything is checked before it is made."""
+    run = Path(run)
     inputs = open_inputs(config)
     sampler = make_sampler(config, inputs)
     find_device(config.device)
@@ -126,13 +127,14 @@ def train(
 
 
 def resume(
-    run: Path,
+    run: durable.StrPath,
     *,
     console: Console | None = None,
     display: Callable[[Console, str], Display] = make_display,
     **options: Unpack[Options],
 ) -> TrainResult:
     """Continue the run in the folder `run` from its last checkpoint, or from its start if it has none."""
+    run = Path(run)
     with RunFolder.open(run) as folder:
         config = config_of(run)
         inputs = open_inputs(config)
