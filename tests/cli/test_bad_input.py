@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import resource
 import shutil
@@ -45,6 +46,8 @@ def place(tmp_path: Path, stories: Path, tokenizer: Path) -> Path:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.txt").write_text("years of work")
     (tmp_path / "taken.npy").write_text("something else")
+    (tmp_path / "docs.jsonl").write_text('{"text": "owl"}')
+    (tmp_path / "docs.jsonl.gz").write_bytes(gzip.compress(b'{"text": "owl"}'))
     return tmp_path
 
 
@@ -89,6 +92,17 @@ CASES = [
     ("tokenizer convert nowhere --to gpt2 --out new", ["nowhere", "does not exist"]),
     ("tokenizer convert tok --to huggingface --out new", ["new", ".json"]),
     ("tokenizer convert tok --to tiktoken --out new.json", ["new.json", ".json"]),
+    # what is no plain text
+    *(
+        (command.format(source=source), [source, "a tokenizer reads plain text", "bytewright corpus text"])
+        for source in ("docs.jsonl", "docs.jsonl.gz")
+        for command in (
+            "tokenizer train {source} --out new --vocab-size 400",
+            "tokenizer encode tok {source} --out new.npy",
+            "tokenizer inspect tok {source}",
+            "tokenizer compare tok tok stories.txt {source}",
+        )
+    ),
     # what is asked for
     (TRAIN.format(source="stories.txt", out="new", size=256), ["256", "257"]),
     (TRAIN.format(source="stories.txt", out="new", size=-5), ["-5", "257"]),
@@ -97,7 +111,7 @@ CASES = [
     (TRAIN.format(source="stories.txt", out="new", size=400) + " --pattern (", ["pattern"]),
     (TRAIN.format(source="stories.txt", out="new", size=400) + " --num-threads -1", ["--num-threads", "-1"]),
     # where it goes
-    (TRAIN.format(source="stories.txt", out="tok", size=400), ["tok", "exists already"]),
+    (TRAIN.format(source="stories.txt", out="tok", size=400), ["tok", "exists already", "give --replace"]),
     (TRAIN.format(source="stories.txt", out="taken", size=400), ["taken", "exists already"]),
     (ENCODE.format(source="stories.txt", out="taken.npy"), ["taken.npy", "exists already"]),
     ("tokenizer convert tok --to bytewright --out taken", ["taken", "exists already"]),

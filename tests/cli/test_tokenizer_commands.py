@@ -99,6 +99,17 @@ def test_decode_writes_the_text_to_stdout(run: Run, tokenizer: Path, stories: Pa
     assert run("tokenizer", "decode", tokenizer, tmp_path / "ids.npy").out == stories.read_text()
 
 
+def test_decode_refuses_ids_of_another_tokenizer(run: Run, tokenizer: Path, tmp_path: Path) -> None:
+    other = Tokenizer({id: bytes([id]) for id in range(256)}, [])
+    (tmp_path / "text").write_text("owl")
+    other.encode_file(tmp_path / "text", tmp_path / "ids.npy")
+    outcome = run("tokenizer", "decode", tokenizer, tmp_path / "ids.npy")
+    assert outcome.code == 2
+    ours = Tokenizer.load(tokenizer).fingerprint
+    sentence = f"encoded with tokenizer {other.fingerprint[:12]}…, but {ours[:12]}… is used here"
+    assert sentence in outcome.err
+
+
 def test_a_text_on_the_command_line_becomes_ids_and_comes_back(run: Run, tokenizer: Path) -> None:
     text = "the owl — <|endoftext|>"
     ids = run("tokenizer", "encode", tokenizer, "--text", text).out.split()
@@ -200,6 +211,17 @@ def test_the_counts_at_the_divergence_are_those_of_training(run: Run, tmp_path: 
     assert counts[0][0] == 7 * 5, "an: twice in banana, twice in bandana, once in cabana"
 
 
+def test_compare_says_when_the_first_merge_differs_already_though_others_are_shared(
+    run: Run, tmp_path: Path
+) -> None:
+    vocab = {id: bytes([id]) for id in range(256)} | {256: b"ab", 257: b"cd"}
+    Tokenizer(vocab, [(b"a", b"b"), (b"c", b"d")]).save(tmp_path / "a")
+    Tokenizer(vocab, [(b"c", b"d"), (b"a", b"b")]).save(tmp_path / "b")
+    outcome = run("tokenizer", "compare", tmp_path / "a", tmp_path / "b")
+    assert re.search(r"^merges +2 +2 +2$", outcome.out, re.M)
+    assert "In order of learning, they differ from the first merge on:" in outcome.out
+
+
 def test_compare_of_a_tokenizer_with_itself_finds_no_difference(run: Run, tokenizer: Path) -> None:
     outcome = run("tokenizer", "compare", tokenizer, tokenizer)
     assert outcome.code == 0
@@ -227,6 +249,18 @@ def test_convert_there_and_back_keeps_every_id(
             back += ["--special-tokens", "<|endoftext|>"]
         assert run(*back).code == 0
         assert Tokenizer.load(tmp_path / f"back-{format}").encode(stories.read_bytes()) == expected
+
+
+def test_convert_warns_of_a_pattern_that_the_other_library_may_read_otherwise(
+    run: Run, tokenizer: Path, tmp_path: Path
+) -> None:
+    out = ("--to", "huggingface", "--out")
+    assert run("tokenizer", "convert", tokenizer, *out, tmp_path / "named.json").err == ""
+    Tokenizer({id: bytes([id]) for id in range(256)}, [], pattern=r"\w+|\W+").save(tmp_path / "own")
+    outcome = run("tokenizer", "convert", tmp_path / "own", *out, tmp_path / "own.json")
+    assert outcome.code == 0
+    assert outcome.err.count("\n") == 1
+    assert "some texts may be cut differently" in outcome.err
 
 
 def test_convert_says_what_ranks_leave_out_and_takes_it_back(run: Run, stories: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from bytewright.tokenizer.files import (
     read_huggingface,
     read_tiktoken,
     read_vocabulary,
+    warn_of_pattern,
     write_folder,
     write_gpt2,
     write_huggingface,
@@ -192,6 +193,19 @@ def test_the_tokenizers_library_reads_our_tokenizer_json_as_we_do(tmp_path: Path
         assert theirs.encode(WITH_SPECIALS).ids == encode_reference(WITH_SPECIALS.encode(), vocabulary)
         assert theirs.decode(theirs.encode(TEXT).ids) == TEXT
         assert read_huggingface(tmp_path / "tokenizer.json") == vocabulary
+
+
+def test_a_pattern_of_the_users_own_comes_with_a_warning_for_the_library_may_read_it_otherwise(
+    tmp_path: Path,
+) -> None:
+    tokens = dict(enumerate([*BYTES, b"a\xc2"]))
+    cuts = Vocabulary.from_parts(tokens, [(b"a", b"\xc2")], pattern=r"\w+|\W+")
+    write_huggingface(cuts, tmp_path / "tokenizer.json")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert theirs.encode("a²").ids == [256, 0xB2], "to its engine ² is a letter of a word"
+    assert encode_reference("a²".encode(), cuts) == [ord("a"), 0xC2, 0xB2]
+    assert "some texts may be cut differently" in (warn_of_pattern(cuts) or "")
+    assert [warn_of_pattern(trained(name)) for name in PATTERNS] == [None, None]
 
 
 @PATTERNS_TO_TRY

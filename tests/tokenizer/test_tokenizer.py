@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
+import pickle
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from itertools import zip_longest
 
 import numpy as np
@@ -63,6 +67,21 @@ def test_the_caller_may_do_what_he_likes_with_his_vocabulary_afterwards() -> Non
     specials.clear()
     assert tokenizer.encode("ab<a>") == [256, 257]
     assert Tokenizer.from_vocabulary(tokenizer.vocabulary).fingerprint == fingerprint
+
+
+def test_copies_of_a_tokenizer_encode_as_it_does() -> None:
+    tokenizer = Tokenizer(BYTES | {256: b"ab", 300: b"<a>"}, [(b"a", b"b")], ["<a>"], pattern=r"\S+|\s+")
+    for made in (copy.copy(tokenizer), copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
+        assert made.vocabulary == tokenizer.vocabulary
+        assert made.encode("ab b<a>") == [256, 32, 98, 300]
+
+
+def test_a_tokenizer_can_be_sent_to_other_processes(prose: bytes, prose_tokenizer: Tokenizer) -> None:
+    lines = prose[:20_000].splitlines(keepends=True)
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        assert list(pool.map(prose_tokenizer.encode, lines)) == [
+            prose_tokenizer.encode(line) for line in lines
+        ]
 
 
 def test_what_a_tokenizer_consists_of_can_be_read_off() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,8 @@ class ConvertTokenizer:
                 files.write_tiktoken(vocabulary, self.out)
         written = vocabulary.ids_of_ordinary_tokens if self.to == "tiktoken" else vocabulary.tokens
         print(f"Wrote {self.out}: {len(written):,} tokens in the {self.to} format.")
+        if self.to == "huggingface" and (warning := files.warn_of_pattern(vocabulary)) is not None:
+            print(warning, file=sys.stderr)
         if self.to == "tiktoken":
             print(tell_what_ranks_leave_out(vocabulary))
 

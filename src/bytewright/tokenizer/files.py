@@ -21,7 +21,7 @@ from bytewright import durable
 from bytewright.errors import FormatError, UsageError
 from bytewright.tokenizer.formats.folder import read_folder, write_folder
 from bytewright.tokenizer.formats.gpt2 import read_gpt2, write_gpt2
-from bytewright.tokenizer.formats.huggingface import read_huggingface, write_huggingface
+from bytewright.tokenizer.formats.huggingface import read_huggingface, warn_of_pattern, write_huggingface
 from bytewright.tokenizer.formats.tiktoken import read_tiktoken, write_tiktoken
 from bytewright.tokenizer.vocabulary import Vocabulary
 
@@ -31,6 +31,7 @@ __all__ = [
     "read_huggingface",
     "read_tiktoken",
     "read_vocabulary",
+    "warn_of_pattern",
     "write_folder",
     "write_gpt2",
     "write_huggingface",

@@ -69,6 +69,19 @@ def write_huggingface(vocabulary: Vocabulary, path: durable.StrPath) -> None:
     )
 
 
+def warn_of_pattern(vocabulary: Vocabulary) -> str | None:
+    r"""Say that the library may give other ids than we do, or None for a pattern that tests hold equal there.
+
+    In a pattern of the user's own, `\w` and other classes may hold other characters there: `²` is one.
+    """
+    if vocabulary.pattern in PATTERNS:
+        return None
+    return (
+        "The pattern is one of your own, and Hugging Face's library reads it with another regular expression"
+        " engine: some texts may be cut differently there, and get other ids."
+    )
+
+
 def _added_token(special: str, id: int) -> dict[str, object]:
     flags = dict.fromkeys((*_WIDENING_FLAGS, "normalized"), False)
     return {"id": id, "content": special, **flags, "special": True}
