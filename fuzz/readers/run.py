@@ -25,27 +25,31 @@ except ImportError:
 
 if atheris is not None:
     with atheris.instrument_imports(include=["bytewright"], enable_loader_override=False):
+        import model_targets
         import targets
 else:
+    import model_targets
     import targets
 
-MEMORY_MB = 2048
+NAMES = targets.NAMES + model_targets.NAMES
+MEMORY_MB = 4096  # PyTorch alone takes some hundreds
 SLOWEST_INPUT_SECONDS = 10
 
 
 def main() -> None:
     """Read the command line; each target runs in a process of its own, in a folder that is removed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", nargs="?", choices=targets.NAMES, help="the target; all in turn if left out")
+    parser.add_argument("name", nargs="?", choices=NAMES, help="the target; all in turn if left out")
     parser.add_argument("--seconds", type=int, default=30, help="how long to run each target")
     parser.add_argument("--replay", type=Path, help="run one input and nothing else")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # set: this is the process of its own
     options = parser.parse_args()
     if options.folder is not None:
-        run(options.name, targets.make_targets(options.folder)[options.name], options)
+        module = targets if options.name in targets.NAMES else model_targets
+        run(options.name, module.make_targets(options.folder)[options.name], options)
         return
     in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # thousands of small files a second
-    for name in [options.name] if options.name else targets.NAMES:
+    for name in [options.name] if options.name else NAMES:
         print(f"== {name}", flush=True)
         with tempfile.TemporaryDirectory(prefix="bytewright-fuzz-", dir=in_memory) as folder:
             command = [sys.executable, __file__, name, "--folder", folder, "--seconds", str(options.seconds)]

@@ -1,4 +1,4 @@
-"""What the fuzzer throws at each reader of files, and what it expects of them.
+"""What the fuzzer throws at each reader of tokenizers and tokens, and what it expects of them.
 
 A target turns bytes into a file, either as they are or as an edit script on a sound file (so that the fuzzer
 gets past the parser and to the meaning), and reads it. A reader may return something that works, or raise one
@@ -52,6 +52,7 @@ PIECES: list[Any] = [
     256,
     2**32,
     10**40,
+    10**400,
     1e999,
     "",
     "a",
@@ -136,14 +137,19 @@ def small_vocabulary() -> Vocabulary:
     return Vocabulary.from_parts(tokens, merges, SPECIALS)
 
 
+def expect_one_sentence(error: Exception) -> None:
+    """Raise unless what an error says is short and on one line."""
+    sentence = str(error)
+    if "\n" in sentence or len(sentence) > LONGEST_SENTENCE:
+        raise AssertionError("this is more than one sentence") from error
+
+
 def check(read: Callable[[], Vocabulary | TokenFile]) -> None:
     """Read, and use what comes of it; or hear one sentence."""
     try:
         found = read()
     except (FormatError, StorageError, TokenizerError) as error:
-        sentence = str(error)
-        if "\n" in sentence or len(sentence) > LONGEST_SENTENCE:
-            raise AssertionError("this is more than one sentence") from error
+        expect_one_sentence(error)
         return
     if isinstance(found, TokenFile):
         assert found.tokens.size == found.manifest.num_tokens

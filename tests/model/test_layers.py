@@ -160,6 +160,11 @@ def test_what_a_layer_cannot_take_is_one_sentence(monkeypatch: pytest.MonkeyPatc
             MultiHeadSelfAttention(10, heads[0], num_kv_heads=heads[1])
 
 
+def test_a_base_of_angles_may_be_a_whole_number_of_any_size() -> None:
+    whole, real = (RotaryPositionalEmbedding(theta, 8, 5) for theta in (10**40, 1e40))
+    assert torch.equal(whole.cos, real.cos)
+
+
 def test_a_model_that_is_printed_tells_its_sizes() -> None:
     assert [str(layer) for layer in (Linear(3, 4), Embedding(5, 4), RMSNorm(4))] == [
         "Linear(3 -> 4)",

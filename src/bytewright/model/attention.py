@@ -33,7 +33,7 @@ class RotaryPositionalEmbedding(Layer):
         self, theta: float, d_k: int, max_seq_len: int, device: torch.device | str | None = None
     ) -> None:
         super().__init__()
-        self.theta, self.d_k, self.max_seq_len = theta, d_k, max_seq_len
+        self.theta, self.d_k, self.max_seq_len = float(theta), d_k, max_seq_len
         self._fill_tables(
             torch.get_default_device() if device is None else torch.device(device), torch.float32
         )

@@ -1,0 +1,135 @@
+"""The same for what holds models: checkpoints, the state of a run, and folders of `transformers`.
+
+A file of a checkpoint is broken behind a manifest that agrees with it, or its checksum would be all that is
+ever tried. What a reader returns must be a model that scores, or a state that an optimizer goes on from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from targets import Target, expect_one_sentence, mutate
+
+from bytewright import durable
+from bytewright.errors import BytewrightError
+from bytewright.manifest import Entry, dump_manifest
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.exchange import read_llama, write_llama
+from bytewright.train.checkpoint import CheckpointFolder, load_checkpoint, load_model, save_checkpoint
+from bytewright.train.fused_optimizers import FusedAdamW
+from bytewright.train.recipe import read_config
+
+NAMES = ["llama-config", "llama-weights", "checkpoint-about", "checkpoint-state", "checkpoint-weights"]
+NAMES += ["saved-checkpoint", "run-config"]
+
+SMALL = ModelConfig(vocab_size=11, context_length=4, d_model=8, num_layers=1, num_heads=2, d_ff=8)
+RUN = {"model": SMALL.to_dict(), "data": {"train": "train.npy"}, "budget": {"steps": 5}, "batch_size": 4}
+
+
+def check(read: Callable[[], Any]) -> None:
+    """Read, and use what comes of it; or hear one sentence."""
+    try:
+        found = read()
+    except BytewrightError as error:
+        expect_one_sentence(error)
+        return
+    if isinstance(found, TransformerLM):
+        assert found(torch.zeros(1, 1, dtype=torch.long)).shape == (1, 1, found.config.vocab_size)
+
+
+def make_pair() -> tuple[TransformerLM, FusedAdamW]:
+    """Make a model and an optimizer that has taken a step."""
+    model = TransformerLM(SMALL)
+    optimizer = FusedAdamW(model.parameters())
+    take_step(model, optimizer)
+    return model, optimizer
+
+
+def take_step(model: TransformerLM, optimizer: FusedAdamW) -> None:
+    """Go on by one update."""
+    torch.autograd.backward(model(torch.zeros(1, 2, dtype=torch.long)).float().square().mean())
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def make_targets(folder: Path) -> dict[str, Target]:
+    """Write the sound files into `folder` and return a target for each file that some reader reads."""
+    model, optimizer = make_pair()
+    llama, run_config = folder / "llama", folder / "config.json"
+    write_llama(model, llama)
+    run_config.write_text(json.dumps(RUN))
+    checkpoints = CheckpointFolder(folder / "checkpoints")
+    step = checkpoints.save(model, optimizer, {"step": 1})
+    saved = io.BytesIO()
+    save_checkpoint(model, optimizer, 1, saved)
+
+    def target(path: Path, read: Callable[[], Any]) -> Target:
+        sound = path.read_bytes()
+
+        def run(data: bytes) -> None:
+            path.write_bytes(mutate(sound, data, is_json=path.suffix == ".json"))
+            check(read)
+
+        return run
+
+    def behind_an_honest_manifest(name: str, read: Callable[[], Any]) -> Target:
+        """Break one file of the checkpoint, or what its manifest says `about` it."""
+        opened = durable.open_folder(step)
+        about = dict(opened.about)
+        sounds = {path.name: path.read_bytes() for path in step.iterdir() if path.name != "manifest.json"}
+
+        def run(data: bytes) -> None:
+            files, said = dict(sounds), about
+            if name == "about":
+                broken = mutate(json.dumps(about).encode(), data, is_json=True)
+                try:
+                    said = json.loads(broken)
+                    dump_manifest(said, {})
+                except ValueError:  # nothing that a manifest can say
+                    return
+                if not isinstance(said, dict):
+                    return
+            else:
+                files[name] = mutate(sounds[name], data, is_json=name.endswith(".json"))
+                (step / name).write_bytes(files[name])
+            entries = {
+                file: Entry(len(contents), hashlib.sha256(contents).hexdigest())
+                for file, contents in files.items()
+            }
+            (step / "manifest.json").write_bytes(dump_manifest(said, entries))
+            check(read)
+
+        return run
+
+    def go_on_from_checkpoint() -> None:
+        model, optimizer = make_pair()
+        checkpoints.read(1).load_into(model, optimizer)
+        take_step(model, optimizer)
+
+    def load_saved(data: bytes) -> None:
+        model, optimizer = make_pair()
+        broken = mutate(saved.getvalue(), data, is_json=False)
+
+        def read() -> None:
+            load_checkpoint(io.BytesIO(broken), model, optimizer)
+            take_step(model, optimizer)
+
+        check(read)
+
+    made = {
+        "llama-config": target(llama / "config.json", lambda: read_llama(llama)),
+        "llama-weights": target(llama / "model.safetensors", lambda: read_llama(llama)),
+        "checkpoint-about": behind_an_honest_manifest("about", lambda: load_model(step)),
+        "checkpoint-state": behind_an_honest_manifest("state.json", go_on_from_checkpoint),
+        "checkpoint-weights": behind_an_honest_manifest("model.safetensors", lambda: load_model(step)),
+        "saved-checkpoint": load_saved,
+        "run-config": target(run_config, lambda: read_config(run_config)),
+    }
+    assert list(made) == NAMES
+    return made
