@@ -21,6 +21,8 @@ from bytewright.model import ModelConfig, TransformerLM
 STEPS_BETWEEN_LOOKS = 16
 """On a GPU, steps taken before the host asks whether every sequence has ended."""
 
+PLAIN = SamplingConfig()
+"""Every token by its probability."""
 MOST_GRAPHS = 8
 """On a GPU, how many graphs a `Generator` keeps, each with buffers of its own."""
 
@@ -36,14 +38,14 @@ class Completion:
 
 
 def generate(
-    model: TransformerLM, prompts: Sequence[Sequence[int]], sampling: SamplingConfig
+    model: TransformerLM, prompts: Sequence[Sequence[int]], sampling: SamplingConfig = PLAIN
 ) -> list[Completion]:
     """Continue every prompt. Whoever calls it often makes one `Generator` and asks that."""
     return Generator(model, len(prompts)).generate(prompts, sampling)
 
 
 def stream(
-    model: TransformerLM, prompts: Sequence[Sequence[int]], sampling: SamplingConfig
+    model: TransformerLM, prompts: Sequence[Sequence[int]], sampling: SamplingConfig = PLAIN
 ) -> Iterator[list[int | None]]:
     """Yield the next id of every sequence, step by step; None for a sequence that has ended."""
     return Generator(model, len(prompts)).stream(prompts, sampling)
