@@ -23,6 +23,7 @@ from conftest import Run
         ("generate runs/x --top-k abc", "--top-k must be a whole number or None, found 'abc'"),
         ("account --context 1e3", "--context/--context-length must be a whole number, found '1e3'"),
         ("account --norm batch", "--norm must be one of none, post, pre, None, found 'batch'"),
+        ("export runs/x --out y --to gguf", "--to must be hf, found 'gguf'"),
         ("generate runs/x --device gpu", "--device must be one of auto, cpu, cuda, mps, found 'gpu'"),
     ],
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import bytewright
+from bytewright import disk
 from bytewright.corpus.readers import read_documents
 from bytewright.tokenizer import Tokenizer
 from conftest import Outcome, Run
@@ -174,6 +175,40 @@ def test_a_run_that_is_terminated_saves_leaves_with_143_and_resumes_to_the_same_
     assert run("resume", "parts").code == 0
     assert digest(place / "parts")["step"] == "step-000200"
     assert digest(place / "parts") == digest(place / "whole")
+
+
+def test_a_complete_run_is_said_to_be_complete(place: Path, run: Run) -> None:
+    short = ["--set", "budget.steps=2", "--set", "sample_every=0"]
+    assert run("train", "small.toml", "--out", "a", *short).code == 0
+    resumed = run("resume", "a")
+    assert resumed.code == 0
+    assert resumed.out == (
+        "a: is complete; all of its 2 steps were taken before (best checkpoint: step 2).\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [(5, "goes on from step 5, the last that is saved"), (100, "starts anew")],
+)
+def test_a_second_ctrl_c_during_the_save_says_from_where_a_resume_goes_on(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch, saved: int, words: str
+) -> None:
+    lines_until_signal = 2 if saved == 5 else 1  # step 7 has one, and so has a step that is saved
+
+    def interrupt(operation: str, *paths: Path) -> None:
+        """Press Ctrl-C when the line of step 7 is written, and again while its checkpoint is."""
+        nonlocal lines_until_signal
+        lines_until_signal -= operation == "append"
+        if lines_until_signal == 0 and (operation == "append" or "step-000007" in str(paths[0])):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(disk, "before_operation", interrupt)
+    settings = ["--set", "sample_every=0", "log_every=7", "eval_every=100", f"save_every={saved}"]
+    stopped = run("train", "small.toml", "--out", "a", *settings)
+    assert stopped.code == 130
+    assert stopped.err.splitlines()[-1] == (f"bytewright: interrupted at once; `bytewright resume a` {words}")
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,22 @@ def test_a_changed_byte_in_a_checkpoint_folder_is_noticed(tmp_path: Path) -> Non
     assert folder.read(5).rest == {"step": 5}
 
 
+def test_of_a_damaged_last_checkpoint_the_way_out_is_named(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    assert folder.read_last() is None
+    for step, way in (
+        (100, "to start anew, remove .*/step-000100$"),
+        (200, "to go on from step 100, remove"),
+    ):
+        folder.save(*make(0), {"step": step})
+        (folder.at(step) / "model.safetensors").write_bytes(b"half")
+        with pytest.raises(FormatError, match=rf"has 4 bytes, but the manifest says \d+; {way}"):
+            folder.read_last()
+    (folder.at(200) / "model.safetensors").unlink()
+    with pytest.raises(StorageError, match="no such file or folder; to go on from step 100, remove"):
+        folder.read_last()
+
+
 def test_a_model_is_built_from_its_checkpoint_alone(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints")
     model, optimizer = make(0)

@@ -138,6 +138,29 @@ def test_a_signal_at_any_step_saves_and_the_resumed_run_is_equal_bit_for_bit(
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
 
 
+def test_a_run_stopped_by_a_signal_has_a_line_of_its_last_step_until_it_is_resumed(
+    tmp_path: Path, quiet: Console
+) -> None:
+    calls = [0]
+
+    def interrupting(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        calls[0] += 1
+        if calls[0] in (2, 6):  # between two lines, and where a line is due
+            os.kill(os.getpid(), signal.SIGTERM)
+        return language_model_loss(model, ids, targets)
+
+    config = make_config(tmp_path, log_every=4, eval_every=100, save_every=100)
+    run = tmp_path / "run"
+    assert train(config, run, console=quiet, loss=interrupting).step == 2
+    assert [line["step"] for line in lines(run)] == [2]
+    assert lines(run)[-1]["loss"] > 0
+    assert resume(run, console=quiet, loss=interrupting).step == 6
+    assert [line["step"] for line in lines(run)] == [4, 6]
+    resume(run, console=quiet)
+    train(config, tmp_path / "whole", console=quiet)
+    assert metrics_without_clock(run) == metrics_without_clock(tmp_path / "whole")
+
+
 def test_a_second_signal_is_not_swallowed(tmp_path: Path, quiet: Console) -> None:
     def impatient(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
         os.kill(os.getpid(), signal.SIGINT)
@@ -167,9 +190,10 @@ def test_a_resume_without_any_checkpoint_starts_anew(tmp_path: Path, quiet: Cons
 
 
 def test_a_finished_run_resumes_to_nothing(tmp_path: Path, quiet: Console) -> None:
-    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    assert train(make_config(tmp_path), tmp_path / "run", console=quiet).num_new_steps == 24
     before = digest(tmp_path / "run")
-    assert resume(tmp_path / "run", console=quiet).step == 24
+    result = resume(tmp_path / "run", console=quiet)
+    assert (result.step, result.num_new_steps) == (24, 0)
     assert digest(tmp_path / "run") == before
 
 

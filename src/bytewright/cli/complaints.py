@@ -33,7 +33,9 @@ def one_sentence(box: str) -> str:
         if kinds and kinds[0] and found:
             return f"{match[1]} must be {kinds[0]}, found {found[-1]!r}"
     if match := re.match(r"invalid choice ('.*') for argument '(.*)'\. Expected one of \((.*)\)\.", text):
-        choices = match[3].replace("'", "").split(", ")
+        choices = match[3].replace("'", "").rstrip(",").split(", ")  # a tuple of one ends in a comma
+        if len(choices) == 1:
+            return f"{match[2]} must be {choices[0]}, found {match[1]}"
         if "None" in choices:  # then their order differs from call to call
             choices = sorted(choices, key=lambda choice: (choice == "None", choice))
         return f"{match[2]} must be one of {', '.join(choices)}, found {match[1]}"

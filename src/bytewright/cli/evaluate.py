@@ -13,8 +13,9 @@ from bytewright.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """Measure loss, perplexity and bits per byte of a run's model on a whole token file.
+    """Measure loss, perplexity and bits per byte of a run's model on a token file.
 
+    The file is read in whole windows of the model's context; the few tokens behind the last are left out.
     Losses under different tokenizers cannot be compared; bits per byte can. With --stories each story of a
     text is read whole, and set beside the known entropy if the text is from the storybook.
 
@@ -66,7 +67,7 @@ class Evaluate:
         table.add_row("perplexity", f"{evaluation.perplexity:.3f}")
         if evaluation.bits_per_byte is not None:
             table.add_row("bits per byte", f"{evaluation.bits_per_byte:.4f}")
-        table.add_row("tokens", f"{evaluation.num_tokens:,}")
+        table.add_row("tokens, in whole windows", f"{evaluation.num_tokens:,}")
         console.stdout().print(table)
 
     def _evaluate_stories(self, text: Path) -> None:

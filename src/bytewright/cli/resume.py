@@ -25,9 +25,10 @@ class Resume:
         """Train on, and say how it ended."""
         from bytewright.cli import console, inputs
         from bytewright.cli.samples import make_sampler
-        from bytewright.cli.train import report
+        from bytewright.cli.train import interruption_told, report
         from bytewright.train import resume
         from bytewright.train.run_folder import config_of
 
         run = inputs.require_exists(self.path)
-        return report(resume(run, sample=make_sampler(config_of(run)), console=console.stderr()))
+        with interruption_told(run):
+            return report(resume(run, sample=make_sampler(config_of(run)), console=console.stderr()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from bytewright.cli import options
+from bytewright.errors import BytewrightError
 
 if TYPE_CHECKING:
     from bytewright.train import TrainResult
@@ -19,8 +22,8 @@ class Train:
     """Train a model as a recipe says, and keep all of it in a new folder.
 
     A recipe is a TOML file (see recipes/); --set replaces any value of it. The run can be stopped at any
-    time: Ctrl-C and SIGTERM save a checkpoint first, and `bytewright resume` continues exactly where it was,
-    also after a crash.
+    time: Ctrl-C and SIGTERM save a checkpoint first (a second one does not wait for that), and `bytewright
+    resume` continues exactly where it was, also after a crash.
 
     For example:
       bytewright train recipes/tiny.toml --out runs/tiny
@@ -43,7 +46,30 @@ class Train:
         from bytewright.train import read_recipe, train
 
         config = read_recipe(self.recipe, options.list_overrides(self.set))
-        return report(train(config, self.out, sample=make_sampler(config), console=console.stderr()))
+        with interruption_told(self.out):
+            return report(train(config, self.out, sample=make_sampler(config), console=console.stderr()))
+
+
+class InterruptedRunError(BytewrightError):
+    """Ctrl-C ended a run at once: the first before it had begun, or the second before it had saved."""
+
+    exit_code = 130
+
+
+@contextlib.contextmanager
+def interruption_told(run: Path) -> Iterator[None]:
+    """Say of a run that Ctrl-C ended at once what is kept of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from bytewright.train.checkpoint import CheckpointFolder
+        from bytewright.train.run_folder import CONFIG
+
+        if not (run / CONFIG).is_file():
+            raise
+        steps = CheckpointFolder(run / "checkpoints").steps()
+        where = f"goes on from step {steps[-1]:,}, the last that is saved" if steps else "starts anew"
+        raise InterruptedRunError(f"interrupted at once; `bytewright resume {run}` {where}") from None
 
 
 def report(result: TrainResult) -> int:
@@ -54,6 +80,8 @@ def report(result: TrainResult) -> int:
     loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
     best = "" if result.best_step is None else f" (best checkpoint: step {result.best_step})"
     sentence = f"{result.run}: {result.step:,} steps{loss}{best}."
+    if not result.num_new_steps:
+        sentence = f"{result.run}: is complete; all of its {result.step:,} steps were taken before{best}."
     if result.received:
         sentence = (
             f"{result.run}: saved step {result.step:,} after {result.received.name};"

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from bytewright import durable
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.exchange import MAX_CONTEXT, too_few_for_layers
 from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors
@@ -179,6 +179,17 @@ class CheckpointFolder:
             optimizer=unpack(tensors, state.pop("optimizer"), str(folder.path)),
             rest=state,
         )
+
+    def read_last(self) -> SavedState | None:
+        """Read the last checkpoint, if there is one; of one that is damaged, say what stands beside it."""
+        steps = self.steps()
+        if not steps:
+            return None
+        try:
+            return self.read(steps[-1])
+        except (FormatError, StorageError) as error:
+            without = f"go on from step {steps[-2]}" if len(steps) > 1 else "start anew"
+            raise type(error)(f"{error}; to {without}, remove {self.at(steps[-1])}") from None
 
     def prune(self, keep_last: int, best: int | None) -> None:
         """Remove all but the last few and the best, and what killed writers left behind."""

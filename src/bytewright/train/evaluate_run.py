@@ -1,8 +1,9 @@
-"""Measure a checkpoint on a whole token file: what `bytewright evaluate` prints.
+"""Measure a checkpoint on a token file, in whole windows: what `bytewright evaluate` prints.
 
 A run that keeps its tokenizer, or whose training data is still there, tells which tokenizer its model reads,
-and a file of another one is refused. Every window of the file is measured once, in the precision of the run;
-an imported model has no record of a run and is measured in fp32.
+and a file of another one is refused. The windows stand side by side from the beginning of the file, and each
+is measured once; the tokens behind the last, fewer than a window, are left out. It is measured in the
+precision of the run; an imported model has no record of a run and is measured in fp32.
 """
 
 from __future__ import annotations

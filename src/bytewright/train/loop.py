@@ -82,6 +82,8 @@ class TrainResult:
     best_step: int | None
     received: signal.Signals | None
     """The signal that ended the session, or None if the run is complete."""
+    num_new_steps: int
+    """Steps that this session took; none where the run was complete before."""
 
 
 class Options(TypedDict, total=False):
@@ -195,12 +197,13 @@ class Trainer:
 
     def restore(self) -> None:
         """Load the last checkpoint, if there is one; refuse it, unchanged, if this run is another by now."""
-        steps = self.folder.checkpoints.steps()
-        if not steps:
+        saved = self.folder.checkpoints.read_last()
+        if saved is None:
             return
-        saved = self.folder.checkpoints.read(steps[-1])
         if saved.rest.pop("data", None) != self.inputs.identity:
-            raise FormatError(f"{self.folder.path}: the data has changed since step {steps[-1]} was saved")
+            raise FormatError(
+                f"{self.folder.path}: the data has changed since step {saved.rest['step']} was saved"
+            )
         config = saved.rest.pop("config", None)
         try:
             progress = build(Progress, saved.rest, source=saved.source)
@@ -248,7 +251,12 @@ class Trainer:
             received = self._run(stack.enter_context(StopSignals()))
         validation_loss = None if self.evaluation is None else self.evaluation.loss
         return TrainResult(
-            self.folder.path, self.progress.step, validation_loss, self.progress.best_step, received
+            self.folder.path,
+            self.progress.step,
+            validation_loss,
+            self.progress.best_step,
+            received,
+            self._session_steps,
         )
 
     def _run(self, signals: StopSignals) -> signal.Signals | None:
@@ -260,6 +268,8 @@ class Trainer:
             if signals.received:
                 if not saved:
                     self._save()
+                    if self.progress.since_line:  # behind the checkpoint: a resume cuts the line off again
+                        self._record(None, with_norms=False)
                 break
         return None if is_over else signals.received
 
