@@ -219,7 +219,7 @@ def test_compare_says_when_the_first_merge_differs_already_though_others_are_sha
     Tokenizer(vocab, [(b"c", b"d"), (b"a", b"b")]).save(tmp_path / "b")
     outcome = run("tokenizer", "compare", tmp_path / "a", tmp_path / "b")
     assert re.search(r"^merges +2 +2 +2$", outcome.out, re.M)
-    assert "In order of learning, they differ from the first merge on:" in outcome.out
+    assert "In order of learning, the first merge differs already:" in outcome.out
 
 
 def test_compare_of_a_tokenizer_with_itself_finds_no_difference(run: Run, tokenizer: Path) -> None:

@@ -30,7 +30,7 @@ class WriteText:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)"),
     ]
-    """Files of text, .jsonl or .parquet; all but the last may be packed as .gz or .zst."""
+    """.txt, .jsonl or .parquet files; the first two may be packed as .gz or .zst."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """The text to write."""

@@ -102,12 +102,13 @@ def print_divergence(
         out.print(f"All {len(tokenizers[0].merges):,} merges are the same, in the same order.")
         return
     choices = (divergence.first, divergence.second)
-    if divergence.index:
-        out.print(
-            f"In order of learning, the first {divergence.index:,} merges are the same; then they differ:"
-        )
-    else:
-        out.print("In order of learning, they differ from the first merge on:")
+    same = "merge is" if divergence.index == 1 else f"{divergence.index:,} merges are"
+    shared = (
+        f"the first {same} the same; then they differ"
+        if divergence.index
+        else "the first merge differs already"
+    )
+    out.print(f"In order of learning, {shared}:")
     table = console.table(f"merge number {divergence.index + 1:,}", *names)
     table.add_row("merges", *(_spell(choice) for choice in choices))
     for path, data in texts.items():

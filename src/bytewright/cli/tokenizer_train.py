@@ -35,7 +35,7 @@ class TrainTokenizer:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="TEXT [TEXT ...]", help_behavior_hint="(required)"),
     ]
-    """Text files, or folders of them."""
+    """Text files, or folders of them; of other formats `bytewright corpus text` makes one."""
 
     out: options.OutputFolder
     """Where the tokenizer goes."""
