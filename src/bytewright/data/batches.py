@@ -130,6 +130,19 @@ def mix_key(*parts: int) -> int:
     return key
 
 
+def shuffle_epochs(places: Int64[np.ndarray, " batch"], size: int, seed: int) -> Int64[np.ndarray, " batch"]:
+    """Say what of `size` things stands at places counted from the first epoch on, each shuffled by itself.
+
+    >>> shuffle_epochs(np.arange(12), size=4, seed=0).reshape(3, 4).tolist()
+    [[2, 1, 0, 3], [3, 1, 0, 2], [0, 2, 3, 1]]
+    """
+    epochs, positions = np.divmod(places, size)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        positions[here] = Permutation(size, mix_key(seed, int(epoch)))(positions[here])
+    return positions
+
+
 @dataclass(frozen=True, kw_only=True)
 class WindowSampler:
     """Which windows a step sees: every window once per epoch, in an order that `seed` and the epoch decide.
@@ -168,19 +181,11 @@ class WindowSampler:
     def windows(self, step: int) -> Int64[np.ndarray, " batch"]:
         """Give the numbers of the windows that this rank sees at `step`, counted from 0."""
         first = (step * self.num_ranks + self.rank) * self.batch_size
-        epochs, positions = np.divmod(np.arange(first, first + self.batch_size), self.num_windows)
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            positions[here] = self.permutation(int(epoch))(positions[here])
-        return positions
+        return shuffle_epochs(np.arange(first, first + self.batch_size), self.num_windows, self.seed)
 
     def starts(self, step: int) -> Int64[np.ndarray, " batch"]:
         """Give the position of each window's first token."""
         return self.windows(step) * self.context_length
-
-    def permutation(self, epoch: int) -> Permutation:
-        """Give the order of the windows in `epoch`."""
-        return Permutation(self.num_windows, mix_key(self.seed, epoch))
 
 
 class TokenStore:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Int64
 
-from bytewright.data.batches import Permutation, Tokens, mix_key
+from bytewright.data.batches import Tokens, shuffle_epochs
 from bytewright.errors import UsageError
 
 
@@ -52,12 +52,7 @@ class DocumentSampler:
     def windows(self, step: int) -> Int64[np.ndarray, " batch"]:
         """Give the numbers of the documents at `step`, counted from 0."""
         first = step * self.batch_size
-        count = len(self.first_tokens)
-        epochs, positions = np.divmod(np.arange(first, first + self.batch_size), count)
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            positions[here] = Permutation(count, mix_key(self.seed, int(epoch)))(positions[here])
-        return positions
+        return shuffle_epochs(np.arange(first, first + self.batch_size), len(self.first_tokens), self.seed)
 
     def starts(self, step: int) -> Int64[np.ndarray, " batch"]:
         """Give the position of each window's first token."""
