@@ -147,10 +147,11 @@ def test_what_a_layer_cannot_take_is_one_sentence(monkeypatch: pytest.MonkeyPatc
             implementation(5, 4)(torch.tensor([1.9]))
         with pytest.raises(IndexError):
             implementation(5, 4)(torch.tensor([-1]))
-    for loss in (
+    losses: list[Callable[[Tensor], Tensor]] = [
         lambda targets: cross_entropy(torch.zeros(2, 16, 5), targets),
         lambda targets: linear_cross_entropy(torch.zeros(2, 16, 5), torch.zeros(7, 5), targets),
-    ):
+    ]
+    for loss in losses:
         for shape in ((2, 1), (1, 16), (2, 15), (32,)):
             with pytest.raises(UsageError, match=r"targets of shape .* expected \(2, 16\)"):
                 loss(torch.zeros(shape, dtype=torch.long))
