@@ -180,7 +180,7 @@ def test_a_context_longer_than_the_data_is_refused() -> None:
 def test_tokens_that_are_no_integers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the check is to be the function's own
     with pytest.raises(UsageError, match="tokens must be integers, but these are float64"):
-        get_batch(np.arange(100.0), 1, 16, "cpu")
+        get_batch(np.arange(100.0), 1, 16, "cpu")  # type: ignore[arg-type]
 
 
 def test_a_rank_outside_the_number_of_ranks_is_refused() -> None:
