@@ -39,7 +39,7 @@ def test_all_formats_give_the_same_text(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl.gz", TALES)
     (tmp_path / "a.jsonl.zst").write_bytes(zstandard.ZstdCompressor().compress(lines.read_bytes()))
     for source in sorted(tmp_path.iterdir()):
-        written = write_documents([source], tmp_path / "out.txt")
+        written = write_documents(source, tmp_path / "out.txt")
         assert (tmp_path / "out.txt").read_text() == AS_TEXT, source.name
         assert written.num_documents == len(TALES)
         assert written.num_bytes == len(AS_TEXT.encode())

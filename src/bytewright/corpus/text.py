@@ -38,22 +38,23 @@ class WrittenText:
 
 
 def write_documents(
-    sources: Sequence[StrPath],
+    source: StrPath | Sequence[StrPath],
     target: StrPath,
     *,
     field: str = "text",
     progress: Progress | None = None,
 ) -> WrittenText:
-    r"""Write the documents of all sources, one after the other; `progress` hears of all files together.
+    r"""Write the documents of one or more files as one text; `progress` hears of all files together.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     source, target = Path(folder, "tales.jsonl"), Path(folder, "tales.txt")
     ...     _ = source.write_text('{"text": "One."}\n{"text": ""}\n{"text": "Two,\\nthree."}\n')
-    ...     written = write_documents([source], target)
+    ...     written = write_documents(source, target)
     ...     target.read_text(), written.num_documents, written.num_left_out
     ('One.\n<|endoftext|>\nTwo,\nthree.\n<|endoftext|>\n', 2, 1)
     """
+    sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     _check_names(sources, target)
     num_left_out = num_divided = num_before = 0
     with durable.write_stream(target) as stream:
