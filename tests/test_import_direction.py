@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 
 LAYERS = [
-    {"errors", "durations", "end_of_text", "host"},
+    {"described", "errors", "durations", "end_of_text", "host"},
     {"disk"},
     {"manifest"},
     {"durable"},

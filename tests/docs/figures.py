@@ -96,9 +96,13 @@ def line_of(page: str, found: re.Match[str]) -> int:
 
 
 def render_table(rows: Sequence[Sequence[object]]) -> str:
-    """Write rows as a Markdown table: headings first, and numbers in all columns but the first."""
+    """Write rows as a Markdown table, headings first.
+
+    The first column is words and the others are numbers; where the last one is sentences, all are words.
+    """
     headings, *rest = rows
-    marks = ["---", *["---:" for _ in headings[1:]]]
+    are_words = all(str(row[-1]).endswith(".") for row in rest)
+    marks = ["---", *["---" if are_words else "---:" for _ in headings[1:]]]
     lines = [headings, marks, *rest]
     return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
 

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
 import threading
 import weakref
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from bytewright.errors import (
     DivergenceError,
+    FormatError,
     UsageError,
 )
 from bytewright.model import ModelConfig, TransformerLM
@@ -195,6 +197,21 @@ def test_a_finished_run_resumes_to_nothing(tmp_path: Path, quiet: Console) -> No
     result = resume(tmp_path / "run", console=quiet)
     assert (result.step, result.num_new_steps) == (24, 0)
     assert digest(tmp_path / "run") == before
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before_it(
+    tmp_path: Path, quiet: Console
+) -> None:
+    run = tmp_path / "run"
+    train(make_config(tmp_path), run, console=quiet)
+    before = digest(run)
+    damaged = run / "checkpoints" / "step-000024"
+    (damaged / "optimizer.safetensors").write_bytes(b"half")
+    with pytest.raises(FormatError, match=r"; to go on from step 21, remove .*/step-000024$"):
+        resume(run, console=quiet)
+    shutil.rmtree(damaged)
+    assert resume(run, console=quiet).num_new_steps == 3
+    assert digest(run) == before
 
 
 def test_refused_steps_are_recorded_with_their_windows_and_touch_nothing(

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from bytewright.described import described
 from bytewright.errors import UsageError, suggest
 
 Norm = Literal["pre", "post", "none"]
@@ -32,6 +33,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Sizes and choices of one Transformer language model.
@@ -48,6 +50,7 @@ class ModelConfig:
     d_model: int
     """Width of the residual stream."""
     num_layers: int
+    """Number of blocks, each of attention and a feed-forward layer."""
     num_heads: int
     """Query heads; each has d_model / num_heads dimensions."""
     d_ff: int | None = None

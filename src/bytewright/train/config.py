@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from bytewright.described import described
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig
 from bytewright.train.schedules import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
@@ -27,6 +28,7 @@ Switch = Literal["auto", "on", "off"]
 Windows = Literal["side by side", "documents"]
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Where the tokens are."""
@@ -56,6 +58,7 @@ class DataConfig:
         )
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
     """When a run is over: at the first limit it reaches. Minutes alone: it plans its steps by its speed."""
@@ -84,6 +87,7 @@ class BudgetConfig:
         return min(limits, default=None)
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """The update rule and its settings. The learning rates are peaks; the schedule scales them."""
@@ -97,10 +101,13 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     """Of AdamW and Muon, for matrices; gains (one-dimensional parameters) are never decayed. SGD has none."""
     beta1: float = 0.9
+    """Of AdamW: how much of the mean gradient is kept from update to update."""
     beta2: float = 0.95
+    """Of AdamW: how much of the mean squared gradient is kept."""
     eps: float = 1e-8
+    """Of AdamW: what is added to the root of the mean squared gradient, by which the update is divided."""
     momentum: float = 0.95
-    """Of Muon."""
+    """Of Muon: how much of the mean gradient is kept from update to update."""
     max_grad_norm: float = 1.0
     """Clip gradients whose global norm is larger; 0 switches clipping off."""
     implementation: Literal["fused", "reference"] = "fused"
@@ -118,11 +125,13 @@ class OptimizerConfig:
                 )
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     """The shape of the learning rate over the run, as a fraction of its peak."""
 
     kind: ScheduleKind = "cosine"
+    """How the rate falls after the warm-up: as a cosine, as a line, only at the end (wsd), or not at all."""
     warmup: int = 0
     """Updates until the peak is reached."""
     final: float = 0.1
@@ -153,15 +162,21 @@ class ScheduleConfig:
         return shape(t, 1.0, self.final, self.warmup, num_steps)
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """One run: what to train, on what, for how long, how, and how often to look."""
 
     model: ModelConfig
+    """Sizes and choices of the model."""
     data: DataConfig
+    """Where the tokens are."""
     budget: BudgetConfig
+    """When the run is over."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """The update rule and its settings."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """The learning rate over the run."""
     batch_size: int = 32
     """Windows of `model.context_length` tokens per update."""
     accumulate: int = 1
