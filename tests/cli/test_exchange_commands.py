@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,16 @@ def written_by(run: Run, path: Path) -> str:
     )
     assert outcome.code == 0, outcome.err
     return outcome.out.removesuffix("\n")
+
+
+def test_a_pattern_of_ones_own_goes_out_with_a_warning(run: Run, tmp_path: Path) -> None:
+    original = make_run(tmp_path)
+    assert run("export", original, "--to", "hf", "--out", tmp_path / "plain").err == ""
+    vocabulary = dataclasses.replace(Tokenizer.load(original / "tokenizer").vocabulary, pattern=r"\w+|\W")
+    Tokenizer.from_vocabulary(vocabulary).save(original / "tokenizer", replace=True)
+    exported = run("export", original, "--to", "hf", "--out", tmp_path / "hf")
+    assert exported.code == 0
+    assert "pattern" in exported.err
 
 
 def test_a_model_that_went_out_and_came_back_writes_the_same_text(run: Run, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ class Export:
         """Read, and write."""
         from bytewright.cli import samples
         from bytewright.model.exchange import write_llama
+        from bytewright.tokenizer.files import warn_of_pattern
         from bytewright.train.checkpoint import find_checkpoint, load_model
 
         durable.check_target(self.out, folder=True, replace=self.replace)
@@ -56,6 +58,8 @@ class Export:
             end_of_text=find_end_of_text(tokenizer),
             replace=self.replace,
         )
+        if (warning := warn_of_pattern(tokenizer.vocabulary)) is not None:
+            print(warning, file=sys.stderr)
         print(f"Wrote {self.out}: load it with AutoModelForCausalLM.from_pretrained({str(self.out)!r}).")
 
 
