@@ -27,6 +27,7 @@ from bytewright.manifest import is_plain_name
 from bytewright.model.config import ModelConfig
 from bytewright.model.fused import halves_from_pairs, pairs_from_halves
 from bytewright.model.layers import EPSILON
+from bytewright.model.shapes import weight_shapes
 from bytewright.model.transformer import TransformerLM
 
 LLAMA_NAMES = {
@@ -88,17 +89,16 @@ def read_llama(folder: durable.StrPath) -> TransformerLM:
     file, found = _read_weights(folder)
     if too_few_for_layers(found, config):
         raise FormatError(f"{file}: has fewer layers than the {config.num_layers} of config.json")
-    shapes = TransformerLM(config, device="meta").state_dict()  # takes no memory, whatever config.json claims
     weights: dict[str, Tensor] = {}
-    for name, expected in shapes.items():
+    for name, expected in weight_shapes(config).items():
         theirs = llama_name(name)
         if theirs not in found:
             raise FormatError(f"{file}: the weight {theirs!r} is missing")
         weight = found.pop(theirs)
-        if weight.shape != expected.shape or not weight.is_floating_point():
+        if tuple(weight.shape) != expected or not weight.is_floating_point():
             raise FormatError(
                 f"{file}: the weight {theirs!r} is {weight.dtype} of shape {tuple(weight.shape)}, "
-                f"but should hold floats of shape {tuple(expected.shape)} by config.json"
+                f"but should hold floats of shape {expected} by config.json"
             )
         weights[name] = _reorder(name, weight.float(), config, outwards=False)
     if config.tie_embeddings:

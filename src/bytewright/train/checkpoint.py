@@ -26,6 +26,7 @@ from bytewright import durable
 from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.exchange import MAX_CONTEXT, too_few_for_layers
+from bytewright.model.shapes import Shape, weight_shapes
 from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors
 
 FORMAT = "bytewright checkpoint 1"
@@ -102,7 +103,7 @@ class SavedState:
 
     def load_into(self, model: Module, optimizer: Stateful) -> None:
         """Load both, or refuse and change neither."""
-        check_weights(plain_state_dict(model), self.weights, self.source)
+        check_weights(shapes_of(model), self.weights, self.source)
         try:
             # First the optimizer, which checks its state itself; the weights fit, so nothing can fail after.
             optimizer.load_state_dict(self.optimizer)
@@ -117,13 +118,18 @@ def plain_state_dict(model: Module) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in model.state_dict().items()}
 
 
+def shapes_of(model: Module) -> dict[str, Shape]:
+    """Return the shape of every weight of a module, by its name."""
+    return {name: tuple(tensor.shape) for name, tensor in plain_state_dict(model).items()}
+
+
 def load_weights(model: Module, weights: Mapping[str, Tensor], source: str) -> None:
     """Copy `weights` into `model`; a missing, unknown or misshapen one is refused by name."""
-    check_weights(plain_state_dict(model), weights, source)
+    check_weights(shapes_of(model), weights, source)
     getattr(model, "_orig_mod", model).load_state_dict(weights)
 
 
-def check_weights(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
+def check_weights(expected: Mapping[str, Shape], weights: Mapping[str, Tensor], source: str) -> None:
     """Refuse `weights` that differ from `expected` in names or shapes."""
     for name in expected:
         if name not in weights:
@@ -131,10 +137,10 @@ def check_weights(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor],
     for name, weight in weights.items():
         if name not in expected:
             raise FormatError(f"{source}: holds a weight {name!r}, which this model does not have")
-        if weight.shape != expected[name].shape:
+        if tuple(weight.shape) != expected[name]:
             raise FormatError(
                 f"{source}: the weight {name!r} has the shape {tuple(weight.shape)}, "
-                f"this model expects {tuple(expected[name].shape)}"
+                f"this model expects {expected[name]}"
             )
 
 
@@ -261,7 +267,7 @@ def load_model(
     weights = _read(open_checkpoint(checkpoint), "model.safetensors")
     if too_few_for_layers(weights, config):
         raise FormatError(f"{checkpoint}: has fewer layers than the {config.num_layers} of its manifest")
-    check_weights(TransformerLM(config, "meta").state_dict(), weights, str(checkpoint))
+    check_weights(weight_shapes(config), weights, str(checkpoint))
     model = TransformerLM(config, device, compute_dtype=compute_dtype)
     load_weights(model, weights, str(checkpoint))
     return model
