@@ -1,7 +1,8 @@
 """The Transformer and its parts, each as a readable twin with a fast one behind the same name.
 
 `config` (sizes and choices), `layers`, `attention` and `transformer` are read in that order; `fused` holds
-the fast twins. Imports neither the native extension nor anything that trains.
+the fast twins, `shapes` what a config says of its weights, `exchange` the way to other tools and back.
+Imports neither the native extension nor anything that trains.
 """
 
 from bytewright.model.attention import (
