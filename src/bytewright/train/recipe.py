@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from bytewright.durable import read_json, read_toml
+from bytewright.durable import StrPath, read_json, read_toml
 from bytewright.errors import UsageError, suggest
 from bytewright.train.config import TrainConfig
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 MAX_RECIPE_BYTES = 2**20
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
+def read_recipe(path: StrPath, overrides: Sequence[str] = ()) -> TrainConfig:
     """Read a TOML recipe; each override, `"optimizer.lr=3e-4"`, replaces one value of it."""
     fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
     if "question" in fields:
