@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = [
     {"described", "errors", "durations", "end_of_text", "host"},
     {"disk"},
+    {"packed"},
     {"manifest"},
     {"durable"},
     {"checked"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,36 @@ def test_the_command_shows_its_plan_first_and_names_its_report_last(place: Path,
     assert "2 of 3 runs to do" in done.out
     assert "[3/3] lr-10000: diverged" in done.err
     assert "diverged" in (place / "runs/rates/report.md").read_text()
+
+
+def test_a_finished_run_without_checkpoints_is_not_begun_again(place: Path, run: Run) -> None:
+    assert run("sweep", "rates.toml", "--only", "lr-0.01", "--only", "lr-10000").code == 0
+    for name, ended in (("lr-0.01", "is complete"), ("lr-10000", "has diverged")):
+        metrics = place / "runs/rates" / name / "metrics.jsonl"
+        before = metrics.read_bytes()
+        refused = run("resume", f"runs/rates/{name}")
+        assert refused.code == 2
+        assert f"{name} {ended}, and its checkpoints were not kept" in refused.err
+        assert metrics.read_bytes() == before
+    (place / "runs/rates/lr-0.01/metrics.jsonl").write_bytes(b"")
+    assert "2 of 3 runs to do" in run("sweep", "rates.toml", "--plan").out, (
+        "one whose lines are gone is not done"
+    )
+
+
+def test_what_is_done_needs_no_memory(place: Path, run: Run) -> None:
+    (place / "rates.toml").write_text(ONE_RATE)
+    assert run("sweep", "rates.toml").code == 0
+    assert "0 of 1 runs to do" in run("sweep", "rates.toml", "--jobs", "100_000_000", "--plan").out
+
+
+@pytest.mark.parametrize("name", ["pages.jsonl", "pages.txt.gz"])
+def test_a_corpus_that_is_no_plain_text_is_refused_before_any_work(place: Path, run: Run, name: str) -> None:
+    text = b'{"text": "One."}\n'
+    (place / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    refused = run("sweep", "rates.toml", "--plan", "--set", f"corpus.text={name}")
+    assert refused.code == 2
+    assert "`bytewright corpus text` makes of it" in refused.err
 
 
 @pytest.mark.parametrize("key", ["corpus.text", "data.train", "data.validation", "data.tokenizer"])

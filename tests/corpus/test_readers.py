@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,31 @@ def test_what_comes_out_of_a_packed_file_in_crumbs_is_handed_on_in_blocks(tmp_pa
         blocks = [len(block) for block in readers._gather(readers._gunzip(path, iter([file.read()])))]
     assert sum(blocks) == len(text)
     assert min(blocks[:-1]) >= readers.BLOCK
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a.txt.xz", lzma.compress), ("a.jsonl.bz2", bz2.compress)])
+def test_a_packing_that_is_not_read_is_not_taken_for_text(
+    name: str, pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(pack(b"One owl."))
+    with pytest.raises(UsageError, match="is compressed in a way that is not read here; unpack it first"):
+        list(read_documents(tmp_path / name))
+    (tmp_path / name).write_bytes(b"a text of that name")
+    if ".txt" in name:
+        assert list(read_documents(tmp_path / name)) == [b"a text of that name"]
+
+
+def test_json_lines_go_by_two_names(tmp_path: Path) -> None:
+    (tmp_path / "a.ndjson").write_bytes(as_lines(DOCUMENTS))
+    assert [text.decode() for text in read_documents(tmp_path / "a.ndjson")] == DOCUMENTS
+
+
+def test_rows_that_are_no_utf8_are_named(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    broken = arrow.array([b"One.", b"\xff"]).view(arrow.string())
+    parquet.write_table(arrow.table({"text": broken}), tmp_path / "b.parquet")
+    with pytest.raises(FormatError, match=r"b\.parquet, rows 1 to 2: one of them is no UTF-8"):
+        list(read_documents(tmp_path / "b.parquet"))
 
 
 def test_what_is_not_utf8_passes_as_it_is(tmp_path: Path) -> None:

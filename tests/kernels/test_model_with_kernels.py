@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import Any
 
 import pytest
@@ -31,6 +32,24 @@ def loss_and_gradients(config: ModelConfig, half: torch.dtype | None) -> tuple[T
     torch.autograd.backward(loss)
     found = {name: parameter.grad for name, parameter in model.named_parameters()}
     return loss.detach(), {name: gradient for name, gradient in found.items() if gradient is not None}
+
+
+@pytest.mark.skipif(ON_GPU, reason="there a wrong id ends the process's use of the device")
+def test_an_id_that_is_none_has_no_row() -> None:
+    embed = importlib.import_module("bytewright.kernels.embedding").embed
+    with pytest.raises(IndexError):
+        embed(torch.zeros(4, 8), torch.tensor([0, -1]))
+
+
+@pytest.mark.parametrize("target", [-1, -100, 8, 9])
+def test_a_target_that_is_none_has_no_loss(target: int) -> None:
+    """Not that of a neighbour's logit: a step without a number is refused."""
+    total = importlib.import_module("bytewright.kernels.cross_entropy").total_cross_entropy
+    dtype = HALF or torch.float32
+    hidden, weight = torch.randn(3, 16, device=DEVICE, dtype=dtype), torch.randn(8, 16, device=DEVICE)
+    targets = torch.tensor([1, target, 2], device=DEVICE)
+    assert total(hidden, weight, targets, 4, True)[0].isnan()
+    assert total(hidden, weight, targets.clamp(0, 7), 4, True)[0].isfinite()
 
 
 @pytest.mark.parametrize(

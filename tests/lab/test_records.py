@@ -157,6 +157,7 @@ def test_a_run_that_was_stopped_counts_only_as_long_as_none_is_complete(tmp_path
     write_report([*mixed, *of_rate(2.0, cut)], about, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "lowest validation loss:** 1.6045" in text
+    assert "(the best of 1 that came to their end, of 2 settings)" in text
     assert "| **lr 1** | **1 of 2** | **1.6045** |" in text
     assert "| lr 2 | 1 | 1.1255 so far |" in text
     (group, _) = group_runs([*mixed, *of_rate(2.0, cut)])

@@ -155,8 +155,15 @@ def test_what_a_layer_cannot_take_is_one_sentence(monkeypatch: pytest.MonkeyPatc
         for shape in ((2, 1), (1, 16), (2, 15), (32,)):
             with pytest.raises(UsageError, match=r"targets of shape .* expected \(2, 16\)"):
                 loss(torch.zeros(shape, dtype=torch.long))
+        with pytest.raises(UsageError, match="ids must be integers"):
+            loss(torch.zeros(2, 16))
         assert loss(torch.zeros(2, 16, dtype=torch.uint16)) == loss(torch.zeros(2, 16, dtype=torch.long))
-    for heads, words in (((3, None), "d_model .10. must be a multiple"), ((5, 2), "num_heads .5. must be")):
+    for heads, words in (
+        ((3, None), "d_model .10. must be a multiple of num_heads .3."),
+        ((0, None), "d_model .10. must be a multiple of num_heads .0."),
+        ((5, 2), "num_heads .5. must be a multiple of num_kv_heads .2."),
+        ((5, 0), "num_heads .5. must be a multiple of num_kv_heads .0."),
+    ):
         with pytest.raises(UsageError, match=words):
             MultiHeadSelfAttention(10, heads[0], num_kv_heads=heads[1])
 

@@ -391,6 +391,18 @@ def test_a_state_that_no_optimizer_gave_is_refused(break_it: Any) -> None:
         optimizer.load_state_dict(state)
 
 
+def test_a_checkpoint_that_is_only_out_of_reach_is_not_to_be_removed(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    weights = folder.save(*make(0), {"step": 5}) / "model.safetensors"
+    weights.unlink()
+    with pytest.raises(StorageError, match=r"no such file .* remove"):
+        folder.read_last()
+    weights.symlink_to(weights)  # a circle, which cannot be read
+    with pytest.raises(StorageError) as caught:
+        folder.read_last()
+    assert "remove" not in str(caught.value)
+
+
 def test_a_folder_without_checkpoints_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no checkpoint; it is neither"):
         find_checkpoint(tmp_path)

@@ -68,6 +68,7 @@ class Generate:
         from bytewright.cli import inputs, samples
 
         inputs.require_at_least(1, self.count, "--count")
+        from bytewright.data.batches import mix_key
         from bytewright.generate import Generator, SamplingConfig
         from bytewright.generate.generate import check_prompts
         from bytewright.train.checkpoint import find_checkpoint, load_model
@@ -103,8 +104,9 @@ class Generate:
             print()
             return
         for first in range(0, len(prompts), BATCH):
-            # As one batch of all would: text i draws from seed + i.
-            drawing = dataclasses.replace(sampling, seed=self.seed + first)
+            # Text i of a batch draws from its seed + i: neighbouring seeds must not write the same texts.
+            seed = self.seed + first if self.count == 1 else mix_key(self.seed, first)
+            drawing = dataclasses.replace(sampling, seed=seed)
             written = generator.generate(prompts[first : first + BATCH], drawing)
             for text, completion in zip(texts[first:], written, strict=False):
                 print(f"{text}{tokenizer.decode(completion.ids)}".strip("\n"), END_OF_TEXT, sep="\n")

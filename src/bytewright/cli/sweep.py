@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ class RunSweep:
         from bytewright.lab.report import write_report
         from bytewright.lab.results import read_sweep_folder
 
-        plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs)
+        plan = make_plan(sweep, folder, only=self.only, jobs=self._num_at_once(sweep, folder))
         if self.plan or not self.only:
             show_plan(sweep, plan)
         if self.plan:
@@ -110,6 +111,9 @@ class RunSweep:
         except execute.Stopped as stop:
             bench.say(f"{folder}: saved after {stop.received.name}; the same command goes on from there.")
             return 128 + stop.received
+        except KeyboardInterrupt:  # of several at once, each has saved; one alone would have said so above
+            bench.say(f"{folder}: saved after SIGINT; the same command goes on from there.")
+            return 128 + signal.SIGINT
         failed = [
             planned.trial.name for planned in make_plan(sweep, folder, only=self.only) if planned.is_open
         ]
@@ -120,6 +124,12 @@ class RunSweep:
                 return 1
             print(write_report(records, about, folder))
         return 1 if failed else 0
+
+    def _num_at_once(self, sweep: Sweep, folder: Path) -> int:
+        """Say how many runs will share the memory: of those named by --only, as many as there are jobs."""
+        from bytewright.lab.plan import count_open
+
+        return self.jobs if self.only or self.jobs == 1 else max(1, min(self.jobs, count_open(sweep, folder)))
 
     def _bench(self, folder: Path, sweep: Sweep, report: console.Report, engines: Engines) -> Bench:
         from rich.console import Console
@@ -143,7 +153,8 @@ class RunSweep:
         from bytewright.lab.jobs import run_at_once
 
         screen = console.stderr()
-        shared = ["--out", str(self.out), "--data", str(self.data), "--jobs", str(self.jobs)]
+        shared = ["--out", str(self.out), "--data", str(self.data)]
+        shared += ["--jobs", str(min(self.jobs, sum(planned.is_open for planned in plan)))]
         shared += ["--scale", self.scale] if self.scale else []
         shared += ["--set", *options.list_overrides(self.set)] if self.set else []
         commands = {

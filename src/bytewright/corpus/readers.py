@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from bytewright import disk
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
+from bytewright.packed import find_packing
 
 END = END_OF_TEXT.encode()
 BLOCK = 2**20
@@ -29,6 +30,8 @@ BLOCK = 2**20
 LONGEST_LINE = 2**28
 """A line of JSON that is longer is refused: it has to be in memory whole."""
 ROWS_AT_ONCE = 256
+KINDS = {".jsonl": ".jsonl", ".ndjson": ".jsonl", ".parquet": ".parquet"}
+"""The format of a file, by the ending of its name; any other is plain text."""
 PACKED_STEP = 1024
 """How much is unpacked at a time: 4 bytes of Zstandard can stand for 128 kB, so this for 32 MB at most."""
 
@@ -74,6 +77,8 @@ def read_pieces(
     packing, kind = _kind_of(path)
     with disk.explain("read", path):
         disk.refuse_special_file(path)
+        if not packing and find_packing(path) is not None:
+            raise UsageError(f"{path}: is compressed in a way that is not read here; unpack it first")
         if kind == ".parquet":
             yield from _pieces_of_rows(path, field, progress)
             return
@@ -89,7 +94,7 @@ def _kind_of(path: Path) -> tuple[str, str]:
     """Tell packing and format by the name: `stories.jsonl.gz -> (".gz", ".jsonl")`."""
     endings = [ending.lower() for ending in path.suffixes]
     packing = endings.pop() if endings and endings[-1] in UNPACK else ""
-    kind = endings[-1] if endings and endings[-1] in (".jsonl", ".parquet") else ".txt"
+    kind = KINDS.get(endings[-1], ".txt") if endings else ".txt"
     if packing and kind == ".parquet":
         raise UsageError(f"{path}: a Parquet file packs its columns itself; unpack it once, then read that")
     return packing, kind
@@ -270,7 +275,7 @@ def _pieces_of_rows(path: Path, field: str, progress: Progress | None) -> Iterat
             if field not in names:
                 raise FormatError(f"{path}: has no column {field!r}; there are {', '.join(map(repr, names))}")
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[field]):
-                for text in batch.column(0).to_pylist():
+                for text in _texts_of(batch.column(0), path, number):
                     number += 1
                     if not isinstance(text, str):
                         found = type(text).__name__
@@ -280,6 +285,16 @@ def _pieces_of_rows(path: Path, field: str, progress: Progress | None) -> Iterat
                     progress(total * number // max(file.metadata.num_rows, 1), total)
     except arrow.ArrowException as error:
         raise FormatError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
+
+
+def _texts_of(column: Any, path: Path, num_before: int) -> list[Any]:
+    """Give the values of some rows."""
+    try:
+        values: list[Any] = column.to_pylist()
+        return values
+    except UnicodeDecodeError:
+        rows = f"rows {num_before + 1} to {num_before + len(column)}"
+        raise FormatError(f"{path}, {rows}: one of them is no UTF-8, so it is no text") from None
 
 
 def _pieces_of_document(text: bytes) -> Iterator[Piece]:

@@ -21,6 +21,8 @@ from bytewright.lab.predict import account, machine_of, predict
 from bytewright.lab.records import OUTCOME, read_object, read_run
 from bytewright.lab.stories import SamplingPlan
 from bytewright.lab.sweep import Sweep, Trial
+from bytewright.lab.tables import word_bytes
+from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import flatten, to_plain
@@ -29,6 +31,8 @@ from bytewright.train.setup import find_device
 
 State = Literal["new", "resume", "running", "done", "diverged"]
 
+OPEN = ("new", "resume")
+"""The states in which there is something left to do."""
 USABLE = 0.92
 """The share of a device's memory that a step may be predicted to take; the rest is the allocator's."""
 FILES = ("train", "validation", "tokenizer")
@@ -52,7 +56,7 @@ class Planned:
     @property
     def is_open(self) -> bool:
         """Whether there is something left to do here; not if another process is at it."""
-        return self.state in ("new", "resume")
+        return self.state in OPEN
 
 
 def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = (), jobs: int = 1) -> list[Planned]:
@@ -68,9 +72,10 @@ def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = (), jobs: int
     plan = []
     for trial in trials:
         machine = machines[trial.config.device]
-        trial = dataclasses.replace(trial, config=fit_to_memory(trial.config, machine, name=trial.name))
         run = folder / trial.name
         state, detail = find_state(trial, run)
+        if state in OPEN:
+            trial = dataclasses.replace(trial, config=fit_to_memory(trial.config, machine, name=trial.name))
         predicted = {} if trial.sampling else predict(trial.config, machine)
         plan.append(Planned(trial=trial, run=run, state=state, detail=detail, predicted=predicted))
     refuse_missing_files(planned.trial for planned in plan if planned.is_open)
@@ -78,6 +83,11 @@ def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = (), jobs: int
     if to_sample:
         plan = _plan_model(to_sample[0], folder, machines[to_sample[0].config.device]) + plan
     return plan
+
+
+def count_open(sweep: Sweep, folder: Path) -> int:
+    """Count the runs of a sweep in which there is something left to do."""
+    return sum(find_state(trial, folder / trial.name)[0] in OPEN for trial in sweep.trials)
 
 
 def refuse_missing_files(trials: Iterable[Trial]) -> None:
@@ -90,6 +100,8 @@ def refuse_missing_files(trials: Iterable[Trial]) -> None:
         for path in filter(None, files):
             if not path.exists():
                 raise UsageError(f"{path} does not exist, but {trial.name} is to learn from it")
+            if texts is not None:
+                require_plain_text(path)
 
 
 def _share_of(machine: Device, jobs: int) -> Device:
@@ -240,8 +252,8 @@ def fit_to_memory(config: TrainConfig, machine: Device, *, name: str) -> TrainCo
             return fitted
         fitted = in_more_parts(fitted)
     raise UsageError(
-        f"{name} cannot fit: even one window at a time is predicted to need {needed / 1e9:.1f} GB,"
-        f" but there are {machine.memory_bytes / 1e9:.1f} GB for it"
+        f"{name} cannot fit: even one window at a time is predicted to need {word_bytes(needed)},"
+        f" but there are {word_bytes(machine.memory_bytes)} for it"
     )
 
 

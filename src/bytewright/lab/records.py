@@ -100,8 +100,9 @@ def read_run(path: Path) -> RunRecord:
     if any(not isinstance(event.get("step"), int) for event in events):
         raise FormatError(f"{path / 'metrics.jsonl'}: has an event without a step that is a whole number")
     status, reason = judge(settings, lines, events, num_steps=read_num_steps(path, settings))
-    # What an earlier session came to does not count where the lines go on to an end.
-    if outcome.get("status") in get_args(Status) and status not in ("complete", "diverged"):
+    # What an earlier session came to does not count where the lines go on to an end, or are gone.
+    is_lost = outcome.get("status") == "complete" and not lines
+    if outcome.get("status") in get_args(Status) and status not in ("complete", "diverged") and not is_lost:
         status, reason = outcome["status"], str(outcome.get("reason", ""))
     return RunRecord(
         name=path.absolute().name,

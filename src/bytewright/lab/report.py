@@ -147,7 +147,7 @@ def _facts(
     facts: list[tuple[str, str, str]] = []
     if best:
         facts.append(("lowest " + metric.title, f"{best.mean(metric.name):.4f}", metric.unit))
-        facts.append(("reached with", best.label, _of_groups(len(groups))))
+        facts.append(("reached with", best.label, _of_groups(groups)))
         facts += _gap(best.runs, metric, best.mean(metric.name))
     seconds = sum(record.measured.get("seconds", 0.0) for record in records)
     diverged = sum(record.status == "diverged" for record in records)
@@ -158,8 +158,13 @@ def _facts(
     return Facts(facts)
 
 
-def _of_groups(count: int) -> str:
-    return f"the best of {count} settings" if count > 1 else ""
+def _of_groups(groups: Sequence[Group]) -> str:
+    """Say among how many a setting is the best, and whether that is the last word."""
+    compared = settled(groups)
+    if len(compared) < len(groups):
+        return f"the best of {len(compared)} that came to their end, of {len(groups)} settings"
+    so_far = "" if any(group.status == "complete" for group in groups) else " so far"
+    return f"the best of {len(groups)} settings{so_far}" if len(groups) > 1 else so_far.strip()
 
 
 def _gap(runs: Sequence[RunRecord], metric: Metric, value: float) -> list[tuple[str, str, str]]:

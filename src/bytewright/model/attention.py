@@ -111,12 +111,13 @@ class MultiHeadSelfAttention(Layer):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if d_model % num_heads:
+        kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_heads < 1 or d_model % num_heads:
             raise UsageError(f"d_model ({d_model}) must be a multiple of num_heads ({num_heads})")
-        if num_heads % (num_kv_heads or num_heads):
-            raise UsageError(f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({num_kv_heads})")
+        if kv_heads < 1 or num_heads % kv_heads:
+            raise UsageError(f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({kv_heads})")
         self.num_heads = num_heads
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.num_kv_heads = kv_heads
         self.d_head = d_model // num_heads
         self.rope = rope
         self.q_proj = Linear(d_model, self.num_heads * self.d_head, device, dtype)

@@ -95,7 +95,8 @@ class ModelConfig:
             if type(getattr(self, name)) is not bool:
                 raise UsageError(f"{name} must be true or false, not {getattr(self, name)!r}")
         theta: object = self.rope_theta
-        if type(theta) not in (int, float) or not 0 < self.rope_theta <= sys.float_info.max:
+        is_number = isinstance(theta, int | float) and type(theta) is not bool
+        if not is_number or not 0 < self.rope_theta <= sys.float_info.max:
             raise UsageError(f"rope_theta must be a positive number, not {str(theta)[:20]}")
 
     @property

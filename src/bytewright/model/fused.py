@@ -175,7 +175,7 @@ def linear_cross_entropy(
     d loss / d logits = (softmax(logits) - onehot(target)) / count. So no product is computed twice, and
     memory grows with chunk_size x vocab instead of batch x vocab. Differentiable once.
     """
-    refuse_other_shape(hidden, targets)
+    check_targets(hidden, targets)
     if chunk_size is None:
         chunk_size = choose_chunk_size(hidden.device.type, len(weight))
     wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
@@ -185,8 +185,9 @@ def linear_cross_entropy(
     return loss
 
 
-def refuse_other_shape(predictions: Tensor, targets: Tensor) -> None:
-    """Raise unless there is one target for each prediction; some other shapes would be spread over them."""
+def check_targets(predictions: Tensor, targets: Tensor) -> None:
+    """Raise unless there is one id for each prediction; some other shapes would be spread over them."""
+    refuse_fractions(targets)
     if targets.shape != predictions.shape[:-1]:
         raise UsageError(
             f"targets of shape {tuple(targets.shape)} do not fit predictions of shape"

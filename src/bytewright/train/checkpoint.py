@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from bytewright import durable
+from bytewright.disk import NOT_THERE
 from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.exchange import MAX_CONTEXT, too_few_for_layers
@@ -194,6 +195,8 @@ class CheckpointFolder:
         try:
             return self.read(steps[-1])
         except (FormatError, StorageError) as error:
+            if isinstance(error, StorageError) and error.errno not in NOT_THERE:
+                raise  # it may be sound, and only be out of reach
             without = f"go on from step {steps[-2]}" if len(steps) > 1 else "start anew"
             raise type(error)(f"{error}; to {without}, remove {self.at(steps[-1])}") from None
 

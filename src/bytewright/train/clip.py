@@ -29,7 +29,7 @@ def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Float[Te
     (5.0, [0.6, 0.8])
     """
     if not max_norm >= 0:
-        raise UsageError(f"max_norm must not be negative, but is {max_norm}")
+        raise UsageError(f"max_norm must be a number from 0 on, but is {max_norm}")
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = global_norm(gradients)
     for gradient in gradients:

@@ -268,8 +268,8 @@ class Trainer:
             if signals.received:
                 if not saved:
                     self._save()
-                    if self.progress.since_line:  # behind the checkpoint: a resume cuts the line off again
-                        self._record(None, with_norms=False)
+                    if self.progress.since_line:
+                        self._record_stop()
                 break
         return None if is_over else signals.received
 
@@ -359,6 +359,11 @@ class Trainer:
             with self.recorder.aside():
                 extra |= self.probe(self.model)
         self.recorder.line(lr=self.config.optimizer.lr * self._factor, evaluation=evaluation, extra=extra)
+
+    def _record_stop(self) -> None:
+        """Write a line behind the checkpoint. A resume cuts it off again, which it could in the log alone."""
+        lr = self.config.optimizer.lr * self._factor
+        self.recorder.line(lr=lr, evaluation=None, extra={}, in_log_alone=True)
 
     def _is_refusing(self) -> bool:
         """Say whether the last step was refused: the one accepted before it may have done the harm."""

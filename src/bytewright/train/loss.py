@@ -11,7 +11,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from bytewright.model import TransformerLM
-from bytewright.model.fused import linear_cross_entropy, refuse_other_shape
+from bytewright.model.fused import check_targets, linear_cross_entropy
 from bytewright.model.layers import at_least_float32
 
 
@@ -30,7 +30,7 @@ def cross_entropy(
     >>> cross_entropy(torch.tensor([1000.0, -1000.0]), torch.tensor(0)).item()
     0.0
     """
-    refuse_other_shape(logits, targets)
+    check_targets(logits, targets)
     logits = at_least_float32(logits)
     logits = logits - logits.amax(dim=-1, keepdim=True).detach()
     log_normaliser = logits.exp().sum(dim=-1).log()

@@ -115,7 +115,14 @@ class Recorder:
                 " had a loss or gradient that is not finite; the run stops, its checkpoints are sound"
             )
 
-    def line(self, *, lr: float, evaluation: Evaluation | None, extra: Mapping[str, Any]) -> None:
+    def line(
+        self,
+        *,
+        lr: float,
+        evaluation: Evaluation | None,
+        extra: Mapping[str, Any],
+        in_log_alone: bool = False,
+    ) -> None:
         """Write the line of this step: means since the last line, and what was measured now."""
         self.fetch()
         progress, step = self.progress, self.progress.step
@@ -139,7 +146,7 @@ class Recorder:
             if evaluation.bits_per_byte is not None:
                 record["bits_per_byte"] = evaluation.bits_per_byte
         progress.since_line.clear()
-        self._write(record | dict(extra))
+        self._write(record | dict(extra), in_log_alone=in_log_alone)
         self._line_started, self._line_step, self._aside_seconds = time.perf_counter(), step, 0.0
 
     def mark(self) -> None:
@@ -148,9 +155,9 @@ class Recorder:
         self.progress.seconds = self.seconds()
         self.progress.metrics_position = self.log.sync()
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: dict[str, Any], *, in_log_alone: bool = False) -> None:
         self.log.write(record)
-        for sink in self.others:
+        for sink in [] if in_log_alone else self.others:
             sink.write(record)
         if self.display:
             self.display.record(record, self.progress.num_steps)
