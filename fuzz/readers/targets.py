@@ -213,5 +213,6 @@ def seeds() -> list[bytes]:
     """Return inputs to start from: each kind of mutation, and the beginnings of each format."""
     beginnings = [b"", b"{}", b"[]", b"null", b'{"a": 1, "a": 2}', b"#version: 0.2\na b\n", b"\xef\xbb\xbf{}"]
     beginnings += [base64.b64encode(b"ab") + b" 256\n", b"\x93NUMPY\x01\x00\x76\x00{'descr': '<u2', "]
-    edits = [b"J" + bytes([0, 1, place, 0, 1, 0, 3, 0, 2, 0]) for place in range(0, 200, 20)]
+    script = [bytes([0, 1, place, 0, 1, 0, 3, 0, 2, 0]) for place in range(0, 200, 20)]
+    edits = [kind + each for kind in (b"J", b"H") for each in script]
     return [*beginnings, *edits, b"S\x05\x00\x05\x00x", b"S\x80\x00\x01\x00\xff", b"S\x00\x01\x3f\x00"]
