@@ -6,3 +6,5 @@ Imports nothing, so that every package, and a command that must start at once, c
 from __future__ import annotations
 
 END_OF_TEXT = "<|endoftext|>"
+SEPARATOR = f"\n{END_OF_TEXT}\n"
+"""What follows every document in a file that we write: the end of its last line, and the token on its own."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from bytewright.corpus.storybook import (
-    SEPARATOR,
     KnownStories,
     Storybook,
     check_file,
@@ -20,6 +19,7 @@ from bytewright.corpus.storybook import (
     write_stories,
 )
 from bytewright.corpus.storybook.workers import map_in_order
+from bytewright.end_of_text import SEPARATOR
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 
 BOOK = Storybook.load()

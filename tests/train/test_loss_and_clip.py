@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import jaxtyping
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 
 from bytewright.errors import UsageError
@@ -51,6 +54,21 @@ def test_the_gradient_of_the_fast_loss_is_not_skewed_by_how_many_targets_there_a
     assert wide.grad is not None
     ratio = (half.grad.double() * wide.grad).sum() / wide.grad.square().sum()
     assert ratio.item() == pytest.approx(1.0, abs=5e-4)
+
+
+def test_targets_that_do_not_fit_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the check is to be the loss's own
+    losses: list[Callable[[Tensor], Tensor]] = [
+        lambda targets: cross_entropy(torch.zeros(2, 16, 5), targets),
+        lambda targets: linear_cross_entropy(torch.zeros(2, 16, 5), torch.zeros(7, 5), targets),
+    ]
+    for loss in losses:
+        for shape in ((2, 1), (1, 16), (2, 15), (32,)):
+            with pytest.raises(UsageError, match=r"targets of shape .* expected \(2, 16\)"):
+                loss(torch.zeros(shape, dtype=torch.long))
+        with pytest.raises(UsageError, match="ids must be integers"):
+            loss(torch.zeros(2, 16))
+        assert loss(torch.zeros(2, 16, dtype=torch.uint16)) == loss(torch.zeros(2, 16, dtype=torch.long))
 
 
 def test_a_norm_below_zero_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -10,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from bytewright.cli import options
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.end_of_text import SEPARATOR
 
 BATCH = 32
 """How many texts are written at a time."""
@@ -68,7 +67,6 @@ class Generate:
         from bytewright.cli import inputs, samples
 
         inputs.require_at_least(1, self.count, "--count")
-        from bytewright.data.batches import mix_key
         from bytewright.generate import Generator, SamplingConfig
         from bytewright.generate.generate import check_prompts
         from bytewright.train.checkpoint import find_checkpoint, load_model
@@ -94,20 +92,15 @@ class Generate:
             stop_tokens=samples.stop_tokens_of(tokenizer),
             num_ids=tokenizer.vocab_size,
         )
-        check_prompts(model.config, prompts)  # before a word is written, and not only when it is their turn
         generator = Generator(model, min(BATCH, len(prompts)))
         if len(prompts) == 1:
+            check_prompts(model.config, prompts)  # before a word is written
             sys.stdout.write(texts[0])
             for piece in samples.stream_text(generator, tokenizer, prompts[0], sampling):
                 sys.stdout.write(piece)
                 sys.stdout.flush()
             print()
             return
-        for first in range(0, len(prompts), BATCH):
-            # Text i of a batch draws from its seed + i: neighbouring seeds must not write the same texts.
-            seed = self.seed + first if self.count == 1 else mix_key(self.seed, first)
-            drawing = dataclasses.replace(sampling, seed=seed)
-            written = generator.generate(prompts[first : first + BATCH], drawing)
-            for text, completion in zip(texts[first:], written, strict=False):
-                print(f"{text}{tokenizer.decode(completion.ids)}".strip("\n"), END_OF_TEXT, sep="\n")
-            sys.stdout.flush()
+        written = generator.generate_many(prompts, sampling, BATCH)
+        for text, completion in zip(texts, written, strict=True):
+            print(f"{text}{tokenizer.decode(completion.ids)}".strip("\n"), end=SEPARATOR, flush=True)

@@ -92,7 +92,7 @@ class RunSweep:
         from bytewright.lab.report import write_report
         from bytewright.lab.results import read_sweep_folder
 
-        plan = make_plan(sweep, folder, only=self.only, jobs=self._num_at_once(sweep, folder))
+        plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs)
         if self.plan or not self.only:
             show_plan(sweep, plan)
         if self.plan:
@@ -124,12 +124,6 @@ class RunSweep:
                 return 1
             print(write_report(records, about, folder))
         return 1 if failed else 0
-
-    def _num_at_once(self, sweep: Sweep, folder: Path) -> int:
-        """Say how many runs will share the memory: of those named by --only, as many as there are jobs."""
-        from bytewright.lab.plan import count_open
-
-        return self.jobs if self.only or self.jobs == 1 else max(1, min(self.jobs, count_open(sweep, folder)))
 
     def _bench(self, folder: Path, sweep: Sweep, report: console.Report, engines: Engines) -> Bench:
         from rich.console import Console

@@ -17,9 +17,9 @@ from typing import BinaryIO
 from bytewright import durable
 from bytewright.corpus.readers import END, Piece, Progress, read_pieces
 from bytewright.durable import StrPath
+from bytewright.end_of_text import SEPARATOR
 from bytewright.errors import UsageError
 
-SEPARATOR = b"\n" + END + b"\n"
 LINE_ENDS = b"\r\n"
 OTHER_ENDINGS = (".jsonl", ".parquet", ".gz", ".zst")
 """Names by which a reader would not know the file again as the plain text that it is."""
@@ -125,7 +125,7 @@ class _DocumentWriter:
     def end_document(self) -> None:
         """Write the mark, unless there was no text."""
         if self._is_open:
-            self._stream.write(SEPARATOR)
+            self._stream.write(SEPARATOR.encode())
             self.num_documents += 1
         self._is_open, self._held = False, b""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bytewright.data.batches import mix_key
 from bytewright.errors import UsageError
 from bytewright.generate.decoder import Decoder
 from bytewright.generate.sampling import SamplingConfig, refuse_no_token
@@ -69,6 +70,20 @@ class Generator:
         for _ in self._run(batch, STEPS_BETWEEN_LOOKS if on_gpu else 1):
             pass
         return batch.completions()
+
+    def generate_many(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig, batch_size: int
+    ) -> Iterator[Completion]:
+        """Continue any number of prompts, so many at a time.
+
+        A sequence draws from the seed of its batch plus its place there. These seeds are mixed, so that plans
+        with neighbouring seeds do not write the same.
+        """
+        check_prompts(self.decoder.config, prompts)  # not only when it is their turn
+        for first in range(0, len(prompts), batch_size):
+            seed = mix_key(sampling.seed, first)
+            batch = prompts[first : first + batch_size]
+            yield from self.generate(batch, dataclasses.replace(sampling, seed=seed))
 
     def stream(
         self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig

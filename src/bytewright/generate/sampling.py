@@ -2,7 +2,7 @@
 
 Chance comes from outside, as one uniform number per sequence and step, and is a pure function of the seed:
 sequence i of a batch draws from seed + i, whatever stands beside it, so a batch gives what its prompts give
-one by one. Everything is tensor algebra without a look at the values, so that a GPU never waits for the
+one by one. Choosing is tensor algebra without a look at the values, so that a GPU never waits for the
 host. Knows nothing of models or text.
 """
 
@@ -24,8 +24,8 @@ COLDEST = torch.finfo(torch.float32).tiny
 """A smaller temperature counts as this one: float32 has no reciprocal for it, and 0 / 0 is no score."""
 
 NO_TOKEN = -1
-"""Stands for the id where a model's scores are no numbers. It finds a row in any table of embeddings, so a
-device goes on unharmed until the host looks and calls `refuse_no_token`."""
+"""Stands for the id where a model's scores are no numbers. The decoder uses ids as indices, of which this one
+finds a row in any table: a device goes on unharmed until the host looks and calls `refuse_no_token`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 
 from bytewright import durable
-from bytewright.corpus.storybook import SEPARATOR
+from bytewright.end_of_text import SEPARATOR
 from bytewright.errors import (
     BytewrightError,
     DivergenceError,

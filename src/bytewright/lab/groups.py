@@ -38,13 +38,13 @@ class Group:
         return "complete" if "complete" in kinds else kinds[0]
 
     @property
-    def ended(self) -> Sequence[RunRecord]:
+    def counted(self) -> Sequence[RunRecord]:
         """The runs that count: those that are complete, and only as long as none is, all of them."""
         return [run for run in self.runs if run.status == "complete"] or self.runs
 
     def values(self, name: str) -> list[float]:
         """Give the final values of a metric, of the runs that count and have one."""
-        found = [run.last(name) for run in self.ended]
+        found = [run.last(name) for run in self.counted]
         return [value for value in found if value is not None]
 
     def mean(self, name: str) -> float:
@@ -59,7 +59,7 @@ class Group:
 
     def measured(self, name: str) -> float | None:
         """Mean of what the runs that count took."""
-        values = [run.measured[name] for run in self.ended if name in run.measured]
+        values = [run.measured[name] for run in self.counted if name in run.measured]
         return statistics.fmean(values) if values else None
 
     def curve(self, metric: str, by: str) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
@@ -70,7 +70,7 @@ class Group:
         none survived, the mean of what exploded and what was about to says nothing: then it is the median,
         without lowest and highest.
         """
-        alive = [run for run in self.ended if run.status != "diverged"]
+        alive = [run for run in self.counted if run.status != "diverged"]
         if not alive:
             return self._curve_of_diverged(metric, by), []
         by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in alive]

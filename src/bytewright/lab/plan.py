@@ -62,18 +62,21 @@ class Planned:
 def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = (), jobs: int = 1) -> list[Planned]:
     """Look at every run of a sweep: what it will take, and what of it is done.
 
-    Of so many `jobs` that go on at once, each has its share of the memory.
+    Of so many `jobs` that go on at once, each has its share of the memory; the runs that are named by `only`
+    may be some of them.
     """
     trials = _chosen(sweep, only)
+    states = [find_state(trial, folder / trial.name) for trial in trials]
     if any(trial.sampling for trial in trials):
         jobs = 1  # they wait for each other
+    elif not only:
+        jobs = max(1, min(jobs, sum(state in OPEN for state, _ in states)))
     devices = {trial.config.device for trial in trials}
     machines = {name: _share_of(machine_of(find_device(name)), jobs) for name in devices}
     plan = []
-    for trial in trials:
+    for trial, (state, detail) in zip(trials, states, strict=True):
         machine = machines[trial.config.device]
         run = folder / trial.name
-        state, detail = find_state(trial, run)
         if state in OPEN:
             trial = dataclasses.replace(trial, config=fit_to_memory(trial.config, machine, name=trial.name))
         predicted = {} if trial.sampling else predict(trial.config, machine)
@@ -83,11 +86,6 @@ def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = (), jobs: int
     if to_sample:
         plan = _plan_model(to_sample[0], folder, machines[to_sample[0].config.device]) + plan
     return plan
-
-
-def count_open(sweep: Sweep, folder: Path) -> int:
-    """Count the runs of a sweep in which there is something left to do."""
-    return sum(find_state(trial, folder / trial.name)[0] in OPEN for trial in sweep.trials)
 
 
 def refuse_missing_files(trials: Iterable[Trial]) -> None:

@@ -119,6 +119,16 @@ def read_run(path: Path) -> RunRecord:
     )
 
 
+def refuse_to_begin_again(run: Path) -> None:
+    """Raise if a run has come to its end and keeps no checkpoint, as those of sweeps: it would be lost."""
+    if not (run / "config.json").is_file() or CheckpointFolder(run / "checkpoints").steps():
+        return
+    status = read_run(run).status
+    if status in ("complete", "diverged"):
+        ended = "is complete" if status == "complete" else "has diverged"
+        raise UsageError(f"{run} {ended}, and its checkpoints were not kept; there is nothing to go on from")
+
+
 def read_sampled(path: Path, model: Path) -> RunRecord:
     """Read the record of texts that were sampled, at `path`, from the model of a run."""
     outcome = read_object(path / OUTCOME)

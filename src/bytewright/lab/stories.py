@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bytewright.data.batches import mix_key
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import UsageError
 from bytewright.generate import Generator, SamplingConfig
@@ -69,15 +68,11 @@ def tell(run: Path, plan: SamplingPlan, *, device: Device = "auto") -> tuple[lis
     prompt = [end, *tokenizer.encode(plan.prompt)]
     stories, num_ended = [], 0
     generator = Generator(model, min(BATCH, plan.num_stories))
-    for first in range(0, plan.num_stories, BATCH):
-        count = min(BATCH, plan.num_stories - first)
-        sampling = plan.config(model.config.context_length - len(prompt), (end,))
-        # Story i of a batch draws from its seed + i: neighbouring seeds of plans must not share stories.
-        seed = mix_key(plan.seed, first)
-        sampling = dataclasses.replace(sampling, seed=seed, num_ids=tokenizer.vocab_size)
-        for completion in generator.generate([prompt] * count, sampling):
-            stories.append((plan.prompt + tokenizer.decode(completion.ids)).strip())
-            num_ended += completion.reason == "stop"
+    sampling = plan.config(model.config.context_length - len(prompt), (end,))
+    sampling = dataclasses.replace(sampling, num_ids=tokenizer.vocab_size)
+    for completion in generator.generate_many([prompt] * plan.num_stories, sampling, BATCH):
+        stories.append((plan.prompt + tokenizer.decode(completion.ids)).strip())
+        num_ended += completion.reason == "stop"
     return stories, num_ended / plan.num_stories
 
 

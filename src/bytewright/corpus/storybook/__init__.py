@@ -10,10 +10,9 @@ from bytewright.corpus.storybook.check import CheckReport, StoryCheck
 from bytewright.corpus.storybook.entropy import Entropy
 from bytewright.corpus.storybook.files import KnownStories, Written, check_file, read_stories, write_stories
 from bytewright.corpus.storybook.parse import Parse
-from bytewright.corpus.storybook.tell import SEPARATOR, Split, Story
+from bytewright.corpus.storybook.tell import Split, Story
 
 __all__ = [
-    "SEPARATOR",
     "CheckReport",
     "Entropy",
     "Floor",

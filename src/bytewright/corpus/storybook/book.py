@@ -12,8 +12,8 @@ from bytewright.corpus.storybook.entropy import Entropy, compute_entropy
 from bytewright.corpus.storybook.grammar import Grammar
 from bytewright.corpus.storybook.notation import read_grammar
 from bytewright.corpus.storybook.parse import Parse, Parser
-from bytewright.corpus.storybook.tell import SEPARATOR, Split, Story, Teller
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.corpus.storybook.tell import Split, Story, Teller
+from bytewright.end_of_text import END_OF_TEXT, SEPARATOR
 from bytewright.errors import UsageError
 
 GRAMMAR_FILE = "storybook.grammar"

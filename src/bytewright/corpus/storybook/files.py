@@ -19,9 +19,9 @@ from pathlib import Path
 from bytewright import durable
 from bytewright.corpus.storybook.book import Storybook
 from bytewright.corpus.storybook.check import CheckReport, StoryCheck
-from bytewright.corpus.storybook.tell import SEPARATOR, Split
+from bytewright.corpus.storybook.tell import Split
 from bytewright.corpus.storybook.workers import map_in_order
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.end_of_text import END_OF_TEXT, SEPARATOR
 from bytewright.errors import FormatError, UsageError
 
 STORIES_PER_PIECE = 512

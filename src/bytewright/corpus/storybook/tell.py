@@ -19,14 +19,12 @@ from itertools import count
 from typing import Any, Literal
 
 from bytewright.corpus.storybook.grammar import Choice, Grammar, Mention, Part, Plot
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.end_of_text import SEPARATOR
 
 Split = Literal["train", "validation"]
 VALIDATION_SHARE = 0.1
 SPLIT_KEY = b"bytewright storybook: train or validation"
 
-SEPARATOR = f"\n{END_OF_TEXT}\n"
-"""What follows every story in a file: the end of its last line, and the end token on a line of its own."""
 
 WORD_BITS = 64
 
