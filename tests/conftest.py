@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import hypothesis
 import pytest
 import torch
 from jaxtyping import install_import_hook
+from rich.console import Console
 
 # Before anything imports Triton, which decides then: without a GPU its kernels run in its interpreter.
 if not torch.cuda.is_available():
@@ -113,3 +115,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory, stories: Path) -> Path:
     assert main(arguments) == 0
     signal.signal(signal.SIGTERM, handler)
     return folder
+
+
+@pytest.fixture
+def quiet() -> Console:
+    """Where a run shows itself to nobody."""
+    return Console(file=io.StringIO())

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from bytewright.data.batches import Tokens
 from bytewright.data.tokenfile import TokenFileWriter
@@ -139,3 +141,14 @@ def digest(run: Path) -> dict[str, str]:
         "settings": repr(json.loads((last / "state.json").read_text())["optimizer"]),
         "metrics": hashlib.sha256(repr(finite(metrics_without_clock(run))).encode()).hexdigest(),
     }
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Say whether two states are the same to the bit and the type; what is no number equals itself."""
+    if isinstance(left, Tensor):
+        return isinstance(right, Tensor) and left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return type(left) is type(right) and len(left) == len(right) and all(map(equal, left, right))
+    return bool(left == right and type(left) is type(right)) or (left != left and right != right)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import lzma
-import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from prose import END, the_prose, write_corpus
 
-from bytewright.errors import StorageError, UsageError
+from bytewright.errors import UsageError
 from bytewright.tokenizer.reference import count_words as count_words_reference
 from bytewright.tokenizer.reference import train_bpe_reference
 from bytewright.tokenizer.tokenizer import Tokenizer
@@ -21,7 +20,6 @@ from bytewright.tokenizer.train import (
     count_texts,
     count_words,
     extend_tokenizer,
-    files_of,
     train_bpe,
     train_tokenizer,
 )
@@ -226,47 +224,6 @@ def test_the_corpus_in_several_files_gives_the_same_merges(
     assert what_was_learnt(training) == what_was_learnt(trained)
 
 
-def test_a_folder_stands_for_all_files_below_it_but_hidden_ones(tmp_path: Path) -> None:
-    (tmp_path / "deep" / "deeper").mkdir(parents=True)
-    (tmp_path / "deep" / "one.txt").write_text("low low")
-    (tmp_path / "deep" / "deeper" / "two").write_text("lower")
-    (tmp_path / "empty.txt").touch()
-    (tmp_path / ".hidden").write_text("zzzz zzzz")
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "object").write_text("zzzz zzzz")
-    training = train_tokenizer(tmp_path, 300)
-    assert training.corpus_bytes == len("low lowlower")
-    assert training.num_words == 3
-    assert not any(b"z" in left + right for left, right in training.vocabulary.merges)
-
-
-def test_links_in_a_folder_are_followed_and_no_folder_is_read_twice(tmp_path: Path) -> None:
-    corpus, other = tmp_path / "corpus", tmp_path / "other"
-    (other / "shards").mkdir(parents=True)
-    corpus.mkdir()
-    (corpus / "a.txt").write_text("low")
-    (other / "shards/b.txt").write_text("lower")
-    (corpus / "c.txt").symlink_to(corpus / "a.txt")
-    (corpus / "linked").symlink_to(other)
-    (other / "back").symlink_to(corpus)
-    assert [file.relative_to(corpus).as_posix() for file in files_of(corpus)] == [
-        "a.txt",
-        "c.txt",
-        "linked/shards/b.txt",
-    ]
-
-
-def test_what_cannot_be_read_in_a_folder_is_not_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("low")
-    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(StorageError, match=r"cannot read .*gone\.txt"):
-        files_of(tmp_path)
-    (tmp_path / "gone.txt").unlink()
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="pipe: is no file of text"):
-        files_of(tmp_path)
-
-
 def test_words_counted_by_another_pattern_are_refused() -> None:
     for pattern, other in (("gpt2", "gpt4"), ("gpt4", "gpt2"), (r"\w+", "gpt2")):
         counted = count_texts(["low 12345"], pattern=pattern)
@@ -277,12 +234,6 @@ def test_words_counted_by_another_pattern_are_refused() -> None:
     with pytest.raises(UsageError, match="but the tokenizer's is 'gpt2'"):
         extend_tokenizer(tokenizer, count_texts(["lower"], pattern="gpt4"), 258)
     assert train_tokenizer(count_words({b"12345": 3}), 257, pattern="gpt4").vocabulary.pattern == "gpt4"
-
-
-def test_a_file_is_read_whatever_its_name(tmp_path: Path) -> None:
-    path = tmp_path / os.fsdecode(b"caf\xe9 \xff.txt")
-    path.write_text("low low")
-    assert train_tokenizer(path, 257).vocabulary.merges == ((b"o", b"w"),)
 
 
 def test_iterators_of_documents_give_the_merges_of_the_file(corpus: bytes, trained: Training) -> None:
@@ -391,36 +342,3 @@ def test_an_error_in_the_callers_progress_ends_the_training(corpus_file: Path, p
 
     with pytest.raises(KeyError, match="enough"):
         train_tokenizer(corpus_file, 2000, [END], progress=complain)
-
-
-NO_TEXT = [
-    ("stories.txt.gz", b"\x1f\x8b\x08", "is compressed; .* `bytewright corpus text`"),
-    ("STORIES.GZ", b"\x1f\x8b\x08", "is compressed; .* `bytewright corpus text`"),
-    ("stories.jsonl.zst", b"\x28\xb5\x2f\xfd", "is compressed; .* `bytewright corpus text`"),
-    ("stories.xz", b"\xfd7zXZ\0", "is compressed; .* unpack it first"),
-    ("stories.parquet", b"PAR1", "is Parquet; .* `bytewright corpus text`"),
-    ("stories.jsonl", b'{"text": "Once"}\n', "is JSON lines; .* `bytewright corpus text`"),
-]
-
-
-@pytest.mark.parametrize(("name", "beginning", "sentence"), NO_TEXT, ids=[name for name, _, _ in NO_TEXT])
-def test_a_file_that_is_no_plain_text_is_refused_and_not_taken_for_it(
-    tmp_path: Path, name: str, beginning: bytes, sentence: str
-) -> None:
-    path = tmp_path / name
-    path.write_bytes(beginning + bytes(range(256)))
-    tokenizer = Tokenizer.from_vocabulary(train_tokenizer(Path(__file__), vocab_size=300).vocabulary)
-    for read in (
-        lambda: train_tokenizer(path, vocab_size=300),
-        lambda: train_tokenizer(tmp_path, vocab_size=300),
-        lambda: tokenizer.encode_file(path, tmp_path / "ids.npy"),
-        lambda: list(tokenizer.encode_pieces(path)),
-    ):
-        with pytest.raises(UsageError, match=rf"{name}: {sentence}"):
-            read()
-    assert [left.name for left in tmp_path.iterdir()] == [name]
-
-
-def test_a_text_with_the_name_of_a_packed_file_is_text(tmp_path: Path) -> None:
-    (tmp_path / "a.gz").write_bytes(b"Once upon a time there was text with a name that lies.")
-    assert train_tokenizer(tmp_path / "a.gz", vocab_size=260).vocabulary.merges

@@ -5,16 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import Tensor
 
 from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
@@ -28,7 +24,7 @@ from bytewright.train.checkpoint import (
 )
 from bytewright.train.fused_optimizers import FusedAdamW
 from bytewright.train.optimizers import SGD, AdamW, Muon, Together
-from bytewright.train.state import pack, read_tensors, unpack, write_tensors
+from runs import equal
 
 CONFIG = ModelConfig(
     vocab_size=20, context_length=8, d_model=16, num_layers=1, num_heads=2, implementation="reference"
@@ -45,16 +41,6 @@ def make(seed: int, kind: type = AdamW) -> tuple[TransformerLM, Any]:
         torch.autograd.backward(model(ids).square().mean())
         optimizer.step()
     return model, optimizer
-
-
-def equal(left: Any, right: Any) -> bool:
-    if isinstance(left, Tensor):
-        return isinstance(right, Tensor) and left.dtype == right.dtype and torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple):
-        return type(left) is type(right) and len(left) == len(right) and all(map(equal, left, right))
-    return bool(left == right and type(left) is type(right)) or (left != left and right != right)
 
 
 @pytest.mark.parametrize("kind", [AdamW, FusedAdamW, torch.optim.AdamW])
@@ -165,86 +151,6 @@ def test_every_truncation_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
     for length in [0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1]:
         with pytest.raises(FormatError):
             load_checkpoint(io.BytesIO(whole[:length]), model, optimizer)
-
-
-numbers = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
-tensors = st.lists(st.floats(width=32, allow_nan=False)).map(torch.tensor)
-trees = st.recursive(
-    st.one_of(numbers, tensors),
-    lambda node: st.one_of(
-        st.lists(node),
-        st.lists(node).map(tuple),
-        st.dictionaries(st.one_of(st.text(alphabet="abcä\n"), st.integers()), node),
-    ),
-    max_leaves=10,
-)
-
-
-@given(tree=trees)
-def test_any_state_survives_packing(tree: Any) -> None:
-    assert equal(unpack(*pack(tree), "test"), tree)
-
-
-def test_places_that_spell_alike_are_refused_rather_than_mixed_up() -> None:
-    with pytest.raises(TypeError, match=r"two tensors would be called 'a\.b'"):
-        pack({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}})
-
-
-@pytest.mark.parametrize(
-    "skeleton",
-    [
-        {"tensor": "missing"},
-        {"tensor": 3},
-        {"dict": [["key"]]},
-        {"dict": [[None, 1]]},
-        {"dict": {}},
-        {"float": "1e5"},
-        {"unknown": 1},
-        {},
-    ],
-)
-def test_a_hostile_skeleton_is_refused(skeleton: Any) -> None:
-    with pytest.raises(FormatError):
-        unpack({}, skeleton, "state.json")
-
-
-def test_a_skeleton_nested_too_deeply_is_refused() -> None:
-    skeleton: list[Any] = []
-    for _ in range(5000):
-        skeleton = [skeleton]
-    with pytest.raises(FormatError, match="nested too deeply"):
-        unpack({}, skeleton, "state.json")
-
-
-def test_our_writer_gives_files_that_the_library_reads() -> None:
-    shared = torch.arange(6, dtype=torch.float32)
-    tensors = {
-        "b": shared.view(2, 3).T,
-        "a": shared[:2],
-        "scalar": torch.tensor(7),
-        "half": torch.ones(3, dtype=torch.bfloat16),
-        "flags": torch.tensor([True, False]),
-        "ids": torch.tensor([3, 65535], dtype=torch.uint16),
-        "empty": torch.zeros(0, 4),
-    }
-    stream = io.BytesIO()
-    write_tensors(stream, tensors, {"note": "ü"})
-    loaded = safetensors.torch.load(stream.getvalue())
-    assert equal(loaded, {name: tensors[name] for name in loaded})
-    assert loaded.keys() == tensors.keys()
-    assert read_tensors(stream.getvalue(), "x")[1] == {"note": "ü"}
-
-
-def test_what_safetensors_cannot_hold_or_does_not_say_is_no_traceback() -> None:
-    with pytest.raises(UsageError, match=r"'angle' is of torch\.complex64, which cannot be saved"):
-        write_tensors(io.BytesIO(), {"angle": torch.zeros(2, dtype=torch.complex64)})
-    header = b'{"__metadata__":null}'
-    assert read_tensors(len(header).to_bytes(8, "little") + header, "x") == ({}, {})
-
-
-def test_numbers_that_json_does_not_know_survive() -> None:
-    tree = {"a": math.inf, "b": -math.inf, "c": math.nan}
-    assert equal(unpack({}, pack(tree)[1], "x"), tree)
 
 
 def test_the_last_few_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -25,11 +25,6 @@ from bytewright.train.step import StepResult
 from runs import digest, make_config
 
 
-@pytest.fixture
-def quiet() -> Console:
-    return Console(file=io.StringIO())
-
-
 def edit(run: Path, **changes: Any) -> None:
     """Change fields of a run's config.json, nested ones by `budget={"steps": 5}`."""
     fields = json.loads((run / "config.json").read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,6 @@ from runs import digest, make_config, metrics_without_clock, rerun_unchecked
 
 CPU = torch.device("cpu")
 MIB = 2**20
-
-
-@pytest.fixture
-def quiet() -> Console:
-    return Console(file=io.StringIO())
 
 
 def assert_second_run_is_as_if_alone(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 from collections import namedtuple
@@ -23,11 +22,6 @@ from bytewright.errors import (
 )
 from bytewright.train import TrainConfig, resume, train
 from runs import make_config, make_ids, write_tokens
-
-
-@pytest.fixture
-def quiet() -> Console:
-    return Console(file=io.StringIO())
 
 
 def expect_refusal(
