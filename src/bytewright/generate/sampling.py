@@ -156,8 +156,8 @@ def choose_tokens(
     """Choose the next token of every sequence; `NO_TOKEN` where the scores are no numbers."""
     logits = logits[..., : config.num_ids]
     if config.temperature == 0:
-        likeliest = logits.argmax(dim=-1, keepdim=True)  # of a score that is no number, if there is one
-        return torch.where(logits.gather(-1, likeliest).isfinite(), likeliest, NO_TOKEN).squeeze(-1)
+        highest, likeliest = logits.max(dim=-1)  # a score that is no number, if there is one
+        return torch.where(highest.abs() < math.inf, likeliest, NO_TOKEN)
     return draw(next_token_probabilities(logits, config), uniforms)
 
 

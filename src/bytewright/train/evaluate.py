@@ -75,6 +75,10 @@ class EvaluationSet:
             for batch in in_batches(self.starts, self.batch_size)
         )
 
+    def warm_up(self, measure: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Measure on one batch and wait: what happens only once, as compiling does, is over then."""
+        measure(*self.store.batch(self.starts[: self.batch_size], self.context_length)).item()
+
     def evaluate(self, measure: Callable[[Tensor, Tensor], Tensor]) -> Evaluation:
         """Measure on every window; `measure` gives the mean loss of a batch. Waits for the device once."""
         weighted = []

@@ -66,7 +66,8 @@ PLANNING_SHARE = 0.05
 """A run of minutes alone measures its speed for this share of them at least, and then fixes its steps."""
 
 WARMING_STEPS = 3
-"""The first steps of a session compile and are recorded for replay: they say nothing about its speed."""
+"""The first steps of a session compile and are recorded for replay: they say nothing about its speed. Nor
+would the first evaluation, so it is compiled right after them."""
 
 STEPPING_SHARE = 0.98
 """The share of the time left that such a run plans to step in; in the rest it evaluates and saves."""
@@ -309,10 +310,14 @@ class Trainer:
             return  # waiting for the device slows the steps that are measured: after 1, 2, 4, 8 … it is
         limit = 60 * (self.config.budget.minutes or math.inf)
         self.recorder.fetch()
-        seconds = self.recorder.seconds()
         if measured == 0:
-            self._warm_seconds = seconds
-        elif seconds - self._warm_seconds > PLANNING_SHARE * limit:
+            if self.validation:
+                with self.recorder.aside():
+                    self.validation.warm_up(self.train_step.measure)
+            self._warm_seconds = self.recorder.seconds()
+            return
+        seconds = self.recorder.seconds()
+        if seconds - self._warm_seconds > PLANNING_SHARE * limit:
             per_step = (seconds - self._warm_seconds) / measured
             left = int(STEPPING_SHARE * (limit - seconds) / per_step)
             self.progress.num_steps = self.progress.step + max(1, left)
