@@ -20,7 +20,7 @@ from bytewright.account.optimizers import OptimizerName
 from bytewright.account.parameters import count_parameters
 from bytewright.account.time import least_seconds, roofline
 from bytewright.errors import UsageError, suggest
-from bytewright.model.config import ModelConfig
+from bytewright.model.config import Implementation, ModelConfig
 
 EFFICIENCY: Mapping[tuple[DeviceKind, bool, bool], float] = {
     ("cuda", True, False): 0.62,
@@ -62,6 +62,8 @@ class Training:
     precision: Precision = "fp32"
     compiled: bool = False
     optimizer: OptimizerName = "adamw"
+    optimizer_implementation: Implementation | None = None
+    """The twin of the update rule; None: the same as the model's."""
     device_kind: DeviceKind = "cuda"
     device: Device | None = None
     """The machine, if its rates are known."""
@@ -110,6 +112,7 @@ def predict(config: ModelConfig, training: Training) -> dict[str, float | None]:
         batch_size=training.batch_size,
         precision=training.precision,
         optimizer=training.optimizer,
+        optimizer_implementation=training.optimizer_implementation,
         compiled=training.compiled,
         device=training.device_kind,
     )

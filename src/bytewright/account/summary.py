@@ -29,7 +29,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A way to train: which twin, in which precision, compiled or not."""
+    """A way to train: which twin of model, loss and update rule, in which precision, compiled or not."""
 
     implementation: Implementation
     precision: Precision

@@ -98,6 +98,7 @@ def account(
         precision=config.precision,
         compiled=choose_backend(config, device) is not None,
         optimizer=config.optimizer.name,
+        optimizer_implementation=config.optimizer.implementation,
         device_kind="cuda" if device.type == "cuda" else "cpu",
         device=machine,
     )
