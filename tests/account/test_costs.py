@@ -1,4 +1,4 @@
-"""Updates, caches, formulas, machines and comparisons: each figure against the thing that it is about."""
+"""Updates, caches, formulas, machines and predictions: each figure against the thing that it is about."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from bytewright.account import (
     PRESETS,
     Training,
     account,
-    compare,
     count_flops,
     count_parameters,
     find_device,
@@ -32,8 +31,8 @@ from bytewright.account import (
 from bytewright.account.activations import Precision
 from bytewright.account.inference import flops_of_token
 from bytewright.account.optimizers import adamw_cost, block_matrices, muon_matrix_cost
+from bytewright.account.report import predict
 from bytewright.account.time import least_seconds
-from bytewright.errors import UsageError
 from bytewright.generate.cache import KeyValueCache
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.optimizers import AdamW, Muon
@@ -178,30 +177,21 @@ def test_this_machine_has_rates_and_a_memory() -> None:
     assert device.memory_bytes > 2**28
 
 
-def test_predictions_stand_beside_what_was_measured() -> None:
+def test_a_run_on_a_known_machine_is_predicted_as_it_was_measured() -> None:
     training = Training(
         batch_size=256, num_tokens=10**9, precision="bf16", compiled=True, device=find_device("h200")
     )
-    measured = {"parameters": 22_696_448, "tokens_per_second": 3.84e6, "peak_memory": 6e9, "seconds": 261.0}
-    rows = {row.quantity: row for row in compare(BASE, training, measured)}
-    assert list(rows) == ["parameters", "peak_memory", "tokens_per_second", "seconds"]
-    assert rows["parameters"].ratio == 1
-    assert rows["tokens_per_second"].ratio == pytest.approx(1, abs=0.15)  # as measured on an H200
-    assert rows["seconds"].ratio == pytest.approx(1, abs=0.15)
+    predicted = predict(BASE, training)
+    assert predicted["parameters"] == 22_696_448
+    assert predicted["tokens_per_second"] == pytest.approx(3.84e6, rel=0.15)
+    assert predicted["seconds"] == pytest.approx(261, rel=0.15)
 
 
 def test_a_speed_on_an_unknown_machine_is_not_predicted() -> None:
-    training = Training(batch_size=8, device_kind="cpu")
-    rows = compare(BASE, training, {"tokens_per_second": 900.0, "flops_per_token": 111_722_496.0})
-    assert [(row.quantity, row.ratio) for row in rows] == [
-        ("flops_per_token", 1),
-        ("tokens_per_second", None),
-    ]
-
-
-def test_an_unknown_quantity_is_refused() -> None:
-    with pytest.raises(UsageError, match="'peak_memroy' cannot be compared; did you mean peak_memory"):
-        compare(BASE, Training(batch_size=1), {"peak_memroy": 1.0})
+    predicted = predict(BASE, Training(batch_size=8, num_tokens=10**9, device_kind="cpu"))
+    assert predicted["flops_per_token"] == 111_722_496
+    assert predicted["tokens_per_second"] is None
+    assert predicted["seconds"] is None
 
 
 def test_every_figure_of_an_account_is_plain_and_whole(tmp_path: Any) -> None:

@@ -23,7 +23,7 @@ from bytewright.account.optimizers import UpdateCost, update_cost
 from bytewright.account.parameters import ParameterCount, count_parameters
 from bytewright.account.peak import peak_flops
 from bytewright.account.presets import PRESETS, find_preset
-from bytewright.account.report import Comparison, Training, compare
+from bytewright.account.report import Training
 from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
 from bytewright.account.time import Part, roofline, training_days
 from bytewright.account.units import parse_bytes
@@ -32,7 +32,6 @@ __all__ = [
     "DEVICES",
     "PRESETS",
     "Account",
-    "Comparison",
     "Device",
     "FlopCount",
     "InferenceMemory",
@@ -45,7 +44,6 @@ __all__ = [
     "TrainingMemory",
     "UpdateCost",
     "account",
-    "compare",
     "count_flops",
     "count_parameters",
     "find_device",

@@ -1,10 +1,8 @@
-"""What was predicted beside what was measured, for the report of a run.
+"""What a run of training takes, for its plan and its report: parameters, FLOPs, memory, speed and time.
 
-`compare` takes a model, how it was trained and whatever was measured, by name, and gives one row for each
-quantity that it can predict: parameters, FLOPs, peak memory, tokens per second, seconds. Speed is that of the
-fast twin, and needs a device whose rates are known and an efficiency: the share of the roofline that steps
-reach, measured once (`EFFICIENCY`). A quantity that was not measured has no row; one that cannot be predicted
-has no prediction.
+`predict` takes a model and how it is trained. Speed is that of the fast twin, and needs a device whose rates
+are known and an efficiency: the share of the roofline that steps reach, measured once (`EFFICIENCY`). What
+cannot be predicted is None. Knows nothing of what a run then took; `lab.tables` puts that beside.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from bytewright.account.memory import training_memory
 from bytewright.account.optimizers import OptimizerName
 from bytewright.account.parameters import count_parameters
 from bytewright.account.time import least_seconds, roofline
-from bytewright.errors import UsageError, suggest
 from bytewright.model.config import Implementation, ModelConfig
 
 EFFICIENCY: Mapping[tuple[DeviceKind, bool, bool], float] = {
@@ -38,15 +35,6 @@ predicted for them.
 
 On a CPU: the 1.51 s (compiled) and 1.62 s of docs/results/2026-11-15-two-cores.md, batch 8 in fp32, against
 the 187 GFLOP/s noted there and a copy at 30 GB/s, timed on those cores later. In bf16, compiled: 0.66."""
-
-UNITS = {
-    "parameters": "",
-    "flops_per_token": "FLOP",
-    "peak_memory": "bytes",
-    "tokens_per_second": "tokens/s",
-    "seconds": "s",
-}
-"""What can be compared, and in which unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,42 +59,14 @@ class Training:
     """Share of the roofline that steps reach; None: the usual one, if it is known."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """One quantity: predicted, measured, and the one over the other."""
-
-    quantity: str
-    unit: str
-    predicted: float | None
-    measured: float
-
-    @property
-    def ratio(self) -> float | None:
-        """Predicted over measured."""
-        return self.predicted / self.measured if self.predicted is not None and self.measured else None
-
-
-def compare(config: ModelConfig, training: Training, measured: Mapping[str, float]) -> list[Comparison]:
-    """Put a prediction beside each measured quantity, by the names of `UNITS`.
+def predict(config: ModelConfig, training: Training) -> dict[str, float | None]:
+    """Predict parameters, FLOPs per token, bytes of peak memory, tokens per second and seconds, each by name.
 
     >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
-    >>> (row,) = compare(base, Training(batch_size=32), {"parameters": 22_696_448})
-    >>> row.predicted, row.ratio
-    (22696448, 1.0)
+    >>> predicted = predict(base, Training(batch_size=32))
+    >>> predicted["parameters"], predicted["seconds"]  # of a run on no known machine
+    (22696448, None)
     """
-    for name in measured:
-        if name not in UNITS:
-            raise UsageError(f"{name!r} cannot be compared{suggest(name, UNITS)}")
-    predicted = predict(config, training)
-    return [
-        Comparison(quantity=name, unit=unit, predicted=predicted[name], measured=measured[name])
-        for name, unit in UNITS.items()
-        if name in measured
-    ]
-
-
-def predict(config: ModelConfig, training: Training) -> dict[str, float | None]:
-    """Predict every quantity of `UNITS`; None where it cannot be."""
     memory = training_memory(
         config,
         batch_size=training.batch_size,

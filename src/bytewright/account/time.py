@@ -23,7 +23,7 @@ Eager, every operation is a pass of its own; `EAGER_…` here and in `optimizers
 hold against a count of the bytes that the operations of a step read and write. Where a batch is worked
 through in parts, each of them takes all this but the update, which comes once.
 
-Knows nothing of what is measured; `report` puts that beside.
+Knows nothing of what is measured; `report` has the efficiencies.
 """
 
 from __future__ import annotations
