@@ -166,6 +166,7 @@ def test_a_stated_utilisation_decides_the_time() -> None:
     counted = account(BASE, batch_size=64)
     time = time_on(counted, DEVICES["a100"], rate="bf16", mfu=0.4)
     assert time.seconds_per_step == pytest.approx(counted.flops.training / (0.4 * 312e12))
+    assert time.tokens_per_second is not None
     assert time.days_for(1e9) == pytest.approx(1e9 / time.tokens_per_second / 86_400)
 
 

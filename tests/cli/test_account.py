@@ -94,6 +94,18 @@ def test_this_machine_can_be_measured(run: Run) -> None:
     assert found["tokens_per_second"] > 0
 
 
+def test_a_time_that_was_never_measured_is_not_made_up(run: Run) -> None:
+    asked = ["--preset", "base", "--device", "h100", "--precision", "fp32", "--tokens", "1e9"]
+    found = figures(run, *asked)["time"]
+    assert found["seconds_per_step"] is found["tokens_per_second"] is found["days"] is None
+    assert found["least_seconds"] > 0
+    outcome = run("account", *asked)
+    assert outcome.code == 0
+    assert "a step: at least " in outcome.out
+    assert "of the fused twin in fp32 come on such a device was not measured; state a share" in outcome.out
+    assert "1,000,000,000 tokens:" not in outcome.out
+
+
 def test_the_family_is_shown_and_drawn(run: Run, tmp_path: Path) -> None:
     outcome = run("account", "--family", "--plot", tmp_path / "shares.svg")
     assert outcome.code == 0

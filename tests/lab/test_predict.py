@@ -8,12 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from bytewright.account import PRESETS, training_memory
-from bytewright.lab.predict import account
+from bytewright.account import PRESETS, Device, training_memory
+from bytewright.lab.predict import account, predict
+from bytewright.lab.sweep import read_sweep
 from bytewright.model.config import Implementation
+from bytewright.train.recipe import read_recipe
 from runs import make_config
 
 CPU = torch.device("cpu")
+TWO_CORES = Device(
+    name="two cores",
+    flops_per_second={"fp32": 187e9, "tf32": 187e9, "bf16": 418e9},
+    bytes_per_second=30e9,
+    memory_bytes=16e9,
+    kind="cpu",
+    is_measured=True,
+)
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 
 
 @pytest.mark.parametrize("model", ["reference", "fused"])
@@ -29,3 +40,19 @@ def test_the_memory_of_a_run_heeds_the_twin_of_its_update_rule(
     assert predicted == training_memory(shape, optimizer_implementation=optimizer, device="cpu").peak
     # By resident memory on two cores these steps took 451 MB and 463 MB, or 1,114 MB and 1,123 MB.
     assert predicted == pytest.approx(1110e6 if optimizer == "fused" else 450e6, rel=0.1)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_plan_on_a_cpu_knows_how_long_smoke_and_recipes_in_fp32_take(path: Path) -> None:
+    if "question = " in path.read_text():
+        configs = [trial.config for trial in read_sweep(path, scale="smoke").trials]
+    else:
+        configs = [read_recipe(path, ["precision=fp32"])]
+    for config in configs:
+        assert predict(config, TWO_CORES, CPU)["seconds"] > 0
+
+
+def test_a_run_by_a_readable_twin_has_a_memory_but_no_speed(tmp_path: Path) -> None:
+    for table in ("model", "optimizer"):
+        config = make_config(tmp_path, **{table: {"implementation": "reference"}})
+        assert set(predict(config, TWO_CORES, CPU)) == {"parameters", "flops_per_token", "memory_bytes"}

@@ -12,8 +12,9 @@ from imagined_runs import make_record
 from rich.console import Console
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
-from bytewright.lab.figures import VALIDATION, axis_figures, learning_curves, speed_figures
+from bytewright.lab.figures import axis_figures, learning_curves, speed_figures
 from bytewright.lab.groups import group_runs
+from bytewright.lab.metric import VALIDATION
 from bytewright.lab.page import Table
 from bytewright.lab.plots import Chart
 from bytewright.lab.predict import compare_record

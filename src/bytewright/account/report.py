@@ -1,17 +1,19 @@
 """What a run of training takes, for its plan and its report: parameters, FLOPs, memory, speed and time.
 
-`predict` takes a model and how it is trained. Speed is that of the fast twin, and needs a device whose rates
-are known and an efficiency: the share of the roofline that steps reach, measured once (`EFFICIENCY`). What
-cannot be predicted is None. Knows nothing of what a run then took; `lab.tables` puts that beside.
+`predict` takes a model and how it is trained. Speed needs a device whose rates are known and an efficiency:
+the share of the roofline that steps reach, measured once for some ways to take them, all of the fast twin
+(`EFFICIENCY`). What cannot be predicted is None. Knows nothing of what a run then took; `lab.tables` puts
+that beside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bytewright.account.activations import Precision
-from bytewright.account.devices import Device, DeviceKind
+from bytewright.account.devices import Device, DeviceKind, Rate
 from bytewright.account.flops import training_flops_per_token
 from bytewright.account.memory import training_memory
 from bytewright.account.optimizers import OptimizerName
@@ -19,22 +21,35 @@ from bytewright.account.parameters import count_parameters
 from bytewright.account.time import least_seconds, roofline
 from bytewright.model.config import Implementation, ModelConfig
 
-EFFICIENCY: Mapping[tuple[DeviceKind, bool, bool], float] = {
-    ("cuda", True, False): 0.62,
-    ("cuda", True, True): 0.72,
-    ("cpu", True, True): 0.84,
-    ("cpu", False, True): 0.93,
+
+class Way(NamedTuple):
+    """A way to take steps, as far as it decides how close to the roofline they come."""
+
+    device: DeviceKind
+    precision: Rate
+    compiled: bool
+    has_measured_rates: bool
+    """Whether the roofline is made of rates that were measured; else they are those of a data sheet."""
+    model: Implementation = "fused"
+    optimizer: Implementation = "fused"
+
+
+EFFICIENCY: Mapping[Way, float] = {
+    Way("cuda", "bf16", compiled=True, has_measured_rates=False): 0.62,
+    Way("cuda", "bf16", compiled=True, has_measured_rates=True): 0.72,
+    Way("cpu", "fp32", compiled=True, has_measured_rates=True): 0.84,
+    Way("cpu", "fp32", compiled=False, has_measured_rates=True): 0.93,
+    Way("cpu", "bf16", compiled=True, has_measured_rates=True): 0.66,
 }
-"""Share of the roofline that a step of the base experiment reaches: by device, compiled or not, and whether
-the device's rates were measured or come from its data sheet.
+"""Share of the roofline that a step of the base experiment reaches; nothing else was timed.
 
-On a GPU: the 18.1 ms of docs/results/2026-11-15-accounting.md, an H200 at batch 256 in bf16, against rates
-measured in the same process and against the data sheet. Runs of that shape reach 0.59 to 0.65 of the latter
-from batch 64 on, but 0.49 at batch 16 and 0.28 at batch 1. Eager steps were not timed, so no speed is
-predicted for them.
+On a GPU: the 18.1 ms of docs/results/2026-11-15-accounting.md, an H200 at batch 256, against rates measured
+in the same process and against the data sheet. Runs of that shape reach 0.59 to 0.65 of the latter from batch
+64 on, but 0.49 at batch 16 and 0.28 at batch 1.
 
-On a CPU: the 1.51 s (compiled) and 1.62 s of docs/results/2026-11-15-two-cores.md, batch 8 in fp32, against
-the 187 GFLOP/s noted there and a copy at 30 GB/s, timed on those cores later. In bf16, compiled: 0.66."""
+On a CPU: the speeds of docs/results/2026-11-15-two-cores.md, batch 8, compiled 1,358 tokens/s in fp32 and
+2,286 in bf16, eager 1.62 s a step, against the 187 and 418 GFLOP/s noted with them and a copy at 30 GB/s,
+timed on those cores later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +104,18 @@ def predict(config: ModelConfig, training: Training) -> dict[str, float | None]:
 def tokens_per_second(config: ModelConfig, training: Training) -> float | None:
     """Predict the speed of training; None without a device, or where no efficiency was ever measured."""
     device = training.device
+    if device is None:
+        return None
     efficiency = training.efficiency
-    if device is not None and efficiency is None:
-        efficiency = usual_efficiency(device, compiled=training.compiled)
-    if device is None or efficiency is None:
+    if efficiency is None:
+        efficiency = usual_efficiency(
+            device,
+            precision=training.precision,
+            compiled=training.compiled,
+            model=config.implementation,
+            optimizer=training.optimizer_implementation,
+        )
+    if efficiency is None:
         return None
     parts = roofline(
         config,
@@ -107,6 +130,17 @@ def tokens_per_second(config: ModelConfig, training: Training) -> float | None:
     return num_tokens * efficiency / least_seconds(parts)
 
 
-def usual_efficiency(device: Device, *, compiled: bool) -> float | None:
-    """Say how close to its roofline a step on such a device comes; None where that was not measured."""
-    return EFFICIENCY.get((device.kind, compiled, device.is_measured))
+def usual_efficiency(
+    device: Device,
+    *,
+    precision: Rate,
+    compiled: bool,
+    model: Implementation,
+    optimizer: Implementation | None = None,
+) -> float | None:
+    """Say how close to its roofline a step on such a device comes; None where that was not measured.
+
+    `model` and `optimizer` are twins, the latter the same as the former unless given.
+    """
+    way = Way(device.kind, precision, compiled, device.is_measured, model, optimizer or model)
+    return EFFICIENCY.get(way)

@@ -19,7 +19,7 @@ from bytewright.account.inventory import Inventory, simplified_inventory
 from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
 from bytewright.account.optimizers import UpdateCost, update_cost
 from bytewright.account.parameters import ParameterCount, count_parameters
-from bytewright.account.report import EFFICIENCY
+from bytewright.account.report import usual_efficiency
 from bytewright.account.time import SECONDS_PER_DAY, Part, least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
 
@@ -180,12 +180,19 @@ class TimeAccount:
     mfu: float | None
     """Share of the peak that was stated; None: the roofline and an efficiency decide."""
     parts: list[Part]
-    seconds_per_step: float
-    tokens_per_second: float
+    seconds_per_step: float | None
+    """None where no share was stated, and how close to its roofline such a step comes was not measured."""
+    tokens_per_second: float | None
 
-    def days_for(self, num_tokens: float) -> float:
-        """Days that so many tokens take."""
-        return num_tokens / self.tokens_per_second / SECONDS_PER_DAY
+    @property
+    def least_seconds(self) -> float:
+        """Seconds of a step that reaches its roofline."""
+        return least_seconds(self.parts)
+
+    def days_for(self, num_tokens: float) -> float | None:
+        """Days that so many tokens take; None where the speed is not known."""
+        speed = self.tokens_per_second
+        return None if speed is None else num_tokens / speed / SECONDS_PER_DAY
 
     def to_dict(self, num_tokens: float | None = None) -> dict[str, Any]:
         """Spell everything out in values that JSON knows, with the days for a number of tokens if given."""
@@ -197,6 +204,7 @@ class TimeAccount:
                 dataclasses.asdict(part) | {"seconds": part.seconds, "bound": part.bound}
                 for part in self.parts
             ],
+            "least_seconds": self.least_seconds,
             "seconds_per_step": self.seconds_per_step,
             "tokens_per_second": self.tokens_per_second,
         }
@@ -204,13 +212,16 @@ class TimeAccount:
 
 
 def time_on(
-    account: Account, device: Device, *, rate: Rate = "bf16", mfu: float | None = None
+    account: Account, device: Device, *, rate: Rate | None = None, mfu: float | None = None
 ) -> TimeAccount:
     """Predict the time of a step: by a stated utilisation, or by the roofline at the usual efficiency.
 
-    The step is as runs take it unless told otherwise: compiled on a GPU, eager on a CPU.
+    The step is as runs take it unless told otherwise: compiled on a GPU, eager on a CPU. It is in bf16 on the
+    one and in fp32 on the other unless `rate` says otherwise. Where no efficiency was measured for such a
+    step and no utilisation is stated, its time is None.
     """
     compiled = device.kind == "cuda"
+    rate = rate or ("bf16" if device.kind == "cuda" else "fp32")
     parts = roofline(
         account.config,
         device,
@@ -220,17 +231,20 @@ def time_on(
         rate=rate,
         compiled=compiled,
     )
-    if mfu is None:
-        seconds = least_seconds(parts) / EFFICIENCY[device.kind, compiled, device.is_measured]
-    else:
+    seconds = None
+    if mfu is not None:
         seconds = seconds_at(account.flops.training, device.peak(rate), mfu)
+    elif efficiency := usual_efficiency(
+        device, precision=rate, compiled=compiled, model=account.config.implementation
+    ):
+        seconds = least_seconds(parts) / efficiency
     return TimeAccount(
         device=device,
         rate=rate,
         mfu=mfu,
         parts=parts,
         seconds_per_step=seconds,
-        tokens_per_second=account.tokens / seconds,
+        tokens_per_second=None if seconds is None else account.tokens / seconds,
     )
 
 

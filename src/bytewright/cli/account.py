@@ -80,11 +80,14 @@ class AccountFor:
     device: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
     """Say how long training takes on a100, h100, h200, b200 or this cpu; measure: time this machine first."""
 
-    precision: Literal["fp32", "tf32", "bf16"] = "bf16"
+    precision: Annotated[
+        Literal["fp32", "tf32", "bf16"] | None,
+        tyro.conf.arg(metavar="{fp32,tf32,bf16}", help_behavior_hint="(default: bf16, on a CPU fp32)"),
+    ] = None
     """Of the products, for the time."""
 
     mfu: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(optional)")] = None
-    """Share of the peak that the products get; without it, the roofline decides."""
+    """Share of the peak that the products get; without it, the roofline decides, if such steps were timed."""
 
     tokens: Annotated[float | None, tyro.conf.arg(metavar="NUMBER", help_behavior_hint="(optional)")] = None
     """Tokens to train on: say how many days."""

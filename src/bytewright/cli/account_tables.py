@@ -186,14 +186,22 @@ def _show_time(out: Console, account: Account, time: TimeAccount, tokens: float 
             part.bound,
         )
     out.print(table)
+    if time.seconds_per_step is None:
+        twin = "readable" if account.config.implementation == "reference" else "fused"
+        out.print(
+            f"a step: at least {_word_seconds(time.least_seconds)}; how close to that steps of the {twin} "
+            f"twin in {time.rate} come on such a device was not measured; "
+            "state a share of the peak with --mfu",
+            soft_wrap=True,
+        )
+        return
     mfu = account.flops.training / time.seconds_per_step / device.peak(time.rate)
     how = "stated" if time.mfu is not None else "predicted"
     out.print(
         f"a step: {_word_seconds(time.seconds_per_step)} at {mfu:.0%} MFU ({how}); "
         f"{time.tokens_per_second:,.0f} tokens/s"
     )
-    if tokens:
-        days = time.days_for(tokens)
+    if tokens and (days := time.days_for(tokens)) is not None:
         spelled = f"{days:,.1f} days" if days >= 2 else format_seconds(days * 86_400)
         out.print(f"{tokens:,.0f} tokens: {spelled}")
 
