@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from imagined_runs import make_record
 
-from bytewright.lab.figures import BITS, TRAINING, VALIDATION, Metric, choose_metric
+from bytewright.lab.metric import BITS, TRAINING, VALIDATION, Metric, choose_metric
 from bytewright.lab.records import RunRecord
 from bytewright.lab.report import build_report, write_report
 from bytewright.lab.results import About

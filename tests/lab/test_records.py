@@ -290,7 +290,7 @@ def test_a_missing_run_is_one_sentence(tmp_path: Path, run: Run) -> None:
 
 
 def test_a_run_on_a_known_machine_gets_its_predictions_afterwards(tmp_path: Path) -> None:
-    train(make_config(tmp_path, device="auto"), tmp_path / "a", console=Console(quiet=True))
+    train(make_config(tmp_path, device="auto", precision="bf16"), tmp_path / "a", console=Console(quiet=True))
     record = read_run(tmp_path / "a")
     on_gpu = dataclasses.replace(record, environment={**record.environment, "cuda": "NVIDIA H200"})
     predicted = compare_record(on_gpu).predicted
@@ -302,7 +302,7 @@ def test_a_run_on_a_known_machine_gets_its_predictions_afterwards(tmp_path: Path
 
 
 def test_the_report_of_a_run_has_what_was_predicted_beside_what_was_measured(tmp_path: Path) -> None:
-    train(make_config(tmp_path, device="auto"), tmp_path / "a", console=Console(quiet=True))
+    train(make_config(tmp_path, device="auto", precision="bf16"), tmp_path / "a", console=Console(quiet=True))
     record = read_run(tmp_path / "a")
     lines = [{**line, "memory_bytes": 1000 + line["step"]} for line in record.lines]
     record = dataclasses.replace(

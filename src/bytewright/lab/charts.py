@@ -34,6 +34,8 @@ class Series:
     spread: Sequence[tuple[float, float]] | None = None
     diverged: bool = False
     """Say so beside its label, and mark where it leaves the chart."""
+    crosses: Sequence[tuple[float, str]] = ()
+    """Where some repetitions diverged though there is a y: the x of each, and what to say of it."""
 
     @property
     def words(self) -> str:

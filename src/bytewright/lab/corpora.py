@@ -4,14 +4,13 @@ A `CorpusConfig` names a storybook of so many bytes, or a text file; `prepare` m
 below one folder and finds it there the next time. Names carry a hash of what the text depends on (the
 storybook's grammar, the file's size and date), so nothing stale is ever used, and everything is written whole
 or not at all, so that a sweep that was killed while it made its data makes the rest. For a storybook the
-entropy of the validation text, the floor under every model, is kept in `corpus.json`. Knows nothing of
-training.
+entropy of the validation text, the floor under every model, is kept in `corpus.json`. `identify` tells data
+apart by their tokens, wherever they lie. Knows nothing of training.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -69,6 +68,22 @@ def prepare(config: CorpusConfig, root: Path, report: Report) -> DataConfig:
     return data
 
 
+def identify(data: DataConfig) -> dict[str, str]:
+    """Give the SHA-256 of each token file, as a checkpoint keeps it; nothing if one cannot be opened.
+
+    It is read from the manifests: whether they are true of the tokens is checked where these are trained on.
+    """
+    from bytewright.data.tokenfile import TokenFile
+
+    files = {"train": data.train, "validation": data.validation}
+    try:
+        return {
+            name: TokenFile.open(path).manifest.sha256 for name, path in files.items() if path is not None
+        }
+    except BytewrightError:
+        return {}
+
+
 def place_of(config: CorpusConfig) -> Path:
     """Say where the tokens of a corpus are, below the folder of all corpora."""
     return Path(name_of(config), f"bpe-{config.vocab_size}")
@@ -97,31 +112,31 @@ def _hash(data: bytes) -> str:
 
 
 def _write_texts(config: CorpusConfig, folder: Path, report: Report) -> tuple[Path, Path]:
-    """Make the texts to train and to validate on, unless they are there."""
+    """Make the texts to train and to validate on, unless they are there; made anew they are the same."""
     if config.text is not None and config.validation is not None:
         return config.text, config.validation
-    train, validation = folder / "train.txt", folder / "validation.txt"
-    if not (folder / FLOOR).is_file():  # it is written last
+    train, validation, written_last = (folder / name for name in ("train.txt", "validation.txt", FLOOR))
+    if not all(path.is_file() for path in (train, validation, written_last)):
         if config.storybook is not None:
             about = _tell(config, train, validation, report)
         else:
             assert config.text is not None
             about = _hold_out(config.text, train, validation, report)
-        durable.write_json(folder / FLOOR, about)
+        durable.write_json(written_last, about)
     return train, validation
 
 
 def _tell(config: CorpusConfig, train: Path, validation: Path, report: Report) -> dict[str, object]:
     from bytewright.corpus.storybook import write_stories
+    from bytewright.tokenizer.tokenizer import default_num_threads
 
     assert config.storybook is not None
-    workers = os.cpu_count() or 1
     write_stories(
         train,
         config.storybook,
         seed=config.seed,
         split="train",
-        num_workers=workers,
+        num_workers=default_num_threads(),
         progress=lambda done, total: report("tell stories", done, total, "bytes"),
     )
     written = write_stories(validation, config.validation_size, seed=config.seed, split="validation")

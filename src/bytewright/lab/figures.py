@@ -1,18 +1,16 @@
 """The charts of a report: learning curves by steps, tokens and time, and what each axis did in the end.
 
-A `Metric` says what is compared: the validation loss where all runs read the same tokens, bits per byte where
-they do not, the training loss where nothing else is known. Makes charts out of groups of runs; knows nothing
-of pages.
+What is compared is a `Metric`. Makes charts out of groups of runs; knows nothing of pages.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from bytewright.lab.groups import Group, short_names, word_labels, word_value
+from bytewright.lab.groups import Group, short_names, word_labels, word_lost, word_value
+from bytewright.lab.metric import TRAINING, VALIDATION, Metric, floor_of
 from bytewright.lab.page import Figure
 from bytewright.lab.plots import Axis, Chart, Dot, DotChart, Reference, Series
 from bytewright.lab.records import RunRecord, is_finite
@@ -21,70 +19,9 @@ from bytewright.lab.scales import fit_limits
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_SERIES, MAX_DOTS = 8, 30
-SAME = 1e-3
-"""Floors on the same text may differ by the windows left out: in records up to 0.1.0, by the batch's size."""
 CROSS = "A cross marks where a run that diverged leaves the chart."
 EARLY = 0.12
 """The share of a run whose steep fall may leave the chart at the top, so that the rest can be told apart."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What is compared: its name in the metrics, and how it is called in a sentence and on an axis."""
-
-    name: str
-    title: str
-    unit: str
-    when: str = "Final "
-    """What the title of a chart begins with; nothing for what is measured once."""
-    limits: tuple[float, float] | None = None
-    """Of the axis; None: as the data wants it."""
-
-    @property
-    def axis(self) -> str:
-        """What stands on the axis."""
-        return f"{self.title}, {self.unit}"
-
-    def heading(self, rest: str = "") -> str:
-        """Begin the title of a chart."""
-        return f"{self.when}{self.title}{rest}" if self.when else f"{self.title.capitalize()}{rest}"
-
-
-VALIDATION = Metric("validation_loss", "validation loss", "nats per token")
-TRAINING = Metric("loss", "training loss", "nats per token")
-BITS = Metric("bits_per_byte", "bits per byte", "of validation text")
-
-
-def choose_metric(records: Sequence[RunRecord]) -> Metric:
-    """Choose what can be compared between the runs that are complete; as long as none is, between others.
-
-    One that was stopped or failed before its first evaluation has nothing to compare in any metric.
-    """
-    complete = [record for record in records if record.status == "complete" and record.lines]
-    judged = complete or [record for record in records if record.column("validation_loss")]
-    if not judged or not all(record.column("validation_loss") for record in judged):
-        return TRAINING
-    tokenizers = {
-        (record.settings.get("data.validation"), record.settings.get("model.vocab_size"))
-        for record in records
-    }
-    has_bits = all(record.column("bits_per_byte") for record in judged)
-    return BITS if len(tokenizers) > 1 and has_bits else VALIDATION
-
-
-def floor_of(records: Sequence[RunRecord], metric: Metric) -> float | None:
-    """Give the entropy floor in the units of the metric, where all runs have one and the same."""
-    floors = []
-    for record in records:
-        if record.floor is None or metric not in (BITS, VALIDATION):
-            return None
-        if metric is BITS:
-            floors.append(record.floor)
-            continue
-        both = [line for line, _ in record.column("bits_per_byte") if is_finite(line.get("validation_loss"))]
-        if both:  # loss over bits gives the bytes per token, in which the floor is told per byte
-            floors.append(record.floor * both[-1]["validation_loss"] / both[-1]["bits_per_byte"])
-    return min(floors) if floors and max(floors) - min(floors) < SAME * max(floors) else None
 
 
 def learning_curves(groups: Sequence[Group], metric: Metric, about: About | None) -> list[Figure]:
@@ -96,9 +33,8 @@ def learning_curves(groups: Sequence[Group], metric: Metric, about: About | None
         for group in groups:
             points, spread = group.curve(metric.name, by)
             has_band = spread and len(group.runs) > 1
-            series.append(
-                Series(group.label, points, spread if has_band else None, group.status == "diverged")
-            )
+            words, diverged = group.label + group.mark, group.status == "diverged"
+            series.append(Series(words, points, spread if has_band else None, diverged))
         axis, references, caption = _loss_axis(metric.axis, series, floor)
         chart = Chart(
             title=f"{metric.title.capitalize()} by {by.replace('step', 'steps')}",
@@ -219,7 +155,8 @@ def _against(groups: Sequence[Group], axis: str, metric: Metric, about: About) -
         values = [(x, group.mean(metric.name)) for x, group in points]
         several = any(len(group.runs) > 1 for _, group in points)
         spread = [group.spread(metric.name) for _, group in points] if several else None
-        series.append(Series(label, values, spread))
+        crosses = [(x, group.label + group.mark) for x, group in points if group.num_lost]
+        series.append(Series(label, values, spread, crosses=crosses))
     short = short_names(about.axes)[axis].replace("_", " ")
     y, references, caption = _final_axis(groups, metric)
     chart = Chart(
@@ -248,6 +185,8 @@ def _axis_caption(groups: Sequence[Group], about: About) -> list[str]:
     caption = [f"Final value of every setting{seeds}."]
     if any(group.status == "diverged" for group in groups):
         caption.append("A cross at the upper edge marks a setting that diverged.")
+    if lost := word_lost(groups):
+        caption += ["A cross above a point marks that some of its seeds diverged.", *lost]
     if about.design == "star":
         caption.append("All else is as in the baseline.")
     return caption
@@ -288,7 +227,11 @@ def _left_out(num_lines: int) -> list[str]:
 def _dots(groups: Sequence[Group], metric: Metric, about: About) -> Figure:
     name = metric.name
     dots = [
-        Dot(group.label, group.mean(name), group.spread(name) if len(group.values(name)) > 1 else None)
+        Dot(
+            group.label + group.mark,
+            group.mean(name),
+            group.spread(name) if len(group.values(name)) > 1 else None,
+        )
         for group in groups
     ]
     baseline = [group for group in groups if about.baseline and group.labels == about.baseline]
@@ -303,7 +246,8 @@ def _dots(groups: Sequence[Group], metric: Metric, about: About) -> Figure:
         dots=dots,
         references=references,
     )
-    return Figure(chart, "Mean of the seeds; the bar goes from the lowest to the highest." if several else "")
+    caption = ["Mean of the seeds; the bar goes from the lowest to the highest."] if several else []
+    return Figure(chart, " ".join(caption + word_lost(groups)))
 
 
 def _values_of(series: Series) -> list[float]:
@@ -327,6 +271,7 @@ def _curve_caption(groups: Sequence[Group], by: str) -> list[str]:
         parts.append("Each curve is the mean over seeds, with the lowest and highest.")
         if any(len(group.runs) > 1 for group in diverged):
             parts.append("Where all seeds diverged it is the median alone.")
+        parts += word_lost(groups)
     if diverged:
         parts.append(CROSS)
     if by == "seconds":

@@ -38,6 +38,22 @@ class Group:
         return "complete" if "complete" in kinds else kinds[0]
 
     @property
+    def num_lost(self) -> int:
+        """How many runs diverged where others did not: the mean is of those that survived."""
+        has_survivors = any(run.status in ("complete", "stopped") for run in self.runs)
+        return self.num_diverged if has_survivors else 0
+
+    @property
+    def num_diverged(self) -> int:
+        """How many runs diverged."""
+        return sum(run.status == "diverged" for run in self.runs)
+
+    @property
+    def mark(self) -> str:
+        """What stands behind its label in a chart: how many of its seeds diverged, if not all did."""
+        return f" ({self.num_lost} of {len(self.runs)} diverged)" if self.num_lost else ""
+
+    @property
     def counted(self) -> Sequence[RunRecord]:
         """The runs that count: those that are complete, and only as long as none is, all of them."""
         return [run for run in self.runs if run.status == "complete"] or self.runs
@@ -105,6 +121,15 @@ class Group:
         if points and 2 * len(ends) > len(self.runs):
             points.append((max(statistics.median_low(ends), points[-1][0]), math.inf))
         return points
+
+
+def word_lost(groups: Sequence[Group]) -> list[str]:
+    """Say in which settings only some seeds diverged: their means look better than they are."""
+    return [
+        f"Of {group.label}, {group.num_lost} of {len(group.runs)} seeds diverged; its value is of the others."
+        for group in groups
+        if group.num_lost
+    ]
 
 
 def settled(groups: Sequence[Group]) -> list[Group]:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bytewright.account.devices import Device
+from bytewright.account.units import word_bytes
 from bytewright.errors import UsageError
-from bytewright.lab.corpora import CorpusConfig, place_of
+from bytewright.lab.corpora import CorpusConfig, identify, place_of
 from bytewright.lab.predict import account, machine_of, predict
 from bytewright.lab.records import OUTCOME, read_object, read_run
 from bytewright.lab.stories import SamplingPlan
 from bytewright.lab.sweep import Sweep, Trial
-from bytewright.lab.tables import word_bytes
 from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
@@ -164,6 +164,7 @@ def refuse_other_settings(trial: Trial, run: Path) -> None:
     """Raise if the run at `run` was started with settings, or on data, other than those of `trial`."""
     config = config_of(run)
     refuse_other_data(trial, config.data, run)
+    refuse_other_tokens(config.data if trial.corpus else trial.config.data, run)
     before, now = flatten(to_plain(config)), flatten(to_plain(trial.config))
     for name in now:
         if name not in NOT_COMPARED and before.get(name) != now[name]:
@@ -192,6 +193,19 @@ def refuse_other_data(trial: Trial, before: DataConfig, run: Path) -> None:
         if file != now and (file is None or now is None or not _may_be_same(file, now)):
             raise UsageError(
                 f"{run} was made with data.{name} = {str(file)!r}, but the sweep now says {str(now)!r};"
+                " choose another --out, or remove the old run"
+            )
+
+
+def refuse_other_tokens(data: DataConfig, run: Path) -> None:
+    """Raise if `data` is known not to hold the tokens that the run at `run`, which has ended, was made of."""
+    recorded = read_object(run / OUTCOME).get("data")
+    before = recorded if isinstance(recorded, dict) else {}
+    for name, digest in identify(data).items():
+        if before.get(name, digest) != digest:
+            raise UsageError(
+                f"{run} was made with other tokens in {getattr(data, name)}: their SHA-256 was"
+                f" {str(before[name])[:12]}…, but is now {digest[:12]}…;"
                 " choose another --out, or remove the old run"
             )
 

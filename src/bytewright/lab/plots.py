@@ -194,6 +194,7 @@ def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale,
         if math.isfinite(py) and y.holds(py):
             parts.append(svg.mark(index, *places[number], title=f"{series.label}: {_point(px, py)}"))
     parts += [svg.cross(px, y.end, title=f"{series.label}: diverged") for px in _exits(series, places, y)]
+    parts += [svg.cross(x(px), y.end, title=words) for px, words in series.crosses]
     style = svg.colour_of(index, count=len(labelled), ordered=chart.ordered)
     return svg.element("g", *parts, style=style) if parts else ""
 

@@ -8,6 +8,7 @@ folders are gone; reports and tables are made of records alone. Nothing is guess
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -261,9 +262,9 @@ def measure(lines: Sequence[Line]) -> dict[str, float]:
     if lines and is_finite(lines[-1].get("seconds")):
         measured["seconds"] = float(lines[-1]["seconds"])
     for name in ("tokens_per_second", "mfu"):
-        values = sorted(float(line[name]) for line in lines if is_finite(line.get(name)))
+        values = [float(line[name]) for line in lines if is_finite(line.get(name))]
         if values:
-            measured[name] = values[len(values) // 2]
+            measured[name] = statistics.median(values)
     memory = [float(line["memory_bytes"]) for line in lines if is_finite(line.get("memory_bytes"))]
     return measured | ({"memory_bytes": max(memory)} if memory else {})
 

@@ -14,24 +14,16 @@ from typing import Any
 import bytewright
 from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
-from bytewright.lab.figures import (
-    BITS,
-    Metric,
-    axis_figures,
-    choose_metric,
-    course_of,
-    floor_of,
-    learning_curves,
-    single_curves,
-    speed_figures,
-)
+from bytewright.lab.figures import axis_figures, course_of, learning_curves, single_curves, speed_figures
 from bytewright.lab.groups import Group, differing, group_runs, settled
 from bytewright.lab.markdown import write_markdown
+from bytewright.lab.metric import BITS, Metric, choose_metric, floor_of
 from bytewright.lab.page import Block, Facts, Page, Sample, Samples, Section, write_html
 from bytewright.lab.records import RunRecord
 from bytewright.lab.results import RESULTS, About, common, without_places, write_results
 from bytewright.lab.sampling_report import report_sampling
 from bytewright.lab.tables import (
+    short_count,
     table_of_costs,
     table_of_environment,
     table_of_groups,
@@ -39,7 +31,6 @@ from bytewright.lab.tables import (
     table_of_predictions,
     table_of_ratios,
     tables_of_settings,
-    word_count,
     word_perplexity,
 )
 
@@ -129,8 +120,10 @@ def _guess_about(records: Sequence[RunRecord]) -> About:
 
 
 def _best(groups: Sequence[Group], metric: Metric) -> Group | None:
+    """Find the lowest; one that lost seeds only if there is no other, for its survivors say little."""
     reached = [group for group in settled(groups) if group.values(metric.name)]
-    return min(reached, key=lambda group: group.mean(metric.name)) if reached else None
+    sound = [group for group in reached if not group.num_lost]
+    return min(sound or reached, key=lambda group: group.mean(metric.name), default=None)
 
 
 # Key figures
@@ -146,8 +139,10 @@ def _facts(
 ) -> Facts:
     facts: list[tuple[str, str, str]] = []
     if best:
-        facts.append(("lowest " + metric.title, f"{best.mean(metric.name):.4f}", metric.unit))
-        facts.append(("reached with", best.label, _of_groups(groups)))
+        is_chosen = any(group.num_lost for group in settled(groups)) and not best.num_lost
+        unit = f"{metric.unit}, where no seed diverged" if is_chosen else metric.unit
+        facts.append(("lowest " + metric.title, f"{best.mean(metric.name):.4f}", unit))
+        facts.append(("reached with", best.label, _of_groups(groups, best)))
         facts += _gap(best.runs, metric, best.mean(metric.name))
     seconds = sum(record.measured.get("seconds", 0.0) for record in records)
     diverged = sum(record.status == "diverged" for record in records)
@@ -158,9 +153,14 @@ def _facts(
     return Facts(facts)
 
 
-def _of_groups(groups: Sequence[Group]) -> str:
+def _of_groups(groups: Sequence[Group], best: Group) -> str:
     """Say among how many a setting is the best, and whether that is the last word."""
     compared = settled(groups)
+    if best.num_lost:
+        return f"though {best.num_lost} of {len(best.runs)} seeds diverged"
+    if any(group.num_lost for group in compared):
+        num_sound = sum(not group.num_diverged for group in compared)
+        return f"the best of {num_sound} without a seed that diverged, of {len(groups)} settings"
     if len(compared) < len(groups):
         return f"the best of {len(compared)} that came to their end, of {len(groups)} settings"
     so_far = "" if any(group.status == "complete" for group in groups) else " so far"
@@ -188,10 +188,10 @@ def _facts_of_one(record: RunRecord) -> Facts:
         facts += _gap([record], BITS, bits)
     tokens = record.lines[-1].get("tokens") if record.lines else None
     if tokens:
-        facts.append(("tokens", word_count(tokens), f"{record.num_steps:,} steps"))
+        facts.append(("tokens", short_count(tokens), f"{record.num_steps:,} steps"))
     if "seconds" in record.measured:
         speed = record.measured.get("tokens_per_second")
-        remark = f"{word_count(speed)} tokens/s" if speed else ""
+        remark = f"{short_count(speed)} tokens/s" if speed else ""
         facts.append(("time", format_seconds(record.measured["seconds"]), remark))
     return Facts(facts)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bytewright.lab.figures import Metric, axis_figures
+from bytewright.lab.figures import axis_figures
 from bytewright.lab.groups import Group
+from bytewright.lab.metric import Metric
 from bytewright.lab.page import Block, Cell, Facts, Page, Sample, Samples, Section, Table
 from bytewright.lab.results import About
 
@@ -54,8 +55,8 @@ def report_sampling(groups: Sequence[Group], about: About) -> Page:
 
 def _best(groups: Sequence[Group], metric: Metric) -> list[Group]:
     """Find the settings that reach most: there may be several."""
-    highest = max((value for group in groups for value in group.values(metric.name)), default=None)
-    return [group for group in groups if group.values(metric.name) and group.mean(metric.name) == highest]
+    means = [group.mean(metric.name) for group in groups if group.values(metric.name)]
+    return [group for group in groups if means and group.mean(metric.name) == max(means)]
 
 
 def _facts(groups: Sequence[Group], known: Sequence[Metric], best: Sequence[Group]) -> Facts:
@@ -64,21 +65,24 @@ def _facts(groups: Sequence[Group], known: Sequence[Metric], best: Sequence[Grou
     first, *others = best
     rank = f"first of {len(best)} that are equally good, of {len(groups)}" if others else f"of {len(groups)}"
     facts: list[tuple[str, str, str]] = [("best setting", first.label, rank)]
-    facts += [(metric.title, f"{first.mean(metric.name):.1%}", "of them") for metric in known[:4]]
+    for metric in known[:4]:
+        unit = metric.unit.removeprefix("share").strip() or "of them"
+        facts.append((metric.title, str(_word(metric, first.mean(metric.name))), unit))
     return Facts(facts)
+
+
+def _word(metric: Metric, value: float) -> str | float:
+    """Word a share in percent, and all else as the number that it is."""
+    return f"{value:.1%}" if metric.unit.startswith("share") else round(value, 1)
 
 
 def _table(groups: Sequence[Group], known: Sequence[Metric], best: Sequence[Group]) -> Table:
     rows: list[list[Cell]] = []
     for group in groups:
-        row: list[Cell] = [group.label]
-        for metric in known:
-            value = group.mean(metric.name)
-            row.append(f"{value:.1%}" if metric.unit.startswith("share") else round(value, 1))
-        rows.append(row)
+        rows.append([group.label, *(_word(metric, group.mean(metric.name)) for metric in known)])
     return Table(
         ["setting", *(metric.title for metric in known)],
         rows,
-        caption="Shares of the stories, sentences or words that each setting wrote.",
+        caption="Shares of the stories, sentences or words that each setting wrote; length in words.",
         best=[groups.index(group) for group in best],
     )

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bytewright.durations import format_seconds
-from bytewright.lab.figures import BITS, VALIDATION, Metric
-from bytewright.lab.groups import Group, word_value
+from bytewright.lab.groups import Group, word_lost, word_value
+from bytewright.lab.metric import BITS, VALIDATION, Metric
 from bytewright.lab.page import Block, Cell, Table
 from bytewright.lab.records import RunRecord
 from bytewright.lab.results import About, common
@@ -55,7 +55,7 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: About, best:
     return Table(
         [columns[n] for n in kept],
         [[row[n] for n in kept] for row in rows],
-        caption=_caption(metric, baseline, [columns[n] for n in kept]),
+        caption=" ".join([_caption(metric, baseline, [columns[n] for n in kept]), *word_lost(groups)]),
         best=[groups.index(best)] if best else [],
     )
 
@@ -102,8 +102,13 @@ def _difference(group: Group, baseline: Group, metric: Metric) -> str | None:
 
 
 def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
-    """Say how long a setting took to the baseline's final value, as time and as a share of the baseline's."""
+    """Say how long a setting took to the baseline's final value, as time and as a share of the baseline's.
+
+    Where a seed diverged there is no such time: what was as good for a while did not stay so.
+    """
     if group is baseline or baseline.status != "complete" or not baseline.values(metric.name):
+        return None
+    if group.num_diverged:
         return None
     goal, (points, _) = baseline.mean(metric.name), group.curve(metric.name, "seconds")
     reached = [seconds for seconds, value in points if value <= goal]
@@ -151,15 +156,16 @@ def table_of_costs(groups: Sequence[Group]) -> list[Block]:
                 f"{mfu:.1%}" if mfu else None,
                 _or_none(format_seconds, group.measured("seconds")),
                 _or_none(format_seconds, predicted.get("seconds")),
-                _or_none(word_bytes, group.measured("memory_bytes")),
-                _or_none(word_bytes, predicted.get("memory_bytes")),
+                _or_none(short_bytes, group.measured("memory_bytes")),
+                _or_none(short_bytes, predicted.get("memory_bytes")),
             ]
         )
     kept = [n for n in range(len(columns)) if n == 0 or any(row[n] is not None for row in rows)]
     if len(kept) == 1:
         return []
     caption = (
-        "Speed and utilisation (MFU) are medians while training; predictions were made before the start."
+        "Speed and utilisation (MFU) are medians while training. Predictions come from the settings and the"
+        " machine alone: made before the start where the run's record has them, and else with the report."
     )
     return [Table([columns[n] for n in kept], [[row[n] for n in kept] for row in rows], caption=caption)]
 
@@ -193,7 +199,7 @@ def table_of_predictions(record: RunRecord) -> list[Block]:
     words: dict[str, tuple[str, Callable[[float], str]]] = {
         "parameters": ("parameters", lambda value: f"{value:,.0f}"),
         "flops_per_token": ("FLOPs per token", lambda value: f"{value:,.0f}"),
-        "memory_bytes": ("peak memory", word_bytes),
+        "memory_bytes": ("peak memory", short_bytes),
         "tokens_per_second": ("tokens per second", lambda value: f"{value:,.0f}"),
         "mfu": ("utilisation (MFU)", lambda value: f"{value:.1%}"),
         "seconds": ("time", format_seconds),
@@ -254,22 +260,24 @@ def word_perplexity(loss: float) -> str:
     return f"{perplexity:.3f}" if perplexity < 1000 else f"{perplexity:,.0f}"
 
 
-def word_count(number: float) -> str:
-    """Word a large number.
+def short_count(number: float) -> str:
+    """Word a large number where there is little room; `account.units` has the words for prose.
 
-    >>> word_count(327_680_000), word_count(1234)
-    ('327.7M', '1,234')
+    >>> short_count(327_680_000), short_count(999_960), short_count(1234)
+    ('327.7M', '1.0M', '1,234')
     """
-    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if number >= size:
-            return f"{number / (1e3 if prefix == 'k' else size):.1f}{prefix}"
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        value = round(number / size, 1)
+        if value >= (10 if prefix == "k" else 1):
+            return f"{value:.1f}{prefix}"
     return f"{number:,.0f}"
 
 
-def word_bytes(num_bytes: float) -> str:
-    """Word an amount of memory, in decimal units.
+def short_bytes(num_bytes: float) -> str:
+    """Word an amount of memory where there is no room for both readings of GB: in decimal units.
 
-    >>> word_bytes(2.5e9)
-    '2.50 GB'
+    >>> short_bytes(2.5e9), short_bytes(999_600_000)
+    ('2.50 GB', '1.00 GB')
     """
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+    num_megabytes = round(num_bytes / 1e6)
+    return f"{num_bytes / 1e9:.2f} GB" if num_megabytes >= 1000 else f"{num_megabytes} MB"
