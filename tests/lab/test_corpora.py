@@ -15,7 +15,7 @@ from imagined_runs import make_record
 from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.lab.corpora import CorpusConfig, place_of, prepare
+from bytewright.lab.corpora import CorpusConfig, identify, place_of, prepare
 from bytewright.lab.plan import refuse_other_data
 from bytewright.lab.records import read_floor
 from bytewright.lab.stories import SamplingPlan, tell
@@ -69,6 +69,20 @@ def test_what_is_missing_is_made_anew_and_the_rest_kept(tmp_path: Path) -> None:
     assert set(phases) == {"encode"}
     assert data.validation.is_file()
     assert data.train.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("name", ["train.txt", "validation.txt"])
+def test_a_text_that_is_gone_is_made_anew(tmp_path: Path, stories: Path, name: str) -> None:
+    for config in (STORIES, CorpusConfig(text=stories, vocab_size=300)):
+        data, _ = make(config, tmp_path)
+        before = identify(data)
+        text = data.train.parents[1] / name
+        content = text.read_bytes()
+        text.unlink()
+        shutil.rmtree(data.train.parent)
+        again, _ = make(config, tmp_path)
+        assert text.read_bytes() == content
+        assert identify(again) == before
 
 
 def test_another_seed_another_folder(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from bytewright.errors import (
     first_line,
     is_out_of_memory,
 )
-from bytewright.lab.corpora import CorpusConfig, Report, name_of, prepare
+from bytewright.lab.corpora import CorpusConfig, Report, identify, name_of, prepare
 from bytewright.lab.plan import (
     Planned,
     find_state,
@@ -44,14 +44,14 @@ from bytewright.lab.records import OUTCOME, read_object, read_run
 from bytewright.lab.results import SWEEP
 from bytewright.lab.stories import check, tell
 from bytewright.lab.sweep import Sweep, Trial
-from bytewright.lab.sweep_file import Keep, Labels
+from bytewright.lab.sweep_file import Keep
+from bytewright.lab.twins import find_twin, take_over
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.engine import Engines
 from bytewright.train.loop import Options, Sampler, TrainResult
-from bytewright.train.recipe import flatten, to_plain
-from bytewright.train.run_folder import config_of, describe_environment, is_being_written
+from bytewright.train.run_folder import config_of, is_being_written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,12 +153,15 @@ def _keep(planned: Planned, bench: Bench) -> Keep:
 
 
 def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -> dict[str, Any]:
-    if bench.keep == "metrics" and not run.exists() and (twin := find_twin(trial.config, bench.folder)):
-        bench.say(f"{run.name}: is the same run as {twin}")
-        return _copy_record(twin, run, trial.labels)
-    if (run / "config.json").is_file():
+    is_begun = (run / "config.json").is_file()
+    if is_begun:
         refuse_other_settings(trial, run)
+    data = identify(config_of(run).data if is_begun else trial.config.data)
+    may_copy = bench.keep == "metrics" and not run.exists()
     try:
+        if may_copy and (twin := find_twin(trial.config, data, bench.folder)):
+            bench.say(f"{run.name}: is the same run as {twin}")
+            return take_over(twin, run, trial.config, trial.labels)
         result = _train_in_parts(trial.config, run, bench)
         if result.received:
             raise Stopped(result.received)
@@ -173,6 +176,8 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
     except (BytewrightError, torch.OutOfMemoryError) as error:
         status, reason = "failed", str(error)
     outcome = {"status": status, "reason": reason, "labels": trial.labels, "predicted": predicted}
+    if status != "failed":
+        outcome["data"] = data
     # A run that another process was quicker to take is that one's to judge.
     if (run / "config.json").is_file() and not is_being_written(run):
         durable.write_json(run / OUTCOME, outcome)
@@ -205,37 +210,6 @@ def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult
             if run.exists():
                 durable.remove_folder(run)
         config = smaller
-
-
-def find_twin(config: TrainConfig, folder: Path) -> Path | None:
-    """Find a finished run of the very same config, on such a machine, in a sweep beside this one.
-
-    The baseline of many sweeps is one run.
-    """
-    data = dataclasses.replace(config, data=config.data.absolute())
-    wanted = flatten(to_plain(data)) | {"accumulate": None}
-    here = _machine(describe_environment())
-    for outcome in sorted(folder.parent.glob(f"*/*/{OUTCOME}")):
-        if read_object(outcome).get("status") in ("complete", "diverged"):
-            found = flatten(read_object(outcome.with_name("config.json"))) | {"accumulate": None}
-            if found == wanted and _machine(read_object(outcome.with_name("environment.json"))) == here:
-                return outcome.parent
-    return None
-
-
-def _machine(environment: Mapping[str, object]) -> list[object]:
-    return [environment.get(name) for name in ("platform", "num_cores", "cuda", "torch")]
-
-
-def _copy_record(twin: Path, run: Path, labels: Labels) -> dict[str, Any]:
-    """Take over the record of a run, with the labels of this sweep; `outcome.json` comes last."""
-    for path in sorted(path for path in twin.rglob("*") if path.is_file()):
-        inner = path.relative_to(twin)
-        if inner.parts[0] not in ("checkpoints", OUTCOME) and not path.name.startswith("."):
-            durable.write_bytes(run / inner, durable.read_bytes(path))
-    outcome = read_object(twin / OUTCOME) | {"labels": labels}
-    durable.write_json(run / OUTCOME, outcome)
-    return outcome
 
 
 class _NoMemory(Exception):  # noqa: N818  # caught at once

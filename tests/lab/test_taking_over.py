@@ -1,0 +1,162 @@
+"""A run that a sweep beside has made is taken over, but only if nothing that decides a bit of it differs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from test_execute import Lab
+
+from bytewright import durable
+from bytewright.errors import UsageError
+from bytewright.lab.corpora import identify
+from bytewright.lab.plan import make_plan
+from bytewright.lab.records import OUTCOME, read_object
+from bytewright.lab.results import read_sweep_folder
+from bytewright.lab.twins import find_twin, take_over
+from bytewright.train.config import TrainConfig
+from bytewright.train.run_folder import is_being_written
+from runs import SWEEP, make_ids, write_sweep, write_tokens
+
+RUN = "lr-0.01"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "abcdef")  # the tree of who tests may differ from its commit
+    write_sweep(tmp_path)
+    (tmp_path / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    return tmp_path
+
+
+def twin_of(lab: Lab) -> Path | None:
+    """Find the twin of the sweep's run, for a sweep beside it."""
+    config: TrainConfig = lab.sweep.trials[0].config
+    return find_twin(config, identify(config.data), lab.folder.with_name("second"))
+
+
+def test_a_run_that_a_sweep_beside_has_done_is_taken_over(place: Path) -> None:
+    first = Lab(place, name="runs/first")
+    first.run()
+    (place / "rates.toml").write_text(
+        'base = "base.toml"\n[variants]\nplain = {}\nfast = { "optimizer.lr" = 0.02 }\n'
+    )
+    second = Lab(place, name="runs/second")
+    second.run()
+    assert [sentence for sentence in second.said if "is the same run as" in sentence] == [
+        f"plain: is the same run as {first.folder / RUN}"
+    ]
+    plain = read_sweep_folder(second.folder)[1][0]
+    assert plain.labels == {"variant": "plain"}
+    assert plain.lines == read_sweep_folder(first.folder)[1][0].lines
+    assert [planned.state for planned in make_plan(second.sweep, second.folder)] == ["done", "done"]
+    shutil.rmtree(first.folder)
+    assert twin_of(first) == second.folder / "plain"  # a copy serves as well
+
+
+def test_a_run_of_other_code_or_of_another_machine_is_no_twin(place: Path) -> None:
+    lab = Lab(place, name="runs/first")
+    lab.run()
+    path = lab.folder / RUN / "environment.json"
+    recorded = read_object(path)
+    for name in ("cuda", "platform", "torch", "bytewright", "commit", "num_threads"):
+        durable.write_json(path, recorded | {name: "another"})
+        assert twin_of(lab) is None, name
+    durable.write_json(path, recorded)
+    assert twin_of(lab) == lab.folder / RUN
+
+
+def test_a_tree_that_differs_from_its_commit_has_no_twins(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "abcdef-dirty")
+    lab = Lab(place, name="runs/first")
+    lab.run()
+    assert twin_of(lab) is None
+
+
+def test_threads_decide_bits_on_a_cpu() -> None:
+    before = torch.get_num_threads()
+    values = torch.randn(200_000, generator=torch.Generator().manual_seed(1))
+    try:
+        sums = []
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            sums.append(values.sum().item())
+    finally:
+        torch.set_num_threads(before)
+    assert sums[0] != sums[1]
+
+
+def test_a_run_on_other_data_of_the_same_name_is_no_twin_and_is_refused(place: Path) -> None:
+    lab = Lab(place, name="runs/first")
+    lab.run()
+    recorded = read_object(lab.folder / RUN / OUTCOME)["data"]
+    assert recorded == identify(lab.sweep.trials[0].config.data)
+    write_tokens(place / "train.npy", make_ids(2000, seed=7))
+    assert twin_of(lab) is None
+    now = identify(lab.sweep.trials[0].config.data)["train"]
+    with pytest.raises(UsageError) as refused:
+        make_plan(lab.sweep, lab.folder)
+    assert str(refused.value) == (
+        f"{lab.folder / RUN} was made with other tokens in train.npy: their SHA-256 was"
+        f" {recorded['train'][:12]}…, but is now {now[:12]}…; choose another --out, or remove the old run"
+    )
+
+
+def test_data_made_again_with_the_same_content_is_the_same(place: Path) -> None:
+    lab = Lab(place, name="runs/first")
+    lab.run()
+    (place / "train.npy").unlink()
+    assert [planned.state for planned in make_plan(lab.sweep, lab.folder)] == ["done"]
+    write_tokens(place / "train.npy", make_ids(2000))
+    assert [planned.state for planned in make_plan(lab.sweep, lab.folder)] == ["done"]
+    assert twin_of(lab) == lab.folder / RUN
+
+
+def test_a_record_that_does_not_tell_its_data_stays_done_but_is_no_twin(place: Path) -> None:
+    lab = Lab(place, name="runs/first")
+    lab.run()
+    outcome = read_object(lab.folder / RUN / OUTCOME)
+    del outcome["data"]
+    durable.write_json(lab.folder / RUN / OUTCOME, outcome)
+    write_tokens(place / "train.npy", make_ids(2000, seed=7))
+    assert [planned.state for planned in make_plan(lab.sweep, lab.folder)] == ["done"]
+    assert twin_of(lab) is None
+
+
+def test_a_corpus_that_changed_under_its_name_is_refused(place: Path) -> None:
+    corpus = "corpus = { storybook = 60_000, validation_size = 20_000, vocab_size = 300 }\n"
+    (place / "rates.toml").write_text(corpus + (place / "rates.toml").read_text())
+    lab = Lab(place)
+    lab.run()
+    (corpus_folder,) = (place / "data").iterdir()
+    shutil.rmtree(corpus_folder)
+    lab.said.clear()
+    lab.run()
+    assert (corpus_folder / "bpe-300/train.npy").is_file()  # it was made again, with the same content
+    assert lab.said == []
+    write_tokens(corpus_folder / "bpe-300/train.npy", make_ids(2000), vocab_size=300)
+    with pytest.raises(UsageError, match=r"made with other tokens in .*/bpe-300/train\.npy: their SHA-256"):
+        make_plan(lab.sweep, lab.folder)
+
+
+def test_no_other_process_can_begin_a_run_while_it_is_copied(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Lab(place, name="runs/first")
+    first.run()
+    run, write_bytes, locked = place / "runs/second" / RUN, durable.write_bytes, []
+
+    def look_and_write(path: Path, data: bytes) -> None:
+        locked.append(is_being_written(run))
+        write_bytes(path, data)
+
+    monkeypatch.setattr(durable, "write_bytes", look_and_write)
+    take_over(first.folder / RUN, run, first.sweep.trials[0].config, {})
+    assert len(locked) > 2
+    assert all(locked)
+    assert not is_being_written(run)
