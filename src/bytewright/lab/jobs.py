@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bytewright import durable
+from bytewright.tokenizer.tokenizer import default_num_threads
 
 POLL_SECONDS = 0.1
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -28,10 +29,11 @@ def run_at_once(
 ) -> int:
     """Run commands by name, so many at a time; `ended` hears the name, exit code and last words of each.
 
+    All have as many threads, also the last, which may run alone: on a CPU their number decides bits.
     Returns 0, or the exit code of one that was stopped by a signal.
     """
     waiting, running = list(commands.items()), dict[str, subprocess.Popen[bytes]]()
-    threads = max(1, (os.cpu_count() or 1) // num_jobs)
+    threads = max(1, default_num_threads() // max(1, min(num_jobs, len(commands))))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     with durable.explain("write", logs):
         logs.mkdir(parents=True, exist_ok=True)
