@@ -19,7 +19,8 @@ from bytewright.errors import UsageError
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.train.checkpoint import find_checkpoint, load_model
 from bytewright.train.config import Device
-from bytewright.train.setup import find_device
+from bytewright.train.run_folder import config_of_checkpoint
+from bytewright.train.setup import dtype_of, find_device, precision_to_write_in
 
 BATCH = 100
 
@@ -64,7 +65,9 @@ def tell(run: Path, plan: SamplingPlan, *, device: Device = "auto") -> tuple[lis
     end = tokenizer.special_tokens.get(END_OF_TEXT)
     if end is None:
         raise UsageError(f"{run}: its tokenizer has no {END_OF_TEXT}, so its model cannot end a story")
-    model = load_model(checkpoint, device=find_device(device))
+    place = find_device(device)
+    precision = precision_to_write_in(config_of_checkpoint(checkpoint), place)
+    model = load_model(checkpoint, device=place, compute_dtype=dtype_of(precision))
     prompt = [end, *tokenizer.encode(plan.prompt)]
     stories, num_ended = [], 0
     generator = Generator(model, min(BATCH, plan.num_stories))

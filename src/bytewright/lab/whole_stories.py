@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.end_of_text import END_OF_TEXT
@@ -21,8 +20,8 @@ from bytewright.train.checkpoint import find_checkpoint, load_model
 from bytewright.train.config import Device
 from bytewright.train.evaluate_stories import Progress, StoryEvaluation, evaluate_stories, split_stories
 from bytewright.train.inputs import count_token_bytes
-from bytewright.train.run_folder import CONFIG, config_of
-from bytewright.train.setup import find_device
+from bytewright.train.run_folder import config_of_checkpoint
+from bytewright.train.setup import dtype_of, find_device
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,9 @@ def evaluate_text(
         raise UsageError(f"{run}: its tokenizer has no {END_OF_TEXT}, so it does not know where stories end")
     nothing = np.zeros(0, np.uint16)  # an empty file has no pieces at all
     stories = split_stories(np.concatenate([nothing, *tokenizer.encode_pieces(file)]), end)
-    bf16 = (folder / CONFIG).is_file() and config_of(folder).precision == "bf16"
-    model = load_model(checkpoint, device=find_device(device), compute_dtype=torch.bfloat16 if bf16 else None)
+    config = config_of_checkpoint(checkpoint)
+    compute_dtype = dtype_of(config.precision) if config else None
+    model = load_model(checkpoint, device=find_device(device), compute_dtype=compute_dtype)
     token_bytes = count_token_bytes(tokenizer.vocabulary)
     try:
         evaluation = evaluate_stories(model, stories, end, token_bytes, progress=progress)
