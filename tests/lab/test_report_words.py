@@ -67,6 +67,7 @@ def test_a_setting_that_lost_seeds_is_not_the_best_and_says_how_many(tmp_path: P
     assert sentence in against.caption
     (curves, *_) = learning_curves(groups, VALIDATION, about)
     assert isinstance(curves.chart, Chart)
+    assert curves.chart.x.label == "steps"
     words = [series.words for series in curves.chart.series]
     assert words == ["lr 1", "lr 2 (2 of 3 diverged)", "lr 3 (diverged)"]
     assert sentence in curves.caption

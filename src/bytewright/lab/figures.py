@@ -33,8 +33,8 @@ def learning_curves(groups: Sequence[Group], metric: Metric, about: About | None
         for group in groups:
             points, spread = group.curve(metric.name, by)
             has_band = spread and len(group.runs) > 1
-            words, diverged = group.label + group.mark, group.status == "diverged"
-            series.append(Series(words, points, spread if has_band else None, diverged))
+            label, diverged = group.label + group.mark, group.status == "diverged"
+            series.append(Series(label, points, spread if has_band else None, diverged))
         axis, references, caption = _loss_axis(metric.axis, series, floor)
         chart = Chart(
             title=f"{metric.title.capitalize()} by {by.replace('step', 'steps')}",
