@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot, scaled_dot_product_attention, silu
 
+from bytewright import kernels
 from bytewright.generate.decoder import Decoder
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.fused import rotate_halves
@@ -160,3 +161,15 @@ def test_one_more_token_by_the_kernel_and_by_algebra(settings: dict[str, Any]) -
         steps = [decoder.step(cache, ids[:, step], lengths + step) for step in range(3)]
         scores.append(torch.stack(steps).double())
     assert (scores[1] - scores[0]).norm() <= 3 * TOLERANCE * scores[0].norm()
+
+
+@pytest.mark.parametrize(("capability", "served"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_gpus_too_old_for_the_kernels_are_told_while_a_step_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], served: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    torch.compiler.reset()
+    tell = torch.compile(
+        lambda x: x + 1 if kernels._is_young_enough() else x, backend="eager", fullgraph=True
+    )
+    assert tell(torch.zeros(1)).item() == served

@@ -89,6 +89,44 @@ def test_the_first_evaluation_which_compiles_does_not_make_it_plan_too_few(
     assert result.step == 196  # of 200 for which there is time
 
 
+@pytest.mark.parametrize("eval_every", [4, 20, 500])
+def test_a_run_of_minutes_has_time_for_its_evaluations_whether_one_was_seen_or_not(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, eval_every: int
+) -> None:
+    """And its rate has fallen when it ends."""
+    evaluating = [0.0]
+    measure = TrainStep.measure
+
+    def measure_slowly(step: TrainStep, *batch: Tensor) -> Tensor:
+        evaluating[0] += 1.0
+        return measure(step, *batch)
+
+    monkeypatch.setattr(TrainStep, "measure", measure_slowly)
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.5 * recorder.progress.step + evaluating[0])
+    every = {"eval_every": eval_every, "save_every": 1000, "log_every": 1}
+    config = make_config(tmp_path, budget={"steps": None, "minutes": 2.0}, **every)
+    train(config, tmp_path / "run", console=quiet)
+    last = lines(tmp_path / "run")[-1]
+    assert last["lr"] == pytest.approx(0.001)
+    assert 110 < last["seconds"] < 120
+
+
+def test_a_run_that_the_clock_ends_before_its_schedule_says_so(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that becomes slower after the plan was made."""
+
+    def seconds(recorder: Recorder) -> float:
+        step = recorder.progress.step
+        return 0.5 * step + 0.5 * max(0, step - 20)
+
+    monkeypatch.setattr(Recorder, "seconds", seconds)
+    train(make_config(tmp_path, budget={"steps": None, "minutes": 0.5}), tmp_path / "run", console=quiet)
+    events = [record for record in lines(tmp_path / "run") if "event" in record]
+    sentence = "the minutes are over before the schedule has come to its end"
+    assert events == [{"step": 40, "event": sentence}]
+
+
 def test_a_line_has_the_rate_that_was_used_even_where_the_run_is_planned(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

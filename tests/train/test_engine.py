@@ -9,6 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
+import bytewright.train.engine
 from bytewright.errors import DivergenceError
 from bytewright.model import TransformerLM
 from bytewright.train import TrainConfig, resume, train
@@ -151,3 +152,18 @@ def test_every_line_of_a_run_has_its_peak_so_far(tmp_path: Path, quiet: Console)
     peaks = [line["memory_bytes"] for line in read_metrics(tmp_path / "run/metrics.jsonl")]
     assert peaks == sorted(peaks)
     assert all(type(peak) is int and 0 <= peak < 2**33 for peak in peaks)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_runs_in_a_row_do_not_use_up_what_torch_compiles_for(
+    request: pytest.FixtureRequest, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It compiles a function for so many models only, and runs those that follow as they are."""
+    if rerun_unchecked(request):
+        return
+    monkeypatch.setattr(bytewright.train.engine, "choose_backend", lambda config, device: "eager")
+    for number in range(torch._dynamo.config.recompile_limit // 2 + 1):
+        change = {"model": {"d_model": 8 * (number + 1)}, "budget": {"steps": 1}}
+        torch._dynamo.utils.counters.clear()
+        train(make_config(tmp_path, **change), tmp_path / f"run{number}", console=quiet)
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3  # step, update, evaluation

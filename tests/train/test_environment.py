@@ -14,6 +14,13 @@ def test_the_commit_that_is_told_is_recorded(monkeypatch: pytest.MonkeyPatch) ->
     assert describe_environment()["commit"] == "abc123"
 
 
+def test_the_processor_is_recorded_by_its_name() -> None:
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists() or "model name" not in cpuinfo.read_text():
+        pytest.skip("nobody tells it here")
+    assert f": {describe_environment()['processor']}\n" in cpuinfo.read_text()
+
+
 def test_a_source_tree_that_is_not_installed_knows_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = metadata.version("bytewright")
 

@@ -116,6 +116,7 @@ def test_a_limited_evaluation_is_the_same_for_every_batch_and_cut_evenly(
     for batch_size in (1, 7, 8, 48, 1000):
         limited = EvaluationSet(tokens, "cpu", context_length=10, batch_size=batch_size, max_tokens=1000)
         assert len(limited.starts) == num_windows
+        assert num_tokens - limited.starts[-1] <= 10 + 2 * num_tokens / num_windows  # to the end of the file
         assert limited.batch_size <= batch_size
         assert num_windows % limited.batch_size == 0
 

@@ -20,8 +20,8 @@ class Generate:
     """Continue a prompt with the model of a run, and show the text as it is written.
 
     The text ends at a special token, at --max-new-tokens, or when the model's context is full. The same seed
-    gives the same text. After each of several texts stands <|endoftext|> on a line of its own, as in a
-    corpus.
+    gives the same text; each of several has a seed of its own, made from that. After each stands
+    <|endoftext|> on a line of its own, as in a corpus.
 
     For example:
       bytewright generate runs/base --prompt 'Once upon a time'

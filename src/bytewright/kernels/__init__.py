@@ -18,9 +18,18 @@ HALF_TYPES = (torch.bfloat16, torch.float16)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
+OLDEST_GPU = (8, 0)
+"""Compute capability: GPUs before Ampere have no bfloat16, and less shared memory than attention takes."""
+
+
 def on_gpu(x: Tensor) -> bool:
-    """Tell whether `x` is where the kernels run: on an NVIDIA GPU, with Triton at hand."""
-    return HAS_TRITON and x.is_cuda and torch.version.hip is None
+    """Tell whether `x` is where the kernels run: on an NVIDIA GPU that they fit, with Triton at hand."""
+    return HAS_TRITON and x.is_cuda and torch.version.hip is None and _is_young_enough()
+
+
+@torch.compiler.assume_constant_result
+def _is_young_enough() -> bool:
+    return torch.cuda.get_device_capability() >= OLDEST_GPU
 
 
 def can_serve(x: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """Global-norm clipping: when all gradients together are too long a vector, shorten it, keep its direction.
 
 `clip_gradients` is the readable twin; the fast optimizers apply the same `clip_factor` inside their own
-update. Both are free of branches that would need the norm on the host, so a step never waits for the device.
+update. Both are free of branches that would need the norm on the host, so nothing waits for the device here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a person sees of a run: a live panel with a small loss curve in a terminal, plain lines in a pipe.
 
 A display is told the facts of the run once, and then every record that goes to metrics.jsonl. It draws at
-most ten times a second and knows nothing of training.
+most ten times a second, however many records there are, and knows nothing of training.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class LiveDisplay:
         self._title = title
         self._losses: list[float] = []
         self._validation: tuple[int, float] | None = None
-        self._live = Live(console=console, refresh_per_second=10, transient=False)
-        self._live.update(Panel("the first steps …", title=title, expand=False))
+        self._last: tuple[Mapping[str, Any], int | None] | None = None
+        self._live = Live(console=console, refresh_per_second=10, transient=False, get_renderable=self._panel)
         self._live.start()
 
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
-        """Draw the panel anew; an event is a line above it."""
+        """Have the panel drawn anew with the next breath; an event is a line above it."""
         if "event" in record:
             self.say(summarise(record, num_steps))
             return
@@ -81,7 +81,7 @@ class LiveDisplay:
             self._losses.append(record["loss"])
         if is_number(record.get("validation_loss")):
             self._validation = (record["step"], record["validation_loss"])
-        self._live.update(self._panel(record, num_steps))
+        self._last = record, num_steps
 
     def say(self, sentence: str) -> None:
         """Print the sentence above the panel."""
@@ -91,7 +91,10 @@ class LiveDisplay:
         """Leave the last panel standing."""
         self._live.stop()
 
-    def _panel(self, record: Mapping[str, Any], num_steps: int | None) -> Panel:
+    def _panel(self) -> Panel:
+        if self._last is None:
+            return Panel("the first steps …", title=self._title, expand=False)
+        record, num_steps = self._last
         figures = Table.grid(padding=(0, 2))
         figures.add_row("step", f"{record['step']:,}" + (f" of {num_steps:,}" if num_steps else ""))
         figures.add_row(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import sys
 
 import torch
 
@@ -77,10 +78,11 @@ class Engines:
         """Let go of the last engine and of all that was compiled.
 
         Its memory must not count against the next; and torch compiles a function for so many models only,
-        eight, and then silently gives up compiling it.
+        and then gives up compiling it: for eight, or for four that are evaluated as well.
         """
         self._last = self._made_for = None
-        torch.compiler.reset()
+        if "torch._dynamo" in sys.modules:  # otherwise nothing was compiled, and to ask takes a second
+            torch.compiler.reset()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -63,7 +63,7 @@ class EvaluationSet:
         num_windows = len(tokens) if max_tokens is None else -(-max_tokens // context_length)
         starts = evenly_spaced_starts(len(tokens), context_length, num_windows)
         if max_tokens is not None:
-            starts = starts[: _round_down(len(starts))]
+            starts = evenly_spaced_starts(len(tokens), context_length, _round_down(len(starts)))
             batch_size = _largest_part(len(starts), batch_size)
         self.starts = starts
         self.batch_size = batch_size
@@ -75,8 +75,13 @@ class EvaluationSet:
             for batch in in_batches(self.starts, self.batch_size)
         )
 
-    def warm_up(self, measure: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Measure on one batch and wait: what happens only once, as compiling does, is over then."""
+    @property
+    def num_batches(self) -> int:
+        """How many batches an evaluation measures."""
+        return -(-len(self.starts) // self.batch_size)
+
+    def measure_batch(self, measure: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Measure on the first batch alone and wait for it: to see what an evaluation takes."""
         measure(*self.store.batch(self.starts[: self.batch_size], self.context_length)).item()
 
     def evaluate(self, measure: Callable[[Tensor, Tensor], Tensor]) -> Evaluation:

@@ -19,7 +19,7 @@ from bytewright.train.config import Device
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.inputs import count_token_bytes, open_tokens, read_vocabulary_of
 from bytewright.train.loss import language_model_loss
-from bytewright.train.run_folder import config_of_checkpoint
+from bytewright.train.run_folder import config_of_checkpoint, run_of_checkpoint
 from bytewright.train.setup import dtype_of, find_device
 
 
@@ -28,7 +28,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Measure the best or last checkpoint of `run` on `file`, by default the run's own validation data."""
     checkpoint = find_checkpoint(run, which=which)
-    folder = checkpoint.absolute().parents[1]
+    folder = run_of_checkpoint(checkpoint)
     config = config_of_checkpoint(checkpoint)
     path = file or (config.data.validation if config else None)
     if path is None:
@@ -36,7 +36,7 @@ def evaluate_run(
     model_config = read_model_config(checkpoint)
     tokens = open_tokens(path, model_config)
     token_bytes = None
-    if (folder / "tokenizer").is_dir():
+    if folder and (folder / "tokenizer").is_dir():
         token_bytes = count_token_bytes(read_vocabulary_of(tokens, folder / "tokenizer"))
     elif config and config.data.train.exists():
         tokens.require_tokenizer(TokenFile.open(config.data.train).manifest.tokenizer_fingerprint)

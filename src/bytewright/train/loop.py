@@ -4,7 +4,8 @@
 learning rate of a step are functions of its number, and all else that the next step depends on is in the
 checkpoint; so a run that is killed at any moment and resumed gives the same weights, optimizer state and
 metrics as one that never was, but for `metrics.MEASURED_FIELDS`. What a step does is in `step`, what
-is kept of it in `recorder` and `checkpoint`; this module decides *when*.
+is kept of it in `recorder` and `checkpoint`, how long a run of minutes is in `pace`; this module decides
+*when*.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from bytewright.model import TransformerLM
 from bytewright.train.config import TrainConfig
 from bytewright.train.continuity import continue_config
 from bytewright.train.display import Display, make_display
-from bytewright.train.engine import Engine, Engines
+from bytewright.train.engine import Engines
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.garbage import collector_stopped
 from bytewright.train.inputs import Inputs, make_sampler, open_inputs
@@ -38,12 +39,15 @@ from bytewright.train.loss import language_model_loss
 from bytewright.train.malloc import freed_memory_kept
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.norms import measure_norms
+from bytewright.train.pace import Pace
 from bytewright.train.recipe import build, to_plain
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.run_folder import (
     CONFIG,
     RunFolder,
     config_of,
+    describe_move,
+    discard_run,
     has_lines,
     refuse_existing_run,
     refuse_without_space,
@@ -61,16 +65,6 @@ Probe = Callable[[TransformerLM], Mapping[str, float]]
 
 EVALUATED_AT_ONCE = 4096
 """Tokens that are evaluated together at least, however small the batches of training are."""
-
-PLANNING_SHARE = 0.05
-"""A run of minutes alone measures its speed for this share of them at least, and then fixes its steps."""
-
-WARMING_STEPS = 3
-"""The first steps of a session compile and are recorded for replay: they say nothing about its speed. Nor
-would the first evaluation, so it is compiled right after them."""
-
-STEPPING_SHARE = 0.98
-"""The share of the time left that such a run plans to step in; in the rest it evaluates and saves."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,7 @@ class Options(TypedDict, total=False):
     probe: Probe | None
     loss: Loss
     engines: Engines | None
-    """The same for several runs in a row saves the time to compile each."""
+    """The same for several runs in a row saves the time to compile each; otherwise none is kept."""
     final_checkpoint: bool
     """Who wants the metrics alone does without it."""
 
@@ -125,7 +119,7 @@ def train(
             return trainer.run(console or Console(), display)
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error) and not has_lines(run):
-            durable.remove_folder(run)  # nothing of it was kept yet: the way is free for a smaller batch
+            discard_run(run)  # nothing of it was kept yet: the way is free for a smaller batch
         raise
 
 
@@ -145,7 +139,7 @@ def resume(
             folder.write_tokenizer(inputs.vocabulary)
         trainer = Trainer(config, inputs, make_sampler(config, inputs), folder, **options)
         trainer.restore()
-        return trainer.run(console or Console(), display)
+        return trainer.run(console or Console(), display, news=describe_move(run))
 
 
 class Trainer:
@@ -167,19 +161,19 @@ class Trainer:
         self.config, self.inputs, self.sampler, self.folder = config, inputs, sampler, folder
         self.sample, self.probe, self.final_checkpoint = sample, probe, final_checkpoint
         self.device = find_device(config.device)
-        if engines:
-            engines.make_room(config, self.device, loss=loss)
+        engines = engines or Engines()
+        engines.make_room(config, self.device, loss=loss)
         self.store = TokenStore(inputs.train, self.device)
         self.validation = self._open_validation()
-        make_engine = engines.engine_for if engines else Engine
-        engine = make_engine(config, self.device, loss=loss)  # its memory counts, that of the data does not
+        # Its memory counts, that of the data, which is there already, does not.
+        engine = engines.engine_for(config, self.device, loss=loss)
         self.model, self.optimizer = engine.model, engine.optimizer
         self.train_step, self.memory = engine.step, engine.memory
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.progress = Progress(num_steps=config.num_steps)
         self.evaluation: Evaluation | None = None
         self._factor = 0.0
-        self._session_steps, self._warm_seconds = 0, 0.0
+        self._session_steps = 0
 
     def _open_validation(self) -> EvaluationSet | None:
         if self.inputs.validation is None:
@@ -221,8 +215,17 @@ class Trainer:
         saved.load_into(self.model, self.optimizer)
         self.progress = progress
 
-    def run(self, console: Console, display: Callable[[Console, str], Display] = make_display) -> TrainResult:
-        """Train until the budget is spent or a signal asks to stop; leave a checkpoint, if one is wanted."""
+    def run(
+        self,
+        console: Console,
+        display: Callable[[Console, str], Display] = make_display,
+        *,
+        news: str | None = None,
+    ) -> TrainResult:
+        """Train until the budget is spent or a signal asks to stop; leave a checkpoint, if one is wanted.
+
+        `news` is for the record of what a session begins with.
+        """
         with contextlib.ExitStack() as stack:
             peak = peak_flops(self.device, self.config.precision)
             log = MetricsLog(self.folder.metrics, self.progress.metrics_position)
@@ -236,6 +239,7 @@ class Trainer:
                 peak_memory=self.memory.peak,
                 utilisation=lambda speed: flops_utilisation(self.config.model, speed, peak),
             )
+            self.pace = Pace(self.config, self.recorder, self.validation, self.train_step.measure)
             if self.config.tensorboard:
                 board = TensorBoard(self.folder.path / "tensorboard", self.progress.step + 1)
                 stack.callback(board.close)
@@ -246,6 +250,8 @@ class Trainer:
                 title += f", from step {self.progress.step:,} on"
             self.recorder.display = display(console, title)
             stack.callback(self.recorder.display.close)
+            if news:
+                self.recorder.event(news)
             stack.enter_context(collector_stopped())
             if self.device.type == "cpu":
                 stack.enter_context(freed_memory_kept())
@@ -265,6 +271,8 @@ class Trainer:
         while not is_over:
             self._advance()
             is_over = self._is_over()  # asked once a step: the clock may strike at any moment
+            if is_over and self.progress.step < (self.progress.num_steps or 0):
+                self.recorder.event("the minutes are over before the schedule has come to its end")
             saved = self._look(is_last=is_over)
             if signals.received:
                 if not saved:
@@ -291,8 +299,8 @@ class Trainer:
         self._session_steps += 1
         if not self.memory.has_begun:
             self.memory.begin()
-        if self.progress.num_steps is None:
-            self._plan()
+        if self.progress.num_steps is None and (left := self.pace.steps_left(self._session_steps)):
+            self.progress.num_steps = self.progress.step + left
 
     def _batches(self, step: int) -> list[Batch]:
         """Cut the batch of a step, counted from 0, in as many parts as gradients are accumulated over."""
@@ -302,25 +310,6 @@ class Trainer:
             self.store.batch(starts[first : first + size], self.config.model.context_length)
             for first in range(0, len(starts), size)
         ]
-
-    def _plan(self) -> None:
-        """Fix the number of steps of a run of minutes alone, once its speed is known."""
-        measured = self._session_steps - WARMING_STEPS
-        if measured < 0 or measured & (measured - 1):
-            return  # waiting for the device slows the steps that are measured: after 1, 2, 4, 8 … it is
-        limit = 60 * (self.config.budget.minutes or math.inf)
-        self.recorder.fetch()
-        if measured == 0:
-            if self.validation:
-                with self.recorder.aside():
-                    self.validation.warm_up(self.train_step.measure)
-            self._warm_seconds = self.recorder.seconds()
-            return
-        seconds = self.recorder.seconds()
-        if seconds - self._warm_seconds > PLANNING_SHARE * limit:
-            per_step = (seconds - self._warm_seconds) / measured
-            left = int(STEPPING_SHARE * (limit - seconds) / per_step)
-            self.progress.num_steps = self.progress.step + max(1, left)
 
     def _look(self, *, is_last: bool) -> bool:
         """Evaluate, record, sample and save what is due after this step; return whether it was saved."""

@@ -67,9 +67,10 @@ class Recorder:
         self._windows_of, self._tokens_per_step = windows_of, tokens_per_step
         self._max_refused, self._utilisation, self._peak_memory = max_refused, utilisation, peak_memory
         self._on_device: list[tuple[int, StepResult]] = []
-        now = time.perf_counter()
-        self._started = now - progress.seconds
-        self._line_started, self._line_step, self._aside_seconds = now, progress.step, 0.0
+        self._started = time.perf_counter() - progress.seconds
+        self.aside_seconds = 0.0
+        """Time of this session that was kept aside."""
+        self._line_started, self._line_step = self._stepping_seconds(), progress.step
 
     def add(self, step: int, result: StepResult) -> None:
         """Take the result of a step, still on the device."""
@@ -83,9 +84,12 @@ class Recorder:
     def aside(self) -> Iterator[None]:
         """Keep the time of the block (an evaluation, a save) out of the tokens per second."""
         self.fetch()  # so that steps still on their way are not counted as part of the block
-        start = time.perf_counter()
+        start = self.seconds()
         yield
-        self._aside_seconds += time.perf_counter() - start
+        self.aside_seconds += self.seconds() - start
+
+    def _stepping_seconds(self) -> float:
+        return self.seconds() - self.aside_seconds
 
     def fetch(self) -> None:
         """Bring the results of all steps so far to the host, in one wait."""
@@ -126,7 +130,7 @@ class Recorder:
         """Write the line of this step: means since the last line, and what was measured now."""
         self.fetch()
         progress, step = self.progress, self.progress.step
-        spent = max(time.perf_counter() - self._line_started - self._aside_seconds, 1e-9)
+        spent = max(self._stepping_seconds() - self._line_started, 1e-9)
         speed = (step - self._line_step) * self._tokens_per_step / spent
         record: dict[str, Any] = {
             "step": step,
@@ -147,7 +151,11 @@ class Recorder:
                 record["bits_per_byte"] = evaluation.bits_per_byte
         progress.since_line.clear()
         self._write(record | dict(extra), in_log_alone=in_log_alone)
-        self._line_started, self._line_step, self._aside_seconds = time.perf_counter(), step, 0.0
+        self._line_started, self._line_step = self._stepping_seconds(), step
+
+    def event(self, sentence: str) -> None:
+        """Write what happened at this step and is no metric."""
+        self._write({"step": self.progress.step, "event": sentence})
 
     def mark(self) -> None:
         """Bring `progress` up to date for a checkpoint, and the log safely to disk."""

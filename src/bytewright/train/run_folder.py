@@ -1,6 +1,6 @@
 """A run is a folder of plain files, and one process at a time writes it.
 
-`config.json` (the resolved config), `environment.json` (where and with what it ran), `tokenizer/` (if one
+`config.json` (the resolved config), `environment.json` (where and with what it began), `tokenizer/` (if one
 was given), `metrics.jsonl`, `checkpoints/` and `samples/`. `create` refuses a folder that holds anything;
 `open` takes one that is there. Both hold a lock of the operating system for as long as the process lives, so
 a killed writer leaves nothing to clean up. Nothing here knows how training works.
@@ -25,7 +25,7 @@ import torch
 
 import bytewright
 from bytewright import durable
-from bytewright.errors import StorageError, UsageError
+from bytewright.errors import BytewrightError, StorageError, UsageError
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import read_config, to_plain
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
 
 CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 LOCK = ".lock"
 TRIES = 30
@@ -57,7 +58,7 @@ class RunFolder:
         with contextlib.ExitStack() as on_error:
             on_error.callback(run.close)
             refuse_existing_run(path)  # another process may have been quicker to the lock
-            durable.write_json(path / "environment.json", describe_environment())
+            durable.write_json(path / ENVIRONMENT, describe_environment())
             durable.write_json(path / CONFIG, to_plain(config))
             on_error.pop_all()
         return run
@@ -101,10 +102,16 @@ def config_of(path: Path) -> TrainConfig:
     return read_config(path / CONFIG)
 
 
+def run_of_checkpoint(checkpoint: Path) -> Path | None:
+    """Give the folder that a checkpoint lies in as those of a run do; None where it lies by itself."""
+    folder = checkpoint.absolute().parent
+    return folder.parent if folder.name == "checkpoints" else None
+
+
 def config_of_checkpoint(checkpoint: Path) -> TrainConfig | None:
     """Read the config of the run that a checkpoint is part of; an imported model has none."""
-    run = checkpoint.absolute().parents[1]
-    return config_of(run) if (run / CONFIG).is_file() else None
+    run = run_of_checkpoint(checkpoint)
+    return config_of(run) if run and (run / CONFIG).is_file() else None
 
 
 def refuse_existing_run(path: Path) -> None:
@@ -116,10 +123,21 @@ def refuse_existing_run(path: Path) -> None:
     durable.check_target(path / CONFIG)
     if path.is_dir():
         foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-        if [name for name in foreign if name != "environment.json"]:
+        if [name for name in foreign if name != ENVIRONMENT]:
             raise UsageError(
                 f"{path} is not empty (it holds {foreign[0]!r}); choose another folder for the run"
             )
+
+
+def discard_run(path: Path) -> None:
+    """Remove what `create` and a first step have made of a run, and the folder if nothing else is in it."""
+    for name in (CONFIG, ENVIRONMENT, METRICS, LOCK):
+        (path / name).unlink(missing_ok=True)
+    for name in ("tokenizer", "tensorboard"):
+        if (path / name).is_dir():
+            durable.remove_folder(path / name)
+    with contextlib.suppress(OSError):
+        path.rmdir()
 
 
 def refuse_without_space(path: Path, num_bytes: int) -> None:
@@ -141,12 +159,38 @@ def describe_environment() -> dict[str, object]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
+        "processor": _find_processor(),
         "num_cores": os.cpu_count(),
         "num_threads": torch.get_num_threads(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "command": sys.argv,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _find_processor() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # no Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or None
+
+
+def describe_move(run: Path) -> str | None:
+    """Say what is not as it was where the run at `run` began: its environment.json tells; None: all is."""
+    try:
+        before = durable.read_json(run / ENVIRONMENT)
+    except BytewrightError:
+        return None  # it only informs, and a run goes on without it
+    if not isinstance(before, dict):
+        return None
+    changes = [
+        f"{name} {now} (was {before[name]})"
+        for name, now in describe_environment().items()
+        if name not in ("command", "started") and name in before and before[name] != now
+    ]
+    return f"resumed with {', '.join(changes)}" if changes else None
 
 
 def find_commit() -> str | None:

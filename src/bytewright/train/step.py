@@ -1,11 +1,11 @@
 """One training step: forward, backward, clip, update, without a word to the host.
 
 `TrainStep` takes the batches of one update and returns loss, gradient norm and whether the update was
-accepted, all as tensors that are still on the device: a step never waits for the one before it. A loss or a
-gradient that is not finite is not accepted, and then neither the weights nor the optimizer's state change.
-With fused optimizers the whole end of the step (norm, clipping, update) is one compiled function, and on a
-GPU the whole step is recorded once and replayed (`graph`). Where batches come from and what becomes of the
-results is the loop's business.
+accepted, all as tensors that are still on the device. A loss or a gradient that is not finite is not
+accepted, and then neither the weights nor the optimizer's state change. With fused optimizers a step never
+waits for the one before it: its whole end (norm, clipping, update) is one compiled function, and on a GPU the
+whole step is recorded once and replayed (`graph`). Where batches come from and what becomes of the results is
+the loop's business.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""What a run leaves behind in its folder, and what it leaves alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from bytewright.durable import write_json
+from bytewright.model import TransformerLM
+from bytewright.train import resume, train
+from bytewright.train.checkpoint import find_checkpoint
+from bytewright.train.metrics import read_metrics
+from bytewright.train.run_folder import config_of_checkpoint, run_of_checkpoint
+from runs import make_config
+
+
+def run_out_of_memory(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    raise MemoryError
+
+
+def test_a_run_that_could_not_begin_leaves_no_folder(tmp_path: Path, quiet: Console) -> None:
+    with pytest.raises(MemoryError):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=run_out_of_memory)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_could_not_begin_leaves_what_it_found_in_its_folder(
+    tmp_path: Path, quiet: Console
+) -> None:
+    (tmp_path / "run/.git").mkdir(parents=True)
+    (tmp_path / "run/.git/HEAD").write_text("ref: refs/heads/main\n")
+    with pytest.raises(MemoryError):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=run_out_of_memory)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".git"]
+    assert (tmp_path / "run/.git/HEAD").is_file()
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+
+
+def test_a_checkpoint_belongs_to_a_run_only_where_runs_keep_theirs(tmp_path: Path, quiet: Console) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    checkpoint = find_checkpoint(tmp_path / "run")
+    assert run_of_checkpoint(checkpoint) == tmp_path / "run"
+    assert config_of_checkpoint(checkpoint) is not None
+    shutil.copytree(checkpoint, tmp_path / "foreign/models/ours")
+    write_json(tmp_path / "foreign/config.json", {"architectures": ["LlamaForCausalLM"]})
+    assert config_of_checkpoint(tmp_path / "foreign/models/ours") is None
+    assert run_of_checkpoint(Path("/model")) is None
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    return [record for record in read_metrics(run / "metrics.jsonl") if "event" in record]
+
+
+def test_a_run_that_goes_on_elsewhere_says_what_is_other_there(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_power(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("the power is gone")
+
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "first")
+    with pytest.raises(RuntimeError, match="the power is gone"):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=lose_power)
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "second")
+    resume(tmp_path / "run", console=quiet)
+    assert events(tmp_path / "run") == [{"step": 0, "event": "resumed with commit second (was first)"}]
+
+
+def test_a_run_that_goes_on_where_it_was_has_no_news(tmp_path: Path, quiet: Console) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    shutil.rmtree(find_checkpoint(tmp_path / "run", which="last"))
+    resume(tmp_path / "run", console=quiet)
+    assert events(tmp_path / "run") == []
