@@ -109,6 +109,21 @@ def test_data_beside_a_figure_is_told_to_four_decimals_and_says_what_diverged() 
     assert numeric_columns(table_of(*both)) == [True, True, True]
 
 
+def test_the_numbers_of_a_column_are_written_in_one_way() -> None:
+    def column(*cells: float) -> list[str]:
+        return [row[0] for row in worded_rows(Table(["n"], [[cell] for cell in cells]))]
+
+    assert column(780.0, 81_920.0, 102_400.0) == ["780", "81,920", "102,400"]
+    assert column(1.25, 1200.5) == ["1.25", "1,200.50"]
+    assert column(0.5, 9665.9) == ["0.5", "9,666"]
+    speeds = Series("a", [(1.0, 9665.9), (2.0, 176_809.0), (3.0, math.nan)])
+    chart = Chart(title="t", x=Axis("steps"), y=Axis("tokens/s"), series=[speeds])
+    assert worded_rows(data_table(chart)) == [["1", "9,666"], ["2", "176,809"], ["3", "diverged"]]
+    losses = Series("a", [(1.0, 1.5), (2.0, 12_345.5)])
+    chart = Chart(title="t", x=Axis("steps"), y=Axis("nats"), series=[losses])
+    assert [row[1] for row in worded_rows(data_table(chart))] == ["1.5000", "12,345.5000"]
+
+
 def test_markdown_points_to_figures_that_are_there_and_only_those(tmp_path: Path) -> None:
     (tmp_path / "report-figures").mkdir()
     (tmp_path / "report-figures" / "99-old.svg").write_text("<svg/>")

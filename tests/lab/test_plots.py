@@ -139,6 +139,24 @@ def test_the_data_beside_a_chart_is_the_data_of_the_chart() -> None:
     columns, rows = chart_rows(dots)
     assert columns == ["", "loss", "lowest", "highest"]
     assert rows[0] == ["x", 1.0, 0.5, 1.5]
+
+
+def test_the_data_beside_a_chart_has_the_lowest_and_highest_that_it_draws() -> None:
+    one = Series("final", [(1.0, 2.0), (2.0, math.nan)], [(1.5, 2.5), (math.nan, math.nan)])
+    assert chart_rows(chart(one)) == (
+        ["steps", "final", "lowest", "highest"],
+        [[1.0, 2.0, 1.5, 2.5], [2.0, pytest.approx(math.nan, nan_ok=True), "", ""]],
+    )
+    columns, rows = chart_rows(chart(Series("a", [(1.0, 2.0)], [(1.5, 2.5)]), Series("b", [(1.0, 3.0)])))
+    assert columns == ["", "steps", "nats", "lowest", "highest"]
+    assert rows == [["a", 1.0, 2.0, 1.5, 2.5], ["b", 1.0, 3.0, "", ""]]
+
+
+def test_a_log_axis_is_named_in_the_chart_and_not_over_its_data_which_is_plain() -> None:
+    made = Chart(title="t", x=Axis("lr", log=True), y=Axis("nats", log=True), series=[Series("a", falling)])
+    assert {"lr (log)", "nats (log)"} <= set(texts(parse(made)))
+    assert chart_rows(made)[0] == ["lr", "a"]
+    dots = DotChart(title="t", value=Axis("loss"), dots=[Dot("x", 1.0), Dot("y", math.nan)])
     assert "diverged" in texts(parse(dots))
 
 

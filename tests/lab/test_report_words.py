@@ -88,6 +88,48 @@ def _dots_of(groups: Sequence[Group]) -> Sequence[Dot]:
     return chart.dots
 
 
+def test_what_moves_with_an_axis_is_said_in_its_caption() -> None:
+    def made(size: int, **more: object) -> RunRecord:
+        settings = {"batch_size": size, "data.train": f"{size}.npy", "eval_every": size, **more}
+        return make_record(f"{size}", labels={"batch_size": size}, settings=settings)
+
+    about = About(name="sizes", axes=["batch_size"])
+    alone = group_runs([made(size) for size in (1, 4)], about.axes)
+    assert "With the" not in axis_figures(alone, VALIDATION, about)[0].caption
+    paired = [
+        made(1, **{"optimizer.lr": 1e-3, "schedule.warmup": 9}),
+        made(4, **{"optimizer.lr": 2e-3, "schedule.warmup": 5}),
+    ]
+    (figure,) = axis_figures(group_runs(paired, about.axes), VALIDATION, about)
+    sentence = "With the batch size move `optimizer.lr` (1e-3 to 2e-3) and `schedule.warmup` (9 to 5)."
+    assert sentence in figure.caption
+
+
+def test_the_final_loss_of_every_seed_is_told(tmp_path: Path) -> None:
+    runs = [
+        make_record(
+            f"{seed}",
+            1.5 + seed / 10,
+            status="diverged" if seed == 2 else "complete",
+            labels={"optimizer.lr": 1.0, "seed": seed},
+            settings={"seed": seed},
+        )
+        for seed in range(3)
+    ]
+    page = write_report(runs, About(name="rates", axes=["optimizer.lr"]), tmp_path).with_suffix(".md")
+    for row in ("| lr 1 | 0 | 1.6045 |", "| lr 1 | 1 | 1.7043 |", "| lr 1 | 2 | diverged |"):
+        assert row in page.read_text()
+    alone = [dataclasses.replace(runs[0], labels={"optimizer.lr": rate}) for rate in (1.0, 2.0)]
+    page = write_report(alone, About(name="rates", axes=["optimizer.lr"]), tmp_path).with_suffix(".md")
+    assert "of every seed" not in page.read_text()
+
+
+def test_where_it_ran_names_the_processor_of_the_record(tmp_path: Path) -> None:
+    record = make_record("a")
+    record = dataclasses.replace(record, environment={**record.environment, "processor": "Abacus 9"})
+    assert "| processor | Abacus 9 |" in write_report([record], None, tmp_path).with_suffix(".md").read_text()
+
+
 def test_the_caption_tells_of_predictions_made_before_and_after() -> None:
     groups = group_runs([make_record("a", labels={"x": 1}), make_record("b", labels={"x": 2})], ["x"], None)
     (table,) = table_of_costs(groups)

@@ -9,6 +9,7 @@ all of it, unless there is more than anyone reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ class Axis:
 
     label: str
     log: bool = False
+    """The chart says so beside the label; the label itself names the values, which are plain."""
     origin: float = 0.0
     """What a log axis of y begins above: a floor. Limits and ticks are distances from it, data are not."""
     limits: tuple[float, float] | None = None
@@ -89,8 +91,9 @@ def chart_rows(
 ) -> tuple[list[str], list[list[str | float]]]:
     """Give the data behind a chart: the headings and the rows of a table.
 
-    Series that share their x stand side by side; where most cells would be blank, they stand one below the
-    other. Of a series with more than `max_points` every nth is given, and the last.
+    Series that share their x stand side by side; where most cells would be blank, or where there are a lowest
+    and a highest too, they stand one below the other. Of a series with more than `max_points` every nth is
+    given, and the last.
     """
     if isinstance(chart, DotChart):
         has_spread = any(dot.spread for dot in chart.dots)
@@ -99,6 +102,8 @@ def chart_rows(
             [dot.label, dot.value, *((dot.spread or ("", "")) if has_spread else ())] for dot in chart.dots
         ]
     kept = [_every_nth([x for x, _ in series.points], max_points) for series in chart.series]
+    if any(series.spread for series in chart.series):
+        return _rows_with_spread(chart, kept)
     xs = sorted(set().union(*kept))
     columns = [dict(series.points) for series in chart.series]
     rows: list[list[str | float]] = [[x, *(column.get(x, "") for column in columns)] for x in xs]
@@ -110,6 +115,19 @@ def chart_rows(
         for x, y in series.points
         if x in shown
     ]
+
+
+def _rows_with_spread(chart: Chart, kept: Sequence[set[float]]) -> tuple[list[str], list[list[str | float]]]:
+    """Give every point with its lowest and highest; a series that is alone needs no name in front."""
+    rows: list[list[str | float]] = []
+    for series, shown in zip(chart.series, kept, strict=True):
+        bounds = series.spread or [(math.nan, math.nan)] * len(series.points)
+        for (x, y), pair in zip(series.points, bounds, strict=True):
+            if x in shown:
+                rows.append([series.words, x, y, *(bound if math.isfinite(bound) else "" for bound in pair)])
+    if len(chart.series) == 1:
+        return [chart.x.label, chart.series[0].words, "lowest", "highest"], [row[1:] for row in rows]
+    return ["", chart.x.label, chart.y.label, "lowest", "highest"], rows
 
 
 def _every_nth(xs: Sequence[float], max_points: int | None) -> set[float]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bytewright.lab.groups import Group, short_names, word_labels, word_lost, word_value
+from bytewright.lab.groups import Group, differing, short_names, word_labels, word_lost, word_value
 from bytewright.lab.metric import TRAINING, VALIDATION, Metric, floor_of
 from bytewright.lab.page import Figure
 from bytewright.lab.plots import Axis, Chart, Dot, DotChart, Reference, Series
@@ -19,6 +19,8 @@ from bytewright.lab.scales import fit_limits
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_SERIES, MAX_DOTS = 8, 30
+Line = tuple[str, list[tuple[float, Group]]]
+"""The label of a line of a chart, and the groups along it."""
 CROSS = "A cross marks where a run that diverged leaves the chart."
 EARLY = 0.12
 """The share of a run whose steep fall may leave the chart at the top, so that the rest can be told apart."""
@@ -103,7 +105,7 @@ def course_of(record: RunRecord) -> list[Figure]:
             chart = Chart(
                 title=title,
                 x=Axis("steps"),
-                y=Axis(title.lower() + (" (log)" if log else ""), log=log),
+                y=Axis(title.lower(), log=log),
                 series=[Series(title.lower(), points)],
             )
             figures.append(Figure(chart))
@@ -144,7 +146,9 @@ def speed_figures(groups: Sequence[Group], about: About) -> list[Figure]:
                 series=series,
             )
             caption = "Tokens per second while training, without evaluations and saves."
-            figures.append(Figure(chart, " ".join([caption, *_left_out(len(lines))])))
+            figures.append(
+                Figure(chart, " ".join([caption, *_word_companions(lines, axis), *_left_out(len(lines))]))
+            )
     return figures
 
 
@@ -167,7 +171,8 @@ def _against(groups: Sequence[Group], axis: str, metric: Metric, about: About) -
         series=series,
         references=references,
     )
-    return Figure(chart, " ".join([*_axis_caption(groups, about), *caption, *_left_out(len(lines))]))
+    words = [*_axis_caption(groups, about), *_word_companions(lines, axis), *caption, *_left_out(len(lines))]
+    return Figure(chart, " ".join(words))
 
 
 def _final_axis(groups: Sequence[Group], metric: Metric) -> tuple[Axis, list[Reference], list[str]]:
@@ -197,10 +202,30 @@ def _axis_of(values: Sequence[float], label: str) -> Axis:
     distinct = sorted(set(values))
     log = len(distinct) > 2 and distinct[0] > 0 and distinct[-1] / distinct[0] >= 8
     ticks = distinct if 2 <= len(distinct) <= 12 else None
-    return Axis(label + (" (log)" if log else ""), log=log, ticks=ticks)
+    return Axis(label, log=log, ticks=ticks)
 
 
-def _split(groups: Sequence[Group], axis: str, about: About) -> list[tuple[str, list[tuple[float, Group]]]]:
+def _word_companions(lines: Sequence[Line], axis: str) -> list[str]:
+    """Say what a sweep moved together with an axis: what is seen along it may be their doing."""
+    found: dict[str, list[str]] = {}
+    for _, points in lines:
+        settings = [group.runs[0].settings for _, group in points]
+        for name in differing(settings):
+            ends = f"{word_value(settings[0].get(name))} to {word_value(settings[-1].get(name))}"
+            found.setdefault(name, []).append(ends)
+    own = axis.rpartition(".")[2]  # a vocabulary is of a corpus, of its files and of the model: one thing
+    moved = [
+        f"`{name}`" + (f" ({ends[0]})" if len(set(ends)) == 1 else "")
+        for name, ends in found.items()
+        if name.rpartition(".")[2] != own and not name.startswith("data.") and not name.endswith("_every")
+    ]
+    if not moved:
+        return []
+    listed = " and ".join(filter(None, [", ".join(moved[:-1]), moved[-1]]))
+    return [f"With the {own.replace('_', ' ')} {'move' if len(moved) > 1 else 'moves'} {listed}."]
+
+
+def _split(groups: Sequence[Group], axis: str, about: About) -> list[Line]:
     """Make one line per setting of the other axes; in a star, one line through the baseline."""
     names = short_names([name for name in about.axes if name != "variant"])
     lines: dict[str, list[tuple[float, Group]]] = {}

@@ -173,17 +173,22 @@ def data_table(chart: Chart | DotChart) -> Table:
     every = -(-max(lengths, default=0) // MAX_DATA_POINTS)
     caption = "The data" if every <= 1 else f"The data, of long series one value of {every}"
     first = 1 if columns[0] or isinstance(chart, DotChart) else 2  # after the x, which may follow a name
-    worded = [[*row[:first], *(_word_datum(cell) for cell in row[first:])] for row in rows]
-    return Table(columns, worded, caption=caption, folded=True)
+    data = [[row[n] for row in rows] for n in range(len(columns))]
+    worded = [*data[:first], *(_word_data(column) for column in data[first:])]
+    return Table(columns, list(zip(*worded, strict=True)), caption=caption, folded=True)
+
+
+def _word_data(column: Sequence[str | float]) -> Sequence[Cell]:
+    """Word the values of a chart to four decimals; where all are large they stay for the table to word."""
+    sizes = [abs(cell) for cell in column if isinstance(cell, float) and math.isfinite(cell) and cell]
+    is_large = bool(sizes) and min(sizes) >= 100
+    return ["diverged" if cell != cell else cell if is_large else _word_datum(cell) for cell in column]
 
 
 def _word_datum(cell: str | float) -> str:
-    """Word a value of a chart: to four decimals unless it is too small or too large for that."""
     if isinstance(cell, str):
         return cell
-    if math.isnan(cell):
-        return "diverged"
-    return f"{cell:.4f}" if cell == 0 or 1e-3 <= abs(cell) < 1000 else format_value(cell, 5)
+    return f"{cell:,.4f}" if cell == 0 or 1e-3 <= abs(cell) < 1e6 else format_value(cell, 5)
 
 
 def _table(table: Table) -> str:
@@ -219,10 +224,10 @@ def _is_number(cell: Cell) -> bool:
 
 
 def worded_rows(table: Table) -> list[list[str]]:
-    """Word every cell; the numbers of a column get as many decimals as each other.
+    """Word every cell; the numbers of a column are written in one way, with as many decimals as each other.
 
-    >>> worded_rows(Table(["loss"], [[1.3], [1.3124]]))
-    [['1.3000'], ['1.3124']]
+    >>> worded_rows(Table(["loss", "tokens/s"], [[1.3, 9665.9], [1.3124, 176_809.2]]))
+    [['1.3000', '9,666'], ['1.3124', '176,809']]
     """
     columns = [_word_column([row[n] for row in table.rows]) for n in range(len(table.columns))]
     return [list(row) for row in zip(*columns, strict=True)]
@@ -231,11 +236,17 @@ def worded_rows(table: Table) -> list[list[str]]:
 def _word_column(cells: Sequence[Cell]) -> list[str]:
     numbers = [abs(cell) for cell in cells if isinstance(cell, float) and math.isfinite(cell) and cell]
     words = [_word(cell) for cell in cells]
-    if not numbers or max(numbers) >= 1000 or min(numbers) < 1e-3 or max(numbers) / min(numbers) > 1000:
+    is_whole = all(number == int(number) for number in numbers)
+    if not numbers or min(numbers) < 1e-3 or (max(numbers) / min(numbers) > 1000 and not is_whole):
         return words
-    decimals = max(len(_word(number).partition(".")[2]) for number in numbers)
+    if is_whole:
+        decimals = 0
+    elif max(numbers) >= 1000:  # five digits of the largest, unless the smallest needs more to have three
+        decimals = max(0, 4 - int(math.log10(max(numbers))), 2 - int(math.log10(min(numbers))))
+    else:
+        decimals = max(len(_word(number).partition(".")[2]) for number in numbers)
     return [
-        f"{cell:.{decimals}f}" if isinstance(cell, float) and math.isfinite(cell) else word
+        f"{cell:,.{decimals}f}" if isinstance(cell, float) and math.isfinite(cell) else word
         for cell, word in zip(cells, words, strict=True)
     ]
 
@@ -247,7 +258,9 @@ def _word(cell: Cell) -> str:
         return cell
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return f"{cell:,}" if isinstance(cell, int) else format_value(cell, 5)
+    if isinstance(cell, int) or 1000 <= abs(cell) < math.inf:
+        return f"{cell:,.0f}"
+    return format_value(cell, 5)
 
 
 def _facts(facts: Facts) -> str:

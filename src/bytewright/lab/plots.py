@@ -74,10 +74,11 @@ def _draw_lines(chart: Chart, width: int) -> tuple[float, list[str]]:
         plot_height = max(plot_height, LINE * len(labelled))
     x = _scale(x_axis, left, width - right)
     y = _scale(y_axis, top + plot_height, top)
-    head = chart.y.label + (f" above {chart.y.origin:.4f} (log)" if chart.y.origin else "")
+    head = chart.y.label + (f" above {chart.y.origin:.4f}" if chart.y.origin else "") + _log(y_axis)
     content = [svg.text(0, LINE - 4, head, class_="head")]
     content += _grid(x, y, x_axis, y_axis, y_labels)
-    content.append(svg.text(x.end, y.start + 2.6 * LINE, chart.x.label, text_anchor="end", class_="quiet"))
+    below = chart.x.label + _log(x_axis)
+    content.append(svg.text(x.end, y.start + 2.6 * LINE, below, text_anchor="end", class_="quiet"))
     content += _references(chart.references, x, y)
     content += _inside(x, y, [_line_of(series, chart, labelled, x, y) for series in chart.series])
     height = y.start + 3 * LINE
@@ -130,6 +131,10 @@ def _settle(axis: Axis, values: Sequence[float], target: int) -> Axis:
     low, high = axis.limits or fit_limits(values, log=log)
     ticks = axis.ticks if axis.ticks is not None else choose_ticks(low, high, log=log, target=target)
     return replace(axis, log=log, limits=(low, high), ticks=[t for t in ticks if low <= t <= high])
+
+
+def _log(axis: Axis) -> str:
+    return " (log)" if axis.log else ""
 
 
 def _scale(axis: Axis, start: float, end: float) -> Scale:

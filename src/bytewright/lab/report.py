@@ -30,6 +30,7 @@ from bytewright.lab.tables import (
     table_of_odd_ends,
     table_of_predictions,
     table_of_ratios,
+    table_of_seeds,
     tables_of_settings,
     word_perplexity,
 )
@@ -206,7 +207,11 @@ def _outcome(groups: Sequence[Group], metric: Metric, about: About, best: Group 
     blocks += axis_figures(settled(groups), metric, about)
     if floor_of([run for group in groups for run in group.runs], metric):
         blocks.append(FLOOR_NOTE)
-    blocks += [table_of_groups(groups, metric, about, best), *table_of_odd_ends(groups)]
+    blocks += [
+        table_of_groups(groups, metric, about, best),
+        *table_of_seeds(groups, metric),
+        *table_of_odd_ends(groups),
+    ]
     if about.missing:
         blocks.append(f"Not started yet: {', '.join(about.missing)}.")
     if about.notes:

@@ -118,6 +118,24 @@ def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
     return f"{format_seconds(reached[0])} ({reached[0] / end[-1][0]:.0%})"
 
 
+def table_of_seeds(groups: Sequence[Group], metric: Metric) -> list[Block]:
+    """Show what every seed reached, where a setting has several: means and spreads are made of these."""
+    if all(len(group.runs) == 1 for group in groups):
+        return []
+    rows: list[list[Cell]] = [
+        [group.label, run.seed, _word_seed(run, metric)] for group in groups for run in group.runs
+    ]
+    caption = f"The final {metric.axis}, of every seed"
+    return [Table(["setting", "seed", metric.title], rows, caption=caption, folded=True)]
+
+
+def _word_seed(run: RunRecord, metric: Metric) -> str | None:
+    value = run.last(metric.name)
+    if value is None:
+        return "diverged" if run.status == "diverged" else None
+    return f"{value:.4f}" if run.status == "complete" else f"{value:.4f} so far"
+
+
 def table_of_odd_ends(groups: Sequence[Group]) -> list[Block]:
     """Say of every run that is not complete how it ended."""
     rows: list[list[Cell]] = [
@@ -220,7 +238,7 @@ def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
     shared = common([record.settings for record in records])
     names = [name for name in dict.fromkeys(n for r in records for n in r.settings) if name not in shared]
     if len(records) > 1 and names:
-        rows = [[run.name, *(word_value(run.settings.get(name)) for name in names)] for run in records]
+        rows = [[run.name, *(_setting(run.settings.get(name)) for name in names)] for run in records]
         blocks.append(
             Table(["run", *(f"`{name}`" for name in names)], rows, caption="What differs between the runs.")
         )
@@ -228,6 +246,11 @@ def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
     caption = "What all runs share" if len(records) > 1 else "The resolved configuration"
     blocks.append(Table(["setting", "value"], rows, caption=caption, folded=True))
     return blocks
+
+
+def _setting(value: Any) -> Cell:
+    """Leave whole numbers for the table to word, alike in all of a column."""
+    return value if type(value) is int else word_value(value)
 
 
 def table_of_environment(records: Sequence[RunRecord]) -> list[Block]:
