@@ -164,11 +164,12 @@ def test_a_standard_output_that_is_closed_is_no_traceback(arguments: list[str], 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def on_a_terminal(*arguments: str, code: int = 0, width: int = 100) -> str:
+def on_a_terminal(*arguments: str, code: int = 0, width: int = 100, **variables: str) -> str:
     """Run a command on a pseudo-terminal and return what it showed there."""
     controller, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(width)}
     environment.pop("NO_COLOR", None)
+    environment |= variables
     process = subprocess.Popen([*PROGRAM, *arguments], stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
     shown = b""
@@ -198,6 +199,11 @@ def test_on_a_terminal_a_mistake_in_options_is_the_same_sentence() -> None:
     shown = on_a_terminal("generate", "runs/x", "--temperature", "hot", code=2)
     sentence = "--temperature must be a number, found 'hot' (see bytewright generate --help)"
     assert shown.strip() == f"bytewright: {sentence}"
+
+
+def test_help_is_coloured_on_a_terminal_unless_that_is_not_wanted() -> None:
+    assert "\x1b[" in on_a_terminal("report", "--help")
+    assert "\x1b[" not in on_a_terminal("report", "--help", NO_COLOR="1")
 
 
 def test_on_a_terminal_splits_are_coloured_and_progress_is_a_bar(

@@ -51,30 +51,30 @@ def parse_bytes(text: str) -> float:
 def word_bytes(num_bytes: float) -> str:
     """Write a size in both readings.
 
-    >>> word_bytes(34_032_921_600), word_bytes(512)
-    ('34.03 GB (31.70 GiB)', '512 B')
+    >>> word_bytes(34_032_921_600), word_bytes(999_999), word_bytes(1000)
+    ('34.03 GB (31.70 GiB)', '1.00 MB (976.56 KiB)', '1000 B')
     """
-    if abs(num_bytes) < 1000:
+    if abs(num_bytes) < 1024:
         return f"{num_bytes:.0f} B"
-    decimal, binary = _scale(num_bytes, 1000), _scale(num_bytes, 1024)
+    decimal, binary = _scale(num_bytes, 1000, ".2f"), _scale(num_bytes, 1024, ".2f")
     return f"{decimal[0]:.2f} {PREFIXES[decimal[1]]}B ({binary[0]:.2f} {_binary_prefix(binary[1])}B)"
 
 
 def word_count(number: float, unit: str = "") -> str:
     """Write a number with four digits and the prefix of its size.
 
-    >>> word_count(4_513_336_524_800, "FLOP"), word_count(2_127_057_600), word_count(1e15), word_count(12)
-    ('4.513 TFLOP', '2.127 G', '1 P', '12')
+    >>> word_count(4_513_336_524_800, "FLOP"), word_count(2_127_057_600), word_count(999_960), word_count(12)
+    ('4.513 TFLOP', '2.127 G', '1 M', '12')
     """
-    if abs(number) < 1000:
-        return f"{number:.4g} {unit}".strip()
-    value, power = _scale(number, 1000)
-    return f"{value:.4g} {PREFIXES[power]}{unit}" if value < 1000 else f"{value:.4e} {PREFIXES[power]}{unit}"
+    value, power = _scale(number, 1000, ".4g")
+    words = f"{value:.4g}" if abs(value) < 1000 else f"{value:.4e}"
+    return f"{words} {PREFIXES[power]}{unit}".strip()
 
 
-def _scale(number: float, base: int) -> tuple[float, int]:
+def _scale(number: float, base: int, digits: str) -> tuple[float, int]:
+    """Give a number in the largest unit that it fills, once it is rounded as it will be written."""
     power = 0
-    while abs(number) >= base and power < len(PREFIXES) - 1:
+    while abs(float(f"{number:{digits}}")) >= base and power < len(PREFIXES) - 1:
         number, power = number / base, power + 1
     return number, power
 

@@ -127,6 +127,8 @@ def _command_path(arguments: list[str]) -> list[str]:
 
 
 def _parse(name: str, arguments: list[str]) -> Command:
+    if os.environ.get("NO_COLOR"):  # tyro does not know it, and asks for its own as it is imported
+        os.environ.setdefault("PYTHON_TYRO_ANSI_CODES", "False")
     import tyro
 
     module_name, class_name, _ = COMMANDS[name]

@@ -28,7 +28,11 @@ class Report:
     paths: Annotated[
         tuple[Path, ...],
         tyro.conf.Positional,
-        tyro.conf.arg(metavar="RUN …", help="Folders of runs, one folder of a sweep, or one results.json."),
+        tyro.conf.arg(
+            metavar="RUN …",
+            help="Folders of runs, one folder of a sweep, or one results.json.",
+            help_behavior_hint="(required)",
+        ),
     ] = ()
 
     out: Annotated[
