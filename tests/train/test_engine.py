@@ -124,6 +124,24 @@ def test_without_a_final_checkpoint_the_metrics_are_the_same(tmp_path: Path, qui
     assert digest(tmp_path / "bare") == digest(tmp_path / "whole")
 
 
+def test_the_memory_of_a_run_with_a_used_engine_is_without_its_data_whatever_that_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a GPU's allocator would tell it: 300 bytes of others, and a step that takes 5,000."""
+    allocated, highest = [0], [0]
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: allocated[0])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: highest[0])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    allocated[0] = 300 + 100
+    memory = PeakMemory(torch.device("cuda"))
+    memory.begin()
+    for data_bytes in (100, 2000, 50, 2500):
+        memory.leave_out(data_bytes)
+        highest[0] = max(highest[0], 300 + data_bytes + 5000)
+        assert memory.peak() == 5000
+        memory.start_over()
+
+
 def begun_memory() -> PeakMemory:
     memory = PeakMemory(CPU)
     assert memory.peak() is None

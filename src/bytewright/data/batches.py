@@ -211,6 +211,11 @@ class TokenStore:
             signed = np.dtype(f"i{tokens.dtype.itemsize}")
             self.resident = torch.from_numpy(np.array(tokens).view(signed)).to(self.device)
 
+    @property
+    def num_resident_bytes(self) -> int:
+        """How much memory of an accelerator the tokens take."""
+        return 0 if self.resident is None else self.resident.nbytes
+
     def batch(self, starts: Int64[np.ndarray, " batch"], context_length: int) -> Batch:
         """Cut the windows at `starts` into (inputs, targets) on the device."""
         if self.resident is None:

@@ -169,6 +169,8 @@ class Trainer:
         engine = engines.engine_for(config, self.device, loss=loss)
         self.model, self.optimizer = engine.model, engine.optimizer
         self.train_step, self.memory = engine.step, engine.memory
+        stores = [self.store, *([self.validation.store] if self.validation else [])]
+        self.memory.leave_out(sum(store.num_resident_bytes for store in stores))
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.progress = Progress(num_steps=config.num_steps)
         self.evaluation: Evaluation | None = None

@@ -26,6 +26,7 @@ class PeakMemory:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.has_begun = False
+        self._most_data: int | None = None
         self._before = torch.cuda.memory_allocated(device) if device.type == "cuda" else read_status("VmRSS")
 
     def begin(self) -> None:
@@ -38,6 +39,17 @@ class PeakMemory:
                 _FORGET.write_text(_HIGH_WATER_MARK)
             except OSError:  # a sandbox may forbid it, and then the mark is that of the whole process
                 self._before = None
+
+    def leave_out(self, data_bytes: int) -> None:
+        """Take the data of the run that begins, on the device by now, for no part of what the run takes.
+
+        The first run's was there before; a later one's, with the same step, counts where it is more.
+        """
+        if self._most_data is None:
+            self._most_data = data_bytes
+        elif self._before is not None and data_bytes > self._most_data:
+            self._before += data_bytes - self._most_data
+            self._most_data = data_bytes
 
     def start_over(self) -> None:
         """Wait for another `begin`; not on a GPU, where a recorded step takes the same memory unseen."""
