@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from sampled_runs import write_sampled
 
 from bytewright.train import resume, train
 from bytewright.train.run_folder import RunFolder
@@ -100,3 +101,34 @@ def test_a_report_shows_a_run_as_it_is_now_not_as_it_was_last_reported(tmp_path:
     assert run("report", path).code == 0
     (reported,) = json.loads((path / "results.json").read_text())["runs"]
     assert reported["metrics"]["step"][-1] == 30
+
+
+def test_texts_that_were_sampled_are_listed_beside_their_model(tmp_path: Path, run: Run) -> None:
+    sweep = write_sampled(tmp_path)
+    names = [Path(row["run"]).name for row in json.loads(run("runs", sweep, "--json").out)]
+    assert names == ["model", "temperature-0.5", "temperature-1"]
+    (row,) = json.loads(run("runs", sweep / "temperature-1", "--json").out)
+    assert (row["status"], row["consistent"], row["words_per_story"]) == ("complete", 0.5, 9.0)
+    assert (row["step"], row["started"]) == (None, None)
+    told = run("runs", sweep, "--where", "temperature<0.7", "--sort", "consistent").out
+    assert "0.7500" in told
+    assert "temperature-1" not in told
+
+
+def test_runs_can_be_asked_for_by_what_their_sweep_calls_them(tmp_path: Path, run: Run) -> None:
+    for name in ("silu", "swiglu"):
+        RunFolder.create(tmp_path / name, make_config(tmp_path)).close()
+        outcome = {"status": "stopped", "labels": {"variant": name}}
+        (tmp_path / name / "outcome.json").write_text(json.dumps(outcome))
+    (row,) = json.loads(run("runs", tmp_path, "--where", "variant=silu", "--json").out)
+    assert row["run"] == str(tmp_path / "silu")
+    rows = json.loads(run("runs", tmp_path, "--sort=-variant", "--json").out)
+    assert [row["variant"] for row in rows] == ["swiglu", "silu"]
+
+
+def test_a_run_of_a_sweep_that_lost_its_config_is_listed_as_unreadable(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "lost").mkdir()
+    (tmp_path / "lost/outcome.json").write_text('{"status": "complete", "labels": {}}')
+    listed = run("runs", tmp_path)
+    assert "unreadable" in listed.out
+    assert "it has no config.json" in listed.err

@@ -42,13 +42,15 @@ class Report:
 
     def run(self) -> None:
         """Write the report, and say where it is."""
-        from bytewright.cli import inputs
+        from bytewright.cli import console, inputs
         from bytewright.lab.report import write_report
-        from bytewright.lab.results import read_all
+        from bytewright.lab.report_inputs import list_unreadable, read_inputs
 
         first, *others = inputs.require_some(self.paths, "a run")
         if self.out is None and others:
-            raise UsageError("several runs have no folder in common; say with --out where the report goes")
-        about, records = read_all(self.paths)
+            raise UsageError("several runs have no folder of their own; say with --out where the report goes")
+        about, records = read_inputs(self.paths)
+        for words in list_unreadable(about):
+            console.stderr().print(f"left out: {words}", soft_wrap=True)
         folder = self.out or (first.parent if first.is_file() else first)
         print(write_report(records, about, folder))

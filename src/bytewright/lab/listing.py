@@ -1,8 +1,9 @@
 """Finding runs in folders, and choosing among them: what `bytewright runs` shows.
 
-A run is a folder with a `config.json`; folders are searched to a small depth. Each run becomes a flat row:
-its key figures and, under their dotted names, all its settings; so `lr<=1e-3`, `norm=post` and
-`status=diverged` can be asked of it, and anything can be sorted by. Knows nothing of how rows are shown.
+A run is a folder with a `config.json`, or with the outcome of texts that were sampled; folders are searched
+to a small depth. Each run becomes a flat row: its key figures and, under their dotted names, all its settings
+and what a sweep calls it by; so `lr<=1e-3`, `variant=silu` and `status=diverged` can be asked of it, and
+anything can be sorted by. Knows nothing of how rows are shown.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.lab.records import RunRecord, read_run
+from bytewright.lab.records import OUTCOME, RunRecord
+from bytewright.lab.report_inputs import read_record
 from bytewright.train.run_folder import is_being_written
 
 MAX_DEPTH = 4
@@ -33,6 +35,8 @@ KEY_FIGURES = (
     "loss",
     "validation_loss",
     "bits_per_byte",
+    "consistent",
+    "ended",
     "tokens_per_second",
     "seconds",
     "started",
@@ -51,7 +55,8 @@ Row = dict[str, Any]
 
 def find_runs(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
     """Yield the folders of runs at or below `folder`, in order of their names."""
-    if (folder / "config.json").is_file() and (folder / "environment.json").is_file():
+    is_trained = (folder / "config.json").is_file() and (folder / "environment.json").is_file()
+    if is_trained or (folder / OUTCOME).is_file():
         yield folder
         return
     if not depth:
@@ -78,7 +83,7 @@ def list_runs(folders: Sequence[Path]) -> list[Row]:
 def make_row(path: Path) -> Row:
     """Make the row of the run at `path`; one that cannot be read says why, and hides no other."""
     try:
-        record = read_run(path)
+        record = read_record(path)
     except BytewrightError as error:
         return {"run": str(path), "status": UNREADABLE, "reason": str(error)}
     if record.status == "complete" or not is_being_written(path):
@@ -89,22 +94,27 @@ def make_row(path: Path) -> Row:
 
 
 def describe(record: RunRecord, name: str) -> Row:
-    """Make the row of a run: its key figures, then its settings."""
+    """Make the row of a run: its key figures, then its settings, and what a sweep calls it by.
+
+    Texts that were sampled have figures of their own, and were not made when their model was.
+    """
     last = record.lines[-1] if record.lines else {}
+    is_sampled = "sampling.temperature" in record.settings
     row: Row = {
         "run": name,
         "status": record.status,
-        "step": last.get("step", 0),
-        "tokens": last.get("tokens", 0),
+        "step": None if is_sampled else last.get("step", 0),
+        "tokens": None if is_sampled else last.get("tokens", 0),
         "loss": record.last("loss"),
         "validation_loss": record.last("validation_loss"),
         "bits_per_byte": record.last("bits_per_byte"),
         "tokens_per_second": record.measured.get("tokens_per_second"),
         "seconds": record.measured.get("seconds"),
-        "started": record.environment.get("started"),
+        "started": None if is_sampled else record.environment.get("started"),
         "reason": record.reason,
     }
-    return row | {key: value for key, value in record.settings.items() if key not in row}
+    more = {**record.labels, **record.settings, **(last if is_sampled else {})}
+    return row | {key: value for key, value in more.items() if key not in row}
 
 
 def choose(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:

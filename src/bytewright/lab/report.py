@@ -15,11 +15,12 @@ import bytewright
 from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
 from bytewright.lab.figures import axis_figures, course_of, learning_curves, single_curves, speed_figures
-from bytewright.lab.groups import Group, differing, group_runs, settled
+from bytewright.lab.groups import Group, group_runs, settled
 from bytewright.lab.markdown import write_markdown
 from bytewright.lab.metric import BITS, Metric, choose_metric, floor_of
 from bytewright.lab.page import Block, Facts, Page, Sample, Samples, Section, write_html
 from bytewright.lab.records import RunRecord
+from bytewright.lab.report_inputs import guess_about, list_unreadable, word_missing
 from bytewright.lab.results import RESULTS, About, common, without_places, write_results
 from bytewright.lab.sampling_report import report_sampling
 from bytewright.lab.tables import (
@@ -59,7 +60,7 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
     is_alone = len(records) == 1 and not (about and about.missing)
     if is_alone and "sampling.temperature" not in records[0].settings:
         return _report_one(records[0], about)
-    about = about or _guess_about(records)
+    about = about or guess_about(records)
     groups = group_runs(records, about.axes, about.baseline if about.design == "star" else None)
     if any("sampling.temperature" in record.settings for record in records):
         return report_sampling(groups, about)
@@ -79,7 +80,7 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
     return Page(
         title=about.name,
         lead=about.question,
-        facts=_facts(groups, records, metric, best, num_missing=len(about.missing)),
+        facts=_facts(groups, records, metric, best, about),
         sections=[section for section in sections if section.blocks],
         footer=_footer(records),
     )
@@ -114,12 +115,6 @@ def _report_one(record: RunRecord, about: About | None) -> Page:
     )
 
 
-def _guess_about(records: Sequence[RunRecord]) -> About:
-    """Describe runs that no sweep made: what differs between them is what was varied."""
-    names = ", ".join(record.name for record in records[:4]) + (", …" if len(records) > 4 else "")
-    return About(name=f"{len(records)} runs", question=names, axes=differing([r.settings for r in records]))
-
-
 def _best(groups: Sequence[Group], metric: Metric) -> Group | None:
     """Find the lowest; one that lost seeds only if there is no other, for its survivors say little."""
     reached = [group for group in settled(groups) if group.values(metric.name)]
@@ -135,8 +130,7 @@ def _facts(
     records: Sequence[RunRecord],
     metric: Metric,
     best: Group | None,
-    *,
-    num_missing: int,
+    about: About,
 ) -> Facts:
     facts: list[tuple[str, str, str]] = []
     if best:
@@ -148,7 +142,10 @@ def _facts(
     seconds = sum(record.measured.get("seconds", 0.0) for record in records)
     diverged = sum(record.status == "diverged" for record in records)
     remark = f"{diverged} diverged" if diverged else "none diverged"
-    count = f"{len(records)} of {len(records) + num_missing}" if num_missing else str(len(records))
+    if unreadable := list_unreadable(about):
+        remark += f", {len(unreadable)} unreadable"
+    num_planned = len(records) + len(about.missing)
+    count = f"{len(records)} of {num_planned}" if about.missing else str(len(records))
     facts.append(("runs", count, remark))
     facts.append(("time in all", format_seconds(seconds), "of training"))
     return Facts(facts)
@@ -212,8 +209,7 @@ def _outcome(groups: Sequence[Group], metric: Metric, about: About, best: Group 
         *table_of_seeds(groups, metric),
         *table_of_odd_ends(groups),
     ]
-    if about.missing:
-        blocks.append(f"Not started yet: {', '.join(about.missing)}.")
+    blocks += word_missing(about)
     if about.notes:
         blocks.append(about.notes)
     return blocks

@@ -12,6 +12,7 @@ from bytewright.lab.figures import axis_figures
 from bytewright.lab.groups import Group
 from bytewright.lab.metric import Metric
 from bytewright.lab.page import Block, Cell, Facts, Page, Sample, Samples, Section, Table
+from bytewright.lab.report_inputs import word_missing
 from bytewright.lab.results import About
 
 METRICS = (
@@ -36,7 +37,7 @@ def report_sampling(groups: Sequence[Group], about: About) -> Page:
     for metric in known:
         if metric.name in DRAWN:
             blocks += axis_figures(groups, metric, about)[:1]
-    blocks.append(_table(groups, known, best))
+    blocks += [_table(groups, known, best), *word_missing(about)]
     samples = [
         Sample(group.label, text) for group in groups for text in list(group.runs[0].samples.values())[-1:]
     ]

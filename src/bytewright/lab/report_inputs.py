@@ -1,0 +1,124 @@
+"""What a report is made of: the records of one run, of some runs, of a sweep's folder, or of a results.json.
+
+A run that cannot be read hides no other: it is named among those that are missing, and why. What else lies in
+the folder of a sweep is passed over, so that `FOLDER/*` names its runs. Knows nothing of what a report shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bytewright.checked import Json
+from bytewright.errors import BytewrightError, UsageError
+from bytewright.lab.groups import differing
+from bytewright.lab.predict import compare_record
+from bytewright.lab.records import OUTCOME, RunRecord, read_object, read_run, read_sampled
+from bytewright.lab.results import MODEL, RESULTS, SWEEP, About, parse_about, read_results
+
+UNREADABLE = " (unreadable: "
+"""What parts the name of a missing run from the reason, if it is not that it has not been started."""
+
+
+def read_inputs(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
+    """Read the runs that the paths name: folders of runs, one folder of a sweep, or one results.json."""
+    if len(paths) == 1:
+        (path,) = paths
+        if path.is_file():
+            return read_results(path)
+        if (path / SWEEP).is_file():
+            return _read_sweep(path)
+        # A report of one run is written into its folder: the run knows better, for it may have gone on.
+        if (path / RESULTS).is_file() and not (path / "config.json").is_file():
+            return read_results(path / RESULTS)
+        return None, [compare_record(read_record(path))]
+    runs = [path for path in paths if not _is_passed_over(path, paths)]
+    for path in runs:
+        if (path / SWEEP).is_file():
+            raise UsageError(f"{path} is a sweep; a report is of one sweep, or of runs, and not of several")
+        if path.is_file():
+            raise UsageError(f"{path} is a file; a report is of one results.json, or of the folders of runs")
+        if not _is_begun(path):
+            read_record(path)  # to say what is wrong: this is no damage, but a mistake
+    records, unreadable = _read_each(dict.fromkeys(runs))
+    return guess_about(records, missing=unreadable) if unreadable else None, records
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read the record of a run, or of texts that a sweep sampled, out of its folder."""
+    if not (path / "config.json").is_file() and "sampling" in read_object(path / OUTCOME):
+        return read_sampled(path, path.absolute().with_name(MODEL))
+    return read_run(path)
+
+
+def guess_about(records: Sequence[RunRecord], missing: Sequence[str] = ()) -> About:
+    """Describe runs that no sweep made: what differs between them is what was varied."""
+    names = ", ".join(record.name for record in records[:4]) + (", …" if len(records) > 4 else "")
+    axes = differing([record.settings for record in records])
+    return About(name=f"{len(records)} runs", question=names, axes=axes, missing=missing)
+
+
+def list_unreadable(about: About | None) -> list[str]:
+    """List the runs that could not be read, each with the reason."""
+    return [words for words in about.missing if UNREADABLE in words] if about else []
+
+
+def word_missing(about: About) -> list[str]:
+    """Say which runs are missing, and why."""
+    unreadable = list_unreadable(about)
+    waiting = [name for name in about.missing if name not in unreadable]
+    return [f"Not started yet: {', '.join(waiting)}."] * bool(waiting) + [
+        f"Left out: {words}." for words in unreadable
+    ]
+
+
+def _is_begun(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("config.json", OUTCOME))
+
+
+def _is_passed_over(path: Path, given: Sequence[Path]) -> bool:
+    """Say whether what lies in a sweep's folder is no run of it, or the model of runs that are given too."""
+    folder = path.absolute().parent
+    if not (folder / SWEEP).is_file() or not path.exists() or (path / SWEEP).is_file():
+        return False
+    if path.absolute().name == MODEL:
+        beside = [other for other in given if other.absolute().parent == folder]
+        return any(_is_begun(other) and not (other / "config.json").is_file() for other in beside)
+    return not _is_begun(path)
+
+
+def _read_sweep(folder: Path) -> tuple[About, list[RunRecord]]:
+    """Read the runs of a sweep that have been started, in the order of its plan."""
+    plan = Json.read(folder / SWEEP)
+    about = parse_about(plan["about"])
+    runs, missing = {}, []
+    for run in plan["runs"].elements():
+        name, labels = run["name"].as_text(), run["labels"].as_object()
+        if _is_begun(folder / name):
+            runs[folder / name] = labels
+        else:
+            missing.append(name)
+    records, unreadable = _read_each(runs)
+    return dataclasses.replace(about, missing=missing + unreadable), records
+
+
+def _read_each(runs: Mapping[Path, Mapping[str, Any] | None]) -> tuple[list[RunRecord], list[str]]:
+    """Read runs, and give them the labels that are known; name those that cannot be read, and why.
+
+    Where none can be, there is nothing to report but the first reason.
+    """
+    records, unreadable, first = [], [], None
+    for path, labels in runs.items():
+        try:
+            record = compare_record(read_record(path))
+        except BytewrightError as error:
+            reason = str(error).replace(f"{path.parent}/", "")  # where it lay is nobody's business
+            unreadable.append(f"{path.absolute().name}{UNREADABLE}{reason})")
+            first = first or error
+        else:
+            records.append(record if labels is None else dataclasses.replace(record, labels=labels))
+    if first and not records:
+        raise first
+    return records, unreadable
