@@ -76,7 +76,7 @@ def test_what_else_lies_in_the_folder_of_a_sweep_is_passed_over(sweep: Path, run
 def test_a_mixture_is_refused_in_one_sentence(sweep: Path, tmp_path: Path, run: Run) -> None:
     (tmp_path / "empty").mkdir()
     for path, words in [
-        (sweep, "is a sweep; a report is of one sweep, or of runs"),
+        (sweep, "is a sweep, and a report is of one sweep alone, or of runs"),
         (tmp_path / "empty", "is not a run, for it has no config.json"),
         (sweep / "lr-7", "does not exist"),
         (shutil.copy(sweep / "results.json", tmp_path), "is a file; a report is of one results.json"),
@@ -93,4 +93,5 @@ def test_texts_that_were_sampled_are_reported_without_the_run_of_their_model(tmp
     (sweep / "sweep.json").write_text(json.dumps(plan))
     names = [record.name for record in read_inputs(sorted(sweep.iterdir()))[1]]
     assert names == ["temperature-0.5", "temperature-1"]
+    (sweep / "temperature-1/results.json").write_text("of an earlier report")
     assert [record.name for record in read_inputs([sweep / "temperature-1"])[1]] == ["temperature-1"]

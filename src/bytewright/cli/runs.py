@@ -16,12 +16,14 @@ SPARED = ("started", "tokens", "seconds", "tokens_per_second")
 class Runs:
     """List the runs below a folder, with their key figures.
 
-    --where keeps the runs that meet a condition on any figure or setting; --sort orders them by one, and with
-    a minus before it downwards. A setting is called by its full name or by the last part of it.
+    --where keeps the runs that meet a condition on any figure or setting, or on the variant of a sweep;
+    --sort orders them by one, and with a minus before it downwards. A setting is called by its full name or
+    by the last part of it.
 
     For example:
       bytewright runs
       bytewright runs runs/learning_rate --where 'lr<=1e-2' --where status=complete --sort validation_loss
+      bytewright runs runs/silu_ffn --where variant=silu
       bytewright runs --sort=-started --json
     """
 

@@ -31,13 +31,13 @@ def read_inputs(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
         if (path / SWEEP).is_file():
             return _read_sweep(path)
         # A report of one run is written into its folder: the run knows better, for it may have gone on.
-        if (path / RESULTS).is_file() and not (path / "config.json").is_file():
+        if (path / RESULTS).is_file() and not _is_begun(path):
             return read_results(path / RESULTS)
         return None, [compare_record(read_record(path))]
     runs = [path for path in paths if not _is_passed_over(path, paths)]
     for path in runs:
         if (path / SWEEP).is_file():
-            raise UsageError(f"{path} is a sweep; a report is of one sweep, or of runs, and not of several")
+            raise UsageError(f"{path} is a sweep, and a report is of one sweep alone, or of runs")
         if path.is_file():
             raise UsageError(f"{path} is a file; a report is of one results.json, or of the folders of runs")
         if not _is_begun(path):
