@@ -88,7 +88,15 @@ def test_an_axis_is_spelled_out(value: object, expected: list[object]) -> None:
         ({"from": 1, "to": 2, "count": 0}, "whole number"),
         ({"from": "a", "to": 2, "count": 2}, "must be a number"),
         ({"from": 1, "to": 10**400, "factor": 10}, "must be a number"),
-        ({"from": 1, "to": 1e12, "step": 1}, "no range leads"),
+        (
+            {"from": 1e-4, "to": 1, "step": 1e-4},
+            "from 0.0001 to 1 by a step of 0.0001 has more than 1,000 values",
+        ),
+        ({"from": 1, "to": 1e12, "step": 1}, "has more than 1,000 values"),
+        ({"from": 1, "to": 1e100, "step": 1e-300}, "has more than 1,000 values"),
+        ({"from": 1, "to": 2, "factor": 1}, "no range leads"),
+        ({"from": 1, "to": 2, "factor": 1.0001}, "has more than 1,000 values"),
+        ({"from": 1, "to": 2, "count": 1}, "a range from 1 to 2 has at least its ends, but count is 1"),
         ({"from": 1, "to": 9, "factor": 3, "log": True}, "needs a 'count'"),
     ],
 )
@@ -145,8 +153,17 @@ def test_values_are_set_and_replaced_from_outside(tmp_path: Path) -> None:
         2,
         "post",
     )
-    with pytest.raises(UsageError, match="seed is an axis of this sweep, so it cannot be set to one value"):
+    with pytest.raises(UsageError, match="seed cannot be set to one value, for it is an axis of this sweep"):
         read(tmp_path, text, overrides=["seed=7"])
+
+
+@pytest.mark.parametrize(
+    ("override", "axis"), [("budget.steps=7", "budget.tokens"), ("optimizer={lr=0.1}", "optimizer.lr")]
+)
+def test_the_axis_that_stands_against_a_value_is_named(tmp_path: Path, override: str, axis: str) -> None:
+    text = '[axes]\n"optimizer.lr" = [0.1]\n[[pairs]]\nbatch_size = [1, 2]\n"budget.tokens" = [64, 128]'
+    with pytest.raises(UsageError, match=f"for {axis} is an axis of this sweep"):
+        read(tmp_path, text, overrides=[override])
 
 
 def test_a_value_may_be_written_as_options_are(tmp_path: Path) -> None:
@@ -275,7 +292,10 @@ def test_a_corpus_sets_the_vocabulary_of_the_model(tmp_path: Path) -> None:
         ("[corpus]\nstorybok = 300", ["unknown key corpus.storybok", "did you mean corpus.storybook?"]),
         ("[sampling]\ntemperature = -1.0", ["temperature"]),
         ("question = 3", ["question must be a string"]),
-        ("[axes]\nseed = {from = 1, to = 5000, step = 1}", ["no range leads"]),
+        ("[axes]\nseed = {from = 1, to = 5000, step = 1}", ["has more than 1,000 values"]),
+        ("[axes]\nlr = [0.1]", ["unknown key lr; did you mean optimizer.lr?"]),
+        ("[set]\nvocab_size = 9", ["did you mean model.vocab_size or corpus.vocab_size?"]),
+        ("[variants]\na = { temperature = 1.0 }", ["did you mean sampling.temperature?"]),
         ("[scale.smoke]\nsteps = 3", []),
         ("set = 3", ["set must be a table"]),
         ("[axes", ["is not valid TOML"]),
@@ -304,6 +324,45 @@ def test_a_scale_that_is_no_table_is_one_sentence(tmp_path: Path) -> None:
 def test_an_unknown_scale_names_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(BytewrightError, match="no scale 'tiny'; it has smoke"):
         read(tmp_path, "[scale.smoke]\nseeds = 1", scale="tiny")
+
+
+@pytest.mark.parametrize(
+    "name", ["report.html", "Report.md", "report figures", "logs", "sweep.json", "samples"]
+)
+def test_a_run_cannot_be_called_like_what_a_sweep_writes(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"rates\.toml: makes a run called .*, a name that its folder"):
+        read(tmp_path, f'[variants]\nplain = {{}}\n"{name}" = {{}}')
+    assert len(read(tmp_path, f'seeds = 1\n[variants]\n"{name}" = {{}}').trials) == 1  # …_seed-0
+
+
+def test_only_beside_a_model_no_run_can_be_called_so(tmp_path: Path) -> None:
+    (trial,) = read(tmp_path, "[variants]\nmodel = {}").trials
+    assert trial.name == "model"
+    with pytest.raises(UsageError, match="a run called 'model'"):
+        read(tmp_path, "[sampling]\nnum_stories = 2\n[variants]\nmodel = {}")
+
+
+@pytest.mark.parametrize("more", ["", '[axes]\n"optimizer.lr" = [0.1]', "[corpus]\nstorybook = 3_000_000"])
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        (BASE + "[schedule]\nwarmpu = 3", "unknown key schedule.warmpu; did you mean schedule.warmup?"),
+        (BASE.replace("16", '"16"', 1), "model.context_length must be a whole number, but is '16'"),
+        ('base = "base.toml"\ntitle = "Rates"', "is a sweep, not a recipe; a sweep starts from a recipe"),
+    ],
+)
+def test_what_is_wrong_in_the_base_recipe_is_not_blamed_on_the_sweep(
+    tmp_path: Path, base: str, words: str, more: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, more, base=base)
+    assert str(caught.value) == f"{tmp_path / 'base.toml'}: {words}"
+
+
+def test_what_a_sweep_sets_wrongly_is_not_blamed_on_its_base(tmp_path: Path) -> None:
+    for text in ('[set]\n"schedule.warmpu" = 3', '[set]\n"model.num_heads" = 3'):
+        with pytest.raises(UsageError, match=r"rates\.toml: "):
+            read(tmp_path, text)
 
 
 def test_a_mistake_in_the_base_recipe_names_it(tmp_path: Path) -> None:

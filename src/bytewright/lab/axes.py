@@ -88,6 +88,8 @@ def _walk(first: float, last: float, way: str, by: float, *, log: bool, place: s
     if way == "count":
         if type(by) is not int or not 1 <= by <= MAX_VALUES:
             raise UsageError(f"{place}: the count of a range must be a whole number from 1 to {MAX_VALUES}")
+        if by == 1 and first != last:
+            raise UsageError(f"{place}: a range from {first} to {last} has at least its ends, but count is 1")
         if log and min(first, last) <= 0:
             raise UsageError(f"{place}: a log range must lie above 0, but goes from {first} to {last}")
         shares = [number / (by - 1) for number in range(1, by - 1)]
@@ -97,12 +99,16 @@ def _walk(first: float, last: float, way: str, by: float, *, log: bool, place: s
             inner = [_cleaned(first + (last - first) * share, first, last) for share in shares]
         return [first, *inner, last] if by > 1 else [first]
     if way == "step":
-        length = (last - first) / by if by else math.inf
+        length = (last - first) / by if by else -math.inf
     else:
         grows = by > 0 and by != 1 and first > 0 and last > 0
-        length = math.log(last / first) / math.log(by) if grows else math.inf
-    if not -1e-9 <= length < MAX_VALUES:
+        length = math.log(last / first) / math.log(by) if grows else -math.inf
+    if length < -1e-9:
         raise UsageError(f"{place}: no range leads from {first} to {last} by a {way} of {by}")
+    if length >= MAX_VALUES:
+        raise UsageError(
+            f"{place}: a range from {first} to {last} by a {way} of {by} has more than {MAX_VALUES:,} values"
+        )
     numbers = range(1, int(length + 1e-9) + 1)
     if way == "step":
         values = [first, *(_cleaned(first + by * number, first, last) for number in numbers)]

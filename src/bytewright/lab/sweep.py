@@ -13,19 +13,33 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from bytewright.errors import UsageError, suggest
 from bytewright.lab.corpora import CorpusConfig
 from bytewright.lab.groups import short_names, word_value
-from bytewright.lab.results import MODEL, About
+from bytewright.lab.records import OUTCOME
+from bytewright.lab.results import MODEL, RESULTS, SWEEP, About
 from bytewright.lab.stories import SamplingPlan
-from bytewright.lab.sweep_file import MAX_TRIALS, Keep, Labels, SweepFile, read_sweep_file
+from bytewright.lab.sweep_file import (
+    MAX_TRIALS,
+    BaseRecipeError,
+    Keep,
+    Labels,
+    SweepFile,
+    read_sweep_file,
+)
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import build, flatten, put, to_plain
 
 PLACEHOLDER = {"train": "made", "validation": "made", "tokenizer": "made"}
 """The data of a config whose corpus is made first."""
+TAKEN = (
+    *("report.html", "report.md", "report-figures", RESULTS, SWEEP, "logs"),
+    *("config.json", "environment.json", "metrics.jsonl", OUTCOME),
+    *("tokenizer", "checkpoints", "samples", "tensorboard"),
+)
+"""What lies beside the runs of a sweep, and what a folder is known by as a run: no run can be called so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +72,8 @@ def read_sweep(path: Path, *, scale: str | None = None, overrides: Sequence[str]
     """Read a sweep file and build all its runs; an override, `"optimizer.lr=3e-4"`, goes into its `[set]`."""
     try:
         return _Expansion(read_sweep_file(path, scale=scale, overrides=overrides)).sweep()
+    except BaseRecipeError:
+        raise
     except UsageError as error:
         sentence = str(error)
         raise UsageError(sentence if sentence.startswith(f"{path}: ") else f"{path}: {sentence}") from None
@@ -71,6 +87,7 @@ class _Expansion:
         self.has_corpus = any(key.startswith("corpus.") for key in file.keys)
         self.samples = any(key.startswith("sampling.") for key in file.keys)
         self.varied = [key for part in file.axes for key in part.labels]
+        _refuse_half_names(file.keys)
         if self.has_corpus:
             _refuse_what_the_corpus_decides(file.keys)
         self.centre = self._find_centre() if file.design == "star" else {}
@@ -167,12 +184,26 @@ class _Expansion:
         corpus = sampling = None
         if self.has_corpus:
             corpus = build(CorpusConfig, of_corpus, source=source, path="corpus.")
-            for key, value in PLACEHOLDER.items():
-                put(fields, f"data.{key}", value)
-            put(fields, "model.vocab_size", corpus.vocab_size)
+            _put_corpus(fields, corpus)
         if self.samples:
             sampling = build(SamplingPlan, of_sampling, source=source, path="sampling.")
-        return build(TrainConfig, fields, source=source), corpus, sampling
+        try:
+            config = build(TrainConfig, fields, source=source)
+        except UsageError as error:
+            self._blame_base(str(error).removeprefix(source), corpus)
+            raise
+        return config, corpus, sampling
+
+    def _blame_base(self, complaint: str, corpus: CorpusConfig | None) -> None:
+        """Raise if the base recipe alone gives reason for the same complaint, whatever is set on it."""
+        fields, source = _copy(self.file.base), str(self.file.base_path)
+        if corpus is not None:
+            _put_corpus(fields, corpus)
+        try:
+            build(TrainConfig, fields, source=source)
+        except UsageError as error:
+            if str(error) == source + complaint:
+                raise BaseRecipeError(str(error)) from None
 
     def _refuse_too_many(self) -> None:
         """Count the runs before any is made: a million of them would take minutes and gigabytes."""
@@ -190,12 +221,41 @@ class _Expansion:
         for name in names:
             if names.count(name) > 1:
                 raise UsageError(f"makes two runs that are both called {name!r}")
+            if name.lower() in TAKEN or (self.samples and name.lower() == MODEL):
+                raise UsageError(f"makes a run called {name!r}, a name that its folder has another use for")
         if self.samples and len({repr(to_plain(trial.config)) for trial in trials}) > 1:
             raise UsageError("varies sampling and training at once; sample from one model at a time")
         unseeded = [{k: v for k, v in trial.labels.items() if k != "seed"} for trial in trials]
         if about.baseline and about.baseline not in unseeded:
             wanted = ", ".join(str(value) for value in about.baseline.values())
             raise UsageError(f"has a baseline that is none of its runs: {wanted}")
+
+
+def _put_corpus(fields: dict[str, Any], corpus: CorpusConfig) -> None:
+    """Set what a corpus decides: where the data is, once it is made, and the vocabulary."""
+    for key, value in PLACEHOLDER.items():
+        put(fields, f"data.{key}", value)
+    put(fields, "model.vocab_size", corpus.vocab_size)
+
+
+def _refuse_half_names(keys: Iterable[str]) -> None:
+    """Raise if a key is the end of one that there is, such as `lr`."""
+    known = [
+        *_list_keys(TrainConfig),
+        *_list_keys(CorpusConfig, "corpus."),
+        *_list_keys(SamplingPlan, "sampling."),
+    ]
+    for key in sorted(set(keys) - set(known)):
+        if meant := [name for name in known if name.endswith(f".{key}")]:
+            raise UsageError(f"unknown key {key}; did you mean {' or '.join(meant)}?")
+
+
+def _list_keys(cls: type, prefix: str = "") -> list[str]:
+    keys = []
+    for name, kind in get_type_hints(cls).items():
+        inner = dataclasses.is_dataclass(kind)
+        keys += _list_keys(kind, f"{prefix}{name}.") if inner else [prefix + name]
+    return keys
 
 
 def _refuse_what_the_corpus_decides(keys: Iterable[str]) -> None:

@@ -42,6 +42,10 @@ MAX_TRIALS = 2000
 SCALED = "This is the sweep at scale “{}”: it shows that all works, and does not answer the question."
 
 
+class BaseRecipeError(UsageError):
+    """A mistake in the recipe that a sweep starts from, in a sentence that names that file."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Keys that are set together, and the rows of values that they take."""
@@ -62,6 +66,7 @@ class SweepFile:
     """The parts of a sweep file; `base` holds the fields of the recipe, all other keys are dotted."""
 
     path: Path
+    base_path: Path
     scale: str | None
     words: Mapping[str, str]
     base: Mapping[str, Any]
@@ -109,9 +114,10 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
         raise UsageError('names no base recipe; write base = "base.toml"')
     return SweepFile(
         path=path,
+        base_path=path.parent / base,
         scale=scale,
         words=words,
-        base=read_toml(path.parent / base, max_bytes=MAX_RECIPE_BYTES),
+        base=_read_base(path.parent / base),
         fixed=fixed | replaced,
         axes=axes,
         variants=variants,
@@ -120,6 +126,13 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
         baseline=_baseline(fields),
         keep=_choice(fields, "keep", get_args(Keep)),
     )
+
+
+def _read_base(path: Path) -> dict[str, Any]:
+    fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
+    if "base" in fields or "question" in fields:
+        raise BaseRecipeError(f"{path}: is a sweep, not a recipe; a sweep starts from a recipe")
+    return fields
 
 
 def _rescale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:
@@ -159,8 +172,10 @@ def _refuse_clashes(axes: Sequence[Part], variants: Mapping[str, Labels], seeds:
 
 def _refuse_if_varied(key: str, axes: Sequence[Part], variants: Mapping[str, Labels], seeds: object) -> None:
     """Raise if runs differ in what an override would set in all of them."""
-    if any(_is_same(key, other) for part in axes for other in part.keys):
-        raise UsageError(f"{key} is an axis of this sweep, so it cannot be set to one value")
+    for axis in (axis for part in axes for axis in part.keys):
+        if _is_same(key, axis):
+            which = "it" if key == axis else axis
+            raise UsageError(f"{key} cannot be set to one value, for {which} is an axis of this sweep")
     for name, values in variants.items():
         for other in values:
             if _is_same(key, other):
