@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,46 @@ def test_a_finished_run_without_checkpoints_is_not_begun_again(place: Path, run:
     assert "2 of 3 runs to do" in run("sweep", "rates.toml", "--plan").out, (
         "one whose lines are gone is not done"
     )
+
+
+def test_a_run_that_lost_its_end_is_told_as_such_and_does_not_win(place: Path, run: Run) -> None:
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-3, 1e-2"))
+    assert run("sweep", "rates.toml").code == 0
+    won = "**reached with:** lr 0.01"
+    assert won in (place / "runs/rates/report.md").read_text()
+    metrics = place / "runs/rates/lr-0.01/metrics.jsonl"
+    whole = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(whole[:3]))
+    lost = "its record ends at step 12 of 24"
+    listed = run("runs", "runs")
+    assert f"runs/rates/lr-0.01 failed: {lost}" in listed.err
+    assert run("report", "runs/rates").code == 0
+    text = (place / "runs/rates/report.md").read_text()
+    assert won not in text
+    assert f"failed | {lost}" in text
+    assert f"{lost}, begins again" in run("sweep", "rates.toml", "--plan").out
+    again = run("sweep", "rates.toml")
+    assert again.code == 0
+    assert f"lr-0.01: {lost}, begins again" in again.err
+    assert won in (place / "runs/rates/report.md").read_text()
+
+
+def test_a_text_that_was_touched_is_the_same_and_one_that_was_changed_is_told(
+    place: Path, run: Run, stories: Path
+) -> None:
+    shutil.copy(stories, place / "own.txt")
+    corpus = '[corpus]\ntext = "own.txt"\nvocab_size = 300\n'
+    (place / "rates.toml").write_text(ONE_RATE + corpus)
+    assert run("sweep", "rates.toml").code == 0
+    os.utime(place / "own.txt", ns=(1, 1))
+    again = run("sweep", "rates.toml")
+    assert again.code == 0, again
+    assert "0 of 1 runs to do" in again.out
+    with (place / "own.txt").open("ab") as stream:
+        stream.write(b"The end.\n")
+    refused = run("sweep", "rates.toml")
+    assert refused.code == 2
+    assert "the text of runs/rates/lr-1e-3 has changed since: own.txt is now own-" in refused.err
 
 
 def test_what_is_done_needs_no_memory(place: Path, run: Run) -> None:

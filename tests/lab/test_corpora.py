@@ -15,7 +15,7 @@ from imagined_runs import make_record
 from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.lab.corpora import CorpusConfig, identify, place_of, prepare
+from bytewright.lab.corpora import CorpusConfig, identify, name_of, place_of, prepare
 from bytewright.lab.plan import refuse_other_data
 from bytewright.lab.records import read_floor
 from bytewright.lab.stories import SamplingPlan, tell
@@ -210,17 +210,59 @@ def test_a_run_on_another_corpus_is_refused_but_not_one_of_another_machine(
         trial = Trial(name="one", labels={}, config=config, corpus=corpus)
         refuse_other_data(trial, DataConfig(train=Path(train)), tmp_path / "one")
 
-    stories = Path(shutil.copy(stories, tmp_path))
-    look(STORIES, f"/of/another/machine/{place_of(STORIES)}/train.npy")
-    look(CorpusConfig(text=stories, vocab_size=300), f"/of/another/{stories.stem}-abcdef/bpe-300/train.npy")
+    def mine(text: Path, vocab_size: int = 300) -> CorpusConfig:
+        return CorpusConfig(text=text, vocab_size=vocab_size)
+
+    stories = Path(shutil.copy(stories, tmp_path / "own.txt"))
+    here, _ = make(mine(stories), tmp_path)
+    name = here.train.parts[-3]
+    os.utime(stories, ns=(1, 1))  # as a checkout does
+    (tmp_path / "copies").mkdir()
+    copy = Path(shutil.copy(stories, tmp_path / "copies/renamed.txt"))
+    gone = tmp_path / "gone" / "own.txt"
+    for corpus, train in [
+        (STORIES, f"/of/another/machine/{place_of(STORIES)}/train.npy"),
+        (mine(stories), str(here.train)),
+        (mine(stories), f"/of/another/{name}/bpe-300/train.npy"),
+        (mine(copy), str(here.train)),
+        (mine(gone), "/of/another/own-abcdef/bpe-300/train.npy"),  # it cannot be compared
+    ]:
+        look(corpus, train)
+
     retold = dataclasses.replace(STORIES, seed=2)
-    here, _ = make(CorpusConfig(text=stories, vocab_size=300), tmp_path)
-    look(CorpusConfig(text=stories, vocab_size=300), str(here.train))
-    os.utime(stories, ns=(1, 1))  # as if it had been written anew
     for corpus, train in [
         (STORIES, f"/of/another/machine/{place_of(retold)}/train.npy"),
         (STORIES, f"/of/another/machine/{place_of(STORIES).parent}/bpe-400/train.npy"),
-        (CorpusConfig(text=stories, vocab_size=300), str(here.train)),
+        (mine(stories, vocab_size=400), str(here.train)),
+        (mine(stories), "/of/another/yours-abcdef/bpe-300/train.npy"),
     ]:
-        with pytest.raises(UsageError, match=r"was made with the corpus .*, but the sweep now says"):
+        with pytest.raises(UsageError, match=r"one was made with the corpus .*, but the sweep now says"):
             look(corpus, train)
+    content = stories.read_bytes()
+    stories.write_bytes(content.replace(b"a", b"e", 1))
+    now = place_of(mine(stories)).parts[0]
+    with pytest.raises(UsageError) as refused:
+        look(mine(stories), str(here.train))
+    assert str(refused.value) == (
+        f"the text of {tmp_path / 'one'} has changed since: {stories} is now {now}, and was {name};"
+        " choose another --out, or remove the old run"
+    )
+
+
+def test_a_text_is_known_by_what_it_holds_wherever_it_lies(tmp_path: Path, stories: Path) -> None:
+    text, other = (Path(shutil.copy(stories, tmp_path / name)) for name in ("own.txt", "other.txt"))
+    with other.open("ab") as stream:
+        stream.write(b"More.\n")
+    alone, validated = CorpusConfig(text=text), CorpusConfig(text=text, validation=other)
+    reports: list[tuple[str, int, int, str]] = []
+    name = name_of(alone, lambda *report: reports.append(report))
+    size = text.stat().st_size
+    assert reports[-1] == ("read the text", size, size, "bytes")
+    assert len({name, name_of(validated), name_of(CorpusConfig(text=text, validation=text))}) == 3
+    os.utime(text, ns=(1, 1))
+    (tmp_path / "copies").mkdir()
+    copy = Path(shutil.copy(text, tmp_path / "copies"))
+    assert name_of(alone) == name_of(CorpusConfig(text=copy)) == name
+    reports.clear()
+    assert name_of(alone, lambda *report: reports.append(report)) == name
+    assert reports == []  # it is read once

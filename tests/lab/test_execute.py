@@ -32,6 +32,7 @@ from bytewright.model import TransformerLM
 from bytewright.train import train
 from bytewright.train.config import TrainConfig
 from bytewright.train.loop import Sampler
+from bytewright.train.recorder import Recorder
 from bytewright.train.run_folder import RunFolder
 from conftest import Run
 from runs import (
@@ -225,6 +226,32 @@ def test_a_run_has_the_state_that_it_is_shown_with(place: Path) -> None:
     outcome = lab.outcome("lr-0.01") | {"status": "failed", "reason": "no memory"}
     durable.write_json(lab.folder / "lr-0.01/outcome.json", outcome)
     assert read_run(lab.folder / "lr-0.01").status == "complete"
+    assert [planned.state for planned in make_plan(lab.sweep, lab.folder)] == ["done"]
+
+
+@pytest.mark.parametrize("budget", ["steps = 24", "minutes = 0.02"])
+def test_a_finished_run_that_lost_the_end_of_its_lines_is_begun_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch, budget: str
+) -> None:
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.05 * recorder.progress.step)
+    (place / "base.toml").write_text(RECIPE.replace("steps = 24", budget))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    lab = Lab(place)
+    lab.run()
+    assert read_run(lab.folder / "lr-0.01").status == "complete"
+    metrics = lab.folder / "lr-0.01/metrics.jsonl"
+    first, *lost = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text(first + lost[0][:9])
+    end = json.loads(lost[-1])["step"]
+    record = read_run(lab.folder / "lr-0.01")
+    assert (record.status, record.reason) == ("failed", f"its record ends at step 4 of {end:,}")
+    assert record.loss is None
+    (planned,) = make_plan(lab.sweep, lab.folder)
+    assert (planned.state, planned.detail) == (
+        "resume",
+        f"its record ends at step 4 of {end:,}, begins again",
+    )
+    lab.run()
     assert [planned.state for planned in make_plan(lab.sweep, lab.folder)] == ["done"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bytewright.lab.records import judge, read_run
+from bytewright.lab.records import hear_outcome, judge, read_run
 from bytewright.lab.results import read_results
 from bytewright.train import train
 from bytewright.train.recorder import Recorder
@@ -109,6 +109,37 @@ def test_lines_that_go_on_to_the_end_outdo_how_an_earlier_session_ended(tmp_path
     (run / "outcome.json").write_text('{"status": "failed", "reason": "no memory", "labels": {"x": 1}}')
     record = read_run(run)
     assert (record.status, record.reason, record.labels) == ("complete", "", {"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settings", "step", "expected"),
+    [
+        ({"step": 20}, {}, 5, ("failed", "its record ends at step 5 of 20")),
+        ({"step": 20}, {}, 0, ("failed", "its record ends at step 0 of 20")),
+        ({"step": 20}, {"log_every": 0}, 20, ("complete", "")),
+        ({"step": 15}, {"log_every": 0}, 15, ("complete", "")),  # the last line that it ever had
+        ({"step": 15}, {"budget.steps": 40}, 20, None),  # it has gone on since, and was stopped
+        ({"step": 1500}, {"budget.minutes": 1.0}, 1000, ("failed", "its record ends at step 1,000 of 1,500")),
+        ({"step": 15}, {"budget.minutes": 1.0}, 15, ("complete", "")),
+        ({}, {}, 5, ("failed", "its record ends at step 5 of 20")),
+        (
+            {},
+            {"budget.steps": None, "budget.tokens": 15 * 32 - 1},
+            5,
+            ("failed", "its record ends at step 5 of 15"),
+        ),
+        ({}, {"log_every": 0}, 15, ("complete", "")),
+        ({}, {"budget.minutes": 1.0}, 15, ("complete", "")),
+        ({}, {"budget.minutes": 1.0}, 0, None),
+        ({"status": "failed", "reason": "no memory"}, {}, 5, ("failed", "no memory")),
+        ({"status": "well"}, {}, 5, None),
+    ],
+)
+def test_what_is_said_of_the_end_of_a_run_counts_unless_its_lines_were_lost(
+    outcome: dict[str, Any], settings: dict[str, Any], step: int, expected: tuple[str, str] | None
+) -> None:
+    found = [{"step": step, "loss": 1.0}] if step else []
+    assert hear_outcome({"status": "complete", **outcome}, {**SETTINGS, **settings}, found) == expected
 
 
 KEPT = sorted((Path(__file__).parents[2] / "docs/results").glob("*/*/results.json"))

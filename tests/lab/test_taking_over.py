@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 import torch
-from test_execute import Lab
+from test_execute import Lab, interrupting
 
 from bytewright import durable
 from bytewright.errors import UsageError
 from bytewright.lab.corpora import identify
+from bytewright.lab.execute import Stopped
 from bytewright.lab.plan import make_plan
-from bytewright.lab.records import OUTCOME, read_object
+from bytewright.lab.records import OUTCOME, read_object, read_run
 from bytewright.lab.results import read_sweep_folder
 from bytewright.lab.twins import find_twin, take_over
 from bytewright.train.config import TrainConfig
@@ -67,6 +69,34 @@ def test_a_run_of_other_code_or_of_another_machine_is_no_twin(place: Path) -> No
         assert twin_of(lab) is None, name
     durable.write_json(path, recorded)
     assert twin_of(lab) == lab.folder / RUN
+
+
+def test_a_run_that_went_on_elsewhere_is_no_twin(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "base.toml").write_text("sample_every = 12\n" + (place / "base.toml").read_text())
+    lab = Lab(place, name="runs/first", make_sampler=interrupting)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(Stopped):
+            lab.run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "fedcba")
+    Lab(place, name="runs/first").run()
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "abcdef")
+    assert "resumed with commit fedcba (was abcdef)" in (lab.folder / RUN / "metrics.jsonl").read_text()
+    assert read_run(lab.folder / RUN).status == "complete"
+    assert twin_of(lab) is None
+
+
+def test_a_run_that_lost_lines_is_no_twin(place: Path) -> None:
+    lab = Lab(place, name="runs/first")
+    lab.run()
+    assert twin_of(lab) == lab.folder / RUN
+    metrics = lab.folder / RUN / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    for damage in ("".join(lines[:-1]), "".join(lines[:-1]) + "{\n"):
+        metrics.write_text(damage)
+        assert twin_of(lab) is None
 
 
 def test_a_tree_that_differs_from_its_commit_has_no_twins(

@@ -53,8 +53,9 @@ class RunSweep:
     """Which of the file's scales to use, such as smoke."""
 
     jobs: int = 1
-    """How many runs go on at once, each in a process of its own: for many small ones on a CPU. Settings that
-    sample from one model wait for each other."""
+    """How many runs go on at once, each in a process of its own: for small models on a CPU and runs of
+    minutes. Each starts anew, which takes seconds, so runs of seconds are done sooner one after the other.
+    Settings that sample from one model wait for each other."""
 
     only: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
     """Carry out this run of the sweep; may be given several times."""
@@ -92,7 +93,8 @@ class RunSweep:
         from bytewright.lab.report import write_report
         from bytewright.lab.results import read_sweep_folder
 
-        plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs)
+        with console.progress() as report:
+            plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs, report=report)
         if self.plan or not self.only:
             show_plan(sweep, plan)
         if self.plan:

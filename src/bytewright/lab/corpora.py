@@ -2,10 +2,10 @@
 
 A `CorpusConfig` names a storybook of so many bytes, or a text file; `prepare` makes what is missing of it
 below one folder and finds it there the next time. Names carry a hash of what the text depends on (the
-storybook's grammar, the file's size and date), so nothing stale is ever used, and everything is written whole
-or not at all, so that a sweep that was killed while it made its data makes the rest. For a storybook the
-entropy of the validation text, the floor under every model, is kept in `corpus.json`. `identify` tells data
-apart by their tokens, wherever they lie. Knows nothing of training.
+storybook's grammar, the contents of the file, whatever its date or place), so nothing stale is ever used, and
+everything is written whole or not at all, so that a sweep that was killed while it made its data makes the
+rest. For a storybook the entropy of the validation text, the floor under every model, is kept in
+`corpus.json`. `identify` tells data apart by their tokens, wherever they lie. Knows nothing of training.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ COPY_BYTES = 2**22
 
 Report = Callable[[str, int, int, str], None]
 """Hears how far a phase is: its name, what is done, the total, and the unit."""
+
+_digests: dict[tuple[Path, int, int], str] = {}
+"""Of texts that this process has read: a sweep asks for their names once a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,7 @@ class CorpusConfig:
 
 def prepare(config: CorpusConfig, root: Path, report: Report) -> DataConfig:
     """Make what is missing of a corpus below `root`; return where its tokens are."""
-    encoded = root / place_of(config)
+    encoded = root / place_of(config, report)
     train, validation = _write_texts(config, encoded.parent, report)
     data = DataConfig(
         train=encoded / "train.npy", validation=encoded / "validation.npy", tokenizer=encoded / "tokenizer"
@@ -84,27 +87,41 @@ def identify(data: DataConfig) -> dict[str, str]:
         return {}
 
 
-def place_of(config: CorpusConfig) -> Path:
+def unheard(phase: str, done: int, total: int, unit: str) -> None:
+    """Hear a report, and say nothing."""
+
+
+def place_of(config: CorpusConfig, report: Report = unheard) -> Path:
     """Say where the tokens of a corpus are, below the folder of all corpora."""
-    return Path(name_of(config), f"bpe-{config.vocab_size}")
+    return Path(name_of(config, report), f"bpe-{config.vocab_size}")
 
 
-def name_of(config: CorpusConfig) -> str:
-    """Name the folder of a corpus by what its text depends on."""
+def name_of(config: CorpusConfig, report: Report = unheard) -> str:
+    """Name the folder of a corpus by what its text depends on; a text file is read for it, once."""
     if config.storybook is not None:
         grammar = resources.files("bytewright.corpus.storybook").joinpath("storybook.grammar").read_bytes()
         parts = (config.storybook, config.validation_size, config.seed)
         return f"storybook-{config.storybook / 1e6:g}MB-{_hash(repr(parts).encode() + grammar)}"
-    found_parts: list[object] = []
-    for path in (config.text, config.validation):
-        if path is not None:
-            with durable.explain("read", path):
-                found = path.stat()
-            if not path.is_file() or not found.st_size:
-                raise UsageError(f"corpus: {path} is empty or no file")
-            found_parts += [str(path.absolute()), found.st_size, found.st_mtime_ns]
     assert config.text is not None
-    return f"{config.text.stem}-{_hash(repr(found_parts).encode())}"
+    digests = [_digest(path, report) for path in (config.text, config.validation) if path is not None]
+    return f"{config.text.stem}-{_hash(repr(digests).encode())}"
+
+
+def _digest(path: Path, report: Report) -> str:
+    """Give the SHA-256 of a file."""
+    with durable.explain("read", path):
+        found = path.stat()
+        if not path.is_file() or not found.st_size:
+            raise UsageError(f"corpus: {path} is empty or no file")
+        key = (path.absolute(), found.st_size, found.st_mtime_ns)
+        if key not in _digests:
+            digest = hashlib.sha256()
+            with path.open("rb") as stream:
+                while part := stream.read(COPY_BYTES):
+                    digest.update(part)
+                    report("read the text", stream.tell(), found.st_size, "bytes")
+            _digests[key] = digest.hexdigest()
+    return _digests[key]
 
 
 def _hash(data: bytes) -> str:

@@ -31,7 +31,7 @@ from bytewright.errors import (
     first_line,
     is_out_of_memory,
 )
-from bytewright.lab.corpora import CorpusConfig, Report, identify, name_of, prepare
+from bytewright.lab.corpora import CorpusConfig, Report, identify, name_of, prepare, unheard
 from bytewright.lab.plan import (
     Planned,
     find_state,
@@ -87,7 +87,7 @@ def prepare_data(trials: Sequence[Trial], bench: Bench) -> dict[str, DataConfig]
     """Make the corpora of all trials; by name of corpus and size of vocabulary."""
     made: dict[str, DataConfig] = {}
     for trial in trials:
-        if trial.corpus is not None and _key(trial.corpus) not in made:
+        if trial.corpus is not None and _key(trial.corpus, bench.report) not in made:
             made[_key(trial.corpus)] = prepare(trial.corpus, bench.data_root, bench.report)
     return made
 
@@ -97,8 +97,8 @@ def data_of(trial: Trial, made: dict[str, DataConfig]) -> DataConfig | None:
     return None if trial.corpus is None else made[_key(trial.corpus)]
 
 
-def _key(corpus: CorpusConfig) -> str:
-    return f"{name_of(corpus)}/{corpus.vocab_size}"
+def _key(corpus: CorpusConfig, report: Report = unheard) -> str:
+    return f"{name_of(corpus, report)}/{corpus.vocab_size}"
 
 
 def carry_out_all(plan: Sequence[Planned], made: dict[str, DataConfig], bench: Bench) -> None:
@@ -175,9 +175,14 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
         raise
     except (BytewrightError, torch.OutOfMemoryError) as error:
         status, reason = "failed", str(error)
-    outcome = {"status": status, "reason": reason, "labels": trial.labels, "predicted": predicted}
+    outcome: dict[str, Any] = {
+        "status": status,
+        "reason": reason,
+        "labels": trial.labels,
+        "predicted": predicted,
+    }
     if status != "failed":
-        outcome["data"] = data
+        outcome |= {"data": data, "step": record.num_steps}  # where its lines end: they may be lost one day
     # A run that another process was quicker to take is that one's to judge.
     if (run / "config.json").is_file() and not is_being_written(run):
         durable.write_json(run / OUTCOME, outcome)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from bytewright.account.devices import Device
 from bytewright.account.units import word_bytes
 from bytewright.errors import UsageError
-from bytewright.lab.corpora import CorpusConfig, identify, place_of
+from bytewright.lab.corpora import CorpusConfig, Report, identify, name_of, place_of, unheard
 from bytewright.lab.predict import account, machine_of, predict
 from bytewright.lab.records import OUTCOME, read_object, read_run
 from bytewright.lab.stories import SamplingPlan
@@ -59,13 +59,16 @@ class Planned:
         return self.state in OPEN
 
 
-def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = (), jobs: int = 1) -> list[Planned]:
+def make_plan(
+    sweep: Sweep, folder: Path, *, only: Sequence[str] = (), jobs: int = 1, report: Report = unheard
+) -> list[Planned]:
     """Look at every run of a sweep: what it will take, and what of it is done.
 
     Of so many `jobs` that go on at once, each has its share of the memory; the runs that are named by `only`
     may be some of them.
     """
     trials = _chosen(sweep, only)
+    _read_texts(trials, folder, report)
     states = [find_state(trial, folder / trial.name) for trial in trials]
     if any(trial.sampling for trial in trials):
         jobs = 1  # they wait for each other
@@ -86,6 +89,14 @@ def make_plan(sweep: Sweep, folder: Path, *, only: Sequence[str] = (), jobs: int
     if to_sample:
         plan = _plan_model(to_sample[0], folder, machines[to_sample[0].config.device]) + plan
     return plan
+
+
+def _read_texts(trials: Sequence[Trial], folder: Path, report: Report) -> None:
+    """Find out what texts are like now, of which there are runs to compare with; long ones take a while."""
+    compared = [trial for trial in trials if (folder / trial.model_name / "config.json").is_file()]
+    for corpus in (trial.corpus for trial in compared if trial.corpus is not None):
+        if all(path.is_file() for path in _texts(corpus)):
+            name_of(corpus, report)
 
 
 def refuse_missing_files(trials: Iterable[Trial]) -> None:
@@ -156,7 +167,8 @@ def find_state(trial: Trial, run: Path) -> tuple[State, str]:
         return "diverged", f"diverged: {record.reason}"
     if (run / "config.json").is_file():
         steps = CheckpointFolder(run / "checkpoints").steps()
-        return "resume", f"goes on from step {steps[-1]:,}" if steps else "begins again"
+        lost = f"{record.reason}, " if record is not None and outcome.get("status") == "complete" else ""
+        return "resume", lost + (f"goes on from step {steps[-1]:,}" if steps else "begins again")
     return "new", "new"
 
 
@@ -177,16 +189,10 @@ def refuse_other_settings(trial: Trial, run: Path) -> None:
 def refuse_other_data(trial: Trial, before: DataConfig, run: Path) -> None:
     """Raise if `before`, the data of the run at `run`, is not what `trial` is trained on.
 
-    A corpus is known by its name, which tells what it was made of, wherever it lies: runs of another machine
-    are no others.
+    Where their data lies now is not asked: runs of another machine are no others.
     """
     if trial.corpus is not None:
-        found, wanted = Path(*before.train.parts[-3:-1]), _name_to_find(trial.corpus, before)
-        if not found.match(wanted):
-            raise UsageError(
-                f"{run} was made with the corpus {found}, but the sweep now says {wanted};"
-                " choose another --out, or remove the old run"
-            )
+        refuse_other_corpus(trial.corpus, Path(*before.train.parts[-3:-1]), run)
         return
     for name in FILES:
         file, now = getattr(before, name), getattr(trial.config.data, name)
@@ -195,6 +201,27 @@ def refuse_other_data(trial: Trial, before: DataConfig, run: Path) -> None:
                 f"{run} was made with data.{name} = {str(file)!r}, but the sweep now says {str(now)!r};"
                 " choose another --out, or remove the old run"
             )
+
+
+def refuse_other_corpus(corpus: CorpusConfig, found: Path, run: Path) -> None:
+    """Raise if `found`, the place of the corpus that the run at `run` was made with, is not that of `corpus`.
+
+    The hash in a name tells what a corpus was made of, wherever it lies; a text that is not here any more
+    cannot be compared, but for what it is called.
+    """
+    texts, size = _texts(corpus), f"bpe-{corpus.vocab_size}"
+    called_so = found.match(f"{glob.escape(texts[0].stem)}-*/{size}") if texts else False
+    if called_so and not all(path.is_file() for path in texts):
+        return
+    wanted = place_of(corpus)
+    name = wanted.parts[0]
+    if found.match(f"*-{name.rpartition('-')[2]}/{size}"):
+        return
+    sentence = f"{run} was made with the corpus {found}, but the sweep now says {wanted}"
+    if called_so:
+        files = " with ".join(map(str, texts))
+        sentence = f"the text of {run} has changed since: {files} is now {name}, and was {found.parts[0]}"
+    raise UsageError(f"{sentence}; choose another --out, or remove the old run")
 
 
 def refuse_other_tokens(data: DataConfig, run: Path) -> None:
@@ -210,12 +237,8 @@ def refuse_other_tokens(data: DataConfig, run: Path) -> None:
             )
 
 
-def _name_to_find(corpus: CorpusConfig, before: DataConfig) -> str:
-    """Give the end of the path to a corpus; of a text, whose date is of its machine, without it elsewhere."""
-    texts = [path for path in (corpus.text, corpus.validation) if path is not None]
-    if texts and not (before.train.is_file() and all(path.is_file() for path in texts)):
-        return f"{glob.escape(texts[0].stem)}-*/bpe-{corpus.vocab_size}"
-    return glob.escape(str(place_of(corpus)))
+def _texts(corpus: CorpusConfig) -> list[Path]:
+    return [path for path in (corpus.text, corpus.validation) if path is not None]
 
 
 def _may_be_same(before: Path, now: Path) -> bool:

@@ -1,8 +1,9 @@
 """What is known of a run once it is over: its settings, its curve, how it ended and what it cost, as a value.
 
 A `RunRecord` comes out of a run's folder or out of `results.json`, the compact record that is kept when the
-folders are gone; reports and tables are made of records alone. Nothing is guessed: a run that wrote no
-`outcome.json` is judged by its own lines. Knows nothing of how runs are started or shown.
+folders are gone; reports and tables are made of records alone. Nothing is guessed: a run is judged by its own
+lines, and where they tell of no end by its `outcome.json`; but one that is said to be complete and has lost
+the end of its lines is not. Knows nothing of how runs are started or shown.
 """
 
 from __future__ import annotations
@@ -101,10 +102,8 @@ def read_run(path: Path) -> RunRecord:
     if any(not isinstance(event.get("step"), int) for event in events):
         raise FormatError(f"{path / 'metrics.jsonl'}: has an event without a step that is a whole number")
     status, reason = judge(settings, lines, events, num_steps=read_num_steps(path, settings))
-    # What an earlier session came to does not count where the lines go on to an end, or are gone.
-    is_lost = outcome.get("status") == "complete" and not lines
-    if outcome.get("status") in get_args(Status) and status not in ("complete", "diverged") and not is_lost:
-        status, reason = outcome["status"], str(outcome.get("reason", ""))
+    if status == "stopped":  # what an earlier session came to does not count where the lines tell of an end
+        status, reason = hear_outcome(outcome, settings, lines) or (status, reason)
     return RunRecord(
         name=path.absolute().name,
         settings=settings,
@@ -173,6 +172,33 @@ def judge(
     return "stopped", f"at step {last_step:,}" if lines else "before its first line"
 
 
+def hear_outcome(
+    outcome: Mapping[str, Any], settings: Mapping[str, Any], lines: Sequence[Line]
+) -> tuple[Status, str] | None:
+    """Say how a run ended by its `outcome.json`, whose lines tell of no end; None if that cannot tell.
+
+    One that says complete also says at which step the lines end: with fewer, the run has lost some, and with
+    more, it has gone on since. Those of earlier versions do not; then the budget says it, if it is no clock.
+
+    >>> hear_outcome({"status": "complete", "step": 120}, {}, [{"step": 40}])
+    ('failed', 'its record ends at step 40 of 120')
+    """
+    told: Status | None = outcome.get("status")
+    if told is None or told not in get_args(Status):
+        return None
+    if told != "complete":
+        return told, str(outcome.get("reason", ""))
+    last, end = lines[-1]["step"] if lines else 0, outcome.get("step")
+    has_last_line = settings.get("budget.minutes") is None and settings.get("log_every", 1)
+    if end is None and has_last_line:
+        end = min(_limits(settings), default=None)
+    if not isinstance(end, int):
+        return ("complete", "") if lines else None
+    if last < end:
+        return "failed", f"its record ends at step {last:,} of {end:,}"
+    return ("complete", "") if last == end else None
+
+
 def _refused_in_a_row(events: Sequence[Line]) -> list[int]:
     """List the last steps that were refused one right after the other."""
     row: list[int] = []
@@ -227,15 +253,21 @@ def is_over(settings: Mapping[str, Any], lines: Sequence[Line], num_steps: int |
     if not lines:
         return False
     step, seconds = lines[-1]["step"], lines[-1].get("seconds") or 0.0
-    per_step = settings.get("batch_size", 1) * settings.get("model.context_length", 1)
-    steps, tokens, minutes = (settings.get(f"budget.{name}") for name in ("steps", "tokens", "minutes"))
-    limits = [steps, None if tokens is None else -(-tokens // per_step), num_steps]
-    known = [limit for limit in limits if limit is not None]
+    minutes = settings.get("budget.minutes")
+    known = _limits(settings) + ([] if num_steps is None else [num_steps])
     # A run of minutes alone plans its steps to end within them: its last line is a little short of them.
     share = 1.0 if known else UNPLANNED_SHARE
     return any(step >= limit for limit in known) or (
         minutes is not None and seconds >= round(60 * minutes * share, 3)
     )
+
+
+def _limits(settings: Mapping[str, Any]) -> list[int]:
+    """List the steps after which a run has spent its budget of steps, and its budget of tokens."""
+    per_step = settings.get("batch_size", 1) * settings.get("model.context_length", 1)
+    steps, tokens = settings.get("budget.steps"), settings.get("budget.tokens")
+    limits = [steps, None if tokens is None else -(-tokens // per_step)]
+    return [limit for limit in limits if limit is not None]
 
 
 def read_num_steps(run: Path, settings: Mapping[str, Any]) -> int | None:

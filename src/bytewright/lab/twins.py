@@ -3,7 +3,8 @@
 Two runs are twins if nothing that decides a bit of them differs: the settings, the data by the SHA-256 of its
 tokens, the code by version and commit, the machine and its torch, and on a CPU the number of threads, which
 decides how sums are cut. Where one of these is not on record there is no twin, nor in a tree that differs
-from its commit. `take_over` copies the record of a twin. Knows nothing of plans.
+from its commit, nor in a run that went on elsewhere than it began, or has lost some of its record.
+`take_over` copies the record of a twin. Knows nothing of plans.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from bytewright import durable
-from bytewright.lab.records import OUTCOME, read_object
+from bytewright.errors import BytewrightError
+from bytewright.lab.records import OUTCOME, read_object, read_run
 from bytewright.lab.sweep_file import Labels
 from bytewright.train.config import TrainConfig
+from bytewright.train.metrics import read_metrics
 from bytewright.train.recipe import flatten, to_plain
-from bytewright.train.run_folder import RunFolder, describe_environment
+from bytewright.train.run_folder import METRICS, RunFolder, describe_environment
 from bytewright.train.setup import find_device
 
 CODE_AND_MACHINE = ("bytewright", "commit", "torch", "platform", "num_cores", "cuda")
+MOVED = "resumed with"
+"""How the event of a run begins that went on with other code or on another machine (`describe_move`)."""
 
 
 def find_twin(config: TrainConfig, data: Mapping[str, str], folder: Path) -> Path | None:
@@ -40,9 +45,18 @@ def find_twin(config: TrainConfig, data: Mapping[str, str], folder: Path) -> Pat
         if outcome.get("status") in ("complete", "diverged") and outcome.get("data") == data:
             found = flatten(read_object(path.with_name("config.json"))) | {"accumulate": None}
             there = _among(read_object(path.with_name("environment.json")), names)
-            if found == wanted and there == here:
+            if found == wanted and there == here and _is_whole(path.parent):
                 return path.parent
     return None
+
+
+def _is_whole(run: Path) -> bool:
+    """Say whether the lines of a run go to its end and were all made where it began."""
+    try:
+        moved = any(str(line.get("event")).startswith(MOVED) for line in read_metrics(run / METRICS))
+        return not moved and read_run(run).status in ("complete", "diverged")
+    except BytewrightError:
+        return False
 
 
 def _among(environment: Mapping[str, object], names: list[str]) -> dict[str, object]:
