@@ -139,6 +139,7 @@ def test_the_data_beside_a_chart_is_the_data_of_the_chart() -> None:
     columns, rows = chart_rows(dots)
     assert columns == ["", "loss", "lowest", "highest"]
     assert rows[0] == ["x", 1.0, 0.5, 1.5]
+    assert "diverged" in texts(parse(dots))
 
 
 def test_the_data_beside_a_chart_has_the_lowest_and_highest_that_it_draws() -> None:
@@ -156,8 +157,6 @@ def test_a_log_axis_is_named_in_the_chart_and_not_over_its_data_which_is_plain()
     made = Chart(title="t", x=Axis("lr", log=True), y=Axis("nats", log=True), series=[Series("a", falling)])
     assert {"lr (log)", "nats (log)"} <= set(texts(parse(made)))
     assert chart_rows(made)[0] == ["lr", "a"]
-    dots = DotChart(title="t", value=Axis("loss"), dots=[Dot("x", 1.0), Dot("y", math.nan)])
-    assert "diverged" in texts(parse(dots))
 
 
 def test_thinned_data_keeps_every_value_of_a_short_series() -> None:
