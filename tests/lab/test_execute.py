@@ -26,7 +26,7 @@ from bytewright.lab.execute import Bench, Stopped, carry_out_all, prepare_data, 
 from bytewright.lab.plan import fit_to_memory, in_more_parts, make_plan
 from bytewright.lab.predict import account
 from bytewright.lab.records import read_run
-from bytewright.lab.results import read_sweep_folder
+from bytewright.lab.report_inputs import read_sweep_folder
 from bytewright.lab.sweep import Sweep, read_sweep
 from bytewright.model import TransformerLM
 from bytewright.train import train

@@ -20,7 +20,8 @@ from bytewright.lab.plots import Chart
 from bytewright.lab.predict import compare_record
 from bytewright.lab.records import RunRecord, measure, read_run
 from bytewright.lab.report import build_report, write_report
-from bytewright.lab.results import About, read_all, read_results, write_results
+from bytewright.lab.report_inputs import read_inputs
+from bytewright.lab.results import About, read_results, write_results
 from bytewright.lab.tables import table_of_predictions, table_of_ratios
 from bytewright.train import train
 from conftest import Run
@@ -52,7 +53,7 @@ def test_results_keep_all_that_a_report_needs(tmp_path: Path) -> None:
     assert [dataclasses.replace(record, lines=[]) for record in again] == [
         dataclasses.replace(record, lines=[]) for record in records
     ]
-    assert build_report(again, again_about) == build_report(read_all([tmp_path])[1], about)
+    assert build_report(again, again_about) == build_report(read_inputs([tmp_path])[1], about)
     write_results(tmp_path / "again.json", again_about, again)
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "results.json").read_bytes()
 

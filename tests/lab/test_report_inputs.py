@@ -39,9 +39,13 @@ def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(sweep: Path, run:
         out = sweep.parent / f"report-{len(paths)}"
         reported = run("report", *paths, "--out", out)
         assert reported.code == 0, reported
-        assert reported.err.startswith("left out: lr-0.01 (unreadable: lr-0.01/metrics.jsonl, line 1: ")
+        assert reported.err.startswith(
+            "left out: lr-0.01, which cannot be read: lr-0.01/metrics.jsonl, line 1: "
+        )
         for path in (out / "report.html", out / "report.md"):
-            assert "Left out: lr-0.01 (unreadable: lr-0.01/metrics.jsonl, line 1: " in path.read_text()
+            assert (
+                "Left out: lr-0.01, which cannot be read: lr-0.01/metrics.jsonl, line 1: " in path.read_text()
+            )
         facts = (out / "report.md").read_text()
         assert "- **runs:** 1 of 2 (none diverged, 1 unreadable)" in facts
         assert run("report", out / "results.json", "--out", out / "again").code == 0
@@ -61,9 +65,7 @@ def test_a_config_that_is_gone_is_the_reason_that_is_told(sweep: Path) -> None:
     about, records = read_inputs([sweep])
     assert [record.name for record in records] == ["lr-1e-3"]
     assert about is not None
-    (words,) = about.missing
-    assert "it has no config.json" in words
-    assert str(sweep) not in words
+    assert about.unreadable == {"lr-0.01": "lr-0.01: is not a run, for it has no config.json"}
 
 
 def test_what_else_lies_in_the_folder_of_a_sweep_is_passed_over(sweep: Path, run: Run) -> None:

@@ -16,7 +16,7 @@ from bytewright.lab.corpora import identify
 from bytewright.lab.execute import Stopped
 from bytewright.lab.plan import make_plan
 from bytewright.lab.records import OUTCOME, read_object, read_run
-from bytewright.lab.results import read_sweep_folder
+from bytewright.lab.report_inputs import read_sweep_folder
 from bytewright.lab.twins import find_twin, take_over
 from bytewright.train.config import TrainConfig
 from bytewright.train.run_folder import is_being_written

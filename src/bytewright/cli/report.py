@@ -44,13 +44,13 @@ class Report:
         """Write the report, and say where it is."""
         from bytewright.cli import console, inputs
         from bytewright.lab.report import write_report
-        from bytewright.lab.report_inputs import list_unreadable, read_inputs
+        from bytewright.lab.report_inputs import read_inputs
 
         first, *others = inputs.require_some(self.paths, "a run")
         if self.out is None and others:
             raise UsageError("several runs have no folder of their own; say with --out where the report goes")
         about, records = read_inputs(self.paths)
-        for words in list_unreadable(about):
-            console.stderr().print(f"left out: {words}", soft_wrap=True)
+        for name, reason in about.unreadable.items() if about else ():
+            console.stderr().print(f"left out: {name}, which cannot be read: {reason}", soft_wrap=True)
         folder = self.out or (first.parent if first.is_file() else first)
         print(write_report(records, about, folder))

@@ -38,7 +38,9 @@ class RunSweep:
     """
 
     files: Annotated[
-        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE …", help="Sweep files: TOML.")
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="FILE …", help="Sweep files: TOML.", help_behavior_hint="(required)"),
     ] = ()
 
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
@@ -91,7 +93,7 @@ class RunSweep:
         from bytewright.lab import execute
         from bytewright.lab.plan import make_plan
         from bytewright.lab.report import write_report
-        from bytewright.lab.results import read_sweep_folder
+        from bytewright.lab.report_inputs import read_sweep_folder
 
         with console.progress() as report:
             plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs, report=report)

@@ -20,7 +20,7 @@ from bytewright.lab.markdown import write_markdown
 from bytewright.lab.metric import BITS, Metric, choose_metric, floor_of
 from bytewright.lab.page import Block, Facts, Page, Sample, Samples, Section, write_html
 from bytewright.lab.records import RunRecord
-from bytewright.lab.report_inputs import guess_about, list_unreadable, word_missing
+from bytewright.lab.report_inputs import guess_about, word_missing
 from bytewright.lab.results import RESULTS, About, common, without_places, write_results
 from bytewright.lab.sampling_report import report_sampling
 from bytewright.lab.tables import (
@@ -57,7 +57,7 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
     """Compose the page: one run tells its course, several are compared."""
     if not records:
         raise UsageError("there are no runs to report: none has begun, or all failed as they did")
-    is_alone = len(records) == 1 and not (about and about.missing)
+    is_alone = len(records) == 1 and not (about and (about.missing or about.unreadable))
     if is_alone and "sampling.temperature" not in records[0].settings:
         return _report_one(records[0], about)
     about = about or guess_about(records)
@@ -142,10 +142,10 @@ def _facts(
     seconds = sum(record.measured.get("seconds", 0.0) for record in records)
     diverged = sum(record.status == "diverged" for record in records)
     remark = f"{diverged} diverged" if diverged else "none diverged"
-    if unreadable := list_unreadable(about):
-        remark += f", {len(unreadable)} unreadable"
-    num_planned = len(records) + len(about.missing)
-    count = f"{len(records)} of {num_planned}" if about.missing else str(len(records))
+    if about.unreadable:
+        remark += f", {len(about.unreadable)} unreadable"
+    num_absent = len(about.missing) + len(about.unreadable)
+    count = f"{len(records)} of {len(records) + num_absent}" if num_absent else str(len(records))
     facts.append(("runs", count, remark))
     facts.append(("time in all", format_seconds(seconds), "of training"))
     return Facts(facts)

@@ -1,7 +1,7 @@
 """What a report is made of: the records of one run, of some runs, of a sweep's folder, or of a results.json.
 
-A run that cannot be read hides no other: it is named among those that are missing, and why. What else lies in
-the folder of a sweep is passed over, so that `FOLDER/*` names its runs. Knows nothing of what a report shows.
+A run that cannot be read hides no other: it is named, and why. What else lies in the folder of a sweep is
+passed over, so that `FOLDER/*` names its runs. Knows nothing of what a report shows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from bytewright.lab.predict import compare_record
 from bytewright.lab.records import OUTCOME, RunRecord, read_object, read_run, read_sampled
 from bytewright.lab.results import MODEL, RESULTS, SWEEP, About, parse_about, read_results
 
-UNREADABLE = " (unreadable: "
-"""What parts the name of a missing run from the reason, if it is not that it has not been started."""
-
 
 def read_inputs(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
     """Read the runs that the paths name: folders of runs, one folder of a sweep, or one results.json."""
@@ -29,7 +26,7 @@ def read_inputs(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
         if path.is_file():
             return read_results(path)
         if (path / SWEEP).is_file():
-            return _read_sweep(path)
+            return read_sweep_folder(path)
         # A report of one run is written into its folder: the run knows better, for it may have gone on.
         if (path / RESULTS).is_file() and not _is_begun(path):
             return read_results(path / RESULTS)
@@ -43,7 +40,7 @@ def read_inputs(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
         if not _is_begun(path):
             read_record(path)  # to say what is wrong: this is no damage, but a mistake
     records, unreadable = _read_each(dict.fromkeys(runs))
-    return guess_about(records, missing=unreadable) if unreadable else None, records
+    return guess_about(records, unreadable) if unreadable else None, records
 
 
 def read_record(path: Path) -> RunRecord:
@@ -53,24 +50,18 @@ def read_record(path: Path) -> RunRecord:
     return read_run(path)
 
 
-def guess_about(records: Sequence[RunRecord], missing: Sequence[str] = ()) -> About:
+def guess_about(records: Sequence[RunRecord], unreadable: Mapping[str, str] | None = None) -> About:
     """Describe runs that no sweep made: what differs between them is what was varied."""
     names = ", ".join(record.name for record in records[:4]) + (", …" if len(records) > 4 else "")
     axes = differing([record.settings for record in records])
-    return About(name=f"{len(records)} runs", question=names, axes=axes, missing=missing)
-
-
-def list_unreadable(about: About | None) -> list[str]:
-    """List the runs that could not be read, each with the reason."""
-    return [words for words in about.missing if UNREADABLE in words] if about else []
+    return About(name=f"{len(records)} runs", question=names, axes=axes, unreadable=unreadable or {})
 
 
 def word_missing(about: About) -> list[str]:
-    """Say which runs are missing, and why."""
-    unreadable = list_unreadable(about)
-    waiting = [name for name in about.missing if name not in unreadable]
-    return [f"Not started yet: {', '.join(waiting)}."] * bool(waiting) + [
-        f"Left out: {words}." for words in unreadable
+    """Say which runs are not there, and why."""
+    waiting = [f"Not started yet: {', '.join(about.missing)}."] if about.missing else []
+    return waiting + [
+        f"Left out: {name}, which cannot be read: {reason}." for name, reason in about.unreadable.items()
     ]
 
 
@@ -89,7 +80,7 @@ def _is_passed_over(path: Path, given: Sequence[Path]) -> bool:
     return not _is_begun(path)
 
 
-def _read_sweep(folder: Path) -> tuple[About, list[RunRecord]]:
+def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
     """Read the runs of a sweep that have been started, in the order of its plan."""
     plan = Json.read(folder / SWEEP)
     about = parse_about(plan["about"])
@@ -101,21 +92,21 @@ def _read_sweep(folder: Path) -> tuple[About, list[RunRecord]]:
         else:
             missing.append(name)
     records, unreadable = _read_each(runs)
-    return dataclasses.replace(about, missing=missing + unreadable), records
+    return dataclasses.replace(about, missing=missing, unreadable=unreadable), records
 
 
-def _read_each(runs: Mapping[Path, Mapping[str, Any] | None]) -> tuple[list[RunRecord], list[str]]:
-    """Read runs, and give them the labels that are known; name those that cannot be read, and why.
+def _read_each(runs: Mapping[Path, Mapping[str, Any] | None]) -> tuple[list[RunRecord], dict[str, str]]:
+    """Read runs, and give them the labels that are known; name those that cannot be read, and say why.
 
     Where none can be, there is nothing to report but the first reason.
     """
-    records, unreadable, first = [], [], None
+    records, unreadable, first = [], {}, None
     for path, labels in runs.items():
         try:
             record = compare_record(read_record(path))
         except BytewrightError as error:
-            reason = str(error).replace(f"{path.parent}/", "")  # where it lay is nobody's business
-            unreadable.append(f"{path.absolute().name}{UNREADABLE}{reason})")
+            # Where it lay is nobody's business.
+            unreadable[path.absolute().name] = str(error).replace(f"{path.parent}/", "")
             first = first or error
         else:
             records.append(record if labels is None else dataclasses.replace(record, labels=labels))

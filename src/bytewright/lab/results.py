@@ -17,15 +17,11 @@ from typing import Any, Literal, get_args
 
 from bytewright import durable
 from bytewright.checked import Json
-from bytewright.lab.predict import compare_record
 from bytewright.lab.records import (
-    OUTCOME,
     Line,
     RunRecord,
     Status,
     is_finite,
-    read_run,
-    read_sampled,
 )
 from bytewright.train.metrics import finite
 
@@ -69,37 +65,8 @@ class About:
     """The labels of the runs that others are compared with; empty: none."""
     missing: Sequence[str] = field(default_factory=list)
     """The runs of the plan that had not been started when the others were read."""
-
-
-def read_all(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
-    """Read the runs that the paths name: folders of runs, one folder of a sweep, or one results.json."""
-    if len(paths) == 1:
-        (path,) = paths
-        if path.is_file():
-            return read_results(path)
-        if (path / SWEEP).is_file():
-            return read_sweep_folder(path)
-        # A report of one run is written into its folder: the run knows better, for it may have gone on.
-        if (path / RESULTS).is_file() and not (path / "config.json").is_file():
-            return read_results(path / RESULTS)
-    return None, [compare_record(read_run(path)) for path in paths]
-
-
-def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
-    """Read the runs of a sweep that have been started, in the order of its plan."""
-    plan = Json.read(folder / SWEEP)
-    about = parse_about(plan["about"])
-    names = [run["name"].as_text() for run in plan["runs"].elements()]
-    labels = [dict(run["labels"].as_object()) for run in plan["runs"].elements()]
-    records, missing = [], []
-    for name, of_run in zip(names, labels, strict=True):
-        if (folder / name / "config.json").is_file():
-            records.append(compare_record(dataclasses.replace(read_run(folder / name), labels=of_run)))
-        elif (folder / name / OUTCOME).is_file():
-            records.append(read_sampled(folder / name, folder / MODEL))
-        else:
-            missing.append(name)
-    return dataclasses.replace(about, missing=missing), records
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """The runs that could not be read, and why."""
 
 
 def write_results(path: Path, about: About | None, records: Sequence[RunRecord]) -> None:
@@ -185,7 +152,8 @@ def read_results(path: Path) -> tuple[About | None, list[RunRecord]]:
 def parse_about(about: Json) -> About:
     """Read what a sweep was made for."""
     about.refuse_other_keys(*(part.name for part in dataclasses.fields(About)))
-    known = about.as_object()  # records of earlier versions do not speak of missing runs
+    known = about.as_object()  # records of earlier versions do not speak of runs that are not there
+    unreadable = about["unreadable"].as_object() if "unreadable" in known else {}
     design = about["design"].as_text()
     if design not in get_args(Design):
         raise about["design"].complain(f"one of {', '.join(get_args(Design))}")
@@ -198,6 +166,7 @@ def parse_about(about: Json) -> About:
         design=design,  # type: ignore[arg-type]  # it is one of them
         baseline=about["baseline"].as_object(),
         missing=[name.as_text() for name in about["missing"].elements()] if "missing" in known else [],
+        unreadable={name: about["unreadable"][name].as_text() for name in unreadable},
     )
 
 
