@@ -21,12 +21,10 @@ from bytewright.lab.sweep_file import Labels
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import read_metrics
 from bytewright.train.recipe import flatten, to_plain
-from bytewright.train.run_folder import METRICS, RunFolder, describe_environment
+from bytewright.train.run_folder import METRICS, MOVED, RunFolder, describe_environment
 from bytewright.train.setup import find_device
 
 CODE_AND_MACHINE = ("bytewright", "commit", "torch", "platform", "num_cores", "cuda")
-MOVED = "resumed with"
-"""How the event of a run begins that went on with other code or on another machine (`describe_move`)."""
 
 
 def find_twin(config: TrainConfig, data: Mapping[str, str], folder: Path) -> Path | None:

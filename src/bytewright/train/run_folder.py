@@ -37,6 +37,8 @@ CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 LOCK = ".lock"
+MOVED = "resumed with"
+"""How the event begins that tells of a run that went on elsewhere, or with other code."""
 TRIES = 30
 """How often a lock that is held is tried, a hundredth of a second apart."""
 QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 10}
@@ -190,7 +192,7 @@ def describe_move(run: Path) -> str | None:
         for name, now in describe_environment().items()
         if name not in ("command", "started") and name in before and before[name] != now
     ]
-    return f"resumed with {', '.join(changes)}" if changes else None
+    return f"{MOVED} {', '.join(changes)}" if changes else None
 
 
 def find_commit() -> str | None:
