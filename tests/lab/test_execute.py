@@ -358,10 +358,7 @@ def test_a_signal_ends_the_sweep_after_a_save_and_it_goes_on_from_there(place: P
 @pytest.mark.slow
 def test_a_sweep_killed_again_and_again_ends_with_the_same_numbers(place: Path, run: Run) -> None:
     assert run("sweep", "rates.toml", "--out", "whole").code == 0
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(bytewright.__file__).parents[1]),
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = os.environ | {"PYTHONPATH": str(Path(bytewright.__file__).parents[1])}
     command = [sys.executable, "-m", "bytewright.cli.main", "sweep", "rates.toml", "--out", "parts"]
     folder = place / "parts/rates"
     for sign in ("lr-1e-3/metrics.jsonl", "lr-0.01/checkpoints/step-000008"):
