@@ -96,7 +96,8 @@ def test_a_text_that_was_touched_is_the_same_and_one_that_was_changed_is_told(
         stream.write(b"The end.\n")
     refused = run("sweep", "rates.toml")
     assert refused.code == 2
-    assert "the text of runs/rates/lr-1e-3 has changed since: own.txt is now own-" in refused.err
+    assert "runs/rates/lr-1e-3 was made with the corpus own-" in refused.err
+    assert "the text has changed since, or an earlier version made the run" in refused.err
 
 
 def test_what_is_done_needs_no_memory(place: Path, run: Run) -> None:

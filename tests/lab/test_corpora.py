@@ -244,8 +244,8 @@ def test_a_run_on_another_corpus_is_refused_but_not_one_of_another_machine(
     with pytest.raises(UsageError) as refused:
         look(mine(stories), str(here.train))
     assert str(refused.value) == (
-        f"the text of {tmp_path / 'one'} has changed since: {stories} is now {now}, and was {name};"
-        " choose another --out, or remove the old run"
+        f"{tmp_path / 'one'} was made with the corpus {name}, but {stories} is {now} now: the text has"
+        " changed since, or an earlier version made the run; choose another --out, or remove the old run"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,24 @@ def test_a_run_of_minutes_is_over_when_its_planned_steps_are(
     config["budget"]["minutes"] = 5.0
     (run / "config.json").write_text(json.dumps(config))
     assert read_run(run).status == "stopped"
+
+
+def test_a_run_of_minutes_that_lost_its_last_line_is_not_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which no checkpoint was kept that tells its length, and whose time was nearly over by then."""
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.05 * recorder.progress.step)
+    run = tmp_path / "a"
+    config = make_config(tmp_path, budget={"steps": None, "minutes": 0.05}, log_every=1)
+    result = train(config, run, console=Console(quiet=True))
+    shutil.rmtree(run / "checkpoints")
+    (run / "outcome.json").write_text(json.dumps({"status": "complete", "step": result.step}))
+    assert read_run(run).status == "complete"
+    *most, _ = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(most))
+    found = read_run(run)
+    assert found.status == "failed"
+    assert found.reason == f"its record ends at step {result.step - 1} of {result.step}"
 
 
 def test_minutes_beside_steps_are_counted_to_the_last() -> None:

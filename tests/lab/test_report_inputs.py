@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sampled_runs import write_sampled
 
+from bytewright.durable import write_json
 from bytewright.lab.report_inputs import read_inputs
 from conftest import Run
 from runs import SWEEP, write_sweep
@@ -50,6 +51,24 @@ def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(sweep: Path, run:
         assert "- **runs:** 1 of 2 (none diverged, 1 unreadable)" in facts
         assert run("report", out / "results.json", "--out", out / "again").code == 0
         assert (out / "again/report.md").read_text() == facts
+
+
+def test_two_runs_of_one_name_that_cannot_be_read_are_both_named(sweep: Path) -> None:
+    other = Path(shutil.copytree(sweep, sweep.parent / "other"))
+    for folder in (sweep, other):
+        (folder / "lr-0.01/metrics.jsonl").write_text("{\n")
+    about, records = read_inputs([sweep / "lr-1e-3", sweep / "lr-0.01", other / "lr-0.01"])
+    assert about is not None
+    assert list(about.unreadable) == ["lr-0.01", str(other / "lr-0.01")]
+    assert len(records) == 1
+
+
+def test_labels_that_are_none_make_a_run_unreadable_and_hide_no_other(sweep: Path, run: Run) -> None:
+    write_json(sweep / "lr-0.01/outcome.json", {"status": "complete", "labels": [1]})
+    listed = run("runs", sweep)
+    assert listed.code == 0, listed
+    assert "outcome.json: labels should be a JSON object" in listed.err
+    assert "lr-1e-3" in listed.out
 
 
 def test_a_sweep_without_a_run_that_can_be_read_says_why(sweep: Path, run: Run) -> None:

@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 from test_execute import Lab, interrupting
 
 from bytewright import durable
@@ -17,7 +16,8 @@ from bytewright.lab.execute import Stopped
 from bytewright.lab.plan import make_plan
 from bytewright.lab.records import OUTCOME, read_object, read_run
 from bytewright.lab.report_inputs import read_sweep_folder
-from bytewright.lab.twins import find_twin, take_over
+from bytewright.lab.twins import CODE_AND_MACHINE, ON_A_CPU, find_twin, take_over
+from bytewright.train import run_folder
 from bytewright.train.config import TrainConfig
 from bytewright.train.run_folder import is_being_written
 from runs import SWEEP, make_ids, write_sweep, write_tokens
@@ -64,7 +64,7 @@ def test_a_run_of_other_code_or_of_another_machine_is_no_twin(place: Path) -> No
     lab.run()
     path = lab.folder / RUN / "environment.json"
     recorded = read_object(path)
-    for name in ("cuda", "platform", "torch", "bytewright", "commit", "num_threads"):
+    for name in (*CODE_AND_MACHINE, *ON_A_CPU):
         durable.write_json(path, recorded | {name: "another"})
         assert twin_of(lab) is None, name
     durable.write_json(path, recorded)
@@ -99,26 +99,14 @@ def test_a_run_that_lost_lines_is_no_twin(place: Path) -> None:
         assert twin_of(lab) is None
 
 
-def test_a_tree_that_differs_from_its_commit_has_no_twins(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("commit", ["abcdef-dirty", None])
+def test_code_that_is_known_by_no_commit_has_no_twins(
+    place: Path, monkeypatch: pytest.MonkeyPatch, commit: str | None
 ) -> None:
-    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "abcdef-dirty")
+    monkeypatch.setattr(run_folder, "find_commit", lambda: commit)
     lab = Lab(place, name="runs/first")
     lab.run()
     assert twin_of(lab) is None
-
-
-def test_threads_decide_bits_on_a_cpu() -> None:
-    before = torch.get_num_threads()
-    values = torch.randn(20, 200_000, generator=torch.Generator().manual_seed(1))
-    try:
-        sums = []
-        for num_threads in (1, 2):
-            torch.set_num_threads(num_threads)
-            sums.append([row.sum().item() for row in values])
-    finally:
-        torch.set_num_threads(before)
-    assert sums[0] != sums[1]  # some of them: a sum is cut by threads, and its parts are rounded
 
 
 def test_a_run_on_other_data_of_the_same_name_is_no_twin_and_is_refused(place: Path) -> None:

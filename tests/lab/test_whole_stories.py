@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from bytewright.cli.samples import load_run_tokenizer
 from bytewright.corpus.storybook import write_stories
 from bytewright.errors import UsageError
 from bytewright.lab.whole_stories import evaluate_text
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import train
+from bytewright.train.checkpoint import find_checkpoint
 from conftest import Run
 from runs import make_config
 
@@ -91,6 +94,19 @@ def test_a_run_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("owl<|endoftext|>")
     with pytest.raises(UsageError, match="keeps no tokenizer"):
         evaluate_text(tmp_path / "run", tmp_path / "a.txt")
+
+
+def test_a_checkpoint_that_lies_by_itself_is_not_read_with_a_tokenizer_that_lies_near_it(
+    told: Path, tmp_path: Path
+) -> None:
+    alone = tmp_path / "models/ours"
+    shutil.copytree(find_checkpoint(told / "run"), alone)
+    shutil.copytree(told / "tokenizer", tmp_path / "tokenizer")
+    with pytest.raises(UsageError, match="ours keeps no tokenizer"):
+        evaluate_text(alone, told / "stories.txt")
+    with pytest.raises(UsageError, match="ours keeps no tokenizer"):
+        load_run_tokenizer(alone)
+    assert load_run_tokenizer(find_checkpoint(told / "run")).vocab_size == 500
 
 
 def test_the_command_prints_both_figures(run: Run, told: Path, tmp_path: Path) -> None:

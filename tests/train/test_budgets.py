@@ -127,6 +127,14 @@ def test_a_run_that_the_clock_ends_before_its_schedule_says_so(
     assert events == [{"step": 40, "event": sentence}]
 
 
+def test_a_run_whose_minutes_are_over_before_it_could_plan_says_so(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 2.0 * recorder.progress.step)
+    train(make_config(tmp_path, budget={"steps": None, "minutes": 0.1}), tmp_path / "run", console=quiet)
+    assert [record["step"] for record in lines(tmp_path / "run") if "event" in record] == [3]
+
+
 def test_a_line_has_the_rate_that_was_used_even_where_the_run_is_planned(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

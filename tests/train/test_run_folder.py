@@ -70,6 +70,15 @@ def test_a_run_that_goes_on_elsewhere_says_what_is_other_there(
     assert events(tmp_path / "run") == [{"step": 0, "event": "resumed with commit second (was first)"}]
 
 
+def test_a_run_that_is_complete_has_no_news(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "another")
+    resume(tmp_path / "run", console=quiet)
+    assert events(tmp_path / "run") == []
+
+
 def test_a_run_that_goes_on_where_it_was_has_no_news(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path), tmp_path / "run", console=quiet)
     shutil.rmtree(find_checkpoint(tmp_path / "run", which="last"))

@@ -60,9 +60,10 @@ def make_sampler(config: TrainConfig) -> Callable[[TransformerLM, int], str] | N
 def load_run_tokenizer(run: Path) -> Tokenizer:
     """Load the tokenizer that a run keeps, given the run or one of its checkpoints."""
     from bytewright.cli import inputs
+    from bytewright.train.run_folder import run_of_checkpoint
 
-    for folder in (run, *run.absolute().parents[:2]):
-        if (folder / "tokenizer").is_dir():
+    for folder in (run, run_of_checkpoint(run)):
+        if folder and (folder / "tokenizer").is_dir():
             return inputs.load_tokenizer(folder / "tokenizer")
     raise UsageError(f"{run} keeps no tokenizer, so it has ids but no text; train with data.tokenizer set")
 

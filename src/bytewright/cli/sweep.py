@@ -106,9 +106,9 @@ class RunSweep:
             made = execute.prepare_data([planned.trial for planned in plan if planned.is_open], bench)
         execute.write_plan(sweep, folder)
         try:
-            num_open = sum(planned.is_open for planned in plan)
-            if min(self.jobs, num_open) > 1 and not any(planned.trial.sampling for planned in plan):
-                if stopped := self._at_once(path, plan, folder):
+            num_jobs = min(self.jobs, len(plan))  # by all runs, not by those that are left: it decides bits
+            if num_jobs > 1 and not any(planned.trial.sampling for planned in plan):
+                if stopped := self._at_once(path, plan, folder, num_jobs):
                     return stopped
             else:
                 execute.carry_out_all(plan, made, bench)
@@ -147,7 +147,7 @@ class RunSweep:
             engines=engines,
         )
 
-    def _at_once(self, path: Path, plan: list[Planned], folder: Path) -> int:
+    def _at_once(self, path: Path, plan: list[Planned], folder: Path, num_jobs: int) -> int:
         from bytewright.lab.jobs import run_at_once
 
         screen = console.stderr()
@@ -170,7 +170,7 @@ class RunSweep:
             words = words.removeprefix("[1/1] ")
             screen.print(f"[{next(numbers)}/{len(commands)}] {words}", soft_wrap=True)
 
-        return run_at_once(commands, self.jobs, folder / "logs", say)
+        return run_at_once(commands, num_jobs, folder / "logs", say)
 
 
 def show_plan(sweep: Sweep, plan: list[Planned]) -> None:

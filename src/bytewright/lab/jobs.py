@@ -29,11 +29,11 @@ def run_at_once(
 ) -> int:
     """Run commands by name, so many at a time; `ended` hears the name, exit code and last words of each.
 
-    All have as many threads, also the last, which may run alone: on a CPU their number decides bits.
-    Returns 0, or the exit code of one that was stopped by a signal.
+    All have as many threads, also those that are left when a sweep goes on, and the last, which may run
+    alone: on a CPU their number decides bits. Returns 0, or the exit code of one that a signal stopped.
     """
     waiting, running = list(commands.items()), dict[str, subprocess.Popen[bytes]]()
-    threads = max(1, default_num_threads() // max(1, min(num_jobs, len(commands))))
+    threads = max(1, default_num_threads() // num_jobs)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     with durable.explain("write", logs):
         logs.mkdir(parents=True, exist_ok=True)

@@ -220,7 +220,10 @@ def refuse_other_corpus(corpus: CorpusConfig, found: Path, run: Path) -> None:
     sentence = f"{run} was made with the corpus {found}, but the sweep now says {wanted}"
     if called_so:
         files = " with ".join(map(str, texts))
-        sentence = f"the text of {run} has changed since: {files} is now {name}, and was {found.parts[0]}"
+        sentence = (
+            f"{run} was made with the corpus {found.parts[0]}, but {files} is {name} now: the text has"
+            " changed since, or an earlier version made the run"
+        )
     raise UsageError(f"{sentence}; choose another --out, or remove the old run")
 
 

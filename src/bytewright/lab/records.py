@@ -101,7 +101,8 @@ def read_run(path: Path) -> RunRecord:
     events = [record for record in records if "event" in record]
     if any(not isinstance(event.get("step"), int) for event in events):
         raise FormatError(f"{path / 'metrics.jsonl'}: has an event without a step that is a whole number")
-    status, reason = judge(settings, lines, events, num_steps=read_num_steps(path, settings))
+    num_steps = read_num_steps(path, settings) or _told_end(outcome, lines)
+    status, reason = judge(settings, lines, events, num_steps=num_steps)
     if status == "stopped":  # what an earlier session came to does not count where the lines tell of an end
         status, reason = hear_outcome(outcome, settings, lines) or (status, reason)
     return RunRecord(
@@ -110,11 +111,11 @@ def read_run(path: Path) -> RunRecord:
         lines=lines,
         status=status,
         reason=reason,
-        labels=outcome.get("labels") or {},
+        labels=_object_in(outcome, "labels", path),
         environment=read_object(path / "environment.json"),
         samples=read_samples(path / "samples"),
-        predicted=outcome.get("predicted") or {},
-        measured=measure(lines) | (outcome.get("measured") or {}),
+        predicted=_object_in(outcome, "predicted", path),
+        measured=measure(lines) | _object_in(outcome, "measured", path),
         floor=read_floor(settings.get("data.validation")),
     )
 
@@ -140,7 +141,7 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
         settings=flatten(read_object(model / "config.json")) | flatten({"sampling": outcome["sampling"]}),
         lines=[{"step": 0, **outcome["figures"]}],
         status="complete",
-        labels=outcome.get("labels") or {},
+        labels=_object_in(outcome, "labels", path),
         environment=read_object(model / "environment.json"),
         samples={0: stories.split(END_OF_TEXT)[0].strip()},
     )
@@ -288,6 +289,12 @@ def read_num_steps(run: Path, settings: Mapping[str, Any]) -> int | None:
     return num_steps if is_same and isinstance(num_steps, int) else None
 
 
+def _told_end(outcome: Mapping[str, Any], lines: Sequence[Line]) -> int | None:
+    """Give the step that the lines of a complete run went to, unless it has gone on since."""
+    end = outcome.get("step") if outcome.get("status") == "complete" else None
+    return end if isinstance(end, int) and lines and lines[-1]["step"] <= end else None
+
+
 def measure(lines: Sequence[Line]) -> dict[str, float]:
     """Give what a run really took: seconds in all, most memory, and the median of speed and utilisation."""
     measured: dict[str, float] = {}
@@ -329,6 +336,13 @@ def read_object(path: Path) -> dict[str, Any]:
     value = durable.read_json(path, max_bytes=2**26)
     if not isinstance(value, dict):
         raise FormatError(f"{path}: should be a JSON object")
+    return value
+
+
+def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, Any]:
+    value = outcome.get(name) or {}
+    if not isinstance(value, dict):
+        raise FormatError(f"{run / OUTCOME}: {name} should be a JSON object")
     return value
 
 

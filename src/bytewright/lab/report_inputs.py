@@ -105,8 +105,10 @@ def _read_each(runs: Mapping[Path, Mapping[str, Any] | None]) -> tuple[list[RunR
         try:
             record = compare_record(read_record(path))
         except BytewrightError as error:
-            # Where it lay is nobody's business.
-            unreadable[path.absolute().name] = str(error).replace(f"{path.parent}/", "")
+            # Where it lay is nobody's business, unless two have one name.
+            name = path.absolute().name
+            name = str(path) if name in unreadable else name
+            unreadable[name] = str(error).replace(f"{path.parent}/", "")
             first = first or error
         else:
             records.append(record if labels is None else dataclasses.replace(record, labels=labels))

@@ -25,6 +25,7 @@ from bytewright.train.run_folder import METRICS, MOVED, RunFolder, describe_envi
 from bytewright.train.setup import find_device
 
 CODE_AND_MACHINE = ("bytewright", "commit", "torch", "platform", "num_cores", "cuda")
+ON_A_CPU = ("processor", "num_threads")
 
 
 def find_twin(config: TrainConfig, data: Mapping[str, str], folder: Path) -> Path | None:
@@ -34,9 +35,9 @@ def find_twin(config: TrainConfig, data: Mapping[str, str], folder: Path) -> Pat
     """
     config = dataclasses.replace(config, data=config.data.absolute())
     wanted = flatten(to_plain(config)) | {"accumulate": None}
-    names = [*CODE_AND_MACHINE, *([] if find_device(config.device).type == "cuda" else ["num_threads"])]
+    names = [*CODE_AND_MACHINE, *([] if find_device(config.device).type == "cuda" else ON_A_CPU)]
     here = _among(describe_environment(), names)
-    if not data or str(here["commit"]).endswith("-dirty"):
+    if not data or here["commit"] is None or str(here["commit"]).endswith("-dirty"):
         return None
     for path in sorted(folder.parent.glob(f"*/*/{OUTCOME}")):
         outcome = read_object(path)

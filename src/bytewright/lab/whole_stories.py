@@ -20,7 +20,7 @@ from bytewright.train.checkpoint import find_checkpoint, load_model
 from bytewright.train.config import Device
 from bytewright.train.evaluate_stories import Progress, StoryEvaluation, evaluate_stories, split_stories
 from bytewright.train.inputs import count_token_bytes
-from bytewright.train.run_folder import config_of_checkpoint
+from bytewright.train.run_folder import config_of_checkpoint, run_of_checkpoint
 from bytewright.train.setup import dtype_of, find_device
 
 
@@ -50,8 +50,8 @@ def evaluate_text(
 ) -> WholeStories:
     """Measure the best or last checkpoint of `run` on the stories of a text file."""
     checkpoint = find_checkpoint(run, which=which)
-    folder = checkpoint.absolute().parents[1]
-    if not (folder / "tokenizer").is_dir():
+    folder = run_of_checkpoint(checkpoint)
+    if folder is None or not (folder / "tokenizer").is_dir():
         raise UsageError(f"{run} keeps no tokenizer, so it cannot read a text; train with data.tokenizer set")
     tokenizer = Tokenizer.load(folder / "tokenizer")
     end = tokenizer.special_tokens.get(END_OF_TEXT)

@@ -88,7 +88,7 @@ class Options(TypedDict, total=False):
     probe: Probe | None
     loss: Loss
     engines: Engines | None
-    """The same for several runs in a row saves the time to compile each; otherwise none is kept."""
+    """The same for several runs in a row saves the time to compile each; without, all that is forgotten."""
     final_checkpoint: bool
     """Who wants the metrics alone does without it."""
 
@@ -252,7 +252,7 @@ class Trainer:
                 title += f", from step {self.progress.step:,} on"
             self.recorder.display = display(console, title)
             stack.callback(self.recorder.display.close)
-            if news:
+            if news and not self._is_over():
                 self.recorder.event(news)
             stack.enter_context(collector_stopped())
             if self.device.type == "cpu":
@@ -273,7 +273,7 @@ class Trainer:
         while not is_over:
             self._advance()
             is_over = self._is_over()  # asked once a step: the clock may strike at any moment
-            if is_over and self.progress.step < (self.progress.num_steps or 0):
+            if is_over and self.progress.step != self.progress.num_steps:
                 self.recorder.event("the minutes are over before the schedule has come to its end")
             saved = self._look(is_last=is_over)
             if signals.received:

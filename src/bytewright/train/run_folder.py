@@ -135,7 +135,7 @@ def discard_run(path: Path) -> None:
     """Remove what `create` and a first step have made of a run, and the folder if nothing else is in it."""
     for name in (CONFIG, ENVIRONMENT, METRICS, LOCK):
         (path / name).unlink(missing_ok=True)
-    for name in ("tokenizer", "tensorboard"):
+    for name in ("tokenizer", "checkpoints", "samples", "tensorboard"):
         if (path / name).is_dir():
             durable.remove_folder(path / name)
     with contextlib.suppress(OSError):
