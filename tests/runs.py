@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bytewright.account import Device
 from bytewright.data.batches import Tokens
 from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.train.checkpoint import CheckpointFolder
@@ -23,6 +24,16 @@ from bytewright.train.metrics import MEASURED_FIELDS, finite, read_metrics
 from bytewright.train.recipe import build
 
 VOCAB_SIZE = 40
+
+TWO_CORES = Device(
+    name="two cores",
+    flops_per_second={"fp32": 187e9, "tf32": 187e9, "bf16": 418e9},
+    bytes_per_second=30e9,
+    memory_bytes=16e9,
+    kind="cpu",
+    is_measured=True,
+)
+"""The rates of docs/results/2026-11-15-two-cores.md, for what is predicted of a CPU."""
 
 RECIPE = """
 batch_size = 4

@@ -16,16 +16,9 @@ from bytewright.account.peak import peak_flops
 from bytewright.account.report import tokens_per_second, usual_efficiency
 from bytewright.account.time import least_seconds
 from bytewright.model.config import Implementation
+from runs import TWO_CORES as CPU
 
 BASE, H200 = PRESETS["base"], DEVICES["h200"]
-CPU = Device(
-    name="two cores",
-    flops_per_second={"fp32": 187e9, "tf32": 187e9, "bf16": 418e9},
-    bytes_per_second=30e9,
-    memory_bytes=16e9,
-    kind="cpu",
-    is_measured=True,
-)
 NORMS, ON_Q_AND_K = "norms and residual sums", "norm and rotation of q and k"
 
 

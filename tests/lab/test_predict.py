@@ -8,22 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bytewright.account import PRESETS, Device, training_memory
+from bytewright.account import PRESETS, training_memory
 from bytewright.lab.predict import account, predict
 from bytewright.lab.sweep import read_sweep
 from bytewright.model.config import Implementation
 from bytewright.train.recipe import read_recipe
-from runs import make_config
+from runs import TWO_CORES, make_config
 
 CPU = torch.device("cpu")
-TWO_CORES = Device(
-    name="two cores",
-    flops_per_second={"fp32": 187e9, "tf32": 187e9, "bf16": 418e9},
-    bytes_per_second=30e9,
-    memory_bytes=16e9,
-    kind="cpu",
-    is_measured=True,
-)
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 
 

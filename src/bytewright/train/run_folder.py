@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import bytewright
-from bytewright import durable
+from bytewright import disk, durable
 from bytewright.errors import BytewrightError, StorageError, UsageError
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig
@@ -133,11 +133,9 @@ def refuse_existing_run(path: Path) -> None:
 
 def discard_run(path: Path) -> None:
     """Remove what `create` and a first step have made of a run, and the folder if nothing else is in it."""
-    for name in (CONFIG, ENVIRONMENT, METRICS, LOCK):
-        (path / name).unlink(missing_ok=True)
-    for name in ("tokenizer", "checkpoints", "samples", "tensorboard"):
-        if (path / name).is_dir():
-            durable.remove_folder(path / name)
+    folders = ("tokenizer", "checkpoints", "samples", "tensorboard")
+    for name in (CONFIG, ENVIRONMENT, METRICS, LOCK, *folders):
+        disk.remove(path / name)
     with contextlib.suppress(OSError):
         path.rmdir()
 
