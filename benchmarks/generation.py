@@ -1,7 +1,8 @@
-"""Lets the base experiment's model write, beside `generate` of `transformers` with its own caches.
+"""Measures generation against `generate` of `transformers` with its own caches.
 
     python benchmarks/generation.py                      # two cores: batch 1 and 32 in fp32
     python benchmarks/generation.py --device cuda --precision bf16 --batch-sizes 1 32 256
+    python benchmarks/generation.py --device cuda --precision bf16 --shape gpt2 --batch-sizes 1 32
 
 Everybody has the same weights (exported by `write_llama`, loaded as `LlamaForCausalLM`), the same prompts
 and the same number of greedy tokens; a first call of each is not counted (it compiles, captures and
@@ -34,7 +35,11 @@ from bytewright.generate.decoder import Decoder
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.exchange import write_llama
 
-BASE = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
+SHAPES = {
+    "base": ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16),
+    "gpt2": ModelConfig(vocab_size=50_257, context_length=1024, d_model=768, num_layers=12, num_heads=12),
+}
+"""The base experiment's model, and one of the size of GPT-2 small."""
 OURS = "bytewright"
 
 Ids = list[list[int]]
@@ -66,7 +71,8 @@ def main() -> None:
         "settings": {key: str(value) for key, value in vars(arguments).items()},
     }
     console.print(about)
-    model = make_model(arguments.device, arguments.precision)
+    config = SHAPES[arguments.shape]
+    model = make_model(config, arguments.device, arguments.precision)
     rows: list[dict[str, Any]] = []
     checks: list[dict[str, Any]] = []
 
@@ -82,7 +88,7 @@ def main() -> None:
         rows += report(console, contestants, batch_size, arguments.new_tokens, floor)
         save()
     if arguments.precision != "fp32" and is_usable("transformers", "transformers", console):
-        exact = make_model(arguments.device, "fp32")
+        exact = make_model(config, arguments.device, "fp32")
         for batch_size in arguments.batch_sizes:
             checks.append(check_ids(exact, draw_prompts(batch_size, arguments), arguments.check_tokens))
             console.print(
@@ -94,7 +100,8 @@ def main() -> None:
 def draw_prompts(batch_size: int, arguments: argparse.Namespace) -> Ids:
     """Draw prompts of one length, the same in every run."""
     shape = (batch_size, arguments.prompt_tokens)
-    drawn: Ids = torch.randint(BASE.vocab_size, shape, generator=torch.Generator().manual_seed(0)).tolist()
+    vocab_size = SHAPES[arguments.shape].vocab_size
+    drawn: Ids = torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(0)).tolist()
     return drawn
 
 
@@ -105,6 +112,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--shape", choices=SHAPES, default="base", help="the model's shape")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--prompt-tokens", type=int, default=16)
     parser.add_argument("--new-tokens", type=int, default=200)
@@ -119,11 +127,11 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_model(device: str, precision: str) -> TransformerLM:
-    """Build the model; weights larger than at first, so that what it reads decides what it writes."""
+def make_model(config: ModelConfig, device: str, precision: str) -> TransformerLM:
+    """Build a model with enlarged initial weights, so that its output depends on its input."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    model = TransformerLM(BASE)
+    model = TransformerLM(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -224,8 +232,8 @@ def measure_floor(model: TransformerLM, batch_size: int, repeats: int = 30) -> f
     """Time the matrix products of one step alone, in seconds."""
     decoder = Decoder(model, batch_size)
     device, dtype = decoder.device, decoder.dtype
-    narrow = torch.randn(batch_size, BASE.d_model, device=device, dtype=dtype)
-    wide = torch.randn(batch_size, BASE.ffn_width, device=device, dtype=dtype)
+    narrow = torch.randn(batch_size, model.config.d_model, device=device, dtype=dtype)
+    wide = torch.randn(batch_size, model.config.ffn_width, device=device, dtype=dtype)
 
     def products() -> None:
         for block in decoder.blocks:

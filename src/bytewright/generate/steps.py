@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bytewright.generate.decoder import Decoder
 from bytewright.generate.sampling import SamplingConfig, choose_tokens, uniforms_of_seed
+from bytewright.model.cuda_graph import capture
 
 
 class Steps:
@@ -83,7 +84,5 @@ class Steps:
         self._advance(self.capacity, aligned=False)
         for tensor, value in zip(state, before, strict=True):
             tensor.copy_(value)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._advance(self.capacity, aligned=False)
+        graph, _ = capture(lambda: self._advance(self.capacity, aligned=False))
         return graph

@@ -4,7 +4,7 @@
 accepted, all as tensors that are still on the device. A loss or a gradient that is not finite is not
 accepted, and then neither the weights nor the optimizer's state change. With fused optimizers a step never
 waits for the one before it: its whole end (norm, clipping, update) is one compiled function, and on a GPU the
-whole step is recorded once and replayed (`graph`). Where batches come from and what becomes of the results is
+whole step is captured as a CUDA graph and replayed. Where batches come from and what becomes of the results is
 the loop's business.
 """
 
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from bytewright.data.batches import Batch
 from bytewright.model import TransformerLM
+from bytewright.model.cuda_graph import CudaGraphFunction
 from bytewright.train.clip import clip_gradients
 from bytewright.train.fused_optimizers import apply_clipped, fused_parts
-from bytewright.train.graph import Recorded
 from bytewright.train.loss import language_model_loss
 from bytewright.train.optimizers import Optimizer, Together
 
@@ -73,7 +73,7 @@ class TrainStep:
         self._gradients = [view for slab in slabs for view in slab.gradient_views]
         self._take_fused: Callable[..., tuple[Tensor, ...]] = self._fused_step
         if backend == "inductor" and self._parameters and self._parameters[0].is_cuda:
-            self._take_fused = Recorded(self._fused_step)
+            self._take_fused = CudaGraphFunction(self._fused_step)
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
         """Take one update from the mean gradient over `batches`, the parts of one batch."""
