@@ -4,8 +4,8 @@
 accepted, all as tensors that are still on the device. A loss or a gradient that is not finite is not
 accepted, and then neither the weights nor the optimizer's state change. With fused optimizers a step never
 waits for the one before it: its whole end (norm, clipping, update) is one compiled function, and on a GPU the
-whole step is captured as a CUDA graph and replayed. Where batches come from and what becomes of the results is
-the loop's business.
+whole step is captured as a CUDA graph and replayed. The loop provides the batches and reads the
+results.
 """
 
 from __future__ import annotations
