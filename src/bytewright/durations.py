@@ -1,10 +1,12 @@
-"""Durations as people say them: the one place that knows how many seconds are a minute.
+"""Durations in words, and estimates of the time left.
 
-A figure is rounded before it is cut into units, so that no part of it ever reads "60". Imports nothing, so
-that every package, and a command that must start at once, can use it.
+A figure is rounded before it is split into units, so that no part of it ever reads "60". Every package can
+use this module: it imports nothing of Bytewright.
 """
 
 from __future__ import annotations
+
+import math
 
 
 def format_seconds(seconds: float) -> str:
@@ -24,3 +26,29 @@ def format_seconds(seconds: float) -> str:
         return f"{minutes} min {rest} s"
     hours, rest = divmod(round(seconds / 60), 60)
     return f"{hours} h {rest} min"
+
+
+class TimeLeft:
+    """Estimates how long the rest of some work takes, from the speed since the first update.
+
+    The first update only sets the origin, so that neither work done before it nor time spent on preparation
+    (compiling, for example) distorts the estimate. Work that starts again at a lower amount sets a new one.
+
+    >>> time_left = TimeLeft()
+    >>> [time_left(seconds, done, 100) for seconds, done in [(3.0, 25), (5.0, 50), (9.0, 100)]]
+    ['', 'about 4 s left', '']
+    """
+
+    def __init__(self) -> None:
+        self._origin = 0.0, math.inf
+        self._last = math.inf
+
+    def __call__(self, seconds: float, done: float, total: float) -> str:
+        """Return the estimate in words, or "" if the speed is unknown or less than a second is left."""
+        if done < self._last:
+            self._origin = seconds, done
+        (since, before), self._last = self._origin, done
+        if done == before:
+            return ""
+        left = round((seconds - since) * (total - done) / (done - before))
+        return f"about {format_seconds(left)} left" if left >= 1 else ""

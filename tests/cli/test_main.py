@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import bytewright
 from bytewright.cli.main import COMMANDS
 from bytewright.cli.torch_environment import KERNELS, digest, prepare
 from bytewright.tokenizer import Tokenizer
@@ -41,10 +42,19 @@ def test_the_overview_lists_the_commands(run: Run, words: list[str]) -> None:
     assert ("doctor" in outcome.out) == (words[0] != "tokenizer")
 
 
-def test_the_version_is_told(run: Run) -> None:
-    outcome = run("--version")
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_printed(run: Run, option: str) -> None:
+    outcome = run(option)
     assert outcome.code == 0
-    assert outcome.out.startswith("bytewright ")
+    assert outcome.out == f"bytewright {bytewright.__version__}\n"
+
+
+def test_the_package_runs_as_a_module_with_the_same_exit_codes() -> None:
+    for words, code in (["--version"], 0), (["doktor"], 2):
+        command = [sys.executable, "-m", "bytewright", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done
+        assert (done.stdout or done.stderr).startswith("bytewright")
 
 
 @pytest.mark.parametrize(

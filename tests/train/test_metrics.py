@@ -144,11 +144,16 @@ def test_a_pipe_gets_plain_lines() -> None:
     assert isinstance(display, PlainDisplay)
     display.record(RECORD, 100)
     display.record({"step": 21, "event": "refused: the loss is not finite", "loss": None}, None)
+    display.record(RECORD | {"step": 30, "seconds": 10.0}, 100)
+    display.record(RECORD | {"step": 40, "seconds": 15.0}, 100)
     display.close()
     assert out.getvalue().splitlines() == [
         "run: 5 parameters",
         "step 20/100  loss 3.2500  validation 3.5000  bits/byte 1.2500  lr 1.00e-03  1,000 tokens/s",
         "step 21  refused: the loss is not finite",
+        "step 30/100  loss 3.2500  validation 3.5000  bits/byte 1.2500  lr 1.00e-03  1,000 tokens/s",
+        "step 40/100  loss 3.2500  validation 3.5000  bits/byte 1.2500  lr 1.00e-03  1,000 tokens/s"
+        "  about 30 s left",
     ]
 
 
@@ -157,12 +162,13 @@ def test_a_terminal_gets_a_panel_with_a_curve() -> None:
     display = make_display(Console(file=out, force_terminal=True, width=100), "run")
     assert isinstance(display, LiveDisplay)
     for step in range(1, 50):
-        display.record(RECORD | {"step": step, "loss": 5 - step / 20}, 100)
+        display.record(RECORD | {"step": step, "loss": 5 - step / 20, "seconds": step / 2}, 100)
     display.record({"step": 50, "event": "refused: the loss is not finite", "loss": None}, 100)
     display.say("saving")
     display.close()
     text = out.getvalue()
     assert "3.5000 (step 49)" in text
+    assert "about 26 s left" in text
     assert "MFU 40.0%" in text
     assert "saving" in text
     assert "step 50/100  refused: the loss is not finite" in text

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bytewright.durations import format_seconds
+from bytewright.durations import TimeLeft
 
 PLAIN_WIDTH = 10_000  # in a pipe a line is never broken: whoever reads it may want to search it
 # Text is shown as it is: [bold] and :owl: in a story are part of the story.
@@ -75,18 +75,18 @@ def progress() -> Iterator[Report]:
 
 
 def _plain_lines(console: Console) -> Report:
-    started: dict[str, float] = {}
+    estimates: dict[str, TimeLeft] = {}
     next_line = time.monotonic() + SECONDS_BEFORE_FIRST_LINE
 
     def report(phase: str, done: int, total: int, unit: str) -> None:
         nonlocal next_line
         now = time.monotonic()
-        start = started.setdefault(phase, now)
+        left = estimates.setdefault(phase, TimeLeft())(now, done, total)
         if now < next_line or not total:
             return
         next_line = now + SECONDS_BETWEEN_LINES
-        left = f", about {format_seconds((now - start) * (total - done) / done)} left" if done else ""
-        console.print(f"{phase}: {done / total:.0%} ({_amount(done, total, unit)}){left}")
+        parts = [f"{phase}: {done / total:.0%} ({_amount(done, total, unit)})", left]
+        console.print(", ".join(filter(None, parts)))
 
     return report
 

@@ -109,7 +109,7 @@ def _run(arguments: list[str]) -> int:
     if rest and rest[0] in ("-h", "--help"):
         print(_overview(name))
         return 0
-    if rest and rest[0] == "--version" and not path:
+    if rest and rest[0] in ("-V", "--version") and not path:
         print(f"bytewright {bytewright.__version__}")
         return 0
     raise UsageError(_complaint(name, rest))
@@ -171,7 +171,7 @@ def _overview(group: str) -> str:
             "  bytewright train recipes/tiny.toml --out runs/tiny",
             "  bytewright generate runs/tiny --prompt 'Once upon a time'",
             "",
-            "Every command explains itself: bytewright COMMAND --help.",
+            "`bytewright COMMAND --help` describes a command; `bytewright -V` prints the version.",
         ]
     )
 

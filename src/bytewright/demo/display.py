@@ -18,8 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bytewright.durations import format_seconds
-from bytewright.train.display import draw_curve, is_number
+from bytewright.durations import TimeLeft
+from bytewright.train.display import draw_curve, estimate_time_left, is_number
 
 CURVE_WIDTH, CURVE_HEIGHT = 64, 9
 SECONDS_BETWEEN_LINES = 10
@@ -34,6 +34,7 @@ class FloorDisplay:
         self._curve: list[float] = []
         self._measured: float | None = None
         self._last_line = 0.0
+        self._time_left, self._left = TimeLeft(), ""
         self._live = Live(console=console, refresh_per_second=10) if console.is_terminal else None
         if self._live:
             self._live.start()
@@ -49,6 +50,7 @@ class FloorDisplay:
             self._curve.append(record["loss"] * self._bits_per_nat)
         if is_number(record.get("story_bits_per_byte")):
             self._measured = record["story_bits_per_byte"]
+        self._left = estimate_time_left(self._time_left, record, num_steps)
         if self._live:
             self._live.update(self._panel(record, num_steps or 1))
         elif "story_bits_per_byte" in record or self._is_time(record):
@@ -74,13 +76,7 @@ class FloorDisplay:
         else:
             seen = f"training {self._curve[-1]:.4f} bits per byte" if self._curve else "training"
         speed = f"{record.get('tokens_per_second') or 0:,.0f} tokens/s"
-        return f"step {record['step']}/{num_steps}  {seen}  {speed}{self._left(record, num_steps)}"
-
-    def _left(self, record: Mapping[str, Any], num_steps: int | None) -> str:
-        if not num_steps or not is_number(record.get("seconds")) or not record["step"]:
-            return ""
-        seconds = record["seconds"] / record["step"] * (num_steps - record["step"])
-        return f"  about {format_seconds(round(seconds))} left" if seconds >= 1 else ""
+        return "  ".join(filter(None, [f"step {record['step']}/{num_steps}", seen, speed, self._left]))
 
     def _panel(self, record: Mapping[str, Any], num_steps: int) -> Panel:
         figures = Table.grid(padding=(0, 2))
@@ -94,7 +90,7 @@ class FloorDisplay:
         figures.add_row("floor", f"{self._floor:.3f} bits per byte, the entropy of these stories")
         speed = record.get("tokens_per_second")
         if is_number(speed):
-            figures.add_row("speed", f"{speed:,.0f} tokens/s{self._left(record, num_steps)}")
+            figures.add_row("speed", f"{speed:,.0f} tokens/s  {self._left}".rstrip())
         # The floor is the curve's last point, so that it is in the picture; it is drawn as a line below.
         lines = draw_curve([*self._curve, self._floor], CURVE_WIDTH, CURVE_HEIGHT)
         curve = Text("\n".join(lines), style="cyan")

@@ -1,7 +1,7 @@
-"""What a person sees of a run: a live panel with a small loss curve in a terminal, plain lines in a pipe.
+"""Displays of a run: a live panel with a small loss curve in a terminal, plain lines in a pipe.
 
-A display is told the facts of the run once, and then every record that goes to metrics.jsonl. It draws at
-most ten times a second, however many records there are, and knows nothing of training.
+A display receives the title of the run, and then every record that goes to metrics.jsonl. The panel is drawn
+at most ten times a second, however many records there are.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from bytewright.durations import TimeLeft
 
 CURVE_WIDTH, CURVE_HEIGHT = 60, 8
 BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -47,11 +49,13 @@ class PlainDisplay:
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
+        self._time_left = TimeLeft()
         self.say(title)
 
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
         """Print the record as one line."""
-        self._console.print(summarise(record, num_steps), soft_wrap=True, highlight=False, markup=False)
+        left = estimate_time_left(self._time_left, record, num_steps)
+        self.say("  ".join(filter(None, [summarise(record, num_steps), left])))
 
     def say(self, sentence: str) -> None:
         """Print the sentence."""
@@ -69,11 +73,12 @@ class LiveDisplay:
         self._losses: list[float] = []
         self._validation: tuple[int, float] | None = None
         self._last: tuple[Mapping[str, Any], int | None] | None = None
+        self._time_left, self._left = TimeLeft(), ""
         self._live = Live(console=console, refresh_per_second=10, transient=False, get_renderable=self._panel)
         self._live.start()
 
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
-        """Have the panel drawn anew with the next breath; an event is a line above it."""
+        """Redraw the panel on the next refresh; an event is printed as a line above it."""
         if "event" in record:
             self.say(summarise(record, num_steps))
             return
@@ -81,6 +86,7 @@ class LiveDisplay:
             self._losses.append(record["loss"])
         if is_number(record.get("validation_loss")):
             self._validation = (record["step"], record["validation_loss"])
+        self._left = estimate_time_left(self._time_left, record, num_steps)
         self._last = record, num_steps
 
     def say(self, sentence: str) -> None:
@@ -97,13 +103,24 @@ class LiveDisplay:
         record, num_steps = self._last
         figures = Table.grid(padding=(0, 2))
         figures.add_row("step", f"{record['step']:,}" + (f" of {num_steps:,}" if num_steps else ""))
-        figures.add_row(
-            "", ProgressBar(total=num_steps or 1, completed=record["step"] if num_steps else 0, width=40)
-        )
+        bar = ProgressBar(total=num_steps or 1, completed=record["step"] if num_steps else 0, width=40)
+        figures.add_row("", bar, self._left)
         for name, value in figures_of(record, self._validation):
             figures.add_row(name, value)
         curve = Text("\n".join(draw_curve(self._losses, CURVE_WIDTH, CURVE_HEIGHT)), style="cyan")
         return Panel(Group(figures, curve), title=self._title, expand=False)
+
+
+def estimate_time_left(time_left: TimeLeft, record: Mapping[str, Any], num_steps: int | None) -> str:
+    """Return the time left of a run in words, or nothing where the record or the number of steps is unknown.
+
+    >>> time_left = TimeLeft()
+    >>> [estimate_time_left(time_left, {"step": n, "seconds": n / 2}, 100) for n in (20, 40)]
+    ['', 'about 30 s left']
+    """
+    if not num_steps or not is_number(record.get("seconds")):
+        return ""
+    return time_left(record["seconds"], record["step"], num_steps)
 
 
 def figures_of(record: Mapping[str, Any], validation: tuple[int, float] | None) -> list[tuple[str, str]]:
