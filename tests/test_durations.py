@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
@@ -53,7 +54,7 @@ def test_a_line_of_progress_never_says_that_nothing_is_left_of_unfinished_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out, clock = io.StringIO(), iter([0.0, 2.0, 8.0, 14.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     report = console._plain_lines(Console(file=out, width=200))
     for done in (25, 50, 75):
         report("encode", done, 100, "tokens")

@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import bytewright
 from bytewright import disk
+from bytewright.cli import console
 from bytewright.corpus.readers import read_documents
 from bytewright.tokenizer import Tokenizer
+from bytewright.train.metrics import read_metrics
 from conftest import Outcome, Run
 from runs import digest
 
@@ -75,7 +78,6 @@ def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
     evaluated = run("evaluate", "runs/a", "--json")
     figures = json.loads(evaluated.out)
     assert 0 < figures["bits_per_byte"] < figures["loss"]
-    assert "perplexity" in run("evaluate", "runs/a", "valid.npy", "--which", "last").out
 
     written = run("generate", "runs/a", "--prompt", "One morning", "--max-new-tokens", "5", "--seed", "1")
     assert written.code == 0, written
@@ -89,6 +91,30 @@ def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
     assert two.out.endswith("\n<|endoftext|>\n")
     assert two.out.count("<|endoftext|>") == 2
     assert run("generate", "runs/a/checkpoints/step-000010", "--max-new-tokens", "3").code == 0
+
+
+def test_an_evaluation_names_what_it_measured_and_explains_the_difference_to_training(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("train", "small.toml", "--out", "runs/a").code == 0
+    (line,) = [line for line in read_metrics(place / "runs/a/metrics.jsonl") if line["step"] == 20]
+    reported: list[tuple[str, int, int, str]] = []
+    monkeypatch.setattr(console, "progress", lambda: nullcontext(lambda *words: reported.append(words)))
+    for file in ([], ["valid.npy"]):
+        shown = run("evaluate", "runs/a", *file, "--which", "last")
+        assert "runs/a/checkpoints/step-000020" in shown.out
+        assert "valid.npy" in shown.out
+        assert f"At step 20 training recorded {line['validation_loss']:.4f}" in shown.out
+        assert "eval_tokens = 256" in shown.out
+    figures = json.loads(run("evaluate", "runs/a", "--which", "last", "--json").out)
+    assert figures["checkpoint"] == "runs/a/checkpoints/step-000020"
+    assert figures["file"] == str(place / "valid.npy")
+    assert figures["training_validation_loss"] == line["validation_loss"]
+    assert reported[-1] == ("measure", figures["num_tokens"], figures["num_tokens"], "tokens")
+    assert len({done for _, done, _, _ in reported}) > 2, "progress is reported batch by batch"
+    elsewhere = run("evaluate", "runs/a", "train.npy")
+    assert "train.npy" in elsewhere.out
+    assert "training recorded" not in elsewhere.out  # it did not measure this file
 
 
 def test_many_texts_are_a_corpus_and_no_two_seeds_write_the_same(place: Path, run: Run) -> None:

@@ -55,6 +55,6 @@ def test_a_run_that_keeps_its_tokenizer_trains_and_is_measured_without_the_exten
         "from bytewright.train.recipe import read_config\n"
         "folder = Path(sys.argv[1])\n"
         "train(read_config(folder / 'config.json'), folder / 'run')\n"
-        "print(evaluate_run(folder / 'run').bits_per_byte is not None)"
+        "print(evaluate_run(folder / 'run').evaluation.bits_per_byte is not None)"
     )
     assert run_without_native(code, tmp_path).splitlines()[-1] == "True"

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from bytewright.cli import options
 from bytewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
     """Measure loss, perplexity and bits per byte of a run's model on a token file.
 
-    The file is read in whole windows of the model's context; the few tokens behind the last are left out.
-    Losses under different tokenizers cannot be compared; bits per byte can. With --stories each story of a
-    text is read whole, and set beside the known entropy if the text is from the storybook.
+    All of the file is measured, in whole windows of the model's context; the tokens after the last window
+    are left out. Training measures at most eval_tokens of it, so its figure can differ. Losses under
+    different tokenizers cannot be compared; bits per byte can. With --stories each story of a text is
+    measured whole, and compared with the known entropy if the text is from the storybook.
 
     For example:
       bytewright evaluate runs/base
@@ -50,29 +54,45 @@ class Evaluate:
         if self.stories is not None:
             self._evaluate_stories(self.stories)
             return
-        evaluation = evaluate_run(
-            inputs.require_exists(self.path), self.file, which=self.which, device=self.device
-        )
+        with console.progress() as report:
+            measured = evaluate_run(
+                inputs.require_exists(self.path),
+                self.file,
+                which=self.which,
+                device=self.device,
+                progress=lambda done, total: report("measure", done, total, "tokens"),
+            )
+        evaluation, recorded = measured.evaluation, measured.recorded
         figures = {
+            "checkpoint": str(measured.checkpoint),
+            "file": str(measured.file),
             "loss": evaluation.loss,
             "perplexity": evaluation.perplexity,
             "bits_per_byte": evaluation.bits_per_byte,
             "num_tokens": evaluation.num_tokens,
+            "training_validation_loss": recorded and recorded.validation_loss,
         }
         if self.json:
             print(json.dumps(finite(figures), allow_nan=False))
             return
-        table = console.table("", "")
+        table = _begin_table(measured.checkpoint, measured.file)
         table.add_row("loss (nats per token)", f"{evaluation.loss:.4f}")
         table.add_row("perplexity", f"{evaluation.perplexity:.3f}")
         if evaluation.bits_per_byte is not None:
             table.add_row("bits per byte", f"{evaluation.bits_per_byte:.4f}")
         table.add_row("tokens, in whole windows", f"{evaluation.num_tokens:,}")
         console.stdout().print(table)
+        if recorded and f"{recorded.validation_loss:.4f}" != f"{evaluation.loss:.4f}":
+            sentence = (
+                f"At step {recorded.step:,} training recorded {recorded.validation_loss:.4f}: it measures"
+                f" windows spread over this file (eval_tokens = {recorded.eval_tokens:,}), not all of it."
+            )
+            console.stdout().print(sentence, soft_wrap=True)
 
     def _evaluate_stories(self, text: Path) -> None:
         from bytewright.cli import console, inputs
         from bytewright.lab.whole_stories import evaluate_text
+        from bytewright.train.checkpoint import find_checkpoint
         from bytewright.train.metrics import finite
 
         if self.file is not None:
@@ -85,8 +105,11 @@ class Evaluate:
                 device=self.device,
                 progress=lambda done, total: report("measure", done, total, "stories"),
             )
+        checkpoint = find_checkpoint(self.path, which=self.which)
         gap, error = measured.gap or (None, None)
         figures = {
+            "checkpoint": str(checkpoint),
+            "file": str(text),
             "bits_per_byte": measured.evaluation.bits_per_byte,
             "floor": measured.floor,
             "above_floor": gap,
@@ -97,7 +120,7 @@ class Evaluate:
         if self.json:
             print(json.dumps(finite(figures), allow_nan=False))
             return
-        table = console.table("", "")
+        table = _begin_table(checkpoint, text)
         table.add_row("bits per byte, whole stories", f"{measured.evaluation.bits_per_byte:.4f}")
         if gap is not None:
             table.add_row("entropy of these stories", f"{measured.floor:.4f}")
@@ -106,3 +129,13 @@ class Evaluate:
         table.add_row("loss (nats per token)", f"{measured.evaluation.loss:.4f}")
         table.add_row("stories", f"{len(measured.evaluation.bits):,}")
         console.stdout().print(table)
+
+
+def _begin_table(checkpoint: Path, file: Path) -> Table:
+    """Begin the table of an evaluation with what was measured on what."""
+    from bytewright.cli import console
+
+    table = console.table("", "")
+    table.add_row("checkpoint", console.show_text(str(checkpoint)))
+    table.add_row("file", console.show_text(str(file)))
+    return table

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from bytewright.data.batches import Tokens, TokenStore, evenly_spaced_starts, gather_windows, in_batches
 
+Progress = Callable[[int, int], object]
+"""Receives how many tokens are measured, and how many there are."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -84,12 +87,21 @@ class EvaluationSet:
         """Measure on the first batch alone and wait for it: to see what an evaluation takes."""
         measure(*self.store.batch(self.starts[: self.batch_size], self.context_length)).item()
 
-    def evaluate(self, measure: Callable[[Tensor, Tensor], Tensor]) -> Evaluation:
-        """Measure on every window; `measure` gives the mean loss of a batch. Waits for the device once."""
-        weighted = []
+    def evaluate(
+        self, measure: Callable[[Tensor, Tensor], Tensor], progress: Progress | None = None
+    ) -> Evaluation:
+        """Measure on every window; `measure` returns the mean loss of a batch.
+
+        Synchronises with the device once, or after every batch if there is a `progress` to report to.
+        """
+        weighted, num_done = [], 0
         for starts in in_batches(self.starts, self.batch_size):
             ids, targets = self.store.batch(starts, self.context_length)
             weighted.append(measure(ids, targets) * len(starts))
+            num_done += len(starts)
+            if progress is not None:
+                weighted[-1] = weighted[-1].cpu()
+                progress(num_done * self.context_length, len(self.starts) * self.context_length)
         total = torch.stack(weighted).cpu().double().sum().item()
         return Evaluation(total / len(self.starts), len(self.starts) * self.context_length, self.num_bytes)
 

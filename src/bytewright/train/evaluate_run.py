@@ -1,31 +1,61 @@
 """Measure a checkpoint on a token file, in whole windows: what `bytewright evaluate` prints.
 
-A run that keeps its tokenizer, or whose training data is still there, tells which tokenizer its model reads,
-and a file of another one is refused. The windows stand side by side from the beginning of the file, and each
-is measured once; the tokens behind the last, fewer than a window, are left out. It is measured in the
-precision of the run; an imported model has no record of a run and is measured in fp32.
+The tokenizer of the run, or of its training data, must have made the file; a file of another tokenizer is
+rejected. The windows stand side by side from the beginning of the file, and each is measured once; the tokens
+after the last window, fewer than a window, are left out. The precision is that of the run; an imported model
+has no record of a run and is measured in fp32.
 """
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from bytewright.data.tokenfile import TokenFile
-from bytewright.errors import UsageError
+from bytewright.errors import FormatError, UsageError
 from bytewright.train.checkpoint import find_checkpoint, load_model, read_model_config
-from bytewright.train.config import Device
-from bytewright.train.evaluate import Evaluation, EvaluationSet
+from bytewright.train.config import Device, TrainConfig
+from bytewright.train.evaluate import Evaluation, EvaluationSet, Progress
 from bytewright.train.inputs import count_token_bytes, open_tokens, read_vocabulary_of
 from bytewright.train.loss import language_model_loss
-from bytewright.train.run_folder import config_of_checkpoint, run_of_checkpoint
+from bytewright.train.metrics import read_metrics
+from bytewright.train.run_folder import METRICS, config_of_checkpoint, run_of_checkpoint
 from bytewright.train.setup import dtype_of, find_device
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What training recorded at the step of a checkpoint."""
+
+    step: int
+    validation_loss: float
+    eval_tokens: int
+    """How many tokens of the validation data training measures at most."""
+
+
+@dataclass(frozen=True)
+class RunEvaluation:
+    """The evaluation of one checkpoint on one token file."""
+
+    checkpoint: Path
+    file: Path
+    evaluation: Evaluation
+    recorded: Recorded | None
+    """None if training did not measure this checkpoint on this file."""
+
+
 def evaluate_run(
-    run: Path, file: Path | None = None, *, which: str = "best", device: Device = "auto", batch_size: int = 32
-) -> Evaluation:
+    run: Path,
+    file: Path | None = None,
+    *,
+    which: str = "best",
+    device: Device = "auto",
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> RunEvaluation:
     """Measure the best or last checkpoint of `run` on `file`, by default the run's own validation data."""
     checkpoint = find_checkpoint(run, which=which)
     folder = run_of_checkpoint(checkpoint)
@@ -51,4 +81,20 @@ def evaluate_run(
         token_bytes=token_bytes,
     )
     with torch.no_grad():
-        return evaluation_set.evaluate(lambda ids, targets: language_model_loss(model, ids, targets))
+        evaluation = evaluation_set.evaluate(
+            lambda ids, targets: language_model_loss(model, ids, targets), progress
+        )
+    is_own = config and config.data.validation and path.resolve() == config.data.validation.resolve()
+    recorded = _find_recorded(checkpoint, config) if config and is_own else None
+    return RunEvaluation(checkpoint, path, evaluation, recorded)
+
+
+def _find_recorded(checkpoint: Path, config: TrainConfig) -> Recorded | None:
+    """Find the validation loss of a checkpoint's step in the metrics of its run."""
+    metrics = checkpoint.parent.parent / METRICS
+    with contextlib.suppress(FormatError):  # damaged metrics do not change what was measured
+        for record in read_metrics(metrics) if metrics.is_file() else ():
+            step, loss = record.get("step"), record.get("validation_loss")
+            if isinstance(step, int) and isinstance(loss, float) and checkpoint.name == f"step-{step:06d}":
+                return Recorded(step, loss, config.eval_tokens)
+    return None
