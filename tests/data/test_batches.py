@@ -167,6 +167,14 @@ def test_get_batch_draws_every_start_equally_often() -> None:
     assert (counts - 1000).abs().max() < 150
 
 
+def test_batches_are_contiguous() -> None:
+    tokens = np.arange(50, dtype=np.uint16)
+    for batch in (get_batch(tokens, 3, 4, "cpu"), TokenStore(tokens).batch(np.array([0, 7]), 4)):
+        for tensor in batch:
+            assert tensor.is_contiguous()
+            assert tensor.view(-1).shape == (tensor.numel(),)
+
+
 def test_a_context_longer_than_the_data_is_refused() -> None:
     tokens = np.zeros(16, dtype=np.uint16)
     with pytest.raises(UsageError, match="16 tokens, but a context of 16 needs at least 17"):

@@ -26,7 +26,7 @@ from bytewright.model import (
     silu,
     softmax,
 )
-from bytewright.model.fused import FusedEmbedding
+from bytewright.model.fused import FusedEmbedding, FusedSelfAttention
 from bytewright.model.layers import EPSILON, SiLUFeedForward, truncated_normal_
 from runs import rerun_unchecked
 
@@ -144,8 +144,9 @@ def test_what_a_layer_cannot_take_is_one_sentence(monkeypatch: pytest.MonkeyPatc
     for implementation in (Embedding, FusedEmbedding):
         with pytest.raises(UsageError, match=r"ids must be integers, but these are torch\.float32"):
             implementation(5, 4)(torch.tensor([1.9]))
-        with pytest.raises(IndexError):
-            implementation(5, 4)(torch.tensor([-1]))
+        for ids, found in (([-1, 2], "-1 to 2"), ([3, 5], "3 to 5")):
+            with pytest.raises(UsageError, match=f"ids must be from 0 to 4, but these are from {found}"):
+                implementation(5, 4)(torch.tensor(ids))
     for heads, words in (
         ((3, None), "d_model .10. must be a multiple of num_heads .3."),
         ((0, None), "d_model .10. must be a multiple of num_heads .0."),
@@ -154,6 +155,26 @@ def test_what_a_layer_cannot_take_is_one_sentence(monkeypatch: pytest.MonkeyPatc
     ):
         with pytest.raises(UsageError, match=words):
             MultiHeadSelfAttention(10, heads[0], num_kv_heads=heads[1])
+
+
+@pytest.mark.parametrize("attention", [MultiHeadSelfAttention, FusedSelfAttention])
+def test_positions_outside_the_rotary_tables_are_rejected(attention: type[MultiHeadSelfAttention]) -> None:
+    rope = RotaryPositionalEmbedding(10_000.0, 4, max_seq_len=6)
+    layer, x = attention(8, 2, rope=rope), torch.randn(1, 3, 8)
+    layer(x, torch.tensor([[3, 4, 5]]))
+    for positions, found in (([[-1, 0, 1]], "-1 to 1"), ([[4, 5, 6]], "4 to 6")):
+        with pytest.raises(UsageError, match=f"positions must be from 0 to 5, but these are from {found}"):
+            layer(x, torch.tensor(positions))
+    with pytest.raises(UsageError, match="a sequence of 7 tokens is longer than max_seq_len, 6"):
+        layer(torch.randn(1, 7, 8))
+
+
+def test_rotary_embeddings_need_pairs_and_heads_of_their_own_size() -> None:
+    for d_k in (3, 0, -2):
+        with pytest.raises(UsageError, match=f"d_k must be a positive even number, but is {d_k}"):
+            RotaryPositionalEmbedding(10_000.0, d_k, 5)
+    with pytest.raises(UsageError, match="heads of 4 dimensions, but a RoPE module with d_k = 2"):
+        MultiHeadSelfAttention(8, 2, rope=RotaryPositionalEmbedding(10_000.0, 2, 5))
 
 
 def test_a_base_of_angles_may_be_a_whole_number_of_any_size() -> None:

@@ -70,6 +70,22 @@ def test_blocks_put_their_norms_where_the_config_says(implementation: str) -> No
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_block_of_its_own_rotates_as_a_block_of_the_model_does(implementation: str) -> None:
+    config = small_config("default", implementation=implementation)
+    model = TransformerLM(config)
+    inside = model.get_submodule("layers.0")
+    alone = TransformerBlock(config)
+    alone.load_state_dict(inside.state_dict())
+    x = torch.randn(2, 5, SMALL.d_model)
+    assert torch.equal(alone(x), inside(x))
+    assert not torch.allclose(alone(x)[:, -1], alone(x.flip(1).roll(-1, 1))[:, -1], atol=1e-4)
+    shared = inside.get_submodule("attn.rope")
+    assert TransformerBlock(config, shared).attn.rope is shared  # type: ignore[arg-type]
+    assert model.get_submodule("layers.1.attn.rope") is shared
+    assert TransformerBlock(small_config("no-position", implementation=implementation)).attn.rope is None
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("choice", CHOICES)
 def test_the_model_is_embedding_blocks_norm_and_head_in_that_order(choice: str, implementation: str) -> None:
     model = TransformerLM(small_config(choice, implementation=implementation))

@@ -60,6 +60,13 @@ def test_a_checkpoint_gives_back_model_optimizer_and_iteration(
     assert equal(other_optimizer.state_dict(), state)
 
 
+@pytest.mark.parametrize("iteration", [-1, 10**18])
+def test_an_iteration_that_could_not_be_loaded_is_not_saved(tmp_path: Path, iteration: int) -> None:
+    with pytest.raises(UsageError, match="iteration must be from 0 to"):
+        save_checkpoint(*make(0), iteration, tmp_path / "c")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_checkpoint_of_a_compiled_model_has_plain_names(tmp_path: Path) -> None:
     model, optimizer = make(0)
     compiled = torch.compile(model, backend="eager")

@@ -71,6 +71,16 @@ def test_targets_that_do_not_fit_are_one_sentence(monkeypatch: pytest.MonkeyPatc
         assert loss(torch.zeros(2, 16, dtype=torch.uint16)) == loss(torch.zeros(2, 16, dtype=torch.long))
 
 
+@pytest.mark.parametrize(("target", "found"), [(-1, "-1 to 2"), (7, "2 to 7")])
+def test_targets_outside_the_vocabulary_are_rejected(target: int, found: str) -> None:
+    targets = torch.tensor([2, target])
+    with pytest.raises(UsageError, match=f"targets must be from 0 to 6, but these are from {found}"):
+        cross_entropy(torch.zeros(2, 7), targets)
+    for hidden in (torch.zeros(2, 5), torch.zeros(2, 5, requires_grad=True)):
+        with pytest.raises(UsageError, match=f"targets must be from 0 to 6, but these are from {found}"):
+            linear_cross_entropy(hidden, torch.zeros(7, 5), targets)
+
+
 def test_a_norm_below_zero_is_refused() -> None:
     for norm in (-1.0, math.nan):
         with pytest.raises(UsageError, match="max_norm must be a number from 0 on"):
@@ -102,6 +112,13 @@ def test_clipping_equals_torch() -> None:
         assert mine.grad is not None
         assert other.grad is not None
         assert torch.allclose(mine.grad, other.grad, rtol=1e-6)
+
+
+def test_a_single_tensor_is_clipped() -> None:
+    (parameter,) = with_gradients([3.0, 4.0])
+    assert clip_gradients(parameter, 1.0).item() == 5.0
+    assert parameter.grad is not None
+    assert parameter.grad.tolist() == pytest.approx([0.6, 0.8])
 
 
 def test_short_gradients_are_left_exactly_as_they_are() -> None:

@@ -68,8 +68,8 @@ def gather_windows(
 
 
 def split_windows(windows: Int64[Tensor, "batch window"]) -> Batch:
-    """Split windows of n + 1 tokens into n inputs and the n targets that follow them."""
-    return windows[:, :-1], windows[:, 1:]
+    """Split windows of n + 1 tokens into n inputs and the n targets that follow them, both contiguous."""
+    return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from bytewright.errors import UsageError
-from bytewright.model.layers import Layer, Linear, RMSNorm, softmax
+from bytewright.model.layers import Layer, Linear, RMSNorm, check_range, softmax
 
 
 class RotaryPositionalEmbedding(Layer):
@@ -33,6 +33,8 @@ class RotaryPositionalEmbedding(Layer):
         self, theta: float, d_k: int, max_seq_len: int, device: torch.device | str | None = None
     ) -> None:
         super().__init__()
+        if d_k < 2 or d_k % 2:
+            raise UsageError(f"d_k must be a positive even number, but is {d_k}: RoPE rotates pairs")
         self.theta, self.d_k, self.max_seq_len = float(theta), d_k, max_seq_len
         self._fill_tables(
             torch.get_default_device() if device is None else torch.device(device), torch.float32
@@ -57,10 +59,21 @@ class RotaryPositionalEmbedding(Layer):
         self, x: Float[Tensor, "*batch seq d_k"], token_positions: Integer[Tensor, "*#batch seq"]
     ) -> Float[Tensor, "*batch seq d_k"]:
         """Turn each vector of `x` by the angles of its position."""
-        cos, sin = self.cos[token_positions], self.sin[token_positions]
+        cos, sin = self.angles_at(token_positions)
         even, odd = x[..., 0::2], x[..., 1::2]
         turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
         return turned.flatten(-2).to(x.dtype)
+
+    def angles_at(
+        self, token_positions: Integer[Tensor, "*batch seq"]
+    ) -> tuple[Float[Tensor, "*batch seq half"], Float[Tensor, "*batch seq half"]]:
+        """Return cos and sin of the angles at each position."""
+        positions = token_positions.long()
+        try:  # unlike self.cos[positions], torch.embedding rejects negative positions
+            return torch.embedding(self.cos, positions), torch.embedding(self.sin, positions)
+        except IndexError:
+            check_range("token positions", positions, self.max_seq_len)
+            raise
 
 
 def causal_mask(num_tokens: int, device: torch.device | None = None) -> Bool[Tensor, "seq seq"]:
@@ -119,6 +132,10 @@ class MultiHeadSelfAttention(Layer):
         self.num_heads = num_heads
         self.num_kv_heads = kv_heads
         self.d_head = d_model // num_heads
+        if rope is not None and rope.d_k != self.d_head:
+            raise UsageError(
+                f"attention has heads of {self.d_head} dimensions, but a RoPE module with d_k = {rope.d_k}"
+            )
         self.rope = rope
         self.q_proj = Linear(d_model, self.num_heads * self.d_head, device, dtype)
         self.k_proj = Linear(d_model, self.num_kv_heads * self.d_head, device, dtype)
@@ -141,6 +158,7 @@ class MultiHeadSelfAttention(Layer):
             q, k = self.q_norm(q), self.k_norm(k)
         if self.rope is not None:
             if token_positions is None:
+                self._check_length(num_tokens)
                 token_positions = torch.arange(num_tokens, device=x.device)
             positions_of_heads = token_positions.unsqueeze(-2)  # the same for every head
             q, k = self.rope(q, positions_of_heads), self.rope(k, positions_of_heads)
@@ -148,6 +166,14 @@ class MultiHeadSelfAttention(Layer):
         k, v = k.repeat_interleave(group, dim=-3), v.repeat_interleave(group, dim=-3)
         attended = scaled_dot_product_attention(q, k, v, causal_mask(num_tokens, x.device))
         return self.output_proj(merge_heads(attended))
+
+    def _check_length(self, num_tokens: int) -> None:
+        """Raise if positions 0 to num_tokens - 1 reach beyond the rotary tables."""
+        if self.rope is not None and num_tokens > self.rope.max_seq_len:
+            raise UsageError(
+                f"a sequence of {num_tokens} tokens is longer than max_seq_len, {self.rope.max_seq_len},"
+                " of the RoPE module"
+            )
 
 
 def split_heads(

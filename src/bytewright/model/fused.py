@@ -29,7 +29,15 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from bytewright import kernels
 from bytewright.errors import UsageError
 from bytewright.model.attention import MultiHeadSelfAttention
-from bytewright.model.layers import EPSILON, Embedding, SwiGLU, at_least_float32, refuse_fractions, rms_norm
+from bytewright.model.layers import (
+    EPSILON,
+    Embedding,
+    SwiGLU,
+    at_least_float32,
+    check_range,
+    refuse_fractions,
+    rms_norm,
+)
 
 LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**29}
 """How many logits the loss works on at a time: what a CPU's cache holds, or enough to keep a GPU busy."""
@@ -90,6 +98,8 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         token_positions: Integer[Tensor, "*#batch seq"] | None = None,
     ) -> Float[Tensor, "*batch seq d_model"]:
         """Attend; positions count from 0 unless `token_positions` says otherwise."""
+        if token_positions is None:
+            self._check_length(x.shape[-2])
         qkv = x @ join_projections(self, x.dtype).T
         if token_positions is None and self._kernel_serves(qkv):
             return self.output_proj(self._attend_by_kernel(qkv))
@@ -103,7 +113,7 @@ class FusedSelfAttention(MultiHeadSelfAttention):
             if token_positions is None:
                 cos, sin = self.rope.cos[: x.shape[-2]], self.rope.sin[: x.shape[-2]]
             else:
-                cos, sin = self.rope.cos[token_positions], self.rope.sin[token_positions]
+                cos, sin = self.rope.angles_at(token_positions)
             qk = rotate_halves(qk, cos, sin)
         q, k = torch.split(qk, [self.num_heads, self.num_kv_heads], dim=-2)
         attended = scaled_dot_product_attention(
@@ -179,9 +189,14 @@ def linear_cross_entropy(
     if chunk_size is None:
         chunk_size = choose_chunk_size(hidden.device.type, len(weight))
     wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.reshape(-1, hidden.shape[-1]), weight, targets.reshape(-1).long(), chunk_size, wants_gradient
-    )
+    rows, targets = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1).long()
+    try:
+        loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            rows, weight, targets, chunk_size, wants_gradient
+        )
+    except RuntimeError:
+        check_range("targets", targets, len(weight))
+        raise
     return loss
 
 

@@ -124,7 +124,12 @@ class Embedding(Layer):
     def forward(self, ids: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
         """Look up the row of every id; ids of any integer type (token files hold uint16)."""
         refuse_fractions(ids)
-        rows: Tensor = _LookUp.apply(self.weight, ids.long())  # type: ignore[no-untyped-call]
+        ids = ids.long()
+        try:
+            rows: Tensor = _LookUp.apply(self.weight, ids)  # type: ignore[no-untyped-call]
+        except IndexError:
+            check_range("ids", ids, len(self.weight))
+            raise
         return rows
 
 
@@ -132,6 +137,17 @@ def refuse_fractions(ids: Tensor) -> None:
     """Raise unless ids are of an integer type: a cast would cut off what follows the point."""
     if ids.is_floating_point():
         raise UsageError(f"ids must be integers, but these are {ids.dtype}")
+
+
+def check_range(name: str, indices: Tensor, size: int) -> None:
+    """Raise if indices on the CPU are not all from 0 to size - 1.
+
+    Call it when a lookup has failed. A check before each lookup would synchronise with the device and break
+    compiled graphs.
+    """
+    if indices.device.type == "cpu" and not bool(((indices >= 0) & (indices < size)).all()):
+        lowest, highest = indices.min().item(), indices.max().item()
+        raise UsageError(f"{name} must be from 0 to {size - 1}, but these are from {lowest} to {highest}")
 
 
 class _LookUp(torch.autograd.Function):

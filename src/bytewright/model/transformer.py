@@ -28,7 +28,8 @@ from bytewright.model.layers import Embedding, Layer, Linear, RMSNorm, SiLUFeedF
 class TransformerBlock(Layer):
     """Attention, then the feed-forward layer, each added to the residual stream.
 
-    With norm "pre": x + f(norm(x)); "post": norm(x + f(x)); "none": x + f(x).
+    With norm "pre": x + f(norm(x)); "post": norm(x + f(x)); "none": x + f(x). With position "rope", blocks
+    can share one RoPE module; a block that is given none makes its own.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class TransformerBlock(Layer):
             self.ln1 = RMSNorm(config.d_model, device=device, dtype=dtype)
             self.ln2 = RMSNorm(config.d_model, device=device, dtype=dtype)
         fused = config.implementation == "fused"
+        if rope is None:
+            rope = make_rope(config, device)
         self.attn = (FusedSelfAttention if fused else MultiHeadSelfAttention)(
             config.d_model,
             config.num_heads,
@@ -59,7 +62,7 @@ class TransformerBlock(Layer):
         )
 
     def forward(self, x: Float[Tensor, "*batch seq d_model"]) -> Float[Tensor, "*batch seq d_model"]:
-        """Let every position read the ones before it, then think by itself."""
+        """Apply attention, then the feed-forward layer."""
         if self.norm == "pre":
             x = x + self.attn(self.ln1(x))
             return x + self.ffn(self.ln2(x))
@@ -68,6 +71,15 @@ class TransformerBlock(Layer):
             return self.ln2(x + self.ffn(x))
         x = x + self.attn(x)
         return x + self.ffn(x)
+
+
+def make_rope(
+    config: ModelConfig, device: torch.device | str | None = None
+) -> RotaryPositionalEmbedding | None:
+    """Return the RoPE module that `config` describes, or None for position "none"."""
+    if config.position == "none":
+        return None
+    return RotaryPositionalEmbedding(config.rope_theta, config.d_head, config.context_length, device)
 
 
 class TransformerLM(Layer):
@@ -90,9 +102,7 @@ class TransformerLM(Layer):
         self.token_embeddings = (FusedEmbedding if fused else Embedding)(
             config.vocab_size, config.d_model, device, dtype, std=head_std if config.tie_embeddings else 1.0
         )
-        rope = None
-        if config.position == "rope":
-            rope = RotaryPositionalEmbedding(config.rope_theta, config.d_head, config.context_length, device)
+        rope = make_rope(config, device)
         self.layers = ModuleList(
             TransformerBlock(config, rope, device, dtype) for _ in range(config.num_layers)
         )

@@ -11,6 +11,7 @@ Nothing here knows how training goes on.
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
 from collections.abc import Mapping
@@ -56,9 +57,12 @@ def save_checkpoint(
     model: Module, optimizer: Stateful, iteration: int, out: str | os.PathLike[str] | Writable
 ) -> None:
     """Write model, optimizer and iteration into one file, given by path or open for writing."""
+    iteration = operator.index(iteration)
+    if not 0 <= iteration < 10**18:
+        raise UsageError(f"iteration must be from 0 to 10^18 - 1, but is {iteration}")
     tensors = {f"model.{name}": tensor for name, tensor in plain_state_dict(model).items()}
     of_optimizer, skeleton = pack(optimizer.state_dict(), "optimizer")
-    metadata = {"format": FORMAT, "iteration": str(int(iteration)), "optimizer": json.dumps(skeleton)}
+    metadata = {"format": FORMAT, "iteration": str(iteration), "optimizer": json.dumps(skeleton)}
     if isinstance(out, str | os.PathLike):
         with durable.write_stream(out) as stream:
             write_tensors(stream, tensors | of_optimizer, metadata)

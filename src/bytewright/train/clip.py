@@ -11,7 +11,6 @@ from collections.abc import Iterable
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import Parameter
 
 from bytewright.errors import UsageError
 from bytewright.model.layers import at_least_float32
@@ -20,16 +19,18 @@ EPSILON = 1e-6
 """Keeps the division safe; the field's value."""
 
 
-def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Float[Tensor, ""]:
+def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Float[Tensor, ""]:
     """Scale all gradients in place so that their global norm is at most `max_norm`; return the norm before.
 
-    >>> weight = Parameter(torch.zeros(2))
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
     >>> weight.grad = torch.tensor([3.0, 4.0])
     >>> clip_gradients([weight], 1.0).item(), [round(g, 3) for g in weight.grad.tolist()]
     (5.0, [0.6, 0.8])
     """
     if not max_norm >= 0:
         raise UsageError(f"max_norm must be a number from 0 on, but is {max_norm}")
+    if isinstance(parameters, Tensor):  # iterating over it would give rows, which have no gradients
+        parameters = [parameters]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = global_norm(gradients)
     for gradient in gradients:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bytewright.model import TransformerLM
 from bytewright.model.fused import check_targets, linear_cross_entropy
-from bytewright.model.layers import at_least_float32
+from bytewright.model.layers import at_least_float32, check_range
 
 
 def cross_entropy(
@@ -34,7 +34,11 @@ def cross_entropy(
     logits = at_least_float32(logits)
     logits = logits - logits.amax(dim=-1, keepdim=True).detach()
     log_normaliser = logits.exp().sum(dim=-1).log()
-    log_score = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
+    try:
+        log_score = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
+    except RuntimeError:
+        check_range("targets", targets.long(), logits.shape[-1])
+        raise
     return (log_normaliser - log_score).mean()
 
 
