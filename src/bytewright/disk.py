@@ -83,13 +83,30 @@ def explain(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
 
 def read_bytes(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> bytes:
     """Read a regular file whole; one longer than `max_bytes` is refused before it is read."""
-    path = Path(path)
-    with explain("read", path):
-        refuse_special_file(path)
-        size = path.stat().st_size
+    with explain("read", path), open_to_read(path) as file:
+        size = os.fstat(file.fileno()).st_size
         if max_bytes is not None and size > max_bytes:
             raise FormatError(f"{path}: has {size} bytes, more than the {max_bytes} such a file may have")
-        return path.read_bytes()
+        return file.read()
+
+
+def open_to_read(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a regular file to read; anything else (a pipe, a device, a folder) is refused without waiting."""
+    return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
+
+
+def open_regular(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file and return its descriptor; raise `StorageError` if it is not a regular file.
+
+    O_NONBLOCK has no effect on regular files. Without it, opening a pipe waits for its other end.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        _refuse_irregular(os.fstat(descriptor).st_mode, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class NewFile(io.FileIO):
@@ -205,14 +222,15 @@ def is_abandoned(path: Path) -> bool:
 
 def refuse_special_file(path: Path) -> None:
     """Raise unless `path` is a regular file or missing: a pipe would hang, a device would never end."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return
+    with contextlib.suppress(FileNotFoundError):
+        _refuse_irregular(path.stat().st_mode, path)
+
+
+def _refuse_irregular(mode: int, path: str | os.PathLike[str]) -> None:
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
-        raise StorageError(f"{path} is not a regular file")
+        raise StorageError(f"{os.fspath(path)} is not a regular file")
 
 
 def _try_lock(descriptor: int) -> bool:

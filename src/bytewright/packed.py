@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bytewright.disk import explain
+from bytewright.disk import explain, open_to_read
 
 BEGINNINGS = {
     ".gz": b"\x1f\x8b",
@@ -26,5 +26,5 @@ def find_packing(source: str | os.PathLike[str]) -> str | None:
     ending = path.suffix.lower()
     if ending not in BEGINNINGS or not path.is_file():
         return None
-    with explain("read", path), path.open("rb") as file:
+    with explain("read", path), open_to_read(path) as file:
         return ending if file.read(len(BEGINNINGS[ending])) == BEGINNINGS[ending] else None

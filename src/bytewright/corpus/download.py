@@ -79,7 +79,7 @@ def matches(path: Path, expected: Entry, *, progress: Progress | None = None) ->
     with disk.explain("read", path):
         if not path.is_file() or path.stat().st_size != expected.num_bytes:
             return False
-        with path.open("rb") as file:
+        with disk.open_to_read(path) as file:
             return _digest(file, expected.num_bytes, progress) == expected.sha256
 
 

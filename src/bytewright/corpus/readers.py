@@ -76,13 +76,12 @@ def read_pieces(
     path = Path(path)
     packing, kind = _kind_of(path)
     with disk.explain("read", path):
-        disk.refuse_special_file(path)
         if not packing and find_packing(path) is not None:
             raise UsageError(f"{path}: is compressed in a way that is not read here; unpack it first")
         if kind == ".parquet":
             yield from _pieces_of_rows(path, field, progress)
             return
-        with path.open("rb") as file:
+        with disk.open_to_read(path) as file:
             blocks = _gather(UNPACK[packing](path, _read_blocks(file, path, progress)))
             if kind == ".jsonl":
                 yield from _pieces_of_lines(path, _lines(path, blocks), field)
@@ -268,6 +267,7 @@ def _pieces_of_lines(path: Path, lines: Iterator[bytes], field: str) -> Iterator
 def _pieces_of_rows(path: Path, field: str, progress: Progress | None) -> Iterator[Piece]:
     parquet = import_extra("pyarrow.parquet", path)
     arrow = import_extra("pyarrow", path)
+    disk.refuse_special_file(path)
     total, number = path.stat().st_size, 0
     try:
         with parquet.ParquetFile(path) as file:

@@ -259,30 +259,27 @@ def _header(dtype: np.dtype[np.uint16] | np.dtype[np.uint32], num_tokens: int) -
 
 
 def _map_array(path: Path) -> tuple[Ids, os.stat_result]:
-    """Check the header of an array against the size of its file, and map it; also tell which file it was."""
-    with durable.explain("read", path):
-        disk.refuse_special_file(path)
-        with path.open("rb") as file:
-            start = file.read(10)
-            if start[:6] != _MAGIC:
-                raise FormatError(f"{path}: begins with {start[:6]!r}, so it is no .npy file")
-            literal = file.read(int.from_bytes(start[8:10], "little"))
-            match = _LITERAL.fullmatch(literal)
-            if start[6:8] != _VERSION or not match:
-                raise FormatError(
-                    f"{path}: its header is {shorten(literal)}; expected one of version 1.0 that tells of a"
-                    " one-dimensional array of '<u2' or '<u4'"
-                )
-            dtype = np.dtype(f"<u{match[1].decode()}")
-            num_tokens, offset = int(match[2]), len(start) + len(literal)
-            status = os.fstat(file.fileno())
-            expected = offset + num_tokens * dtype.itemsize
-            if status.st_size != expected:
-                raise FormatError(
-                    f"{path}: has {status.st_size} bytes, but the {num_tokens} ids of its header take"
-                    f" {expected}"
-                )
-            return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=(num_tokens,)), status
+    """Check the header of an array against its file's size and map it; also return the status of the file."""
+    with durable.explain("read", path), disk.open_to_read(path) as file:
+        start = file.read(10)
+        if start[:6] != _MAGIC:
+            raise FormatError(f"{path}: begins with {start[:6]!r}, so it is no .npy file")
+        literal = file.read(int.from_bytes(start[8:10], "little"))
+        match = _LITERAL.fullmatch(literal)
+        if start[6:8] != _VERSION or not match:
+            raise FormatError(
+                f"{path}: its header is {shorten(literal)}; expected one of version 1.0 that tells of a"
+                " one-dimensional array of '<u2' or '<u4'"
+            )
+        dtype = np.dtype(f"<u{match[1].decode()}")
+        num_tokens, offset = int(match[2]), len(start) + len(literal)
+        status = os.fstat(file.fileno())
+        expected = offset + num_tokens * dtype.itemsize
+        if status.st_size != expected:
+            raise FormatError(
+                f"{path}: has {status.st_size} bytes, but the {num_tokens} ids of its header take {expected}"
+            )
+        return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=(num_tokens,)), status
 
 
 def _read_both(path: Path) -> tuple[Ids, list[Manifest], bool]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from bytewright import durable
+from bytewright import disk, durable
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.lab.records import FLOOR
@@ -116,7 +116,7 @@ def _digest(path: Path, report: Report) -> str:
         key = (path.absolute(), found.st_size, found.st_mtime_ns)
         if key not in _digests:
             digest = hashlib.sha256()
-            with path.open("rb") as stream:
+            with disk.open_to_read(path) as stream:
                 while part := stream.read(COPY_BYTES):
                     digest.update(part)
                     report("read the text", stream.tell(), found.st_size, "bytes")
@@ -167,7 +167,7 @@ def _tell(config: CorpusConfig, train: Path, validation: Path, report: Report) -
 
 def _hold_out(source: Path, train: Path, validation: Path, report: Report) -> dict[str, object]:
     """Cut a text in two at the first line end after the held-out part begins."""
-    with durable.explain("read", source), source.open("rb") as stream:
+    with durable.explain("read", source), disk.open_to_read(source) as stream:
         size = source.stat().st_size
         stream.seek(size - size // HELD_OUT)
         stream.readline()

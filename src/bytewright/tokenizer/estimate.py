@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
-from bytewright.durable import explain
+from bytewright.disk import explain, open_to_read
 from bytewright.tokenizer.memory import memory_now
 from bytewright.tokenizer.tokenizer import check_num_threads
 from bytewright.tokenizer.train import NUM_BYTES, StrPath, check_special_tokens, check_vocab_size, files_of
@@ -104,7 +104,7 @@ def _sample(files: list[Path]) -> tuple[list[bytes], int]:
     slices: list[bytes] = []
     before, next_start = 0, 0
     for file, size in zip(files, sizes, strict=True):
-        with explain("read", file), file.open("rb") as stream:
+        with explain("read", file), open_to_read(file) as stream:
             while next_start < before + size and len(slices) < num_slices:
                 stream.seek(next_start - before)
                 slices.append(stream.read(SLICE_BYTES))

@@ -32,7 +32,10 @@ class MetricsLog:
         self.path = path
         with explain("write", path), contextlib.ExitStack() as on_error:
             disk.before_operation("open", path)
-            self._file = path.open("ab", buffering=0)  # a buffer would try again on closing what had failed
+            descriptor = disk.open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self._file = os.fdopen(
+                descriptor, "ab", buffering=0
+            )  # a buffer would write again what had failed
             on_error.callback(self._file.close)
             found = self._file.tell()
             if found < position:

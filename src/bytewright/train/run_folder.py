@@ -220,7 +220,7 @@ def has_lines(path: Path) -> bool:
 def is_being_written(path: Path) -> bool:
     """Say whether some process holds the lock of the run at `path` right now."""
     try:
-        lock = os.open(path / LOCK, os.O_RDONLY)
+        lock = disk.open_regular(path / LOCK, os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -248,7 +248,7 @@ def _lock(path: Path) -> int:
     """Take the lock of a run folder, or say who has it."""
     with durable.explain("write", path):
         path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = disk.open_regular(path / LOCK, os.O_RDWR | os.O_CREAT)
         if not _take(lock):
             holder = os.read(lock, 100).decode(errors="replace").strip() or "another process"
             os.close(lock)

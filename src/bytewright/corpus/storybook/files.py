@@ -16,7 +16,7 @@ from functools import partial
 from itertools import count, islice
 from pathlib import Path
 
-from bytewright import durable
+from bytewright import disk, durable
 from bytewright.corpus.storybook.book import Storybook
 from bytewright.corpus.storybook.check import CheckReport, StoryCheck
 from bytewright.corpus.storybook.tell import Split
@@ -94,7 +94,7 @@ def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
     path = Path(path)
     end = END_OF_TEXT.encode()
     begun, done = b"", 0
-    with durable.explain("read", path), open(path, "rb") as file:
+    with durable.explain("read", path), disk.open_to_read(path) as file:
         while block := file.read(BYTES_PER_READ):
             *whole, begun = (begun + block).split(end)
             for story in whole:
