@@ -71,14 +71,6 @@ def test_missing_folders_above_a_file_are_made_and_unmade_on_failure(tmp_path: P
     assert names_in(tmp_path) == ["a"]
 
 
-def test_a_symbolic_link_stays_a_link_to_the_new_contents(tmp_path: Path) -> None:
-    durable.write_bytes(tmp_path / "real", b"old")
-    (tmp_path / "link").symlink_to("real")
-    durable.write_bytes(tmp_path / "link", b"new")
-    assert (tmp_path / "link").is_symlink()
-    assert durable.read_bytes(tmp_path / "real") == b"new"
-
-
 def test_a_temporary_file_of_a_living_writer_is_not_swept(tmp_path: Path) -> None:
     with durable.write_stream(tmp_path / "file") as slow:
         slow.write(b"slow")
@@ -302,6 +294,113 @@ def test_a_removed_folder_is_gone(folder: Path) -> None:
     assert names_in(folder.parent) == []
     with pytest.raises(StorageError, match=r"cannot remove .*folder: no such file"):
         durable.remove_folder(folder)
+
+
+# Links
+
+
+def write_below(path: Path) -> None:
+    durable.write_bytes(path / "file", b"x", within=path.parent)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: durable.write_bytes(path, b"x"),
+        lambda path: durable.write_folder(path).__enter__(),
+        lambda path: durable.write_folder(path, replace=True).__enter__(),
+        durable.remove_folder,
+        durable.open_in_place,
+        durable.check_target,
+        lambda path: durable.check_target(path, folder=True, replace=True),
+        lambda path: durable.refuse_links(path, within=path.parent),
+        write_below,
+        lambda path: durable.write_folder(path / "sub", within=path.parent).__enter__(),
+        lambda path: durable.remove_folder(path / "sub", within=path.parent),
+        lambda path: durable.open_in_place(path / "file", within=path.parent),
+    ],
+)
+@pytest.mark.parametrize("points_to", ["file", "folder", "nothing"])
+def test_a_symbolic_link_is_refused_and_what_it_points_to_stays(
+    tmp_path: Path, write: Callable[[Path], object], points_to: str
+) -> None:
+    (tmp_path / "outside" / "folder" / "sub").mkdir(parents=True)
+    (tmp_path / "outside" / "file").write_text("years of work")
+    (tmp_path / "given").mkdir()
+    link = tmp_path / "given" / "link"
+    link.symlink_to(f"../outside/{points_to}")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StorageError, match=r"given/link: it is a symbolic link"):
+        write(link)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "outside" / "file").read_text() == "years of work"
+
+
+def test_links_on_the_way_to_the_folder_that_was_named_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to("disk")
+    durable.write_bytes(tmp_path / "runs" / "file", b"x")
+    durable.write_bytes(tmp_path / "runs" / "sub" / "file", b"y", within=tmp_path / "runs")
+    assert (tmp_path / "disk" / "file").read_bytes() == b"x"
+    assert (tmp_path / "disk" / "sub" / "file").read_bytes() == b"y"
+
+
+def test_a_link_that_replaces_the_folder_during_a_write_does_not_divert_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "run" / "samples").mkdir(parents=True)
+
+    def replace_by_link(operation: str, *paths: Path) -> None:
+        if operation == "create":
+            (tmp_path / "run" / "samples").rename(tmp_path / "moved")
+            (tmp_path / "run" / "samples").symlink_to("../outside")
+
+    monkeypatch.setattr(disk, "before_operation", replace_by_link)
+    durable.write_bytes(tmp_path / "run" / "samples" / "file", b"x", within=tmp_path / "run")
+    assert names_in(tmp_path / "outside") == []
+    assert (tmp_path / "moved" / "file").read_bytes() == b"x"
+
+
+def test_a_file_that_is_written_in_place_must_have_one_name(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "log").hardlink_to(tmp_path / "thesis.txt")
+    with pytest.raises(StorageError, match=r"log: the file has 2 names \(hard links\)"):
+        durable.open_in_place(tmp_path / "log")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="not a regular file"):
+        durable.open_in_place(tmp_path / "pipe")
+
+
+def test_a_folder_that_a_write_must_stay_within_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cannot write .*: the folder .*/run does not exist"):
+        durable.write_bytes(tmp_path / "run" / "samples" / "file", b"x", within=tmp_path / "run")
+    assert names_in(tmp_path) == []
+    with pytest.raises(ValueError, match="leaves"):
+        durable.write_bytes(tmp_path / "run" / ".." / "sub" / "file", b"x", within=tmp_path / "run")
+
+
+# Leftovers of killed processes
+
+
+def test_leftovers_of_any_name_are_removed_from_a_folder_but_not_those_of_living_writers(
+    tmp_path: Path,
+) -> None:
+    for name in (".a.01234567.bytewright-tmp", "..b.01234567.bytewright-tmp.89abcdef.bytewright-tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").touch()
+    (tmp_path / ".git").touch()
+    with durable.write_stream(tmp_path / "file"):
+        durable.remove_leftovers(tmp_path)
+        assert len(names_in(tmp_path)) == 2
+    assert names_in(tmp_path) == [".git", "file"]
+    durable.remove_leftovers(tmp_path / "missing")
+
+
+def test_the_probe_of_a_killed_check_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / ".probe.01234567.bytewright-tmp").touch()
+    durable.check_target(tmp_path / "new" / "file")
+    assert names_in(tmp_path) == []
 
 
 # Asking before the work starts

@@ -4,7 +4,8 @@
 changes the disk calls `before_operation` first: outside tests that does nothing, and in tests it raises or
 kills, so that every k-th operation can be the last.
 
-This module knows nothing of temporary names, manifests or the order in which operations make sense.
+Each of these operations takes an open folder (`Directory`) and a name in it, and follows no symbolic link: a
+link in a folder that came from elsewhere cannot direct a write to another file.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -95,12 +97,12 @@ def open_to_read(path: str | os.PathLike[str]) -> io.BufferedReader:
     return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
 
 
-def open_regular(path: str | os.PathLike[str], flags: int) -> int:
+def open_regular(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None = None) -> int:
     """Open a file and return its descriptor; raise `StorageError` if it is not a regular file.
 
     O_NONBLOCK has no effect on regular files. Without it, opening a pipe waits for its other end.
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=dir_fd)
     try:
         _refuse_irregular(os.fstat(descriptor).st_mode, path)
     except BaseException:
@@ -109,14 +111,77 @@ def open_regular(path: str | os.PathLike[str], flags: int) -> int:
     return descriptor
 
 
+@dataclass(frozen=True)
+class Directory:
+    """An open folder. Operations on its names go through its descriptor and follow no symbolic link."""
+
+    path: Path
+    """Where the folder was found, for messages and for the test seam."""
+    descriptor: int
+
+    @classmethod
+    def open(cls, path: Path) -> Directory:
+        """Open a folder that the user named; links on the way to it are the user's own and are followed."""
+        return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+
+    def open_folder(self, name: str) -> Directory:
+        """Open a folder in this one; a symbolic link is refused."""
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            return Directory(self.path / name, os.open(name, flags, dir_fd=self.descriptor))
+        except OSError:
+            self.refuse_link(name)
+            raise
+
+    def status(self, name: str) -> os.stat_result | None:
+        """Return the status of a name itself, not of what a link points to; None if it does not exist."""
+        try:
+            return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def refuse_link(self, name: str) -> None:
+        """Raise if a name is a symbolic link."""
+        status = self.status(name)
+        if status is not None and stat.S_ISLNK(status.st_mode):
+            raise StorageError(
+                f"cannot write {self.path / name}: it is a symbolic link, and writing would change what it"
+                " points to; remove the link, or name the file or folder behind it"
+            )
+
+    def refuse_special_target(self, name: str) -> None:
+        """Raise unless a name is a regular file or does not exist."""
+        self.refuse_link(name)
+        status = self.status(name)
+        if status is not None:
+            _refuse_irregular(status.st_mode, self.path / name)
+
+    def names(self) -> list[str]:
+        """List the names in the folder."""
+        return os.listdir(self.descriptor)
+
+    def close(self) -> None:
+        """Release the descriptor, and the lock if there is one."""
+        os.close(self.descriptor)
+
+    def __enter__(self) -> Directory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class NewFile(io.FileIO):
     """A file that did not exist before, locked while it is open; its errors name `target`, what it is for."""
 
-    def __init__(self, path: Path, target: Path) -> None:
-        before_operation("create", path)
-        super().__init__(path, "x")
-        self.path = path
+    def __init__(self, parent: Directory, name: str, target: Path) -> None:
+        def opener(name: str, flags: int) -> int:
+            return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=parent.descriptor)
+
+        self.path = parent.path / name
         self.target = target
+        before_operation("create", self.path)
+        super().__init__(name, "x", opener=opener)
         _try_lock(self.fileno())
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -145,73 +210,93 @@ def _sync_file(file: NewFile) -> None:
         _sync(file.fileno())
 
 
-def make_folder(path: Path) -> None:
-    """Make one folder whose parent exists."""
-    before_operation("mkdir", path)
-    os.mkdir(path)
+def open_in_place(parent: Directory, name: str, *, create: bool = True) -> io.FileIO:
+    """Open a file for reading and appending where it stands, for logs and locks.
+
+    A link is refused, and so is a file with a second name (a hard link), which would change with it.
+    """
+    path = parent.path / name
+    before_operation("open", path)
+    parent.refuse_special_target(name)
+    is_new = parent.status(name) is None
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    file = io.FileIO(open_regular(name, flags, dir_fd=parent.descriptor), "a+")
+    try:
+        file.name = str(path)
+        num_names = os.fstat(file.fileno()).st_nlink
+        if num_names > 1:
+            raise StorageError(
+                f"cannot write {path}: the file has {num_names} names (hard links), and all of them"
+                " would change; replace it by a copy"
+            )
+        if is_new:
+            sync_folder(parent)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
-def rename(source: Path, target: Path) -> None:
+def make_folder(parent: Directory, name: str) -> None:
+    """Make one folder."""
+    before_operation("mkdir", parent.path / name)
+    os.mkdir(name, dir_fd=parent.descriptor)
+
+
+def rename(parent: Directory, source: str, target: str) -> None:
     """Give a file or folder another name, replacing a file or an empty folder of that name in one step."""
-    before_operation("rename", source, target)
-    os.rename(source, target)
+    before_operation("rename", parent.path / source, parent.path / target)
+    os.rename(source, target, src_dir_fd=parent.descriptor, dst_dir_fd=parent.descriptor)
 
 
-def exchange(first: Path, second: Path) -> bool:
+def exchange(parent: Directory, first: str, second: str) -> bool:
     """Swap two names in one step; say False, with nothing done, where system or file system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
-    arguments: tuple[int | bytes, ...]
-    if sys.platform == "darwin":
-        function, rename_swap = getattr(libc, "renamex_np", None), 2
-        arguments = (os.fsencode(first), os.fsencode(second), rename_swap)
-    else:
-        function, at_fdcwd, rename_exchange = getattr(libc, "renameat2", None), -100, 2
-        arguments = (at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second), rename_exchange)
+    function = getattr(libc, "renameatx_np" if sys.platform == "darwin" else "renameat2", None)
+    swap = 2  # RENAME_SWAP of macOS, RENAME_EXCHANGE of Linux
     if function is None:
         return False
-    before_operation("exchange", first, second)
-    if function(*arguments) == 0:
+    before_operation("exchange", parent.path / first, parent.path / second)
+    folder = parent.descriptor
+    if function(folder, os.fsencode(first), folder, os.fsencode(second), swap) == 0:
         return True
     code = ctypes.get_errno()
     if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM):
         return False  # EPERM: a sandbox that does not know the call; a plain rename will say if it is meant
-    raise OSError(code, os.strerror(code), str(first), None, str(second))
+    raise OSError(code, os.strerror(code), first, None, second)
 
 
-def sync_folder(path: Path) -> None:
+def sync_folder(folder: Directory) -> None:
     """Make the names in a folder survive a power cut."""
-    before_operation("sync", path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    before_operation("sync", folder.path)
     try:
-        _sync(descriptor)
+        _sync(folder.descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync names at once
             raise
-    finally:
-        os.close(descriptor)
 
 
-def remove(path: Path) -> None:
+def remove(parent: Directory, name: str) -> None:
     """Remove a file or a whole folder if it is there; what cannot be removed is left for the next sweep."""
     with contextlib.suppress(OSError):
-        before_operation("remove", path)
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        before_operation("remove", parent.path / name)
+        status = parent.status(name)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=parent.descriptor)
+        elif status is not None:
+            os.unlink(name, dir_fd=parent.descriptor)
 
 
-def open_locked(folder: Path) -> int:
-    """Open a folder and lock it for as long as the descriptor is open."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    _try_lock(descriptor)
-    return descriptor
+def lock(folder: Directory) -> None:
+    """Lock a folder for as long as it is open."""
+    _try_lock(folder.descriptor)
 
 
-def is_abandoned(path: Path) -> bool:
-    """Say whether the process that made a temporary file or folder is gone: then its lock can be had."""
+def is_abandoned(parent: Directory, name: str) -> bool:
+    """Say whether the process that made a temporary file or folder has ended: then its lock is free."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(name, flags, dir_fd=parent.descriptor)
     except OSError:
         return False
     try:

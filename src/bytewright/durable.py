@@ -12,22 +12,27 @@ when a call returns, the new state survives a power cut, and nothing that the ol
 before the new state is safe.
 
 Replacing a folder: a rename cannot replace a folder with files in it, so the kernel is asked to *exchange*
-two names (Linux `renameat2`, macOS `renamex_np`): one step, before which the target is the old folder and
+two names (Linux `renameat2`, macOS `renameatx_np`): one step, before which the target is the old folder and
 after which it is the new one. File systems that cannot (NFS, some FUSE) get two renames: the old folder
 steps aside to `.NAME.bytewright-old`, then the new one steps in. Between the two, and only there, the
 target is missing; `open_folder` then reads the folder that stepped aside, and the next write puts it back
 first. There, one writer at a time per target is assumed. A folder is replaced only when its own manifest
 lists every file in it, so nobody else's files are ever deleted.
 
-This module knows nothing of what the files mean. It needs a POSIX system. The single operations, and the
-seam through which tests fail or kill at each of them, are in `disk`; the form of the manifest is in
-`manifest`.
+Symbolic links are not followed: a target that is a link is refused. Links in the path to the target's folder
+are the user's own and are followed, unless `within` names a folder that the target lies in, such as a run.
+Then no name below `within` may be a link, and `within` itself must exist. Each folder below it is opened
+relative to the one above, so a link that appears in the meantime is refused, too.
+
+This module needs a POSIX system. The single operations, and the seam through which tests fail or kill at each
+of them, are in `disk`; the form of the manifest is in `manifest`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 import tomllib
@@ -54,6 +59,8 @@ from bytewright.manifest import (
 
 TEMPORARY_SUFFIX = ".bytewright-tmp"
 DISPLACED_SUFFIX = ".bytewright-old"
+PROBE = "probe"
+"""The file by which `check_target` finds out whether a folder takes files."""
 
 __all__ = [
     "Entry",
@@ -62,13 +69,17 @@ __all__ = [
     "check_target",
     "explain",
     "open_folder",
+    "open_in_place",
     "parse_json",
     "read_bytes",
     "read_json",
     "read_text",
     "read_toml",
+    "refuse_links",
     "refuse_own_input",
+    "remove",
     "remove_folder",
+    "remove_leftovers",
     "write_bytes",
     "write_folder",
     "write_json",
@@ -82,24 +93,24 @@ StrPath = str | os.PathLike[str]
 # Single files
 
 
-def write_bytes(path: StrPath, data: bytes) -> None:
+def write_bytes(path: StrPath, data: bytes, *, within: StrPath | None = None) -> None:
     """Write `data` to `path`, replacing what was there in one step."""
-    with write_stream(path) as stream:
+    with write_stream(path, within=within) as stream:
         stream.write(data)
 
 
-def write_text(path: StrPath, text: str) -> None:
+def write_text(path: StrPath, text: str, *, within: StrPath | None = None) -> None:
     """Write `text` as UTF-8, line ends as they are."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), within=within)
 
 
-def write_json(path: StrPath, value: object) -> None:
+def write_json(path: StrPath, value: object, *, within: StrPath | None = None) -> None:
     """Write `value` as JSON for people to read: indented, UTF-8, one line end at the end."""
-    write_bytes(path, dump_json(value))
+    write_bytes(path, dump_json(value), within=within)
 
 
 @contextlib.contextmanager
-def write_stream(path: StrPath) -> Iterator[BinaryIO]:
+def write_stream(path: StrPath, *, within: StrPath | None = None) -> Iterator[BinaryIO]:
     """Open a stream that becomes the file `path` when the block ends without an error; it may seek back.
 
     >>> import tempfile
@@ -111,24 +122,40 @@ def write_stream(path: StrPath) -> Iterator[BinaryIO]:
     ...     read_bytes(f"{folder}/data.bin")
     b'headpayload'
     """
-    target = _resolve(path)
-    with _parent_of(target):
+    with _open_parent(path, within) as (parent, name):
+        target = parent.path / name
         with explain("write", target):
-            disk.refuse_special_file(target)
-            _sweep(target)
-            file = disk.NewFile(_temporary_name(target), target)
+            parent.refuse_special_target(name)
+            _sweep(parent, name)
+            temporary = _temporary_name(name)
+            file = disk.NewFile(parent, temporary, target)
         try:
             with disk.synced_stream(file) as stream:
                 yield stream
             with explain("write", target):
-                disk.rename(file.path, target)
+                disk.rename(parent, temporary, name)
         except BaseException:
-            disk.remove(file.path)
+            disk.remove(parent, temporary)
             raise
         finally:
             file.close()
         with explain("write", target):
-            disk.sync_folder(target.parent)
+            disk.sync_folder(parent)
+
+
+def open_in_place(path: StrPath, *, within: StrPath | None = None, create: bool = True) -> io.FileIO:
+    """Open a file for reading and appending where it stands: for logs, locks and downloads.
+
+    Unlike all other writes, these are not all or nothing.
+    """
+    with _open_parent(path, within) as (parent, name), explain("write", parent.path / name):
+        return disk.open_in_place(parent, name, create=create)
+
+
+def remove(path: StrPath, *, within: StrPath | None = None) -> None:
+    """Remove a file or a folder if it exists and can be removed; a link goes, what it points to stays."""
+    with contextlib.suppress(StorageError), _open_parent(path, within, make=False) as (parent, name):
+        disk.remove(parent, name)
 
 
 # Folders
@@ -137,7 +164,7 @@ def write_stream(path: StrPath) -> Iterator[BinaryIO]:
 class FolderWriter:
     """Collects the files of a folder that `write_folder` is building; names are plain file names."""
 
-    def __init__(self, folder: Path, target: Path) -> None:
+    def __init__(self, folder: disk.Directory, target: Path) -> None:
         self._folder = folder
         self._target = target
         self._entries: dict[str, Entry] = {}
@@ -163,17 +190,17 @@ class FolderWriter:
         with self._create(name) as stream:
             yield stream
         with explain("write", self._target):
-            self._entries[name] = measure(self._folder / name)
+            self._entries[name] = measure(self._folder.path / name)
 
     @contextlib.contextmanager
     def _create(self, name: str) -> Iterator[BinaryIO]:
         with explain("write", self._target):
-            file = disk.NewFile(self._folder / name, self._target)
+            file = disk.NewFile(self._folder, name, self._target)
         try:
             with disk.synced_stream(file) as stream:
                 yield stream
         except BaseException:
-            disk.remove(file.path)
+            disk.remove(self._folder, name)
             raise
         finally:
             file.close()
@@ -186,46 +213,52 @@ class FolderWriter:
 
 @contextlib.contextmanager
 def write_folder(
-    path: StrPath, *, about: Mapping[str, object] | None = None, replace: bool = False
+    path: StrPath,
+    *,
+    about: Mapping[str, object] | None = None,
+    replace: bool = False,
+    within: StrPath | None = None,
 ) -> Iterator[FolderWriter]:
     """Build a folder that appears whole at `path` when the block ends without an error, or not at all.
 
     `about` goes into the manifest: what the folder is, in the caller's words. An existing folder is replaced
-    only if `replace` is set and its manifest lists every file in it; an empty one is always taken.
+    only if `replace` is set and its manifest lists every file in it; an empty one is always replaced.
     """
-    target = _resolve(path)
-    with _parent_of(target):
+    with _open_parent(path, within) as (parent, name):
+        target = parent.path / name
         with explain("write", target):
-            _sweep(target)
-            _refuse_folder_target(target, replace=replace)
-            temporary = _temporary_name(target)
-            disk.make_folder(temporary)
-            lock = disk.open_locked(temporary)
+            _sweep(parent, name)
+            _refuse_folder_target(parent, name, replace=replace)
+            temporary = _temporary_name(name)
+            disk.make_folder(parent, temporary)
+            folder = parent.open_folder(temporary)
+            disk.lock(folder)
         try:
-            writer = FolderWriter(temporary, target)
+            writer = FolderWriter(folder, target)
             yield writer
             with explain("write", target):
                 writer._finish(about or {})
-                _refuse_folder_target(target, replace=replace)  # again: the block may have taken hours
-                _move_in(temporary, target)
+                _refuse_folder_target(parent, name, replace=replace)  # again: the block may have taken hours
+                _move_in(parent, temporary, name)
         except BaseException:
-            disk.remove(temporary)
+            disk.remove(parent, temporary)
             raise
         finally:
-            os.close(lock)
+            folder.close()
         with explain("write", target):
-            disk.sync_folder(target.parent)
+            disk.sync_folder(parent)
         # Only now is the new folder safe; what it replaced stands under one of these names, if anywhere.
-        for replaced in (temporary, _displaced_name(target)):
-            disk.remove(replaced)
+        for replaced in (temporary, _displaced_name(name)):
+            disk.remove(parent, replaced)
 
 
 def open_folder(path: StrPath) -> Folder:
     """Read the manifest of a folder; its files are checked as they are read."""
-    folder = _resolve(path)
+    folder = Path(os.path.realpath(path))
+    displaced = folder.with_name(_displaced_name(folder.name))
     with explain("read", folder):
-        if not folder.exists() and _displaced_name(folder).exists():
-            folder = _displaced_name(folder)  # a writer was killed between its two renames
+        if not folder.exists() and displaced.exists():
+            folder = displaced  # a writer was killed between its two renames
         if not folder.is_dir():
             raise OSError(errno.ENOTDIR if folder.exists() else errno.ENOENT, "no folder")
         if not (folder / MANIFEST).exists():
@@ -233,15 +266,31 @@ def open_folder(path: StrPath) -> Folder:
     return Folder(folder, *parse_manifest(folder / MANIFEST))
 
 
-def remove_folder(path: StrPath) -> None:
+def remove_folder(path: StrPath, *, within: StrPath | None = None) -> None:
     """Remove a folder so that it is afterwards whole or gone, even when killed half way."""
-    target = _resolve(path)
-    with explain("remove", target):
-        _sweep(target)
-        temporary = _temporary_name(target)
-        disk.rename(target, temporary)
-        disk.sync_folder(target.parent)
-    disk.remove(temporary)
+    with _open_parent(path, within, make=False) as (parent, name), explain("remove", parent.path / name):
+        parent.refuse_link(name)
+        _sweep(parent, name)
+        temporary = _temporary_name(name)
+        disk.rename(parent, name, temporary)
+        disk.sync_folder(parent)
+        disk.remove(parent, temporary)
+
+
+def remove_leftovers(path: StrPath, *, within: StrPath | None = None) -> None:
+    """Remove every temporary name that killed writers left in a folder; a missing folder has none."""
+    with contextlib.suppress(StorageError), _open_parent(Path(path, "*"), within, make=False) as (parent, _):
+        _remove_abandoned(parent, [name for name in parent.names() if name.endswith(TEMPORARY_SUFFIX)])
+
+
+def refuse_links(path: StrPath, *, within: StrPath) -> None:
+    """Raise if `path`, or a folder between `within` and `path`, is a symbolic link."""
+    try:
+        with _open_parent(path, within, make=False) as (parent, name):
+            parent.refuse_link(name)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
 
 
 def check_target(path: StrPath, *, folder: bool = False, replace: bool = False) -> None:
@@ -249,18 +298,20 @@ def check_target(path: StrPath, *, folder: bool = False, replace: bool = False) 
 
     It is for commands, so it names the option to replace what is there as one types it.
     """
-    target = _resolve(path)
-    with explain("write", target):
-        if folder:
-            _refuse_folder_target(target, replace=replace, option="--replace")
-        else:
-            disk.refuse_special_file(target)
-            if target.exists() and not replace:
+    with explain("write", path):
+        root, names, name = _locate(path, None)
+    target = root.joinpath(*names, name)
+    with explain("write", target), disk.Directory.open(root) as parent:
+        if not names and folder:
+            _refuse_folder_target(parent, name, replace=replace, option="--replace")
+        elif not names:
+            parent.refuse_special_target(name)
+            if parent.status(name) is not None and not replace:
                 raise _exists_already(target, "--replace")
-        ancestor = next(parent for parent in target.parents if parent.exists())
-        probe = _temporary_name(ancestor / "probe")
-        disk.NewFile(probe, target).close()
-        disk.remove(probe)
+        _sweep(parent, PROBE)
+        probe = _temporary_name(PROBE)
+        disk.NewFile(parent, probe, target).close()
+        disk.remove(parent, probe)
 
 
 def refuse_own_input(source: StrPath, *targets: StrPath) -> None:
@@ -281,60 +332,90 @@ def read_toml(path: StrPath, *, max_bytes: int | None = None) -> dict[str, Any]:
 # How the parts above do it
 
 
-def _resolve(path: StrPath) -> Path:
-    # Through symbolic links: a rename onto a link would replace the link, not what it points to.
-    return Path(os.path.realpath(path))
-
-
-def _temporary_name(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
-
-
-def _displaced_name(target: Path) -> Path:
-    return target.with_name(f".{target.name}{DISPLACED_SUFFIX}")
+def _locate(path: StrPath, within: StrPath | None) -> tuple[Path, list[str], str]:
+    """Split a target: the folder that exists, the names of the folders below it, and its own name."""
+    path = Path(path)
+    if path.name in ("", ".."):
+        path = Path(os.path.realpath(path))
+    if within is not None:
+        names = list(path.parent.relative_to(within).parts)
+        if ".." in names:
+            raise ValueError(f"{path} leaves {within}")
+        root = Path(os.path.realpath(within))
+        if not root.is_dir():
+            error = StorageError(f"cannot write {path}: the folder {root} does not exist")
+            error.errno = errno.ENOENT
+            raise error
+        return root, names, path.name
+    root, names = Path(os.path.realpath(path.parent)), []
+    while not root.exists():
+        root, names = root.parent, [root.name, *names]
+    return root, names, path.name
 
 
 @contextlib.contextmanager
-def _parent_of(target: Path) -> Iterator[None]:
-    """Make the missing folders above `target`, durably; remove them again if the block fails."""
-    made: list[Path] = []
-    try:
-        with explain("write", target):
-            missing = [folder for folder in target.parents if not folder.exists()]
-            for folder in reversed(missing):
-                with contextlib.suppress(FileExistsError):  # another process was faster
-                    disk.make_folder(folder)
-                    made.append(folder)
-                disk.sync_folder(folder.parent)
-        yield
-    except BaseException:
-        for folder in reversed(made):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
+def _open_parent(
+    path: StrPath, within: StrPath | None, *, make: bool = True
+) -> Iterator[tuple[disk.Directory, str]]:
+    """Open the folder that `path` lies in, and yield it with the last name of `path`.
+
+    Missing folders are made, durably, and removed again if the block fails; or refused if not `make`.
+    """
+    with explain("write", path):
+        root, names, name = _locate(path, within)
+    target = root.joinpath(*names, name)
+    made: list[tuple[disk.Directory, str]] = []
+    with contextlib.ExitStack() as stack:
+        try:
+            with explain("write", target):
+                parent = stack.enter_context(disk.Directory.open(root))
+                for folder in names:
+                    if make and parent.status(folder) is None:
+                        with contextlib.suppress(FileExistsError):  # another process was faster
+                            disk.make_folder(parent, folder)
+                            made.append((parent, folder))
+                        disk.sync_folder(parent)
+                    parent = stack.enter_context(parent.open_folder(folder))
+            yield parent, name
+        except BaseException:
+            for above, folder in reversed(made):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder, dir_fd=above.descriptor)
+            raise
 
 
-def _sweep(target: Path) -> None:
-    """Clear away what killed writers left of `target`, and put back an old folder that had stepped aside."""
-    displaced = _displaced_name(target)
-    if displaced.exists():
-        disk.rename(displaced, _temporary_name(target) if target.exists() else target)
-    prefix = f".{target.name}."
-    names = [name for name in os.listdir(target.parent) if name.startswith(prefix)]
-    leftovers = [target.with_name(name) for name in names if name.endswith(TEMPORARY_SUFFIX)]
-    if leftovers:  # one of them may be the old folder of an exchange that was not synced yet
-        disk.sync_folder(target.parent)
-    for path in leftovers:
-        if disk.is_abandoned(path):
-            disk.remove(path)
+def _temporary_name(name: str) -> str:
+    return f".{name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
 
 
-def _refuse_folder_target(target: Path, *, replace: bool, option: str = "replace=True") -> None:
-    if not os.path.lexists(target):
-        return
-    found = {path.name for path in target.iterdir()}
+def _displaced_name(name: str) -> str:
+    return f".{name}{DISPLACED_SUFFIX}"
+
+
+def _sweep(parent: disk.Directory, name: str) -> None:
+    """Remove what killed writers left of `name`, and put back an old folder that had stepped aside."""
+    displaced = _displaced_name(name)
+    if parent.status(displaced) is not None:
+        disk.rename(parent, displaced, name if parent.status(name) is None else _temporary_name(name))
+    found = [found for found in parent.names() if found.startswith(f".{name}.")]
+    _remove_abandoned(parent, [found for found in found if found.endswith(TEMPORARY_SUFFIX)])
+
+
+def _remove_abandoned(parent: disk.Directory, names: list[str]) -> None:
+    if names:  # one of them may be the old folder of an exchange that was not synced yet
+        disk.sync_folder(parent)
+    for name in names:
+        if disk.is_abandoned(parent, name):
+            disk.remove(parent, name)
+
+
+def _refuse_folder_target(
+    parent: disk.Directory, name: str, *, replace: bool, option: str = "replace=True"
+) -> None:
+    found = _names_in(parent, name)
     if not found:
         return
+    target = parent.path / name
     if not replace:
         raise _exists_already(target, option)
     foreign = found - {MANIFEST, *open_folder(target).files}
@@ -345,23 +426,31 @@ def _refuse_folder_target(target: Path, *, replace: bool, option: str = "replace
         )
 
 
+def _names_in(parent: disk.Directory, name: str) -> set[str]:
+    """List what is in the folder `name`; nothing if it does not exist."""
+    if parent.status(name) is None:
+        return set()
+    with parent.open_folder(name) as folder:
+        return set(folder.names())
+
+
 def _exists_already(target: Path, option: str) -> UsageError:
     return UsageError(f"{target} exists already; choose another name, or give {option}")
 
 
-def _move_in(temporary: Path, target: Path) -> None:
+def _move_in(parent: disk.Directory, temporary: str, name: str) -> None:
     """Give the finished folder its name; the old one, if any, is then `temporary` or the displaced name."""
-    if not target.exists() or not any(target.iterdir()):
-        disk.rename(temporary, target)
+    if not _names_in(parent, name):
+        disk.rename(parent, temporary, name)
         return
-    if disk.exchange(temporary, target):
+    if disk.exchange(parent, temporary, name):
         return
-    displaced = _displaced_name(target)
-    disk.rename(target, displaced)
+    displaced = _displaced_name(name)
+    disk.rename(parent, name, displaced)
     try:
-        disk.sync_folder(target.parent)  # so that no power cut can keep the second rename and lose the first
-        disk.rename(temporary, target)
+        disk.sync_folder(parent)  # so that no power cut can keep the second rename and lose the first
+        disk.rename(parent, temporary, name)
     except BaseException:
         with contextlib.suppress(OSError):
-            disk.rename(displaced, target)
+            disk.rename(parent, displaced, name)
         raise

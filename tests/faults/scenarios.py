@@ -114,7 +114,7 @@ SCENARIOS = [
 ]
 
 
-def cannot_exchange(first: Path, second: Path) -> bool:
+def cannot_exchange(parent: disk.Directory, first: str, second: str) -> bool:
     """Stand in for `disk.exchange` on a file system that cannot."""
     return False
 

@@ -142,6 +142,17 @@ def test_a_run_that_was_made_with_other_data_is_refused_but_not_one_of_a_tree_th
         make_plan(other.sweep, other.folder)
 
 
+@pytest.mark.parametrize("link", ["out", "out/lr-0.01"])
+def test_a_sweep_does_not_write_through_a_symbolic_link(place: Path, link: str) -> None:
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    (place / "outside").mkdir()
+    (place / link).parent.mkdir(exist_ok=True)
+    (place / link).symlink_to(place / "outside")
+    with pytest.raises(StorageError, match=rf"{link}: it is a symbolic link"):
+        Lab(place).run()
+    assert list((place / "outside").iterdir()) == []
+
+
 def test_checkpoints_are_kept_where_asked_for(place: Path) -> None:
     (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
     Lab(place).run()

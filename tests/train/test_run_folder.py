@@ -11,11 +11,12 @@ import torch
 from rich.console import Console
 
 from bytewright.durable import write_json
+from bytewright.errors import StorageError
 from bytewright.model import TransformerLM
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import find_checkpoint
 from bytewright.train.metrics import read_metrics
-from bytewright.train.run_folder import config_of_checkpoint, run_of_checkpoint
+from bytewright.train.run_folder import RunFolder, config_of_checkpoint, run_of_checkpoint
 from runs import make_config
 
 
@@ -50,6 +51,44 @@ def test_a_checkpoint_belongs_to_a_run_only_where_runs_keep_theirs(tmp_path: Pat
     write_json(tmp_path / "foreign/config.json", {"architectures": ["LlamaForCausalLM"]})
     assert config_of_checkpoint(tmp_path / "foreign/models/ours") is None
     assert run_of_checkpoint(Path("/model")) is None
+
+
+@pytest.mark.parametrize(
+    "name", [".lock", "metrics.jsonl", "checkpoints", "samples", "tokenizer", "tensorboard"]
+)
+def test_a_run_folder_with_a_symbolic_link_is_refused_and_nothing_is_written_through_it(
+    tmp_path: Path, quiet: Console, name: str
+) -> None:
+    RunFolder.create(tmp_path / "run", make_config(tmp_path)).close()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "run/.lock").unlink()
+    target = "../thesis.txt" if name in (".lock", "metrics.jsonl") else "../outside"
+    (tmp_path / "run" / name).symlink_to(target)
+    with pytest.raises(StorageError, match=rf"run/{name}: it is a symbolic link"):
+        resume(tmp_path / "run", console=quiet)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    assert list((tmp_path / "outside").iterdir()) == []
+    (tmp_path / "run" / name).unlink()
+    assert resume(tmp_path / "run", console=quiet).step == 24
+
+
+def test_what_killed_processes_left_in_a_run_is_removed_when_it_is_resumed(
+    tmp_path: Path, quiet: Console
+) -> None:
+    run = tmp_path / "run"
+    train(make_config(tmp_path), run, console=quiet)
+    (run / "samples").mkdir()
+    leftovers = [
+        run / ".config.json.01234567.bytewright-tmp",
+        run / ".tokenizer.01234567.bytewright-tmp",
+        run / "samples/.step-000003.txt.01234567.bytewright-tmp",
+        run / "checkpoints/..step-000003.01234567.bytewright-tmp.89abcdef.bytewright-tmp",
+    ]
+    for path in leftovers:
+        path.touch()
+    resume(run, console=quiet)
+    assert not any(path.exists() for path in leftovers)
 
 
 def events(run: Path) -> list[dict[str, Any]]:

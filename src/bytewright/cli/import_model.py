@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from bytewright import durable
 from bytewright.cli import inputs, options
 from bytewright.errors import UsageError
 
@@ -49,8 +50,10 @@ class ImportModel:
                 f"{self.path}: the tokenizer has ids up to {vocabulary.size - 1}, the model only "
                 f"{model.config.vocab_size} of them"
             )
+        with durable.explain("write", self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
         if vocabulary is not None:
-            write_folder(vocabulary, self.out / "tokenizer")
+            write_folder(vocabulary, self.out / "tokenizer", within=self.out)
         CheckpointFolder(self.out / "checkpoints").save(model, NoOptimizer(), {"step": 0})
         print(f"Wrote {self.out}: {sum(p.numel() for p in model.parameters()):,} parameters.")
 

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import hashlib
 import http.client
+import io
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from bytewright import disk
+from bytewright import disk, durable
 from bytewright.errors import BytewrightError, StorageError, UsageError
 from bytewright.manifest import Entry
 
@@ -63,10 +64,10 @@ def download(
         require_space(target, expected.num_bytes - _size_of(part))
         _fetch(url, part, expected, report, retry_seconds)
         _check(url, part, target, expected, report)
-        with disk.explain("write", target):
+        with disk.explain("write", target), disk.Directory.open(target.parent) as folder:
             os.fsync(part.fileno())
-            disk.rename(part_of(target), target)
-            disk.sync_folder(target.parent)
+            disk.rename(folder, part_of(target).name, target.name)
+            disk.sync_folder(folder)
 
 
 def part_of(target: Path) -> Path:
@@ -86,14 +87,12 @@ def matches(path: Path, expected: Entry, *, progress: Progress | None = None) ->
 @contextlib.contextmanager
 def _open_part(target: Path) -> Iterator[BinaryIO]:
     """Open what has arrived so far, and keep other processes out of it."""
-    with disk.explain("write", target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with part_of(target).open("a+b") as part:
-            try:
-                fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"{target} is being downloaded by another process already") from None
-            yield part
+    with io.BufferedRandom(durable.open_in_place(part_of(target))) as part, disk.explain("write", target):
+        try:
+            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{target} is being downloaded by another process already") from None
+        yield part
 
 
 def _fetch(url: str, part: BinaryIO, expected: Entry, report: Progress, retry_seconds: float) -> None:
@@ -185,7 +184,7 @@ def _check(url: str, part: BinaryIO, target: Path, expected: Entry, report: Prog
     part.seek(0)
     found = _digest(part, expected.num_bytes, report)
     if found != expected.sha256:
-        disk.remove(part_of(target))
+        durable.remove(part_of(target))
         raise DownloadError(
             f"{url}: what came has the SHA-256 {found[:12]}…, but {expected.sha256[:12]}… was expected;"
             " it was removed"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bytewright import disk, durable
+from bytewright import durable
 from bytewright.corpus.download import BLOCK, Progress, download, matches, require_space
 from bytewright.errors import FormatError
 from bytewright.manifest import Entry
@@ -106,7 +106,7 @@ def get_file(file: PublicFile, folder: Path, *, progress: Progress | None = None
     if not matches(packed, file.sent, progress=progress):
         download(file.url, packed, file.sent, progress=progress)
     unpack(packed, target, file.text, progress=progress)
-    disk.remove(packed)
+    durable.remove(packed)
     return True
 
 

@@ -184,8 +184,7 @@ class TokenFileWriter:
         self._stream: BinaryIO
 
     def __enter__(self) -> TokenFileWriter:
-        with durable.explain("write", manifest_path_of(self.path)):
-            disk.refuse_special_file(manifest_path_of(self.path))
+        durable.check_target(manifest_path_of(self.path), replace=True)
         self._stream = self._stack.enter_context(durable.write_stream(self.path))
         self._syncer = self._stack.enter_context(ThreadPoolExecutor(max_workers=1))
         self._stream.write(_header(self._dtype, 0))

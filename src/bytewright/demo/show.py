@@ -20,11 +20,11 @@ from rich.console import Console
 from bytewright.account import count_parameters
 from bytewright.corpus.storybook import read_stories
 from bytewright.demo import stages
-from bytewright.demo.ledger import STAGES, Ledger, Record
+from bytewright.demo.ledger import PLAN, STAGES, Ledger, Record
 from bytewright.demo.plan import EXPECTED_SECONDS, Plan
 from bytewright.demo.report import Results, write_report
 from bytewright.demo.stages import Report
-from bytewright.durable import check_target
+from bytewright.durable import check_target, refuse_links
 from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
 from bytewright.lab.records import read_run
@@ -48,6 +48,8 @@ class Outcome:
 def run_demo(folder: Path, *, plan: Plan | None = None, out: Console, progress: Progress) -> Outcome:
     """Make everything that `plan` says in `folder`, and talk about it on `out`."""
     _refuse_foreign(folder)
+    for path in (stages.TRAIN, stages.TRAIN_TOKENS, stages.TOKENIZER, stages.RUN, f"{STAGES}/{PLAN}"):
+        refuse_links(folder / path, within=folder)
     return _Show(folder, plan or Plan(), out, progress).run()
 
 

@@ -63,6 +63,7 @@ class CorpusConfig:
 def prepare(config: CorpusConfig, root: Path, report: Report) -> DataConfig:
     """Make what is missing of a corpus below `root`; return where its tokens are."""
     encoded = root / place_of(config, report)
+    durable.refuse_links(encoded, within=root)
     train, validation = _write_texts(config, encoded.parent, report)
     data = DataConfig(
         train=encoded / "train.npy", validation=encoded / "validation.npy", tokenizer=encoded / "tokenizer"

@@ -35,14 +35,13 @@ def run_at_once(
     waiting, running = list(commands.items()), dict[str, subprocess.Popen[bytes]]()
     threads = max(1, default_num_threads() // num_jobs)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    with durable.explain("write", logs):
-        logs.mkdir(parents=True, exist_ok=True)
     stopped = 0
     try:
         while waiting or running:
             while waiting and len(running) < num_jobs and not stopped:
                 name, command = waiting.pop(0)
-                with durable.explain("write", logs), (logs / f"{name}.log").open("wb") as log:
+                with durable.open_in_place(logs / f"{name}.log", within=logs.parent) as log:
+                    log.truncate(0)
                     running[name] = subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
                     )

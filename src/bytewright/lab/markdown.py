@@ -31,6 +31,7 @@ def write_markdown(page: Page, path: Path) -> None:
     """Write the page as Markdown, figures first: the text never points to one that is not there."""
     text, figures = render_markdown(page, f"{path.stem}-figures")
     folder = path.with_name(f"{path.stem}-figures")
+    durable.refuse_links(folder, within=path.parent)
     for name, drawing in figures.items():
         durable.write_text(folder / name, drawing)
     durable.write_text(path, text)

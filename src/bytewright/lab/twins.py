@@ -72,6 +72,6 @@ def take_over(twin: Path, run: Path, config: TrainConfig, labels: Labels) -> dic
         for path in sorted(path for path in twin.rglob("*") if path.is_file()):
             inner = path.relative_to(twin)
             if inner.parts[0] not in ("checkpoints", OUTCOME) and not path.name.startswith("."):
-                durable.write_bytes(run / inner, durable.read_bytes(path))
+                durable.write_bytes(run / inner, durable.read_bytes(path), within=run)
         durable.write_json(run / OUTCOME, outcome)
     return outcome

@@ -169,7 +169,7 @@ class CheckpointFolder:
         target = self.at(state["step"])
         tensors, skeleton = pack(optimizer.state_dict())
         about = {"kind": FORMAT, "step": state["step"], "model": model.config.to_dict()}
-        with durable.write_folder(target, about=about, replace=True) as folder:
+        with durable.write_folder(target, about=about, replace=True, within=self.path.parent) as folder:
             with folder.write_stream("model.safetensors") as stream:
                 write_tensors(stream, plain_state_dict(model), {"format": "pt"})
             with folder.write_stream("optimizer.safetensors") as stream:
@@ -208,9 +208,8 @@ class CheckpointFolder:
         """Remove all but the last few and the best, and what killed writers left behind."""
         for step in self.steps()[:-keep_last]:
             if step != best:
-                durable.remove_folder(self.at(step))
-        for leftover in self.path.glob(f".step-*{durable.TEMPORARY_SUFFIX}"):
-            durable.remove_folder(leftover)
+                durable.remove_folder(self.at(step), within=self.path.parent)
+        durable.remove_leftovers(self.path, within=self.path.parent)
 
 
 def open_checkpoint(path: Path) -> durable.Folder:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bytewright import disk
-from bytewright.durable import explain, parse_json, read_text
+from bytewright.durable import explain, open_in_place, parse_json, read_text
 from bytewright.errors import FormatError
 
 MEASURED_FIELDS = ("seconds", "tokens_per_second", "mfu", "memory_bytes")
@@ -30,19 +30,15 @@ class MetricsLog:
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self.path = path
+        # Not buffered: a buffer would repeat on closing the write that had failed.
+        self._file = open_in_place(path, within=path.parent, create=not position)
         with explain("write", path), contextlib.ExitStack() as on_error:
-            disk.before_operation("open", path)
-            descriptor = disk.open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            self._file = os.fdopen(
-                descriptor, "ab", buffering=0
-            )  # a buffer would write again what had failed
             on_error.callback(self._file.close)
             found = self._file.tell()
             if found < position:
                 raise FormatError(
                     f"{path}: has {found} bytes, but had {position} when the checkpoint was made"
                 )
-            disk.sync_folder(path.parent)  # a new file's name must survive a power cut, too
             disk.before_operation("truncate", path)
             self._file.truncate(position)
             self._file.seek(position)

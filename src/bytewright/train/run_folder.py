@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import platform
 import shutil
@@ -37,6 +38,8 @@ CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 LOCK = ".lock"
+SAMPLES = "samples"
+FOLDERS = ("tokenizer", "checkpoints", SAMPLES, "tensorboard")
 MOVED = "resumed with"
 """How the event begins that tells of a run that went on elsewhere, or with other code."""
 TRIES = 30
@@ -47,10 +50,14 @@ QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": Tru
 class RunFolder:
     """A run that this process writes. Use as a context manager: leaving it releases the lock."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: io.FileIO) -> None:
         self.path = path
         self._lock = lock
         self.checkpoints = CheckpointFolder(path / "checkpoints")
+        for name in (METRICS, *FOLDERS):
+            durable.refuse_links(path / name, within=path)
+        for folder in (path, self.checkpoints.path, path / SAMPLES):
+            durable.remove_leftovers(folder, within=path)
 
     @classmethod
     def create(cls, path: Path, config: TrainConfig) -> RunFolder:
@@ -60,16 +67,21 @@ class RunFolder:
         with contextlib.ExitStack() as on_error:
             on_error.callback(run.close)
             refuse_existing_run(path)  # another process may have been quicker to the lock
-            durable.write_json(path / ENVIRONMENT, describe_environment())
-            durable.write_json(path / CONFIG, to_plain(config))
+            durable.write_json(path / ENVIRONMENT, describe_environment(), within=path)
+            durable.write_json(path / CONFIG, to_plain(config), within=path)
             on_error.pop_all()
         return run
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Take over a run that is there."""
+        """Open a run that exists; a run that holds symbolic links where it is written is refused."""
         config_of(path)
-        return cls(path, _lock(path))
+        lock = _lock(path)
+        try:
+            return cls(path, lock)
+        except BaseException:
+            lock.close()
+            raise
 
     @property
     def metrics(self) -> Path:
@@ -80,15 +92,15 @@ class RunFolder:
         """Keep the tokenizer with the run, so that the run can write text wherever it is taken."""
         from bytewright.tokenizer.files import write_folder
 
-        write_folder(vocabulary, self.path / "tokenizer", replace=True)
+        write_folder(vocabulary, self.path / "tokenizer", replace=True, within=self.path)
 
     def write_sample(self, step: int, text: str) -> None:
         """Keep a sample of what the model writes at `step`."""
-        durable.write_text(self.path / "samples" / f"step-{step:06d}.txt", text)
+        durable.write_text(self.path / SAMPLES / f"step-{step:06d}.txt", text, within=self.path)
 
     def close(self) -> None:
         """Release the lock."""
-        os.close(self._lock)
+        self._lock.close()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -133,9 +145,8 @@ def refuse_existing_run(path: Path) -> None:
 
 def discard_run(path: Path) -> None:
     """Remove what `create` and a first step have made of a run, and the folder if nothing else is in it."""
-    folders = ("tokenizer", "checkpoints", "samples", "tensorboard")
-    for name in (CONFIG, ENVIRONMENT, METRICS, LOCK, *folders):
-        disk.remove(path / name)
+    for name in (CONFIG, ENVIRONMENT, METRICS, LOCK, *FOLDERS):
+        durable.remove(path / name, within=path)
     with contextlib.suppress(OSError):
         path.rmdir()
 
@@ -232,7 +243,7 @@ def is_being_written(path: Path) -> bool:
     return False
 
 
-def _take(lock: int) -> bool:
+def _take(lock: io.FileIO) -> bool:
     """Take a lock unless it stays with another; who only looks (`is_being_written`) is gone in a moment."""
     for _ in range(TRIES):
         try:
@@ -244,15 +255,16 @@ def _take(lock: int) -> bool:
     return False
 
 
-def _lock(path: Path) -> int:
-    """Take the lock of a run folder, or say who has it."""
-    with durable.explain("write", path):
-        path.mkdir(parents=True, exist_ok=True)
-        lock = disk.open_regular(path / LOCK, os.O_RDWR | os.O_CREAT)
+def _lock(path: Path) -> io.FileIO:
+    """Take the lock of a run folder; raise an error that names the process that holds it."""
+    lock = durable.open_in_place(path / LOCK)
+    with durable.explain("write", path), contextlib.ExitStack() as on_error:
+        on_error.callback(lock.close)
         if not _take(lock):
-            holder = os.read(lock, 100).decode(errors="replace").strip() or "another process"
-            os.close(lock)
+            lock.seek(0)
+            holder = lock.read(100).decode(errors="replace").strip() or "another process"
             raise UsageError(f"{path} is being written by {holder}; a run has one writer at a time")
-        os.truncate(lock, 0)
-        os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {platform.node()}\n".encode())
+        on_error.pop_all()
     return lock

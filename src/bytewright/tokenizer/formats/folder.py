@@ -18,10 +18,16 @@ KIND = "bytewright tokenizer 1"
 FILE = "vocabulary.json"
 
 
-def write_folder(vocabulary: Vocabulary, path: durable.StrPath, *, replace: bool = False) -> None:
+def write_folder(
+    vocabulary: Vocabulary,
+    path: durable.StrPath,
+    *,
+    replace: bool = False,
+    within: durable.StrPath | None = None,
+) -> None:
     """Write a folder that appears whole or not at all; it replaces an older tokenizer only on request."""
     about = {"kind": KIND, "fingerprint": vocabulary.fingerprint, "vocabulary_size": vocabulary.size}
-    with durable.write_folder(path, about=about, replace=replace) as writer:
+    with durable.write_folder(path, about=about, replace=replace, within=within) as writer:
         writer.write_json(
             FILE,
             {
