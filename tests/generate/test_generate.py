@@ -41,10 +41,7 @@ def make_model(choice: str = "default", implementation: str = "fused") -> Transf
 def by_definition(
     model: TransformerLM, prompts: list[list[int]], sampling: SamplingConfig
 ) -> list[Completion]:
-    return [
-        generate_reference(model, prompt, dataclasses.replace(sampling, seed=sampling.seed + row))
-        for row, prompt in enumerate(prompts)
-    ]
+    return [generate_reference(model, prompt, sampling, row) for row, prompt in enumerate(prompts)]
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
@@ -65,15 +62,15 @@ def test_cached_generation_gives_the_ids_of_the_definition(
     st.integers(0, 1000),
     st.integers(1, 20),
 )
-def test_a_batch_gives_what_its_prompts_give_one_by_one(
+def test_a_batch_gives_what_its_prompts_give_in_batches_of_any_size(
     prompts: list[list[int]], seed: int, max_new_tokens: int
 ) -> None:
     model = make_model()
     sampling = SamplingConfig(seed=seed, max_new_tokens=max_new_tokens, stop_tokens=(0, 1), top_p=0.9)
     together = generate(model, prompts, sampling)
-    for row, prompt in enumerate(prompts):
-        alone = generate(model, [prompt], dataclasses.replace(sampling, seed=seed + row))
-        assert alone == [together[row]]
+    generator = Generator(model)
+    for batch_size in (1, 2):
+        assert list(generator.generate_many(prompts, sampling, batch_size)) == together
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
@@ -158,6 +155,16 @@ def test_equal_prompts_in_a_batch_draw_differently_and_a_seed_repeats_itself() -
     assert len({tuple(completion.ids) for completion in first}) == 3
     assert generate(model, [[1, 2]] * 3, sampling) == first
     assert generate(model, [[1, 2]] * 3, dataclasses.replace(sampling, seed=99)) != first
+
+
+def test_neighbouring_seeds_share_no_text() -> None:
+    model = make_model()
+    texts = [
+        tuple(completion.ids)
+        for seed in range(4)
+        for completion in generate(model, [[1, 2]] * 8, SamplingConfig(max_new_tokens=10, seed=seed))
+    ]
+    assert len(set(texts)) == 4 * 8
 
 
 def test_generating_leaves_the_random_state_and_the_model_alone() -> None:

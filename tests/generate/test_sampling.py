@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -23,7 +24,7 @@ from bytewright.generate.sampling import (
     keep_top_p,
     next_token_probabilities,
     rising,
-    uniforms_of_seed,
+    draw_uniforms,
 )
 
 
@@ -110,7 +111,7 @@ def test_sums_rounded_in_any_order_never_draw_what_has_no_probability(
 def test_draws_follow_the_distribution() -> None:
     probabilities = torch.tensor([0.5, 0.0, 0.3, 0.2])
     count = 20_000
-    ids = draw(probabilities.expand(count, 4), uniforms_of_seed(0, count))
+    ids = draw(probabilities.expand(count, 4), draw_uniforms(0, 0, count))
     shares = torch.bincount(ids, minlength=4) / count
     # Four standard deviations of a share are below 0.015 here; the seed is fixed, so this cannot flicker.
     torch.testing.assert_close(shares, probabilities, atol=0.015, rtol=0)
@@ -191,14 +192,15 @@ def test_of_equal_probabilities_the_first_are_kept() -> None:
 
 
 def test_no_uniform_number_is_rounded_up_to_one() -> None:
-    numbers = uniforms_of_seed(0, 1_000_000)
+    numbers = draw_uniforms(0, 0, 1_000_000)
     assert torch.equal(numbers * 2**23, (numbers.double() * 2**23).round().float())
 
 
-def test_uniform_numbers_are_a_function_of_the_seed_and_longer_runs_begin_alike() -> None:
-    numbers = uniforms_of_seed(7, 1000)
-    assert torch.equal(numbers[:10], uniforms_of_seed(7, 10))
-    assert not torch.equal(numbers, uniforms_of_seed(8, 1000))
+def test_uniform_numbers_are_a_function_of_seed_and_row_and_longer_runs_begin_alike() -> None:
+    numbers = draw_uniforms(7, 2, 1000)
+    assert torch.equal(numbers[:10], draw_uniforms(7, 2, 10))
+    keys = itertools.product([0, 1, 7, 2**32, 2**64 - 1], [0, 1, 7, 2**32])
+    assert len({tuple(draw_uniforms(seed, row, 4).tolist()) for seed, row in keys}) == 20
     assert numbers.min() >= 0
     assert numbers.max() < 1
     assert numbers.mean().item() == pytest.approx(0.5, abs=4 / math.sqrt(12 * 1000))

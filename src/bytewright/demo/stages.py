@@ -164,7 +164,7 @@ def train_model(
     run = folder / RUN
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     config = plan.train_config(folder, tokenizer.vocab_size)
-    sampling = sampling_of(plan, validation.end, seed=plan.seed)
+    sampling = sampling_of(plan, validation.end)
 
     def probe(model: TransformerLM) -> Mapping[str, float]:
         return {"story_bits_per_byte": validation.measure(model).bits_per_byte}
@@ -189,13 +189,13 @@ def is_run_of(run: Path, config: TrainConfig) -> bool:
     return (run / "config.json").is_file() and config_of(run) == absolute
 
 
-def sampling_of(plan: Plan, end: int, *, seed: int) -> SamplingConfig:
-    """Word how stories are sampled: from the end token on, to the next one."""
+def sampling_of(plan: Plan, end: int) -> SamplingConfig:
+    """Return how stories are sampled: from the end token to the next one."""
     return SamplingConfig(
         max_new_tokens=plan.context_length,
         temperature=plan.temperature,
         top_p=plan.top_p,
-        seed=seed,
+        seed=plan.seed,
         stop_tokens=(end,),
     )
 
@@ -207,12 +207,10 @@ def sample_stories(folder: Path, plan: Plan, report: Report) -> Facts:
     generator = Generator(load_model(find_checkpoint(folder / RUN, which="last")), SAMPLES_AT_ONCE)
     texts: list[str] = []
     num_tokens = 0
-    while len(texts) < plan.num_samples:
-        count = min(SAMPLES_AT_ONCE, plan.num_samples - len(texts))
-        sampling = sampling_of(plan, end, seed=plan.seed + 1000 + len(texts))
-        for completion in generator.generate([[end]] * count, sampling):
-            texts.append(tokenizer.decode(completion.ids).strip())
-            num_tokens += len(completion.ids)
+    sampling = sampling_of(plan, end)
+    for completion in generator.generate_many([[end]] * plan.num_samples, sampling, SAMPLES_AT_ONCE):
+        texts.append(tokenizer.decode(completion.ids).strip())
+        num_tokens += len(completion.ids)
         report("tell", len(texts), plan.num_samples, "stories")
     durable.write_text(folder / SAMPLES, "".join(text + SEPARATOR for text in texts))
     return {"num_tokens": num_tokens}

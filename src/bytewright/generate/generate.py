@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bytewright.data.batches import mix_key
 from bytewright.errors import UsageError
 from bytewright.generate.decoder import Decoder
 from bytewright.generate.sampling import SamplingConfig, refuse_no_token
@@ -63,10 +62,12 @@ class Generator:
         self.decoder = Decoder(model, batch_size)
         self._steps: dict[tuple[object, ...], Steps] = {}
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig) -> list[Completion]:
-        """Continue every prompt."""
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig, *, first_row: int = 0
+    ) -> list[Completion]:
+        """Continue every prompt; prompt i draws from the random stream (seed, first_row + i)."""
         on_gpu = self.decoder.device.type == "cuda"
-        batch = _Batch(self.decoder.config, prompts, sampling)
+        batch = _Batch(self.decoder.config, prompts, sampling, first_row)
         for _ in self._run(batch, STEPS_BETWEEN_LOOKS if on_gpu else 1):
             pass
         return batch.completions()
@@ -74,16 +75,10 @@ class Generator:
     def generate_many(
         self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig, batch_size: int
     ) -> Iterator[Completion]:
-        """Continue any number of prompts, so many at a time.
-
-        A sequence draws from the seed of its batch plus its place there. These seeds are mixed, so that plans
-        with neighbouring seeds do not write the same.
-        """
-        check_prompts(self.decoder.config, prompts)  # not only when it is their turn
+        """Continue any number of prompts, `batch_size` at a time, which does not change what is written."""
+        check_prompts(self.decoder.config, prompts)  # before the first batch, not when each is due
         for first in range(0, len(prompts), batch_size):
-            seed = mix_key(sampling.seed, first)
-            batch = prompts[first : first + batch_size]
-            yield from self.generate(batch, dataclasses.replace(sampling, seed=seed))
+            yield from self.generate(prompts[first : first + batch_size], sampling, first_row=first)
 
     def stream(
         self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig
@@ -98,7 +93,7 @@ class Generator:
         if not batch.max_steps:
             return
         steps = self._steps_for(batch)
-        steps.start(batch.prompts, batch.sampling.seed, batch.max_steps)
+        steps.start(batch.prompts, batch.sampling.seed, batch.max_steps, batch.first_row)
         num_seen = 0
         while True:
             while steps.num_taken < min(num_seen + steps_between_looks, batch.max_steps):
@@ -149,10 +144,14 @@ class _Batch:
     """What the host knows of the sequences: what each has written, and whether it has ended."""
 
     def __init__(
-        self, config: ModelConfig, prompts: Sequence[Sequence[int]], sampling: SamplingConfig
+        self,
+        config: ModelConfig,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingConfig,
+        first_row: int = 0,
     ) -> None:
         check_prompts(config, prompts)
-        self.prompts, self.sampling = prompts, sampling
+        self.prompts, self.sampling, self.first_row = prompts, sampling, first_row
         self.room = [min(sampling.max_new_tokens, config.context_length - len(prompt)) for prompt in prompts]
         self.written: list[list[int]] = [[] for _ in prompts]
         self.stopped = [False] * len(prompts)

@@ -11,17 +11,19 @@ from collections.abc import Sequence
 import torch
 
 from bytewright.generate.generate import Completion, check_prompts
-from bytewright.generate.sampling import SamplingConfig, choose_tokens, refuse_no_token, uniforms_of_seed
+from bytewright.generate.sampling import SamplingConfig, choose_tokens, draw_uniforms, refuse_no_token
 from bytewright.model import TransformerLM
 
 
 @torch.no_grad()
-def generate_reference(model: TransformerLM, prompt: Sequence[int], sampling: SamplingConfig) -> Completion:
-    """Continue one prompt; what `generate(model, [prompt], sampling)[0]` must be."""
+def generate_reference(
+    model: TransformerLM, prompt: Sequence[int], sampling: SamplingConfig, row: int = 0
+) -> Completion:
+    """Continue one prompt; `generate(model, prompts, sampling)[row]` must be equal for prompts[row]."""
     check_prompts(model.config, [prompt])
     device = model.token_embeddings.weight.device
     ids = torch.tensor(list(prompt), device=device)
-    uniforms = uniforms_of_seed(sampling.seed, sampling.max_new_tokens).to(device)
+    uniforms = draw_uniforms(sampling.seed, row, sampling.max_new_tokens).to(device)
     written: list[int] = []
     for uniform in uniforms:
         if len(ids) == model.config.context_length:

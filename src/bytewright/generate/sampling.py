@@ -1,9 +1,8 @@
 """From scores to the next token: temperature, the three filters, and one draw.
 
-Chance comes from outside, as one uniform number per sequence and step, and is a pure function of the seed:
-sequence i of a batch draws from seed + i, whatever stands beside it, so a batch gives what its prompts give
-one by one. Choosing is tensor algebra without a look at the values, so that a GPU never waits for the
-host. Knows nothing of models or text.
+The caller passes the randomness in, as one uniform number per sequence and step. These numbers depend only on
+the seed and on the row of the sequence (`draw_uniforms`), not on the other rows of the batch. Choosing is
+tensor algebra without host synchronisation.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class SamplingConfig:
     stop_tokens: tuple[int, ...] = ()
     """A sequence ends where one of these would come; it is not part of the result."""
     seed: int = 0
-    """Sequence i of a batch draws from seed + i."""
+    """From 0 to 2^64 - 1. Sequence i of a batch draws from the random stream (seed, i)."""
     num_ids: int | None = None
     """Choose among the ids below this: a model may have rows for more tokens than its tokenizer has."""
 
@@ -65,8 +64,8 @@ class SamplingConfig:
         for token in self.stop_tokens:
             if isinstance(token, str):  # type: ignore[unreachable]  # what one writes first
                 raise UsageError(f"stop_tokens must be ids, but one is {token!r}")
-        if self.seed < 0:
-            raise UsageError(f"seed must not be negative, but is {self.seed}")
+        if not 0 <= self.seed < 2**64:
+            raise UsageError(f"seed must be from 0 to 2^64 - 1, but is {self.seed}")
 
 
 def keep_top_k(probabilities: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
@@ -170,12 +169,13 @@ def refuse_no_token(ids: Sequence[int], num_before: int = 0) -> None:
         )
 
 
-def uniforms_of_seed(seed: int, count: int) -> Float[Tensor, " count"]:
-    """Return the first `count` uniform numbers of a seed: multiples of 2⁻²³ below 1.
+def draw_uniforms(seed: int, row: int, count: int) -> Float[Tensor, " count"]:
+    """Return the first `count` uniform numbers of a row: multiples of 2⁻²³ below 1.
 
-    In float32 the product of such a number with any x is below x, which `draw` relies on.
+    They are the upper 23 bits of the outputs of Philox with the key (seed, row), so no two rows of any seeds
+    share a stream. In float32 the product of such a number with any x is below x, which `draw` relies on.
     """
-    bits = np.random.Generator(np.random.Philox(seed)).integers(2**23, size=count)
+    bits = np.random.Philox(key=np.array([seed, row], dtype=np.uint64)).random_raw(count) >> np.uint64(41)
     return torch.from_numpy((bits / 2**23).astype(np.float32))
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bytewright.generate.decoder import Decoder
-from bytewright.generate.sampling import SamplingConfig, choose_tokens, uniforms_of_seed
+from bytewright.generate.sampling import SamplingConfig, choose_tokens, draw_uniforms
 from bytewright.model.cuda_graph import capture
 
 
@@ -34,15 +34,16 @@ class Steps:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.longest, self.aligned, self.num_taken = 0, True, 0
 
-    def start(self, prompts: Sequence[Sequence[int]], seed: int, max_steps: int) -> None:
-        """Read the prompts and choose the first token of each."""
+    def start(self, prompts: Sequence[Sequence[int]], seed: int, max_steps: int, first_row: int = 0) -> None:
+        """Read the prompts and choose the first token of each; prompt i draws as row `first_row` + i."""
         lengths = [len(prompt) for prompt in prompts]
         self.longest, self.aligned = max(lengths), len(set(lengths)) == 1
         padded = torch.zeros(len(prompts), self.longest, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             padded[row, : len(prompt)] = torch.tensor(list(prompt))
         if self.sampling.temperature > 0:
-            uniforms = [uniforms_of_seed(seed + row, max_steps) for row in range(len(prompts))]
+            rows = range(first_row, first_row + len(prompts))
+            uniforms = [draw_uniforms(seed, row, max_steps) for row in rows]
             self.uniforms[:, :max_steps] = torch.stack(uniforms).to(self.decoder.device)
         self.positions.copy_(torch.tensor(lengths))
         self.column.zero_()
