@@ -223,6 +223,31 @@ def test_a_model_that_computes_in_half_precision_writes_in_half_precision() -> N
     assert [len(completion.ids) for completion in completions] == [13, 15, 9, 1]
 
 
+@pytest.mark.parametrize("name", ["ln1", "ln2", "attn.q_norm", "attn.k_norm", "ln_final"])
+def test_the_decoder_does_not_round_gains_to_the_precision_of_the_computation(name: str) -> None:
+    """In bfloat16, 1 + 2⁻⁹ would become 1."""
+    model = make_model("qk-norm")
+    model.compute_dtype = torch.bfloat16
+    gains = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+    ids = torch.randint(0, SMALL.vocab_size, (4, 8), generator=torch.Generator().manual_seed(0))
+
+    def scores() -> tuple[Tensor, Tensor]:
+        decoder = Decoder(model, 4)
+        cache = decoder.new_cache(4, 9)
+        first = decoder.read(cache, ids, torch.full((4,), 8))
+        return first, decoder.step(cache, ids[:, 0], torch.full((4,), 8), aligned=True)
+
+    with torch.no_grad():
+        for gain in gains:
+            gain.fill_(1.0)
+        plain = scores()
+        for each, gain in model.named_parameters():
+            if f".{name}." in f".{each}":
+                gain.fill_(1 + 2**-9)
+    for one, other in zip(scores(), plain, strict=True):
+        assert not torch.equal(one, other)
+
+
 def test_the_cache_takes_the_memory_it_says() -> None:
     cache = Decoder(make_model("two-kv-heads")).new_cache(3, 16)
     assert (

@@ -19,12 +19,12 @@ from bytewright.generate.sampling import (
     NO_TOKEN,
     choose_tokens,
     draw,
+    draw_uniforms,
     keep_min_p,
     keep_top_k,
     keep_top_p,
     next_token_probabilities,
     rising,
-    draw_uniforms,
 )
 
 

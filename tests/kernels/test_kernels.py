@@ -15,6 +15,7 @@ from bytewright import kernels
 from bytewright.generate.decoder import Decoder
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.fused import rotate_halves
+from bytewright.model.layers import EPSILON, rms_norm
 
 pytest.importorskip("triton")
 ON_GPU = torch.cuda.is_available()
@@ -59,6 +60,14 @@ def assert_attention_is_exact(length: int, num_heads: int, d_head: int, rotates:
     ours = with_gradient(lambda x: attend(x, cos, sin, num_heads)[0], qkv, upstream)
     for left, right in zip(ours, with_gradient(exact, qkv.double(), upstream), strict=True):
         assert_close(left, right)
+
+
+@pytest.mark.parametrize("d_model", [1, 64, 100])
+def test_a_norm_with_float32_gains(d_model: int) -> None:
+    x, gains = draw(5, d_model), draw(d_model, seed=1).float() + 1
+    ours = kernel("decoding").rms_norm(x, gains, eps=EPSILON)
+    assert ours.dtype == x.dtype
+    torch.testing.assert_close(ours, rms_norm(x, gains, EPSILON))
 
 
 @pytest.mark.parametrize("rotates", [True, False])

@@ -18,10 +18,10 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
 from bytewright import kernels
 from bytewright.generate.cache import KeyValueCache
-from bytewright.generate.packed import PackedBlock, PackedMatrix, pack_block, snapshot
+from bytewright.generate.packed import PackedBlock, PackedMatrix, pack_block, snapshot, snapshot_gain
 from bytewright.model import TransformerBlock, TransformerLM
 from bytewright.model.config import Norm
-from bytewright.model.layers import EPSILON
+from bytewright.model.layers import EPSILON, at_least_float32
 
 HEAD_SIZES = (16, 32, 64, 128, 256)
 """Sizes of heads that the kernel can hold."""
@@ -41,7 +41,7 @@ class Decoder:
         blocks = [block for block in model.layers if isinstance(block, TransformerBlock)]
         with torch.no_grad():
             self.blocks = [pack_block(block, self.dtype, batch_size) for block in blocks]
-        self.final_gain = None if model.ln_final is None else snapshot(model.ln_final.weight, self.dtype)
+        self.final_gain = None if model.ln_final is None else snapshot_gain(model.ln_final.weight)
         self.head = PackedMatrix(snapshot(model.output_weight, self.dtype), batch_size)
         self.angles = None
         if (rope := blocks[0].attn.rope) is not None:
@@ -132,7 +132,7 @@ class Decoder:
         return self._norm_if("post", block.down.add_to(x, inner), ffn_gain)
 
     def _norm_if(self, place: Norm, x: Tensor, gain: Tensor | None) -> Tensor:
-        return x if gain is None or self.config.norm != place else rms_norm(x, gain.shape, gain, EPSILON)
+        return x if gain is None or self.config.norm != place else normalise(x, gain)
 
     def _angles_at(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor] | None:
         if self.angles is None:
@@ -148,7 +148,7 @@ class Decoder:
         heads = qkv.view(len(qkv), -1, d_head)
         qk, v = heads[:, : num_heads + kv_heads], heads[:, num_heads + kv_heads :]
         if (gains := self.blocks[layer].qk_gains) is not None:
-            qk = rms_norm(qk, (d_head,), eps=EPSILON) * gains
+            qk = (rms_norm(at_least_float32(qk), (d_head,), eps=EPSILON) * gains).to(qk.dtype)
         if angles is not None:
             cos, sin = angles
             # Rows are packed in halves: the partner of dimension i is i + d_head/2, one roll away.
@@ -157,6 +157,16 @@ class Decoder:
 
     def _score(self, x: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch vocab"]:
         return self.head(self._norm_if("pre", x, self.final_gain))
+
+
+def normalise(x: Float[Tensor, "rows d_model"], gain: Float[Tensor, " d_model"]) -> Tensor:
+    """Return `model.layers.rms_norm`: in float32 at least, gains included, and rounded once."""
+    if kernels.can_serve(x):
+        from bytewright.kernels.decoding import rms_norm as norm_by_kernel
+
+        normalised: Tensor = norm_by_kernel(x, gain, eps=EPSILON)
+        return normalised
+    return rms_norm(at_least_float32(x), gain.shape, gain, EPSILON).to(x.dtype)
 
 
 def gate_by_silu(joined: Float[Tensor, "rows two_d_ff"]) -> Float[Tensor, "rows d_ff"]:

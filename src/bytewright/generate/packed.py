@@ -1,8 +1,8 @@
 """The weights of a model laid out for products with few rows, which is all that writing token by token does.
 
 Such a product costs the reading of its weights, so they are packed once: q, k and v as one matrix, gate and
-up as one, in the precision the model computes in, in the layout that its device reads fastest. A packed
-model is a snapshot: later training does not change it.
+up as one, in the precision the model computes in, in the layout that its device reads fastest. Gains of norms
+keep the precision of the parameters. A packed model is a snapshot: later training does not change it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from bytewright.model.fused import join_gains, join_projections
 def snapshot(weight: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "*shape"]:
     """Copy a weight as it is now: training that goes on does not reach the copy."""
     return weight.detach().to(dtype, copy=True)
+
+
+def snapshot_gain(gain: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Copy the gain of a norm, in float32 at least: the model applies gains before it rounds."""
+    return snapshot(gain, torch.promote_types(gain.dtype, torch.float32))
 
 
 class PackedMatrix:
@@ -84,12 +89,12 @@ def pack_block(block: TransformerBlock, dtype: torch.dtype, num_rows: int) -> Pa
     gated = isinstance(ffn, SwiGLU)
     return PackedBlock(
         qkv=packed(join_projections(attention, dtype)),
-        qk_gains=None if qk_gains is None else snapshot(qk_gains, dtype),
+        qk_gains=None if qk_gains is None else snapshot_gain(qk_gains),
         output=packed(attention.output_proj.weight),
         up=packed(torch.cat((ffn.w1.weight, ffn.w3.weight)) if isinstance(ffn, SwiGLU) else ffn.w1.weight),
         gated=gated,
         down=packed(ffn.w2.weight),
         gains=None
         if block.norm == "none"
-        else (snapshot(block.ln1.weight, dtype), snapshot(block.ln2.weight, dtype)),
+        else (snapshot_gain(block.ln1.weight), snapshot_gain(block.ln2.weight)),
     )

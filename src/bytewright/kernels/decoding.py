@@ -1,8 +1,9 @@
-"""A Triton kernel for the attention of one more token, on an NVIDIA GPU.
+"""Triton kernels for one more token, on an NVIDIA GPU: its attention, and a norm with gains in float32.
 
-From the joined projection of the newest token of every sequence to what it attends to: norms on q and k,
-rotation, writing the new key and value into the cache, and a running softmax over the slots that are in use,
-all in one launch. `Decoder` defines what it computes, with tensor algebra, and uses that everywhere else.
+`attend_and_store` starts from the joined projection of the newest token of every sequence. In one launch it
+applies the norms on q and k and the rotation, writes the new key and value into the cache, and computes a
+running softmax over the slots in use. `Decoder` defines what both compute, with tensor algebra, and uses that
+everywhere else.
 """
 
 from __future__ import annotations
@@ -81,6 +82,29 @@ def _attend(
         largest = new_largest
     out += (row.to(tl.int64) * num_heads + head) * D
     tl.store(out + columns, (sums / total).to(out.dtype.element_ty))
+
+
+@triton.jit
+def _rms_norm(x, gains, out, d_model, eps, BLOCK: tl.constexpr):
+    """Normalise one row in float32; round it only when it is stored."""
+    columns = tl.arange(0, BLOCK)
+    mask = columns < d_model
+    at = tl.program_id(0).to(tl.int64) * d_model + columns
+    row = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    inverse_rms = tl.rsqrt(tl.sum(row * row, 0) / d_model + eps)
+    row = row * inverse_rms * tl.load(gains + columns, mask=mask, other=0.0)
+    tl.store(out + at, row.to(out.dtype.element_ty), mask=mask)
+
+
+def rms_norm(x: Tensor, gains: Tensor, *, eps: float) -> Tensor:
+    """Return `model.layers.rms_norm` of the contiguous rows of `x`, with gains in float32.
+
+    The library's fused norm accepts only gains of the type of `x`.
+    """
+    out = torch.empty_like(x)
+    num_rows, d_model = x.shape
+    _rms_norm[(num_rows,)](x, gains, out, d_model, eps, BLOCK=triton.next_power_of_2(d_model), num_warps=4)
+    return out
 
 
 def attend_and_store(
