@@ -18,7 +18,14 @@ from typing import Literal
 from bytewright.described import described
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig
-from bytewright.train.schedules import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
+from bytewright.train.schedules import (
+    Plan,
+    constant_schedule,
+    cosine_schedule,
+    linear_schedule,
+    schedule_position,
+    wsd_schedule,
+)
 
 OptimizerName = Literal["adamw", "muon", "sgd"]
 ScheduleKind = Literal["cosine", "linear", "wsd", "constant"]
@@ -61,7 +68,7 @@ class DataConfig:
 @described
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
-    """When a run is over: at the first limit it reaches. Minutes alone: it plans its steps by its speed."""
+    """When a run is over: at the first limit it reaches. With minutes alone, its speed decides its steps."""
 
     steps: int | None = None
     """Number of updates."""
@@ -145,7 +152,7 @@ class ScheduleConfig:
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"schedule.{name} is a fraction from 0 to 1, but is {getattr(self, name)}")
 
-    def factor(self, t: int, num_steps: int | None) -> float:
+    def factor(self, t: float, num_steps: int | None) -> float:
         """Give the fraction of the peak at update `t`, counted from 1, of `num_steps` in all.
 
         While the number of steps is not known yet (a run of minutes in its first moments), only the warm-up
@@ -160,6 +167,16 @@ class ScheduleConfig:
             return wsd_schedule(t, 1.0, self.final, self.warmup, num_steps, round(self.decay * num_steps))
         shape = cosine_schedule if self.kind == "cosine" else linear_schedule
         return shape(t, 1.0, self.final, self.warmup, num_steps)
+
+    def planned_factor(self, t: int, plan: Plan) -> float:
+        """Return the fraction of the peak at update `t`; updates before the first plan only warm up.
+
+        >>> ScheduleConfig(kind="linear", final=0.0).planned_factor(51, [(10, 100), (50, 75)])
+        0.48
+        """
+        if not plan or t <= plan[0][0]:
+            return self.factor(t, None)
+        return self.factor(schedule_position(t, plan), plan[0][1])
 
 
 @described

@@ -42,11 +42,11 @@ BY_RATE = ("budget.", "schedule.")
 
 
 def continue_config(
-    now: TrainConfig, saved: object, *, step: int, num_steps: int | None, source: str, checkpoint: str
-) -> int | None:
-    """Refuse a config that the first `step` steps are not part of; return the length of the run by it.
+    now: TrainConfig, saved: object, *, step: int, plan: list[list[int]], source: str, checkpoint: str
+) -> list[list[int]]:
+    """Refuse a config that would change one of the first `step` steps; return the plan of the run by it.
 
-    `saved` holds the fields that `checkpoint` was made with, and `num_steps` the length the run had there.
+    `saved` holds the fields that `checkpoint` was made with, and `plan` the lengths the run has had.
     """
     before = read_saved(saved, checkpoint)
     changes = find_changes(to_plain(before), to_plain(now))
@@ -57,17 +57,18 @@ def continue_config(
                 "put it back, or start a new run"
             )
     if not changes:
-        return num_steps
-    # A new budget of minutes alone gives None: then the clock decides anew.
-    new_num_steps = num_steps if now.budget == before.budget else now.num_steps
+        return plan
+    new_plan = plan
+    if now.budget != before.budget:  # a new budget of minutes alone is planned again
+        new_plan = [] if now.num_steps is None else [[0, now.num_steps]]
     for t in range(1, step + 1):
-        if now.schedule.factor(t, new_num_steps) != before.schedule.factor(t, num_steps):
+        if now.schedule.planned_factor(t, new_plan) != before.schedule.planned_factor(t, plan):
             name, (old, new) = next(iter(changes.items()))
             raise UsageError(
                 f"{source}: {name} is {new!r} and was {old!r}, by which the learning rate of step {t}, which "
                 "was taken, would have been another; put it back, or start a new run"
             )
-    return new_num_steps
+    return new_plan
 
 
 def read_saved(saved: object, checkpoint: str) -> TrainConfig:

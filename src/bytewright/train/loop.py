@@ -4,8 +4,8 @@
 learning rate of a step are functions of its number, and all else that the next step depends on is in the
 checkpoint; so a run that is killed at any moment and resumed gives the same weights, optimizer state and
 metrics as one that never was, but for `metrics.MEASURED_FIELDS`. What a step does is in `step`, what
-is kept of it in `recorder` and `checkpoint`, how long a run of minutes is in `pace`; this module decides
-*when*.
+is kept of it in `recorder` and `checkpoint`, and the number of steps of a run of minutes in `pace`; this
+module decides *when*.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import dataclasses
 import gc
 import math
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ from bytewright.train.loss import language_model_loss
 from bytewright.train.malloc import freed_memory_kept
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.norms import measure_norms
-from bytewright.train.pace import Pace
+from bytewright.train.pace import StepPlanner
 from bytewright.train.recipe import build, to_plain
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.run_folder import (
@@ -62,6 +63,9 @@ Sampler = Callable[[TransformerLM, int], str]
 
 Probe = Callable[[TransformerLM], Mapping[str, float]]
 """Measures more of the model at every evaluation: figures for the record; as deterministic as a sampler."""
+
+BUDGET_EXHAUSTED = "time budget exhausted before the schedule finished"
+"""The event of a run that its minutes end before its schedule does."""
 
 EVALUATED_AT_ONCE = 4096
 """Tokens that are evaluated together at least, however small the batches of training are."""
@@ -91,6 +95,8 @@ class Options(TypedDict, total=False):
     """The same for several runs in a row saves the time to compile each; without, all that is forgotten."""
     final_checkpoint: bool
     """Who wants the metrics alone does without it."""
+    clock: Callable[[], float]
+    """Returns seconds; `time.perf_counter` by default."""
 
 
 def train(
@@ -157,9 +163,10 @@ class Trainer:
         loss: Loss = language_model_loss,
         engines: Engines | None = None,
         final_checkpoint: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.config, self.inputs, self.sampler, self.folder = config, inputs, sampler, folder
-        self.sample, self.probe, self.final_checkpoint = sample, probe, final_checkpoint
+        self.sample, self.probe, self.final_checkpoint, self.clock = sample, probe, final_checkpoint, clock
         self.device = find_device(config.device)
         engines = engines or Engines()
         engines.make_room(config, self.device, loss=loss)
@@ -206,14 +213,15 @@ class Trainer:
             progress = build(Progress, saved.rest, source=saved.source)
         except UsageError as error:
             raise FormatError(str(error)) from None
-        progress.num_steps = continue_config(
+        progress.plan = continue_config(
             self.config,
             config,
             step=progress.step,
-            num_steps=progress.num_steps,
+            plan=progress.plan,
             source=str(self.folder.path / CONFIG),
             checkpoint=saved.source,
         )
+        progress.num_steps = progress.plan[-1][1] if progress.plan else None
         saved.load_into(self.model, self.optimizer)
         self.progress = progress
 
@@ -240,8 +248,9 @@ class Trainer:
                 max_refused=self.config.max_refused,
                 peak_memory=self.memory.peak,
                 utilisation=lambda speed: flops_utilisation(self.config.model, speed, peak),
+                clock=self.clock,
             )
-            self.pace = Pace(self.config, self.recorder, self.validation, self.train_step.measure)
+            self.planner = StepPlanner(self.config, self.recorder, self.validation, self.train_step.measure)
             if self.config.tensorboard:
                 board = TensorBoard(self.folder.path / "tensorboard", self.progress.step + 1)
                 stack.callback(board.close)
@@ -272,9 +281,9 @@ class Trainer:
         is_over = self._is_over()
         while not is_over:
             self._advance()
-            is_over = self._is_over()  # asked once a step: the clock may strike at any moment
+            is_over = self._is_over()  # once a step: the deadline can pass between two checks
             if is_over and self.progress.step != self.progress.num_steps:
-                self.recorder.event("the minutes are over before the schedule has come to its end")
+                self.recorder.event(BUDGET_EXHAUSTED)
             saved = self._look(is_last=is_over)
             if signals.received:
                 if not saved:
@@ -293,7 +302,7 @@ class Trainer:
     def _advance(self) -> None:
         """Take the next update; its result stays on the device."""
         step = self.progress.step
-        self._factor = self.config.schedule.factor(step + 1, self.progress.num_steps)
+        self._factor = self.config.schedule.planned_factor(step + 1, self.progress.plan)
         for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
             group["lr"] = peak * self._factor
         self.recorder.add(step + 1, self.train_step(self._batches(step)))
@@ -301,8 +310,8 @@ class Trainer:
         self._session_steps += 1
         if not self.memory.has_begun:
             self.memory.begin()
-        if self.progress.num_steps is None and (left := self.pace.steps_left(self._session_steps)):
-            self.progress.num_steps = self.progress.step + left
+        if self.config.num_steps is None:
+            self.planner.check(self._session_steps)
 
     def _batches(self, step: int) -> list[Batch]:
         """Cut the batch of a step, counted from 0, in as many parts as gradients are accumulated over."""

@@ -1,15 +1,16 @@
-"""How many steps a run of minutes takes: fixed once, as soon as its speed is known.
+"""Plan the number of steps of a run whose only budget is minutes, and correct the plan while it runs.
 
-The learning rate falls over the whole run, so a run that only the clock ends would be cut off in mid-decay.
-`Pace` watches its first steps and says how many are to follow. It counts what steps take, and beside it the
-evaluations to come, whether or not one has been seen by then; what happens once, as compiling does, is over
-before it begins to measure. Knows nothing of learning rates.
+The learning rate falls over the whole run, so the run needs a length that fits into its time. `StepPlanner`
+measures the first steps and plans how many follow. Later it compares the plan with the clock. It plans fewer
+steps when steps or evaluations became slower or time was lost, and more when much time would remain.
+`schedules.schedule_position` spreads the rest of the schedule over the steps of a new plan.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -17,18 +18,44 @@ from bytewright.train.config import TrainConfig
 from bytewright.train.evaluate import EvaluationSet
 from bytewright.train.recorder import Recorder
 
-PLANNING_SHARE = 0.05
-"""The speed is measured for this share of the minutes at least."""
-
 WARMING_STEPS = 3
-"""The first steps of a session compile and are recorded for replay: they say nothing about its speed."""
+"""The first steps of a session compile and capture CUDA graphs: their time is not measured."""
 
-USED_SHARE = 0.98
-"""The share of the time left that is planned for; the rest is for saving and for slower steps."""
+CHECK_SHARE = 0.05
+"""Share of the minutes that is measured before the first plan, and that later checks are apart at most."""
+
+CHECK_SHARE_LEFT = 0.25
+"""Share of the time left that checks are apart at most: they become more frequent towards the end."""
+
+RESERVE_SHARE = 0.02
+"""Share of the minutes that a plan leaves free: slower steps may use half of it without a new plan."""
+
+TOO_FEW_SHARE = 0.9
+"""A plan with less than this share of the steps that fit is replaced by a longer one."""
 
 
-class Pace:
-    """Measures one session of a run and plans its length."""
+class Mark(NamedTuple):
+    """The clock of a session after a step: seconds of steps, and seconds and number of pauses."""
+
+    num_taken: int
+    stepping: float
+    pausing: float
+    num_pauses: int
+
+    def per_step(self, since: Mark) -> float:
+        """Return the mean seconds of a step since an earlier mark."""
+        return (self.stepping - since.stepping) / (self.num_taken - since.num_taken)
+
+    def per_pause(self, since: Mark) -> float:
+        """Return the mean seconds of a pause since an earlier mark, with at least one pause in between."""
+        return (self.pausing - since.pausing) / (self.num_pauses - since.num_pauses)
+
+
+class StepPlanner:
+    """Measures one session of a run and plans how many steps follow.
+
+    A pause is what the loop does between two steps: evaluating, saving, sampling, recording norms.
+    """
 
     def __init__(
         self,
@@ -38,33 +65,74 @@ class Pace:
         measure: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
         self._limit = 60 * (config.budget.minutes or math.inf)
-        self._steps_between_evaluations = min(config.eval_every, config.save_every)
+        intervals = (config.eval_every, config.save_every, config.sample_every, config.norms_every)
+        self._steps_per_pause = min(every for every in intervals if every)
         self._recorder, self._validation, self._measure = recorder, validation, measure
-        self._began, self._aside, self._per_evaluation = 0.0, 0.0, 0.0
+        self._first: Mark | None = None
+        self._last = Mark(0, 0.0, 0.0, 0)
+        self._recent_step, self._per_pause = math.inf, 0.0
+        self._check_step, self._check_second = WARMING_STEPS, math.inf
 
-    def steps_left(self, num_taken: int) -> int | None:
-        """Say how many steps are to follow those that the session has taken, or None: not known yet."""
-        measured = num_taken - WARMING_STEPS
-        if measured < 0 or measured & (measured - 1):
-            return None  # waiting for the device slows the steps that are measured: after 1, 2, 4, 8 … it is
+    def check(self, num_taken: int) -> None:
+        """Plan the length of the run or correct it, if that is due after `num_taken` steps of the session."""
+        if num_taken < self._check_step and self._recorder.seconds() < self._check_second:
+            return  # a check waits for the device, which slows steps down
         self._recorder.fetch()
-        if measured == 0:
-            self._begin()
-            return None
-        now = self._recorder.seconds()
-        if now - self._began <= PLANNING_SHARE * self._limit:
-            return None
-        aside = self._recorder.aside_seconds - self._aside
-        per_step = (now - self._began - aside) / measured
-        beside = max(aside / measured, self._per_evaluation / self._steps_between_evaluations)
-        left = USED_SHARE * (self._limit - now) - self._per_evaluation  # the last one comes after all steps
-        return max(1, int(left / (per_step + beside)))
+        if self._first is None:
+            self._measure_evaluation()
+            self._first = self._last = self._mark(num_taken)
+            self._check_step = num_taken + 1
+            return
+        progress, before = self._recorder.progress, self._recorder.progress.num_steps
+        left = self._limit - self._recorder.seconds()
+        if left <= 0 or progress.step == before:
+            return
+        num_steps = self._num_steps(self._mark(num_taken), self._first, left)
+        if num_steps is not None:
+            progress.set_length(num_steps)
+            instead = "" if before is None else f" instead of {before:,}"
+            self._recorder.event(f"planned {num_steps:,} steps{instead} for the time budget")
 
-    def _begin(self) -> None:
-        if self._validation is not None:
-            with self._recorder.aside():
-                self._validation.measure_batch(self._measure)  # compiles
-                start = self._recorder.seconds()
-                self._validation.measure_batch(self._measure)
-                self._per_evaluation = (self._recorder.seconds() - start) * self._validation.num_batches
-        self._began, self._aside = self._recorder.seconds(), self._recorder.aside_seconds
+    def _num_steps(self, mark: Mark, first: Mark, left: float) -> int | None:
+        """Return the length of the run by a new plan, or None if the plan stays, or is not due yet."""
+        step, last, before = self._recorder.progress.step, self._last, self._recorder.progress.num_steps
+        span = min(CHECK_SHARE * self._limit, CHECK_SHARE_LEFT * left)
+        self._check_second = self._limit - left + 2 * span
+        if last is first and mark.stepping - first.stepping <= span:
+            self._check_step = mark.num_taken + (mark.num_taken - first.num_taken)
+            return None
+        recent = mark.per_step(last)
+        # A single slow interval can be a pause of the machine; two in a row are a new speed.
+        per_step = max(mark.per_step(first), min(recent, self._recent_step))
+        if mark.num_pauses > last.num_pauses:
+            self._per_pause = max(mark.per_pause(first), mark.per_pause(last))
+        self._last, self._recent_step = mark, recent
+        self._check_step = mark.num_taken + max(1, int(span / per_step))
+        fitting, at_most = (
+            step + self._fitting(left, share, per_step) for share in (RESERVE_SHARE, RESERVE_SHARE / 2)
+        )
+        if before is not None and step + TOO_FEW_SHARE * (fitting - step) <= before <= at_most:
+            return None
+        return fitting
+
+    def _fitting(self, left: float, reserve_share: float, per_step: float) -> int:
+        """Count the steps that fit into `left` seconds with their pauses, the one after the last included."""
+        reserve = max(reserve_share * self._limit, per_step)
+        # Pauses follow at most n / steps_per_pause + begun of the n steps from this one on.
+        begun = (self._recorder.progress.step - 1) % self._steps_per_pause / self._steps_per_pause
+        seconds = left - reserve - (1 + begun) * self._per_pause
+        return max(1, int(seconds / (per_step + self._per_pause / self._steps_per_pause)))
+
+    def _mark(self, num_taken: int) -> Mark:
+        aside, step = self._recorder.aside_seconds, self._recorder.progress.step
+        # The pause after the current step is still to come.
+        return Mark(num_taken, self._recorder.seconds() - aside, aside, (step - 1) // self._steps_per_pause)
+
+    def _measure_evaluation(self) -> None:
+        if self._validation is None:
+            return
+        with self._recorder.aside():
+            self._validation.measure_batch(self._measure)  # compiles
+            start = self._recorder.seconds()
+            self._validation.measure_batch(self._measure)
+            self._per_pause = (self._recorder.seconds() - start) * self._validation.num_batches

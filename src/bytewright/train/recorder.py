@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from bytewright.errors import DivergenceError
+from bytewright.errors import DivergenceError, UsageError
 from bytewright.train.display import Display
 from bytewright.train.evaluate import Evaluation
 from bytewright.train.metrics import MetricsLog, Sink
@@ -33,6 +33,8 @@ class Progress:
     """Wall-clock time over all sessions."""
     num_steps: int | None = None
     """Length of the run, once it is known."""
+    plan: list[list[int]] = field(default_factory=list)
+    """The lengths that the run has had: pairs of a completed step and the length planned after it."""
     num_refused: int = 0
     refused_in_a_row: int = 0
     best_step: int | None = None
@@ -41,12 +43,33 @@ class Progress:
     since_line: list[list[float]] = field(default_factory=list)
     """Loss and gradient norm of each accepted step since the last line."""
 
+    def __post_init__(self) -> None:
+        if self.num_steps is not None and not self.plan:  # a checkpoint of a version that kept no plan
+            self.plan = [[0, self.num_steps]]
+        check_plan(self.plan, step=self.step, num_steps=self.num_steps)
+
+    def set_length(self, num_steps: int) -> None:
+        """Plan `num_steps` for the run from this step on."""
+        self.num_steps = num_steps
+        self.plan.append([self.step, num_steps])
+
+
+def check_plan(plan: list[list[int]], *, step: int, num_steps: int | None) -> None:
+    """Raise `UsageError` unless `plan` can be that of a run of `num_steps` after `step` steps."""
+    if any(len(pair) != 2 or not 0 <= pair[0] < pair[1] for pair in plan):
+        raise UsageError(f"plan must be pairs of a step and a later end, but is {str(plan)[:60]}")
+    starts, ends = [start for start, _ in plan], [end for _, end in plan]
+    if any(not before < start < end for before, start, end in zip(starts, starts[1:], ends, strict=False)):
+        raise UsageError(f"the steps of plan must increase and precede each end, but are {str(plan)[:60]}")
+    if plan and (starts[-1] > step or ends[-1] != num_steps):
+        raise UsageError(f"plan must end with {num_steps} steps, made at most at step {step}")
+
 
 class Recorder:
     """Keeps the metrics of one session.
 
     `windows_of` names the windows of a step's batch; `utilisation` turns tokens per second into the MFU;
-    `peak_memory` gives the bytes taken so far at the most, or None.
+    `peak_memory` gives the bytes taken so far at the most, or None. `clock` returns seconds.
     """
 
     def __init__(
@@ -59,6 +82,7 @@ class Recorder:
         max_refused: int,
         utilisation: Callable[[float], float],
         peak_memory: Callable[[], int | None],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.progress = progress
         self.log = log
@@ -67,7 +91,7 @@ class Recorder:
         self._windows_of, self._tokens_per_step = windows_of, tokens_per_step
         self._max_refused, self._utilisation, self._peak_memory = max_refused, utilisation, peak_memory
         self._on_device: list[tuple[int, StepResult]] = []
-        self._started = time.perf_counter() - progress.seconds
+        self._clock, self._started = clock, clock() - progress.seconds
         self.aside_seconds = 0.0
         """Time of this session that was kept aside."""
         self._line_started, self._line_step = self._stepping_seconds(), progress.step
@@ -78,7 +102,7 @@ class Recorder:
 
     def seconds(self) -> float:
         """Wall-clock time of the run, over all sessions."""
-        return time.perf_counter() - self._started
+        return self._clock() - self._started
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
