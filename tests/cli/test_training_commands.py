@@ -93,6 +93,19 @@ def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
     assert run("generate", "runs/a/checkpoints/step-000010", "--max-new-tokens", "3").code == 0
 
 
+@pytest.mark.parametrize(("key", "name"), [("train", "train.npy"), ("tokenizer", "tok")])
+def test_missing_data_is_named_with_its_key_and_the_recipe_that_says_how_to_make_it(
+    place: Path, run: Run, key: str, name: str
+) -> None:
+    (place / name).rename(place / "elsewhere")
+    assert_refused(
+        run("train", "small.toml", "--out", "a"),
+        f"data.{key} is {name}, which does not exist",
+        "the comments at the top of small.toml",
+    )
+    assert not (place / "a").exists()
+
+
 def test_an_evaluation_names_what_it_measured_and_explains_the_difference_to_training(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,43 +1,92 @@
-"""The Python of the README runs as it stands, from a file of stories to a model that writes."""
+"""The README works as it stands: the lines of its tour, in order, and then its Python."""
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from figures import EXAMPLE, ROOT
 
-from bytewright.model import ModelConfig, TransformerLM
-from bytewright.tokenizer import Tokenizer, train_tokenizer
-from bytewright.tokenizer.formats.gpt2 import write_gpt2
-from bytewright.train import AdamW
-from bytewright.train.checkpoint import CheckpointFolder
-from tales import write_stories
+from bytewright.tokenizer import Tokenizer
+from conftest import Run
+
+TOUR = re.compile(r"^## A tour.*?^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHORTER = {
+    "tiny.toml": {"steps = 800": "steps = 4"},
+    "smoke.toml": {"steps = 120": "steps = 4"},
+    "learning_rate.toml": {
+        "storybook = 3_000_000": "storybook = 300_000",
+        "validation_size = 200_000": "validation_size = 50_000",
+    },
+}
+"""What the quick test replaces in the recipes; the commands stay as they are."""
 
 
-def make_run(run: Path) -> None:
-    """Write what a run leaves of its model: the page may load it."""
-    tokenizer = Tokenizer.from_vocabulary(train_tokenizer("stories.txt", 300).vocabulary)
-    tokenizer.save(run / "tokenizer")
-    config = ModelConfig(
-        vocab_size=tokenizer.vocab_size, context_length=64, d_model=16, num_layers=1, num_heads=2
-    )
-    model = TransformerLM(config)
-    CheckpointFolder(run / "checkpoints").save(model, AdamW(model.parameters()), {"step": 0})
+def read_tour() -> list[str]:
+    """Return the lines of the tour without their comments."""
+    (block,) = TOUR.findall((ROOT / "README.md").read_text())
+    lines = [line.partition("  #")[0].strip() for line in block.splitlines()]
+    return [line for line in lines if line]
 
 
-def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def copy_recipes(folder: Path) -> Path:
+    """Copy the recipes, as a fresh clone has them, into `folder / "recipes"`."""
+    return shutil.copytree(ROOT / "recipes", folder / "recipes")
+
+
+def run_python() -> dict[str, Any]:
+    """Run the Python of the README on the files that the tour left in the current folder."""
     blocks = EXAMPLE.findall((ROOT / "README.md").read_text())
     assert len(blocks) >= 2
-    monkeypatch.chdir(tmp_path)
-    Path("stories.txt").write_text("".join(write_stories(300)))
-    write_gpt2(train_tokenizer("stories.txt", 300).vocabulary, "vocab.json", "merges.txt")
-    make_run(Path("runs/tiny"))
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
+    return names
+
+
+def test_the_tour_makes_the_data_of_its_recipe_as_the_recipe_says() -> None:
+    comments = re.findall(r"^# +(bytewright .*)$", (ROOT / "recipes/tiny.toml").read_text(), re.MULTILINE)
+    assert len(comments) == 6
+    assert [line for line in read_tour() if line in comments] == comments
+
+
+def test_every_line_of_the_tour_runs_in_order_and_so_does_the_python(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = copy_recipes(tmp_path)
+    for name, changes in SHORTER.items():
+        text = (recipes / name).read_text()
+        for long, short in changes.items():
+            assert long in text
+            text = text.replace(long, short)
+        (recipes / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for line in read_tour():
+        command, _, target = line.partition(" > ")
+        program, *words = shlex.split(command)
+        assert program == "bytewright", line
+        outcome = run(*words)
+        assert outcome.code == 0, f"{line}: {outcome.err}"
+        if target:
+            Path(target).write_text(outcome.out)
+    assert Path("runs/learning_rate-smoke/report.html").is_file()
+    assert Path("runs/tiny/report.html").is_file()
+    names = run_python()
     assert isinstance(names["tokenizer"], Tokenizer)
     assert names["tokenizer"].decode(names["ids"]) == "Once upon a time"
     assert len(names["completion"].ids) == 20
     assert names["loss"].item() < 10
+
+
+@pytest.mark.slow
+def test_the_tour_runs_in_a_shell_at_its_full_size(tmp_path: Path) -> None:
+    copy_recipes(tmp_path)
+    script = "\n".join([f'bytewright() {{ {sys.executable} -m bytewright "$@"; }}', *read_tour()])
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from bytewright.cli import options
-from bytewright.errors import BytewrightError
+from bytewright.errors import BytewrightError, UsageError
 
 if TYPE_CHECKING:
-    from bytewright.train import TrainResult
+    from bytewright.train import TrainConfig, TrainResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,20 @@ class Train:
         from bytewright.train import read_recipe, train
 
         config = read_recipe(self.recipe, options.list_overrides(self.set))
+        check_data_exists(config, self.recipe)
         with interruption_told(self.out):
             return report(train(config, self.out, sample=make_sampler(config), console=console.stderr()))
+
+
+def check_data_exists(config: TrainConfig, recipe: Path) -> None:
+    """Raise if a file of the recipe's data is missing, and name its key: often it has not been made yet."""
+    for key in ("train", "validation", "tokenizer"):
+        path = getattr(config.data, key)
+        if path is not None and not path.exists():
+            raise UsageError(
+                f"data.{key} is {path}, which does not exist;"
+                f" the comments at the top of {recipe} say how to make the data of the recipe"
+            )
 
 
 class InterruptedRunError(BytewrightError):
