@@ -440,3 +440,34 @@ def test_an_unwritable_folder_is_refused_at_once(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StorageError, match="permission denied"):
         durable.check_target(tmp_path / "file")
+
+
+# Numbers and text that JSON and TOML allow and nothing else can hold
+
+
+@pytest.mark.parametrize(
+    "number", ["1e400", "-1e400", "1" + 400 * "0", "-1" + 5000 * "0", "1" + 400 * "0" + ".5"]
+)
+def test_a_number_beyond_the_range_of_a_float_is_refused(number: str) -> None:
+    with pytest.raises(FormatError, match=r"state\.json: is not valid JSON .*beyond the range of a float"):
+        durable.parse_json(f'{{"seconds": {number}}}', "state.json")
+
+
+def test_numbers_within_the_range_of_a_float_are_read_exactly() -> None:
+    assert durable.parse_json("[1e308, 12345678901234567890, -0.1]", "x") == [
+        1e308,
+        12345678901234567890,
+        -0.1,
+    ]
+
+
+def test_bytes_of_a_path_that_are_not_utf8_survive_json(tmp_path: Path) -> None:
+    durable.write_json(tmp_path / "x.json", {"path": "run\udcff", "text": "ä\n"})
+    assert durable.read_json(tmp_path / "x.json") == {"path": "run\udcff", "text": "ä\n"}
+
+
+@pytest.mark.parametrize("value", [5000 * "[" + 5000 * "]", 5000 * "{a=" + "1" + 5000 * "}", 5000 * "9"])
+def test_toml_that_python_cannot_hold_is_refused_in_one_sentence(tmp_path: Path, value: str) -> None:
+    (tmp_path / "x.toml").write_text(f"seed = {value}\n")
+    with pytest.raises(FormatError, match=r"x\.toml: is not valid TOML"):
+        durable.read_toml(tmp_path / "x.toml")

@@ -325,7 +325,9 @@ def read_toml(path: StrPath, *, max_bytes: int | None = None) -> dict[str, Any]:
     """Read a TOML file."""
     try:
         return tomllib.loads(read_text(path, max_bytes=max_bytes))
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise FormatError(f"{path}: is not valid TOML (nested too deeply)") from None
+    except ValueError as error:  # also an integer of thousands of digits
         raise FormatError(f"{path}: is not valid TOML ({error})") from None
 
 

@@ -61,6 +61,20 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def escape_controls(text: str, keep: str = "") -> str:
+    r"""Write characters that are not printable as escapes, except those in `keep`.
+
+    Text from a file must pass through this before it is shown on a terminal: control characters, line breaks
+    and changes of the writing direction would otherwise act there. Lone surrogates could not be encoded.
+
+    >>> print(escape_controls("run\x1b[2J\n\udcff"))
+    run\x1b[2J\n\udcff
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
 def suggest(key: str, known: Iterable[str], path: str = "") -> str:
     """End a sentence about an unknown key: with the one that was probably meant, or with all there are.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import reprlib
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from bytewright.errors import FormatError
 MANIFEST = "manifest.json"
 FORMAT = "bytewright folder 1"
 MAX_MANIFEST_BYTES = 16 * 2**20
+MAX_DIGITS = 308
+"""The most digits of an integer that always fits in a float."""
 
 _SHORT = reprlib.Repr()  # names out of a file, in a sentence that stays one
 _SHORT.maxstring = 80
@@ -140,19 +143,28 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> 
 
 
 def read_json(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> object:
-    """Read a JSON file strictly: a repeated key, NaN or too deep nesting is a `FormatError`."""
+    """Read a JSON file strictly, as `parse_json` does."""
     return parse_json(read_text(path, max_bytes=max_bytes), path)
 
 
 def parse_json(text: str, source: str | os.PathLike[str]) -> object:
-    """Parse JSON as strictly as a hostile file deserves; `source` names the file in the error.
+    """Parse JSON strictly; `source` names the file in the error.
+
+    A repeated key, NaN, too deep nesting and a number beyond the range of a float are a `FormatError`. So
+    every number that is read is finite and can be converted to a float.
 
     >>> parse_json('{"a": 1, "a": 2}', "vocab.json")
     Traceback (most recent call last):
     bytewright.errors.FormatError: vocab.json: is not valid JSON (the key 'a' is given twice)
     """
     try:
-        return json.loads(text, object_pairs_hook=_refuse_repeated_keys, parse_constant=_refuse_constant)
+        return json.loads(
+            text,
+            object_pairs_hook=_refuse_repeated_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_parse_float,
+            parse_int=_parse_integer,
+        )
     except RecursionError:
         raise FormatError(f"{source}: is not valid JSON (nested too deeply)") from None
     except ValueError as error:
@@ -160,8 +172,12 @@ def parse_json(text: str, source: str | os.PathLike[str]) -> object:
 
 
 def dump_json(value: object) -> bytes:
-    """Spell out `value` for people to read: indented, UTF-8, one line end at the end."""
-    return (json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n").encode()
+    """Write `value` as JSON for people to read: indented, UTF-8, one line end at the end.
+
+    Lone surrogates (bytes of a path that are not UTF-8) become JSON escapes, which `parse_json` reads back.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    return text.encode(errors="backslashreplace")
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -175,3 +191,16 @@ def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{_SHORT.repr(text)} is beyond the range of a float")
+    return value
+
+
+def _parse_integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"an integer of {len(text)} digits is beyond the range of a float")
+    return int(text)

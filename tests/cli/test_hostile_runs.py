@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import io
+import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from bytewright import durable
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import train
+from bytewright.train.display import LiveDisplay
 from conftest import Outcome, Run
 from runs import make_config
 
@@ -73,6 +79,25 @@ def assert_answered(outcome: Outcome) -> None:
     assert outcome.code == 0 or outcome.err.splitlines()[-1].startswith("bytewright: "), outcome
 
 
+def forge(folder: Path, name: str, change: Callable[[Any], object]) -> None:
+    """Change one JSON file of a folder that has a manifest, and write a manifest that fits."""
+    opened = durable.open_folder(folder)
+    contents = {file: (folder / file).read_bytes() for file in opened.files}
+    value = json.loads(contents[name])
+    change(value)
+    contents[name] = json.dumps(value).encode()
+    with durable.write_folder(folder, about=opened.about, replace=True) as writer:
+        for file, data in contents.items():
+            writer.write_bytes(file, data)
+
+
+def edit(file: Path, change: Callable[[Any], object]) -> None:
+    """Change one JSON file."""
+    value = json.loads(file.read_text())
+    change(value)
+    file.write_text(json.dumps(value))
+
+
 # Files that are not files
 
 
@@ -101,3 +126,116 @@ def test_a_pipe_for_a_file_of_a_run_is_not_waited_for(place: Path, run: Run, nam
     os.mkfifo(pipe)
     with no_hang():
         assert_answered(run(*command.split()))
+
+
+# Text that would act on a terminal
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\nbytewright: all is well\r\u202e[/red]\udcff"
+
+
+def assert_printable(outcome: Outcome) -> None:
+    """Nothing of a file acts on the terminal: there are line breaks between lines, and nothing else."""
+    assert_answered(outcome)
+    for line in (outcome.out + outcome.err).split("\n"):
+        assert line.isprintable(), line
+        assert not line.startswith("bytewright: all is well")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "runs .",
+        "runs . --json",
+        "report {run}",
+        "report {run} run --out both",
+        "generate {run} --max-new-tokens 2 --top-k 1 --prompt Once",
+        "evaluate {run}",
+        "export {run} --to hf --out {run}-hf",
+        "resume {run}",
+        "resume {run}/nothing",
+        "tokenizer convert {run}/tokenizer --to gpt2 --out {run}-gpt2",
+        "tokenizer inspect {run}/tokenizer",
+        "tokenizer compare {run}/tokenizer tok",
+    ],
+)
+def test_a_hostile_name_does_not_act_on_the_terminal(place: Path, run: Run, command: str) -> None:
+    name = HOSTILE.replace("/", ":")
+    shutil.copytree(place / "run", place / name)
+    assert_printable(run(*(word.format(run=name) for word in command.split())))
+
+
+def put_unknown_key(run: Path) -> None:
+    edit(run / "config.json", lambda config: config.update({HOSTILE: 1}))
+
+
+def put_long_key(run: Path) -> None:
+    edit(run / "config.json", lambda config: config.update({"k" * 100_000: 1}))
+
+
+def put_choice(run: Path) -> None:
+    edit(run / "config.json", lambda config: config.update(device=HOSTILE))
+
+
+def put_path(run: Path) -> None:
+    edit(run / "config.json", lambda config: config["data"].update(train=HOSTILE))
+
+
+def put_kind(run: Path) -> None:
+    manifest = run / "checkpoints" / "step-000008" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("bytewright checkpoint", json.dumps(HOSTILE)[1:-1]))
+
+
+def put_environment(run: Path) -> None:
+    durable.write_json(run / "environment.json", {"python": HOSTILE, "torch": HOSTILE, "started": HOSTILE})
+    edit(run / "config.json", lambda config: config["budget"].update(steps=9))
+
+
+def put_settings(run: Path) -> None:
+    edit(run / "config.json", lambda config: config.update({"variant": HOSTILE, HOSTILE: {HOSTILE: HOSTILE}}))
+    durable.write_json(
+        run / "outcome.json", {"status": "failed", "reason": HOSTILE, "labels": {"a": HOSTILE}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "commands"),
+    [
+        (put_unknown_key, ["evaluate run", "report run"]),
+        (put_long_key, ["evaluate run"]),
+        (put_choice, ["evaluate run"]),
+        (put_path, ["resume run", "report run"]),
+        (put_kind, ["evaluate run"]),
+        (put_environment, ["resume run", "runs .", "report run"]),
+        (put_settings, ["runs .", "report run", "runs . --json", "runs . --where nothing=1"]),
+    ],
+)
+def test_hostile_text_in_a_file_does_not_act_on_the_terminal(
+    place: Path, run: Run, change: Callable[[Path], None], commands: list[str]
+) -> None:
+    change(place / "run")
+    for command in commands:
+        outcome = run(*command.split())
+        assert_printable(outcome)
+        assert max(map(len, outcome.err.split("\n"))) < 3000
+    for page in (*(place / "run").glob("report.*"), *(place / "run").glob("report-figures/*")):
+        assert not set("\x1b\x07\r") & set(page.read_text())
+
+
+def test_the_holder_of_a_lock_does_not_act_on_the_terminal(place: Path, run: Run) -> None:
+    lock = place / "run" / ".lock"
+    lock.write_text(HOSTILE.replace("\udcff", ""))
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        outcome = run("resume", "run")
+    assert_printable(outcome)
+    assert "is being written by" in outcome.err
+
+
+def test_a_panel_shows_a_hostile_title_as_it_is() -> None:
+    shown = io.StringIO()
+    display = LiveDisplay(Console(file=shown, force_terminal=True, width=200), f"{HOSTILE}: 5 parameters")
+    display.say(HOSTILE)
+    display.record({"step": 1, "event": HOSTILE}, 2)
+    display.close()
+    assert shown.getvalue().count("\\x1b]0;owned") >= 3
+    assert not {"\x07", "\u202e"} & set(shown.getvalue())

@@ -102,7 +102,8 @@ def _show_flops(out: Console, account: Account) -> None:
 
 def _show_memory(out: Console, account: Account, memory: str | None, batches: Mapping[str, int]) -> None:
     inventory = account.inventory
-    out.print("\nMemory of training, simplified (fp32, AdamW, each tensor of the textbook's list once)")
+    out.print()
+    out.print("Memory of training, simplified (fp32, AdamW, each tensor of the textbook's list once)")
     out.print(f"  P = {inventory.parameters_formula} = {inventory.parameters // 4:,}")
     out.print(f"  a = {inventory.per_sequence_formula} = {word_bytes(inventory.a)} a sequence")
     out.print(f"  b = 16·P = {word_bytes(inventory.b)}")
@@ -134,7 +135,8 @@ def _show_memory(out: Console, account: Account, memory: str | None, batches: Ma
 def _show_kept(out: Console, account: Account) -> None:
     """Print what one block keeps for the way back, in the readable twin and in the fast one."""
     for setting in (SETTINGS[0], SETTINGS[-2]):
-        out.print(f"\nKept by each block for the backward pass: {setting.name}")
+        out.print()
+        out.print(f"Kept by each block for the backward pass: {setting.name}")
         table = console.table("", "bytes")
         for kept in account.training[setting].kept_by_block:
             table.add_row(kept.name, word_bytes(kept.num_bytes))
@@ -170,8 +172,9 @@ def _show_updates(out: Console, account: Account) -> None:
 def _show_time(out: Console, account: Account, time: TimeAccount, tokens: float | None) -> None:
     device = time.device
     kind = "measured" if device.is_measured else "data sheet"
+    out.print()
     out.print(
-        f"\nTime on {device.name} ({kind}: {word_count(device.peak(time.rate), 'FLOP/s')} in {time.rate}, "
+        f"Time on {device.name} ({kind}: {word_count(device.peak(time.rate), 'FLOP/s')} in {time.rate}, "
         f"{word_count(device.bytes_per_second, 'B/s')}; "
         f"balance {device.balance(time.rate):.0f} FLOP per byte)"
     )

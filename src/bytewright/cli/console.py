@@ -15,8 +15,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from bytewright.durations import TimeLeft
+from bytewright.errors import escape_controls
 
 PLAIN_WIDTH = 10_000  # in a pipe a line is never broken: whoever reads it may want to search it
 # Text is shown as it is: [bold] and :owl: in a story are part of the story.
@@ -28,21 +30,43 @@ Report = Callable[[str, int, int, str], None]
 """Tell how far a phase is: its name, what is done, the total, and the unit ("bytes" is shown as MB)."""
 
 
+class EscapingConsole(Console):
+    """A console that shows control characters and line breaks of any `str` as escapes.
+
+    Most of what is printed holds text from files: names, paths, reasons. A `Text` is printed as it is.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Make the text that rich prints for a `str`, wherever it stands: in a line or in a cell."""
+        return super().render_str(escape_controls(text), **options)
+
+
 def stdout() -> Console:
     """Make the console for results; in a pipe it has no colour."""
-    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, **AS_IT_IS)
+    return EscapingConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH, **AS_IT_IS)
 
 
 def stderr() -> Console:
     """Make the console for progress and remarks."""
-    return Console(stderr=True, width=None if sys.stderr.isatty() else PLAIN_WIDTH, **AS_IT_IS)
+    return EscapingConsole(stderr=True, width=None if sys.stderr.isatty() else PLAIN_WIDTH, **AS_IT_IS)
+
+
+def write_text(text: str) -> None:
+    """Write a model's text to stdout: as it is into a pipe, without control characters on a terminal."""
+    sys.stdout.write(escape_controls(text, keep="\n\t") if sys.stdout.isatty() else text)
 
 
 def table(*headings: str, title: str | None = None) -> Table:
-    """Start a table whose first column is words and whose others are numbers."""
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for position, heading in enumerate(headings):
-        made.add_column(heading, justify="left" if position == 0 else "right", overflow="fold")
+    """Start a table whose first column is words and whose others are numbers; `title` is not escaped."""
+    made = Table(
+        title=None if title is None else Text(title),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    for position, name in enumerate(headings):
+        made.add_column(name, justify="left" if position == 0 else "right", overflow="fold")
     return made
 
 
@@ -54,10 +78,10 @@ def progress() -> Iterator[Report]:
         yield _plain_lines(console)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[amount]}"),
+        TextColumn("{task.fields[amount]}", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -89,15 +113,6 @@ def _plain_lines(console: Console) -> Report:
         console.print(", ".join(filter(None, parts)))
 
     return report
-
-
-def show_text(text: str) -> str:
-    r"""Show a text that came out of a file: as it is, unless it would do something to the terminal.
-
-    >>> print(show_text("<|end of text|>"), show_text("\x1b[2J"))
-    <|end of text|> '\x1b[2J'
-    """
-    return text if text.isprintable() else repr(text)
 
 
 def _amount(done: int, total: int, unit: str) -> str:

@@ -79,5 +79,5 @@ def _print(stats: CorpusStats) -> None:
     if stats.common_words:
         common = console.table("word", "count", "share")
         for word, count in stats.common_words:
-            common.add_row(console.show_text(word), f"{count:,}", f"{count / stats.num_words:.2%}")
+            common.add_row(word, f"{count:,}", f"{count / stats.num_words:.2%}")
         console.stdout().print(common)

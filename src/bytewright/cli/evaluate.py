@@ -136,6 +136,6 @@ def _begin_table(checkpoint: Path, file: Path) -> Table:
     from bytewright.cli import console
 
     table = console.table("", "")
-    table.add_row("checkpoint", console.show_text(str(checkpoint)))
-    table.add_row("file", console.show_text(str(file)))
+    table.add_row("checkpoint", str(checkpoint))
+    table.add_row("file", str(file))
     return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,7 @@ class Export:
 
     def run(self) -> None:
         """Read, and write."""
-        from bytewright.cli import samples
+        from bytewright.cli import console, samples
         from bytewright.model.exchange import write_llama
         from bytewright.tokenizer.files import warn_of_pattern
         from bytewright.train.checkpoint import find_checkpoint, load_model
@@ -59,8 +58,9 @@ class Export:
             replace=self.replace,
         )
         if (warning := warn_of_pattern(tokenizer.vocabulary)) is not None:
-            print(warning, file=sys.stderr)
-        print(f"Wrote {self.out}: load it with AutoModelForCausalLM.from_pretrained({str(self.out)!r}).")
+            console.stderr().print(warning, soft_wrap=True)
+        sentence = f"Wrote {self.out}: load it with AutoModelForCausalLM.from_pretrained({str(self.out)!r})."
+        console.stdout().print(sentence, soft_wrap=True)
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> bytes:

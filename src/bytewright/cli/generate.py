@@ -64,7 +64,7 @@ class Generate:
 
     def run(self) -> None:
         """Write."""
-        from bytewright.cli import inputs, samples
+        from bytewright.cli import console, inputs, samples
 
         inputs.require_at_least(1, self.count, "--count")
         from bytewright.generate import Generator, SamplingConfig
@@ -95,12 +95,13 @@ class Generate:
         generator = Generator(model, min(BATCH, len(prompts)))
         if len(prompts) == 1:
             check_prompts(model.config, prompts)  # before a word is written
-            sys.stdout.write(texts[0])
+            console.write_text(texts[0])
             for piece in samples.stream_text(generator, tokenizer, prompts[0], sampling):
-                sys.stdout.write(piece)
+                console.write_text(piece)
                 sys.stdout.flush()
             print()
             return
         written = generator.generate_many(prompts, sampling, BATCH)
         for text, completion in zip(texts, written, strict=True):
-            print(f"{text}{tokenizer.decode(completion.ids)}".strip("\n"), end=SEPARATOR, flush=True)
+            console.write_text(f"{text}{tokenizer.decode(completion.ids)}".strip("\n") + SEPARATOR)
+            sys.stdout.flush()

@@ -37,6 +37,7 @@ class ImportModel:
 
     def run(self) -> None:
         """Read, and write."""
+        from bytewright.cli import console
         from bytewright.model.exchange import read_llama
         from bytewright.tokenizer.files import read_huggingface, write_folder
         from bytewright.train.checkpoint import CheckpointFolder
@@ -55,7 +56,8 @@ class ImportModel:
         if vocabulary is not None:
             write_folder(vocabulary, self.out / "tokenizer", within=self.out)
         CheckpointFolder(self.out / "checkpoints").save(model, NoOptimizer(), {"step": 0})
-        print(f"Wrote {self.out}: {sum(p.numel() for p in model.parameters()):,} parameters.")
+        sentence = f"Wrote {self.out}: {sum(p.numel() for p in model.parameters()):,} parameters."
+        console.stdout().print(sentence, soft_wrap=True)
 
 
 class NoOptimizer:

@@ -26,9 +26,11 @@ from typing import NoReturn, Protocol, cast
 import bytewright
 from bytewright.cli import torch_environment
 from bytewright.cli.complaints import one_sentence
-from bytewright.errors import BytewrightError, UsageError, first_line, is_out_of_memory
+from bytewright.errors import BytewrightError, UsageError, escape_controls, first_line, is_out_of_memory
 
 INTERRUPTED, TERMINATED = 130, 143
+LONGEST_SENTENCE = 2000
+"""Characters of an error that are shown: it may quote a key of a hostile file."""
 
 
 class Command(Protocol):
@@ -77,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller (`>&-`): nobody listens
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters that we print
     torch_environment.prepare()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -193,6 +197,9 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _fail(sentence: str, code: int) -> int:
+    sentence = escape_controls(sentence)
+    if len(sentence) > LONGEST_SENTENCE:
+        sentence = sentence[:LONGEST_SENTENCE] + "…"
     print(f"bytewright: {sentence}", file=sys.stderr)
     return code
 

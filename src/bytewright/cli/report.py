@@ -53,4 +53,4 @@ class Report:
         for name, reason in about.unreadable.items() if about else ():
             console.stderr().print(f"left out: {name}, which cannot be read: {reason}", soft_wrap=True)
         folder = self.out or (first.parent if first.is_file() else first)
-        print(write_report(records, about, folder))
+        console.stdout().print(str(write_report(records, about, folder)), soft_wrap=True)

@@ -44,13 +44,14 @@ class Runs:
 
     def run(self) -> None:
         """List."""
+        import json
+
         from bytewright.cli import console
         from bytewright.lab.listing import KEY_FIGURES, UNREADABLE, choose, list_runs, sort_rows, word_figure
-        from bytewright.manifest import dump_json
 
         rows = sort_rows(choose(list_runs(self.folders), self.where), self.sort)
         if self.json:
-            print(dump_json(rows).decode(), end="")
+            print(json.dumps(rows, indent=2, allow_nan=False))
             return
         if not rows:
             print("No runs.")

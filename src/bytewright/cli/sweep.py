@@ -126,7 +126,7 @@ class RunSweep:
             if not records:
                 bench.say(f"{folder}: has no report, for every run failed as it began.")
                 return 1
-            print(write_report(records, about, folder))
+            console.stdout().print(str(write_report(records, about, folder)), soft_wrap=True)
         return 1 if failed else 0
 
     def _bench(self, folder: Path, sweep: Sweep, report: console.Report, engines: Engines) -> Bench:

@@ -78,9 +78,9 @@ def print_overlap(out: Console, names: list[str], tokenizers: list[Tokenizer]) -
     table.add_row(
         "merges", f"{len(first.merges):,}", f"{len(second.merges):,}", f"{shared.num_shared_merges:,}"
     )
-    specials = (" ".join(map(console.show_text, it.special_tokens)) or "none" for it in (first, second))
+    specials = (" ".join(it.special_tokens) or "none" for it in (first, second))
     table.add_row("special tokens", *specials, "")
-    table.add_row("pattern", console.show_text(first.pattern), console.show_text(second.pattern), "")
+    table.add_row("pattern", first.pattern, second.pattern, "")
     out.print(table)
     for name, alone in zip(names, (shared.only_in_first, shared.only_in_second), strict=True):
         if alone:

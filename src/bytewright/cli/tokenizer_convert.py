@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +54,7 @@ class ConvertTokenizer:
 
     def run(self) -> None:
         """Read, and write."""
+        from bytewright.cli import console
         from bytewright.tokenizer import files
 
         if self.to == "huggingface" and self.out.suffix != ".json":
@@ -73,22 +73,20 @@ class ConvertTokenizer:
             case "tiktoken":
                 files.write_tiktoken(vocabulary, self.out)
         written = vocabulary.ids_of_ordinary_tokens if self.to == "tiktoken" else vocabulary.tokens
-        print(f"Wrote {self.out}: {len(written):,} tokens in the {self.to} format.")
+        sentence = f"Wrote {self.out}: {len(written):,} tokens in the {self.to} format."
+        console.stdout().print(sentence, soft_wrap=True)
         if self.to == "huggingface" and (warning := files.warn_of_pattern(vocabulary)) is not None:
-            print(warning, file=sys.stderr)
+            console.stderr().print(warning, soft_wrap=True)
         if self.to == "tiktoken":
-            print(tell_what_ranks_leave_out(vocabulary))
+            console.stdout().print(tell_what_ranks_leave_out(vocabulary), soft_wrap=True)
 
 
 def tell_what_ranks_leave_out(vocabulary: Vocabulary) -> str:
     """Say what whoever reads the file of ranks has to know besides."""
-    from bytewright.cli.console import show_text
-
     by_id = sorted(vocabulary.special_tokens.items(), key=lambda item: item[1])
-    specials = ", ".join(f"{show_text(special)} (id {id})" for special, id in by_id)
-    return (
-        f"Left out, to be given again when the file is read: the pattern ({show_text(vocabulary.pattern)})"
-        + (f" and the special tokens {specials}." if specials else ".")
+    specials = ", ".join(f"{special} (id {id})" for special, id in by_id)
+    return f"Left out, to be given again when the file is read: the pattern ({vocabulary.pattern})" + (
+        f" and the special tokens {specials}." if specials else "."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -50,6 +51,8 @@ class DecodeIds:
 
     def run(self) -> None:
         """Decode ids or a file, to stdout or a file."""
+        from bytewright.cli import console
+
         if (self.source is None) == (not self.ids):
             raise UsageError("give either a token file or --ids")
         if self.source is not None:
@@ -64,15 +67,20 @@ class DecodeIds:
         tokenizer = inputs.load_tokenizer(self.tokenizer)
         ids = self._read_ids(tokenizer)
         if self.out is None:
-            for chunk in _decode(tokenizer, ids):
-                _write_all(sys.stdout.buffer, chunk)
             if sys.stdout.isatty():
-                print()
+                decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
+                for chunk in _decode(tokenizer, ids):
+                    console.write_text(decoder.decode(chunk))
+                console.write_text(decoder.decode(b"", final=True) + "\n")
+            else:
+                for chunk in _decode(tokenizer, ids):
+                    _write_all(sys.stdout.buffer, chunk)
             return
         with durable.write_stream(self.out) as stream:
             for chunk in _decode(tokenizer, ids):
                 stream.write(chunk)
-        print(f"Wrote {self.out}: {self.out.stat().st_size:,} bytes from {len(ids):,} tokens.")
+        sentence = f"Wrote {self.out}: {self.out.stat().st_size:,} bytes from {len(ids):,} tokens."
+        console.stdout().print(sentence, soft_wrap=True)
 
     def _read_ids(self, tokenizer: Tokenizer) -> Sequence[int] | Ids:
         if self.source is None:

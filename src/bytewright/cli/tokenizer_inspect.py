@@ -90,11 +90,11 @@ def print_vocabulary(out: Console, tokenizer: Tokenizer, num_longest: int) -> No
     from bytewright.tokenizer.inspect import length_histogram, longest_tokens, show_token
 
     vocabulary = tokenizer.vocabulary
-    specials = ", ".join(console.show_text(special) for special in vocabulary.special_tokens) or "none"
+    specials = ", ".join(vocabulary.special_tokens) or "none"
     out.print(
         f"{len(vocabulary.tokens):,} tokens: 256 bytes, {len(vocabulary.merges):,} merges,"
         f" {len(vocabulary.special_tokens)} special ({specials});"
-        f" pattern {console.show_text(vocabulary.pattern)}; fingerprint {vocabulary.fingerprint[:12]}",
+        f" pattern {vocabulary.pattern}; fingerprint {vocabulary.fingerprint[:12]}",
     )
     longest = console.table("longest tokens", "bytes", "id")
     for id, token in longest_tokens(vocabulary, num_longest):

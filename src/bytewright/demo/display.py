@@ -29,7 +29,7 @@ class FloorDisplay:
     """Shows a run whose entropy floor is known, in bits per byte."""
 
     def __init__(self, console: Console, title: str, floor: float, bytes_per_token: float) -> None:
-        self._console, self._title, self._floor = console, title, floor
+        self._console, self._title, self._floor = console, Text(title), floor
         self._bits_per_nat = 1 / bytes_per_token / math.log(2)
         self._curve: list[float] = []
         self._measured: float | None = None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from bytewright.account import count_parameters
 from bytewright.corpus.storybook import read_stories
@@ -26,7 +27,7 @@ from bytewright.demo.report import Results, write_report
 from bytewright.demo.stages import Report
 from bytewright.durable import check_target, refuse_links
 from bytewright.durations import format_seconds
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, escape_controls
 from bytewright.lab.records import read_run
 from bytewright.train.recipe import to_plain
 
@@ -83,10 +84,11 @@ class _Show:
         self._check()
         write_report(Results(folder=self.folder, plan=self.plan, records=self.records), report)
         run = self.folder / stages.RUN
-        self._say(
-            f"\nThe model is a run like any other:\n  bytewright generate {run}\n  bytewright evaluate {run}"
-            "\nThe report, to be opened in a browser:"
-        )
+        self.out.print()
+        self._say("The model is a run like any other:")
+        self._say(f"  bytewright generate {run}")
+        self._say(f"  bytewright evaluate {run}")
+        self._say("The report, to be opened in a browser:")
         self._say(str(report.absolute()))
         return Outcome(report)
 
@@ -100,7 +102,7 @@ class _Show:
             lambda report: stages.tell_stories(self.folder, plan, report),
         )
         self._say(f"{told['num_stories']:,} stories. The first:")
-        self.out.print(told["first"], style="italic")
+        self._show_story(told["first"])
 
     def _learn_tokens(self) -> None:
         self._stage(
@@ -175,7 +177,7 @@ class _Show:
             lambda report: stages.sample_stories(self.folder, self.plan, report),
         )
         self._say("The first:")
-        self.out.print(next(read_stories(self.folder / stages.SAMPLES)), style="italic")
+        self._show_story(next(read_stories(self.folder / stages.SAMPLES)))
 
     def _check(self) -> None:
         checked = self._stage(
@@ -211,7 +213,11 @@ class _Show:
         return found.facts
 
     def _announce(self, sentence: str) -> None:
-        self.out.print(f"\n{len(self.records) + 1} of {NUM_STAGES}. {sentence}", style="bold")
+        self.out.print()
+        self.out.print(f"{len(self.records) + 1} of {NUM_STAGES}. {sentence}", style="bold")
+
+    def _show_story(self, story: str) -> None:
+        self.out.print(Text(escape_controls(story, keep="\n")), style="italic")
 
     def _say(self, sentence: str) -> None:
         self.out.print(sentence, soft_wrap=True)

@@ -20,11 +20,11 @@ from bytewright.lab.page import (
     Table,
     data_table,
     numeric_columns,
-    printable,
     slug,
     worded_rows,
 )
 from bytewright.lab.plots import draw
+from bytewright.lab.svg import printable
 
 
 def write_markdown(page: Page, path: Path) -> None:

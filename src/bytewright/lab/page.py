@@ -14,7 +14,6 @@ from __future__ import annotations
 import html
 import math
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from pathlib import Path
 from bytewright import durable
 from bytewright.lab.plots import NARROW, STYLE, WIDE, Chart, DotChart, chart_rows, draw
 from bytewright.lab.scales import MISSING, format_value
+from bytewright.lab.svg import escape, printable
 
 Cell = str | int | float | None
 MAX_DATA_POINTS = 60
@@ -105,16 +105,16 @@ def write_html(page: Page, path: Path) -> None:
 
 def render_html(page: Page) -> str:
     """Spell out the page as one HTML document."""
-    body = [f"<h1>{html.escape(page.title)}</h1>"]
+    body = [f"<h1>{escape(page.title)}</h1>"]
     if page.lead:
         body.append(f'<p class="lead">{inline(page.lead)}</p>')
     if page.facts:
         body.append(_facts(page.facts))
     if len(page.sections) > 3:
-        links = (f'<a href="#{slug(part.title)}">{html.escape(part.title)}</a>' for part in page.sections)
+        links = (f'<a href="#{slug(part.title)}">{escape(part.title)}</a>' for part in page.sections)
         body.append(f"<nav>{' '.join(links)}</nav>")
     for section in page.sections:
-        heading = f"<h2>{html.escape(section.title)}</h2>"
+        heading = f"<h2>{escape(section.title)}</h2>"
         blocks = "\n".join([heading, *(_block(block) for block in section.blocks)])
         body.append(f'<section id="{slug(section.title)}">\n{blocks}\n</section>')
     if page.footer:
@@ -127,7 +127,7 @@ def render_html(page: Page) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="generator" content="bytewright">
-<title>{html.escape(page.title)}</title>
+<title>{escape(page.title)}</title>
 <link rel="icon" href="data:,">
 <style>
 {STYLE}{PAGE_STYLE}</style>
@@ -161,7 +161,7 @@ def _figure(figure: Figure) -> str:
         f'<div class="{name}">{draw(figure.chart, width=width, standalone=False)}</div>'
         for name, width in (("wide", WIDE), ("narrow", NARROW))
     )
-    title = f"<strong>{html.escape(figure.chart.title)}.</strong>"
+    title = f"<strong>{escape(figure.chart.title)}.</strong>"
     caption = f"<figcaption>{title} {inline(figure.caption)}</figcaption>"
     return f'<figure class="chart">{drawn}{caption}{_table(data_table(figure.chart))}</figure>'
 
@@ -275,9 +275,9 @@ def _facts(facts: Facts) -> str:
 def _samples(samples: Samples) -> str:
     cards = []
     for sample in samples.samples:
-        prompt = f"<b>{html.escape(printable(sample.prompt))}</b>" if sample.prompt else ""
+        prompt = f"<b>{escape(sample.prompt)}</b>" if sample.prompt else ""
         note = f"<footer>{inline(sample.note)}</footer>" if sample.note else ""
-        text = html.escape(printable(sample.text))
+        text = escape(sample.text)
         cards.append(
             f"<article><h3>{inline(sample.label)}</h3><blockquote>{prompt}{text}</blockquote>{note}</article>"
         )
@@ -292,20 +292,6 @@ def inline(words: str) -> str:
     'a &lt; b, see <code>lr</code>'
     """
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(printable(words), quote=False))
-
-
-def printable(words: str) -> str:
-    r"""Replace characters that a page cannot show (controls, lone surrogates) by a visible stand-in.
-
-    >>> printable("a\x00b\nc")
-    'a�b\nc'
-    """
-    return "".join(
-        "\N{REPLACEMENT CHARACTER}"
-        if unicodedata.category(c) in ("Cc", "Cs", "Cn") and c not in "\n\t"
-        else c
-        for c in words
-    )
 
 
 def slug(title: str) -> str:

@@ -8,7 +8,6 @@ runs or pages.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,8 +37,8 @@ def draw(chart: Chart | DotChart, *, width: int = WIDE, standalone: bool = True)
     drawn = _draw_lines(chart, width) if isinstance(chart, Chart) else _draw_dots(chart, width)
     height, content = drawn
     parts = [
-        svg.element("title", html.escape(chart.title)),
-        svg.element("desc", html.escape(chart.description or chart.title)),
+        svg.element("title", svg.escape(chart.title)),
+        svg.element("desc", svg.escape(chart.description or chart.title)),
         *([svg.element("style", STYLE)] if standalone else []),
         *content,
     ]

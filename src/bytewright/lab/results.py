@@ -90,7 +90,7 @@ def write_results(path: Path, about: About | None, records: Sequence[RunRecord])
         "environment": environment,
         "runs": runs,
     }
-    durable.write_text(path, to_text(finite(value)))
+    durable.write_bytes(path, to_text(finite(value)).encode(errors="backslashreplace"))  # as JSON escapes
 
 
 def without_places(record: RunRecord) -> RunRecord:

@@ -8,6 +8,7 @@ and white, or read by someone who does not see the colours, still tells them apa
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Sequence
 
 DASHES = ("", "7 3", "2 2.5", "10 3 2 3", "5 2 1 2 1 2", "14 4")
@@ -23,16 +24,35 @@ def element(name: str, *content: str, **attributes: str | float | None) -> str:
     '<text x="1.2" class="label" stroke-width="2">a &lt; b</text>'
     """
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(_attribute(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_attribute(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     return f"<{name}{written}>{''.join(content)}</{name}>" if content else f"<{name}{written}/>"
 
 
+def escape(words: str) -> str:
+    """Write text so that it cannot act as markup and every character of it can be shown."""
+    return html.escape(printable(words))
+
+
+def printable(words: str) -> str:
+    r"""Replace characters that a page cannot show (controls, lone surrogates) by a visible stand-in.
+
+    >>> printable("a\x00b\nc")
+    'a�b\nc'
+    """
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}"
+        if unicodedata.category(c) in ("Cc", "Cs", "Cn") and c not in "\n\t"
+        else c
+        for c in words
+    )
+
+
 def text(x: float, y: float, words: str, **attributes: str | float | None) -> str:
     """Write words at a place."""
-    return element("text", html.escape(words), x=x, y=y, **attributes)
+    return element("text", escape(words), x=x, y=y, **attributes)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
@@ -66,7 +86,7 @@ def mark(index: int, x: float, y: float, *, size: float = 3.6, title: str = "") 
     """Draw the mark of series `index`; `title` is what hovering over it tells."""
     r, shape, filled = size, index % 4, index // 4 % 2 == 0
     class_ = "mark" if filled else "hollow"
-    content = (element("title", html.escape(title)),) if title else ()
+    content = (element("title", escape(title)),) if title else ()
     if shape == 0:
         return element("circle", *content, cx=x, cy=y, r=r, class_=class_)
     corners = {
@@ -82,7 +102,7 @@ def cross(x: float, y: float, *, size: float = 4.5, title: str = "") -> str:
     d = path([(x - size, y - size), (x + size, y + size)]) + path(
         [(x - size, y + size), (x + size, y - size)]
     )
-    content = (element("title", html.escape(title)),) if title else ()
+    content = (element("title", escape(title)),) if title else ()
     return element("path", *content, d=d, class_="gone")
 
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bytewright.durations import TimeLeft
+from bytewright.errors import escape_controls
 
 CURVE_WIDTH, CURVE_HEIGHT = 60, 8
 BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -59,7 +60,7 @@ class PlainDisplay:
 
     def say(self, sentence: str) -> None:
         """Print the sentence."""
-        self._console.print(sentence, soft_wrap=True, highlight=False, markup=False)
+        self._console.print(escape_controls(sentence), soft_wrap=True, highlight=False, markup=False)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -69,7 +70,7 @@ class LiveDisplay:
     """A panel that is drawn over itself: progress, the figures of the moment, and the loss curve."""
 
     def __init__(self, console: Console, title: str) -> None:
-        self._title = title
+        self._title = Text(escape_controls(title))
         self._losses: list[float] = []
         self._validation: tuple[int, float] | None = None
         self._last: tuple[Mapping[str, Any], int | None] | None = None
@@ -91,7 +92,7 @@ class LiveDisplay:
 
     def say(self, sentence: str) -> None:
         """Print the sentence above the panel."""
-        self._live.console.print(sentence, markup=False, highlight=False)
+        self._live.console.print(escape_controls(sentence), markup=False, highlight=False)
 
     def close(self) -> None:
         """Leave the last panel standing."""

@@ -9,6 +9,7 @@ by the dataclass itself. Nothing here knows what the fields are for.
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import tomllib
 import types
@@ -99,7 +100,7 @@ def _convert(kind: Any, value: object, source: str, name: str) -> object:
         expected = "a list"
     elif kind is float and isinstance(value, int | float) and type(value) is not bool and _fits_float(value):
         return float(value)
-    elif kind is Path and isinstance(value, str) and "\0" not in value:
+    elif kind is Path and isinstance(value, str) and _is_file_name(value):
         return Path(value)
     elif type(value) is kind:
         return value
@@ -120,6 +121,14 @@ def _fits_float(value: float) -> bool:
     return not isinstance(value, int) or abs(value) <= sys.float_info.max
 
 
+def _is_file_name(text: str) -> bool:
+    """Return whether the operating system accepts `text` as a path: no zero byte, no lone surrogate."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def parse_override(override: str) -> tuple[str, Any]:
     """Read one value to replace: `key=value`, with the value as TOML writes it or as a bare word, a string.
 
@@ -131,7 +140,7 @@ def parse_override(override: str) -> tuple[str, Any]:
         raise UsageError(f"{override!r} sets nothing; write key=value, such as optimizer.lr=3e-4")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # too many digits, nested too deeply
         value = text
     return key.strip().replace("-", "_"), value
 
