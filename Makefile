@@ -29,10 +29,9 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt $(RUST)
 demo: setup  ## from nothing to a model that tells stories: about four minutes on two cores
 	@$(BIN)/bytewright demo
 
-# The halves share the cores: threads that wait for each other are to sleep soon, as in cli/main.py.
 test: setup lint check-rust  ## lint, Rust tests, Python tests: what CI runs
 	@echo "Running the Python tests, half of them on each of two cores."
-	@export GOMP_SPINCOUNT=2000; $(BIN)/python -m pytest -q $(FIRST_HALF) & first=$$!; status=0; \
+	@$(BIN)/python -m pytest -q $(FIRST_HALF) & first=$$!; status=0; \
 		$(BIN)/python -m pytest -q -p no:cacheprovider $(addprefix --ignore=,$(FIRST_HALF)) || status=$$?; \
 		wait $$first || status=$$?; exit $$status
 

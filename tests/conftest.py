@@ -9,6 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+# Before torch: it sets environment variables that torch and its libraries read as they are loaded.
+import bytewright  # noqa: F401
+
+# isort: split
 import hypothesis
 import pytest
 import torch

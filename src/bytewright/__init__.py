@@ -2,7 +2,12 @@
 
 The data flows left to right through the subpackages, and each depends only on those before it; the public
 names live there (`from bytewright.tokenizer import Tokenizer`). Importing this package imports nothing heavy.
+It sets environment variables that torch and its libraries read once: import it before torch.
 """
+
+from bytewright.torch_environment import prepare as _prepare
+
+_prepare()
 
 
 def __getattr__(name: str) -> str:

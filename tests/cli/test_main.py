@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 
 import bytewright
 from bytewright.cli.main import COMMANDS
-from bytewright.cli.torch_environment import KERNELS, digest, prepare
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run_folder import RunFolder
 from conftest import Run
@@ -104,10 +102,11 @@ def test_a_value_of_the_wrong_type_and_a_missing_option_are_refused(run: Run) ->
 
 def test_help_needs_neither_torch_nor_numpy_nor_the_native_extension() -> None:
     program = (
-        "import sys; from bytewright.cli.main import main; main(['--help']); "
-        "sys.exit(str({'torch', 'numpy', 'rich', 'bytewright._native'} & set(sys.modules) or ''))"
+        "import sys; sys.modules['bytewright._native'] = None; "
+        "from bytewright.cli.main import main; main(['--help']); "
+        "sys.exit(str({'torch', 'numpy', 'rich'} & set(sys.modules) or ''))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr.strip() == ""
 
 
@@ -229,51 +228,3 @@ def test_on_a_terminal_splits_are_coloured_and_progress_is_a_bar(
     )
     assert "━" in shown
     assert "100 %" in shown
-
-
-@pytest.mark.parametrize(
-    ("default", "said_by_user"),
-    [
-        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}),
-        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}),
-        ({"GOMP_SPINCOUNT": "2000"}, {"GOMP_SPINCOUNT": "7"}),
-        ({"GOMP_SPINCOUNT": "2000"}, {"OMP_WAIT_POLICY": "active"}),
-        (
-            {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1"},
-            {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "0"},
-        ),
-    ],
-)
-def test_torch_is_set_up_unless_the_user_has_done_so(
-    run: Run, monkeypatch: pytest.MonkeyPatch, default: dict[str, str], said_by_user: dict[str, str]
-) -> None:
-    def set_up() -> dict[str, str]:
-        run("--version")
-        return {name: os.environ[name] for name in default | said_by_user if name in os.environ}
-
-    for name in default | said_by_user:
-        monkeypatch.delenv(name, raising=False)
-    assert set_up() == default
-    for name in default:
-        monkeypatch.delenv(name)
-    for name, value in said_by_user.items():
-        monkeypatch.setenv(name, value)
-    assert set_up() == said_by_user
-
-
-def test_compiled_steps_are_kept_apart_by_our_tag_whatever_else_the_user_tags() -> None:
-    ours = f"bytewright {digest(KERNELS)}"
-    for given, expected in [({}, ours), ({"TORCH_COMPILE_CACHE_KEY_TAG": "mine"}, f"mine {ours}")]:
-        environment = dict(given)
-        for _ in range(2):  # a command that starts another
-            prepare(environment)
-            assert environment["TORCH_COMPILE_CACHE_KEY_TAG"] == expected
-
-
-def test_what_torch_keeps_of_compiled_steps_is_bound_to_the_text_of_the_kernels(tmp_path: Path) -> None:
-    shutil.copytree(KERNELS, tmp_path / "kernels")
-    before = digest(tmp_path / "kernels")
-    assert before == digest(KERNELS)
-    kernel = tmp_path / "kernels" / "attention.py"
-    kernel.write_text(kernel.read_text().replace("return dqkv", "return -dqkv"))
-    assert digest(tmp_path / "kernels") != before

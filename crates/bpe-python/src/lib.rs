@@ -29,6 +29,12 @@ mod _native {
     #[pymodule_export]
     use super::encoding::pretokenize;
 
+    /// Return (highest CPUID leaf, EDX of leaf 7, XCR0, palette): see `bpe::AmxReport`. None if not x86-64.
+    #[pyfunction]
+    fn read_amx() -> Option<(u32, u32, u64, u32)> {
+        bpe::read_amx().map(|report| (report.max_leaf, report.features, report.xcr0, report.palette))
+    }
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))

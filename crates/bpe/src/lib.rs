@@ -10,7 +10,8 @@
 //! - [`encode`] turns text into ids, at once, on several threads or as it arrives; [`decode`] turns ids back.
 //!
 //! Underneath, out of sight: `table`, the hash table of short words that counting and encoding share;
-//! `threads`; and `lowlevel`, the only module with `unsafe`.
+//! `threads`; and `lowlevel`, the only module with `unsafe`, which also reports what the processor has
+//! ([`read_amx`]; the Python package needs it before it imports torch).
 //!
 //! No Python types here, no panics that any input can reach, and the same result for every number of threads.
 
@@ -29,3 +30,5 @@ mod threads;
 pub mod unicode;
 mod unicode_tables;
 pub mod words;
+
+pub use lowlevel::{AmxReport, read_amx};

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bytewright.host import total_memory, usable_memory
+from bytewright.torch_environment import ISA_VARIABLES, amx_faults
 
 REQUIRED_PACKAGES = ("torch", "numpy", "safetensors", "rich", "tyro", "regex", "jaxtyping")
 
@@ -61,6 +62,7 @@ def examine() -> list[Finding]:
     return [
         Finding("system", f"{platform.system()} {platform.release()} on {platform.machine()}"),
         _cores(),
+        _amx(),
         _memory(),
         Finding("disk", f"{_gigabytes(shutil.disk_usage(Path.cwd()).free)} free in this folder"),
         _python(),
@@ -73,6 +75,14 @@ def examine() -> list[Finding]:
 def _cores() -> Finding:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Finding("cores", f"{usable} usable of {os.cpu_count()}")
+
+
+def _amx() -> Finding:
+    found = (
+        "advertised, but its instructions fault" if amx_faults() else "not advertised, or without a defect"
+    )
+    limits = [f"; limit of oneDNN: {name}={os.environ[name]}" for name in ISA_VARIABLES if name in os.environ]
+    return Finding("AMX", found + "".join(limits))
 
 
 def _memory() -> Finding:

@@ -24,9 +24,9 @@ from types import FrameType
 from typing import NoReturn, Protocol, cast
 
 import bytewright
-from bytewright.cli import torch_environment
 from bytewright.cli.complaints import one_sentence
 from bytewright.errors import BytewrightError, UsageError, escape_controls, first_line, is_out_of_memory
+from bytewright.torch_environment import keep_compiled_steps
 
 INTERRUPTED, TERMINATED = 130, 143
 LONGEST_SENTENCE = 2000
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters that we print
-    torch_environment.prepare()
+    keep_compiled_steps()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()

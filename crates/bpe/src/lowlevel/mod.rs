@@ -1,4 +1,4 @@
-//! The only module with `unsafe`: six things that safe Rust cannot say, each behind a safe function.
+//! The only module with `unsafe`: seven things that safe Rust cannot say, each behind a safe function.
 //!
 //! `memory` has the first three of them, `processor` the others.
 //!
@@ -14,10 +14,12 @@
 //! - `classify`: the classes of 64 bytes at a time with AVX2 where the processor has it. The vector function
 //!   has no preconditions but the instruction set, which is checked just before the call; its twin in plain
 //!   Rust is the definition, and a test compares the two on every byte in every lane.
+//! - `read_amx`: the instructions CPUID and XGETBV, which read facts about the processor and change nothing.
 #![allow(unsafe_code)]
 
 mod memory;
 mod processor;
 
 pub(crate) use memory::{Quad, Zeros, defaults, map_file, reserve, with_capacity};
+pub use processor::{AmxReport, read_amx};
 pub(crate) use processor::{BLOCK, Keys, Masks, PlainKeys, Task, classify, dispatch, prefetch};

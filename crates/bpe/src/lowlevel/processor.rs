@@ -237,9 +237,55 @@ mod avx2 {
     }
 }
 
+/// What the processor and the operating system report about AMX, the matrix instructions that work on tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AmxReport {
+    /// The highest basic leaf of CPUID.
+    pub max_leaf: u32,
+    /// EDX of leaf 7, subleaf 0: bit 22 is AMX-BF16, bit 24 is AMX-TILE.
+    pub features: u32,
+    /// The extended control register 0: bits 17 and 18 enable the state of the tiles. 0 without XGETBV.
+    pub xcr0: u64,
+    /// EAX of leaf 0x1D, subleaf 1: the bytes of the first tile palette. 0 if the leaf does not exist.
+    pub palette: u32,
+}
+
+/// Return what this processor reports about AMX, or None on another architecture.
+pub fn read_amx() -> Option<AmxReport> {
+    #[cfg(target_arch = "x86_64")]
+    // `__cpuid_count` is a safe function in newer versions of Rust.
+    #[allow(unused_unsafe)]
+    {
+        use std::arch::x86_64::{__cpuid_count, _xgetbv};
+        // SAFETY: every x86-64 processor has the instruction CPUID.
+        let leaf = |leaf, subleaf| unsafe { __cpuid_count(leaf, subleaf) };
+        let max_leaf = leaf(0, 0).eax;
+        let has_xgetbv = max_leaf >= 1 && leaf(1, 0).ecx & 1 << 27 != 0; // OSXSAVE
+        Some(AmxReport {
+            max_leaf,
+            features: if max_leaf >= 7 { leaf(7, 0).edx } else { 0 },
+            // SAFETY: the bit OSXSAVE means that XGETBV exists and that programs may use it.
+            xcr0: if has_xgetbv { unsafe { _xgetbv(0) } } else { 0 },
+            palette: if max_leaf >= 0x1D { leaf(0x1D, 1).eax } else { 0 },
+        })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_report_of_amx_agrees_with_detected_features() {
+        let report = read_amx().unwrap_or(AmxReport { max_leaf: 0, features: 0, xcr0: 0, palette: 0 });
+        assert!(report.max_leaf >= 1);
+        // AVX is usable if and only if the operating system saves its registers: bits 1 and 2 of XCR0.
+        assert_eq!(is_x86_feature_detected!("avx"), report.xcr0 & 6 == 6);
+        assert!(report.max_leaf >= 0x1D || report.palette == 0);
+    }
 
     /// Words that differ in a few bytes, wherever these stand, spread over a table as if drawn by chance.
     #[test]
