@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
-FIRST_HALF := $(addprefix tests/,account cli corpus data demo docs faults generate lab)
+WORKERS ?= 2
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 
 .PHONY: help setup demo test lint format check-rust clean
@@ -30,10 +30,8 @@ demo: setup  ## from nothing to a model that tells stories: about four minutes o
 	@$(BIN)/bytewright demo
 
 test: setup lint check-rust  ## lint, Rust tests, Python tests: what CI runs
-	@echo "Running the Python tests, half of them on each of two cores."
-	@$(BIN)/python -m pytest -q $(FIRST_HALF) & first=$$!; status=0; \
-		$(BIN)/python -m pytest -q -p no:cacheprovider $(addprefix --ignore=,$(FIRST_HALF)) || status=$$?; \
-		wait $$first || status=$$?; exit $$status
+	@echo "Running the Python tests in $(WORKERS) processes."
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 lint: setup  ## ruff, mypy --strict, rustfmt, clippy
 	@echo "Linting: ruff, mypy --strict, rustfmt, clippy."
