@@ -51,6 +51,16 @@ def test_storybook_stories_have_a_floor_and_the_model_is_above_it(told: Path) ->
     assert gap > 10 * error > 0
 
 
+def test_the_order_of_stories_does_not_matter(told: Path, tmp_path: Path) -> None:
+    """The first story of a file has no end token and no newline before it, but is measured like the others."""
+    stories = (told / "stories.txt").read_text().split("<|endoftext|>\n")[:-1]
+    (tmp_path / "turned.txt").write_text("".join(f"{story}<|endoftext|>\n" for story in reversed(stories)))
+    measured = [evaluate_text(told / "run", path) for path in (told / "stories.txt", tmp_path / "turned.txt")]
+    there, turned = (each.evaluation for each in measured)
+    assert turned.num_bytes.tolist() == there.num_bytes.tolist()[::-1]
+    assert turned.bits == pytest.approx(there.bits[::-1], rel=1e-5)
+
+
 def test_other_stories_are_measured_without_a_floor(told: Path, tmp_path: Path) -> None:
     for name, text in (("a.txt", b"An owl slept.\n<|endoftext|>\n"), ("b.txt", b"\xff\xfe<|endoftext|>")):
         (tmp_path / name).write_bytes(text)

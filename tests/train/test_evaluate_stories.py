@@ -76,6 +76,19 @@ def test_stories_are_what_end_tokens_end() -> None:
     assert split_stories(tokens[:2], END) == []
 
 
+def test_the_first_story_begins_with_the_newline_that_the_others_begin_with() -> None:
+    def split(*tokens: int) -> list[list[int]]:
+        ids = np.array(tokens, dtype=np.uint16)
+        return [story.tolist() for story in split_stories(ids, END, newline=1)]
+
+    assert split(5, 1, END, 1, 6, 1, END, 1) == [[1, 5, 1], [1, 6, 1]]
+    assert split(5, 1, END, 1) == [[1, 5, 1]], "what follows the last end token begins the next story"
+    assert split(1, 5, END, 1, 6, END) == [[1, 5], [1, 6]], "it has one already"
+    assert split(5, END, 6, END) == [[5], [6]], "the others have none"
+    assert split(END, 1, 6, END) == [[1], [1, 6]]
+    assert split(5, END) == [[5]]
+
+
 def test_a_story_that_does_not_fit_in_the_context_is_refused_by_its_number() -> None:
     model = make_model(context_length=8)
     evaluate_stories(model, make_stories([7]), END, TOKEN_BYTES)

@@ -104,7 +104,8 @@ def encode_stories(folder: Path, floor_bits: list[float], report: Report) -> Fac
         progress=lambda done, total: report("encode", done, total, "bytes"),
     )
     validation = tokenizer.encode_file(folder / VALIDATION, folder / VALIDATION_TOKENS)
-    stories = split_stories(validation.tokens, end)
+    newline = tokenizer.vocabulary.ids_of_ordinary_tokens[b"\n"]
+    stories = split_stories(validation.tokens, end, newline=newline)
     num_bytes = sum(int(token_bytes[story].sum()) for story in stories)
     floor = sum(floor_bits) / num_bytes
     durable.write_json(folder / FLOOR, {"floor_bits_per_byte": floor, "num_stories": len(stories)})
@@ -128,8 +129,8 @@ class Validation(NamedTuple):
     def open(cls, folder: Path, floor_bits: list[float]) -> Validation:
         """Read the stories of the demo in `folder`."""
         vocabulary = Tokenizer.load(folder / TOKENIZER).vocabulary
-        end = vocabulary.special_tokens[END_OF_TEXT]
-        stories = split_stories(TokenFile.open(folder / VALIDATION_TOKENS).tokens, end)
+        end, newline = vocabulary.special_tokens[END_OF_TEXT], vocabulary.ids_of_ordinary_tokens[b"\n"]
+        stories = split_stories(TokenFile.open(folder / VALIDATION_TOKENS).tokens, end, newline=newline)
         return cls(stories, end, count_token_bytes(vocabulary), np.array(floor_bits))  # type: ignore[arg-type]
 
     def measure(self, model: TransformerLM) -> StoryEvaluation:

@@ -58,7 +58,8 @@ def evaluate_text(
     if end is None:
         raise UsageError(f"{run}: its tokenizer has no {END_OF_TEXT}, so it does not know where stories end")
     nothing = np.zeros(0, np.uint16)  # an empty file has no pieces at all
-    stories = split_stories(np.concatenate([nothing, *tokenizer.encode_pieces(file)]), end)
+    ids = np.concatenate([nothing, *tokenizer.encode_pieces(file)])
+    stories = split_stories(ids, end, newline=tokenizer.vocabulary.ids_of_ordinary_tokens.get(b"\n"))
     config = config_of_checkpoint(checkpoint)
     compute_dtype = dtype_of(config.precision) if config else None
     model = load_model(checkpoint, device=find_device(device), compute_dtype=compute_dtype)

@@ -65,15 +65,27 @@ class StoryEvaluation:
         return float(above.mean() / mean_bytes), float(error / mean_bytes)
 
 
-def split_stories(tokens: Tokens, end: int, max_stories: int | None = None) -> list[Tokens]:
+def split_stories(
+    tokens: Tokens, end: int, max_stories: int | None = None, *, newline: int | None = None
+) -> list[Tokens]:
     """Cut the ids of a token file into documents: what each end token ends, without it.
 
-    >>> [story.tolist() for story in split_stories(np.array([5, 6, 0, 7, 0], dtype=np.uint16), end=0)]
-    [[5, 6], [7]]
+    Where end tokens stand on lines of their own, every document but the first begins with the newline after an
+    end token. If `newline` is the id of that token, the first document gets one too, so that all are measured
+    alike.
+
+    >>> tokens = np.array([5, 6, 0, 1, 7, 0], dtype=np.uint16)
+    >>> [story.tolist() for story in split_stories(tokens, end=0, newline=1)]
+    [[1, 5, 6], [1, 7]]
     """
     ends = np.flatnonzero(tokens == end)[:max_stories]
     starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
-    return [tokens[first:last] for first, last in zip(starts, ends, strict=True)]
+    stories = [tokens[first:last] for first, last in zip(starts, ends, strict=True)]
+    if newline is not None and stories:
+        after_end = tokens[ends[0] + 1 : ends[0] + 2]
+        if after_end.tolist() == [newline] and stories[0][:1].tolist() != [newline]:
+            stories[0] = np.insert(stories[0], 0, newline)
+    return stories
 
 
 def evaluate_stories(
