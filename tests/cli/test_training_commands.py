@@ -12,11 +12,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 import bytewright
 from bytewright import disk
-from bytewright.cli import console
-from bytewright.corpus.readers import read_documents
+from bytewright.cli import console, samples
+from bytewright.generate import SamplingConfig, steps
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.metrics import read_metrics
 from conftest import Outcome, Run
@@ -88,8 +90,10 @@ def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
     )
     two = run("generate", "runs/a", "--prompt", "One morning", "--prompt", "Two", "--max-new-tokens", "3")
     assert two.out.count("One morning") == two.out.count("Two") == 1
-    assert two.out.endswith("\n<|endoftext|>\n")
-    assert two.out.count("<|endoftext|>") == 2
+    assert "<|endoftext|>" not in two.out
+    assert two.err.splitlines()[-1] == (
+        "2 of 2 texts were cut off and have no <|endoftext|> after them: 2 reached --max-new-tokens, 3"
+    )
     assert run("generate", "runs/a/checkpoints/step-000010", "--max-new-tokens", "3").code == 0
 
 
@@ -130,19 +134,53 @@ def test_an_evaluation_names_what_it_measured_and_explains_the_difference_to_tra
     assert "training recorded" not in elsewhere.out  # it did not measure this file
 
 
-def test_many_texts_are_a_corpus_and_no_two_seeds_write_the_same(place: Path, run: Run) -> None:
-    """The count is more than what is written at a time."""
+def test_only_texts_that_the_model_ended_have_an_end_token_and_the_others_a_reason(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run("train", "small.toml", "--out", "a").code == 0
-    texts = {}
-    for seed in ("7", "8"):
-        command = ("generate", "a", "--count", "40", "--max-new-tokens", "8", "--seed", seed)
-        written = run(*command)
-        assert written.code == 0, written
-        (place / "written.txt").write_text(written.out)
-        texts[seed] = [document.decode() for document in read_documents(place / "written.txt")]
-        assert len(texts[seed]) == 40
-        assert run(*command).out == written.out
-    assert len(set(texts["7"]) | set(texts["8"])) > 70
+    end = Tokenizer.load(place / "a/tokenizer").special_tokens["<|endoftext|>"]
+    monkeypatch.setattr(samples, "encode_prompt", lambda tokenizer, text: [end] * len(text))
+    letter = Tokenizer.load(place / "a/tokenizer").encode("x")[0]
+
+    calls: list[None] = []
+
+    def choose(logits: Tensor, sampling: SamplingConfig, uniforms: Tensor) -> Tensor:
+        """End every second text at its third token."""
+        calls.append(None)
+        ids = torch.full((len(logits),), letter)
+        ids[1::2] = end if len(calls) == 3 else letter
+        return ids
+
+    monkeypatch.setattr(steps, "choose_tokens", choose)
+
+    def written(*options: str) -> Outcome:
+        calls.clear()
+        return run("generate", "a", *options)
+
+    prompts = ("--prompt", "12", "--prompt", "1234")
+    both = written(*prompts, "--max-new-tokens", "4")
+    assert both.out == "12xxxx\n\n1234xx\n<|endoftext|>\n"
+    reason = "1 of 2 texts were cut off and have no <|endoftext|> after them: 1 reached --max-new-tokens, 4"
+    assert both.err.splitlines()[-1] == reason
+    full = written(*prompts, "--max-new-tokens", "100")
+    assert full.out == "12" + 14 * "x" + "\n\n1234xx\n<|endoftext|>\n"
+    assert full.err.splitlines()[-1].endswith(": 1 filled the model's context of 16 tokens")
+    alone = written("--prompt", "12", "--max-new-tokens", "100")
+    assert alone.out == "12" + 14 * "x" + "\n"
+    assert alone.err.splitlines()[-1] == "the text was cut off: it filled the model's context of 16 tokens"
+    alone = written("--prompt", "12", "--max-new-tokens", "14")
+    assert alone.err.splitlines()[-1] == "the text was cut off: it reached --max-new-tokens, 14"
+
+
+def test_more_texts_are_written_than_fit_in_a_batch(place: Path, run: Run) -> None:
+    assert run("train", "small.toml", "--out", "a").code == 0
+    command = ("generate", "a", "--count", "40", "--max-new-tokens", "8", "--seed", "7")
+    written = run(*command)
+    assert written.code == 0, written
+    num_cut = int(written.err.splitlines()[-1].split(" of 40 texts were cut off")[0])
+    assert num_cut + written.out.count("\n<|endoftext|>\n") == 40
+    assert run(*command).out == written.out
+    assert run(*command[:-1], "8").out != written.out
     refused = run("generate", "a", "--count", "0")
     assert (refused.code, refused.err) == (2, "bytewright: --count is 0; it must be at least 1\n")
 

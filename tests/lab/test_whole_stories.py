@@ -52,7 +52,7 @@ def test_storybook_stories_have_a_floor_and_the_model_is_above_it(told: Path) ->
 
 
 def test_the_order_of_stories_does_not_matter(told: Path, tmp_path: Path) -> None:
-    """The first story of a file has no end token and no newline before it, but is measured like the others."""
+    """No end token and no newline stand before the first story, but it is measured like the others."""
     stories = (told / "stories.txt").read_text().split("<|endoftext|>\n")[:-1]
     (tmp_path / "turned.txt").write_text("".join(f"{story}<|endoftext|>\n" for story in reversed(stories)))
     measured = [evaluate_text(told / "run", path) for path in (told / "stories.txt", tmp_path / "turned.txt")]

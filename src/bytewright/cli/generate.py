@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
 
 from bytewright.cli import options
-from bytewright.end_of_text import SEPARATOR
+from bytewright.end_of_text import END_OF_TEXT, SEPARATOR
 
 BATCH = 32
 """How many texts are written at a time."""
@@ -20,8 +21,8 @@ class Generate:
     """Continue a prompt with the model of a run, and show the text as it is written.
 
     The text ends at a special token, at --max-new-tokens, or when the model's context is full. The same seed
-    gives the same text; each of several has a seed of its own, made from that. After each stands
-    <|endoftext|> on a line of its own, as in a corpus.
+    gives the same texts. Several texts are written like a corpus: <|endoftext|> on a line of its own follows
+    each text that the model ended. An empty line follows a text that was cut off, and stderr says why.
 
     For example:
       bytewright generate runs/base --prompt 'Once upon a time'
@@ -38,7 +39,7 @@ class Generate:
     """How many texts to write for each prompt."""
 
     max_new_tokens: int = 256
-    """The most tokens to write."""
+    """The most tokens to write; prompt and text together never exceed the model's context."""
 
     temperature: float = 0.8
     """Below 1 the likely becomes likelier; 0 always takes the likeliest token."""
@@ -92,16 +93,36 @@ class Generate:
             stop_tokens=samples.stop_tokens_of(tokenizer),
             num_ids=tokenizer.vocab_size,
         )
+        cut = {
+            "length": f"reached --max-new-tokens, {self.max_new_tokens}",
+            "context": f"filled the model's context of {model.config.context_length} tokens",
+        }
         generator = Generator(model, min(BATCH, len(prompts)))
         if len(prompts) == 1:
             check_prompts(model.config, prompts)  # before a word is written
             console.write_text(texts[0])
-            for piece in samples.stream_text(generator, tokenizer, prompts[0], sampling):
+
+            def write(piece: str) -> None:
                 console.write_text(piece)
                 sys.stdout.flush()
-            print()
+
+            reason = samples.stream_text(generator, tokenizer, prompts[0], sampling, write)
+            print(flush=True)
+            if reason in cut:
+                console.stderr().print(f"the text was cut off: it {cut[reason]}")
             return
         written = generator.generate_many(prompts, sampling, BATCH)
+        counts: Counter[str] = Counter()
         for text, completion in zip(texts, written, strict=True):
-            console.write_text(f"{text}{tokenizer.decode(completion.ids)}".strip("\n") + SEPARATOR)
+            text = f"{text}{tokenizer.decode(completion.ids)}".strip("\n")
+            console.write_text(text + (SEPARATOR if completion.reason == "stop" else "\n\n"))
             sys.stdout.flush()
+            counts[completion.reason] += 1
+        if counts["stop"] < len(texts):
+            reasons = ", ".join(
+                f"{counts[reason]} {words}" for reason, words in cut.items() if counts[reason]
+            )
+            console.stderr().print(
+                f"{len(texts) - counts['stop']} of {len(texts)} texts were cut off and have no {END_OF_TEXT}"
+                f" after them: {reasons}"
+            )

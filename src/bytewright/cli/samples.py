@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from bytewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from bytewright.generate import Generator, SamplingConfig
+    from bytewright.generate.generate import Reason
     from bytewright.model import TransformerLM
     from bytewright.tokenizer import Tokenizer
     from bytewright.train import TrainConfig
@@ -81,11 +82,20 @@ def stop_tokens_of(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def stream_text(
-    generator: Generator, tokenizer: Tokenizer, prompt: list[int], sampling: SamplingConfig
-) -> Iterator[str]:
-    """Yield text as it is written, never half a character."""
+    generator: Generator,
+    tokenizer: Tokenizer,
+    prompt: list[int],
+    sampling: SamplingConfig,
+    write: Callable[[str], object],
+) -> Reason:
+    """Pass text to `write` as it is generated, in whole characters; return why it ended."""
+    from bytewright.generate.generate import find_reason
+
     decoder = tokenizer.stream_decoder()
+    num_written = 0
     for (id,) in generator.stream([prompt], sampling):
         if id is not None:
-            yield decoder.feed(id)
-    yield decoder.finish()
+            write(decoder.feed(id))
+            num_written += 1
+    write(decoder.finish())
+    return find_reason(generator.decoder.config, prompt, num_written, sampling.max_new_tokens)

@@ -27,14 +27,24 @@ MOST_GRAPHS = 8
 """On a GPU, how many graphs a `Generator` keeps, each with buffers of its own."""
 
 
+Reason = Literal["stop", "length", "context"]
+"""A stop token came, `max_new_tokens` were written, or prompt and completion fill the model's context."""
+
+
 @dataclass(frozen=True)
 class Completion:
     """What was written after a prompt, and why it ends there."""
 
     ids: list[int]
     """The new ids alone; a stop token is not among them."""
-    reason: Literal["stop", "length", "context"]
-    """A stop token came, `max_new_tokens` were written, or prompt and completion fill the model's context."""
+    reason: Reason
+
+
+def find_reason(config: ModelConfig, prompt: Sequence[int], num_written: int, max_new_tokens: int) -> Reason:
+    """Return why a sequence ended after `num_written` new tokens."""
+    if num_written == max_new_tokens:
+        return "length"
+    return "context" if len(prompt) + num_written == config.context_length else "stop"
 
 
 def generate(
@@ -151,7 +161,7 @@ class _Batch:
         first_row: int = 0,
     ) -> None:
         check_prompts(config, prompts)
-        self.prompts, self.sampling, self.first_row = prompts, sampling, first_row
+        self.config, self.prompts, self.sampling, self.first_row = config, prompts, sampling, first_row
         self.room = [min(sampling.max_new_tokens, config.context_length - len(prompt)) for prompt in prompts]
         self.written: list[list[int]] = [[] for _ in prompts]
         self.stopped = [False] * len(prompts)
@@ -183,9 +193,6 @@ class _Batch:
 
     def completions(self) -> list[Completion]:
         return [
-            Completion(
-                written,
-                "stop" if stopped else "length" if room == self.sampling.max_new_tokens else "context",
-            )
-            for written, stopped, room in zip(self.written, self.stopped, self.room, strict=True)
+            Completion(written, find_reason(self.config, prompt, len(written), self.sampling.max_new_tokens))
+            for prompt, written in zip(self.prompts, self.written, strict=True)
         ]

@@ -70,9 +70,9 @@ def split_stories(
 ) -> list[Tokens]:
     """Cut the ids of a token file into documents: what each end token ends, without it.
 
-    Where end tokens stand on lines of their own, every document but the first begins with the newline after an
-    end token. If `newline` is the id of that token, the first document gets one too, so that all are measured
-    alike.
+    Where end tokens stand on lines of their own, every document but the first begins with the newline after
+    an end token. If `newline` is the id of that token, the first document gets one too, so that all are
+    measured alike.
 
     >>> tokens = np.array([5, 6, 0, 1, 7, 0], dtype=np.uint16)
     >>> [story.tolist() for story in split_stories(tokens, end=0, newline=1)]
@@ -84,7 +84,7 @@ def split_stories(
     if newline is not None and stories:
         after_end = tokens[ends[0] + 1 : ends[0] + 2]
         if after_end.tolist() == [newline] and stories[0][:1].tolist() != [newline]:
-            stories[0] = np.insert(stories[0], 0, newline)
+            stories[0] = np.insert(stories[0], 0, newline)  # type: ignore[assignment]
     return stories
 
 
