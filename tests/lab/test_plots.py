@@ -73,7 +73,7 @@ def test_a_diverged_run_does_not_stretch_the_axis_and_says_what_it_is() -> None:
     [
         ([2, 2, 99, 99], [(1, 2)]),  # once, between its second and third point
         ([2, math.inf], [(0, 1)]),
-        ([2, 99, 2, 99], [(0, 1), (2, 3)]),  # it came back
+        ([2, 99, 2, 99], [(0, 1)]),  # it came back and left again: the first exit is marked
         ([99, 2, 2, 2], []),  # the fall at the start
         ([50, 99, 2, 2], [(0, 0)]),  # it rose before the first point within the chart
         ([99, 98], [(0, 0)]),  # it was never within
@@ -85,10 +85,25 @@ def test_a_cross_stands_where_a_diverged_run_leaves_the_chart(
     wild = Series("wild", [(float(n), value) for n, value in enumerate(values)], diverged=True)
     axis = Axis("nats", limits=(1.0, 5.0))
     root = parse(Chart(title="t", x=Axis("x"), y=axis, series=[Series("calm", [(0, 2), (3, 2)]), wild]))
-    places, found = [x for x, _ in line_of(root, 1)], crosses(root)
+    (left, _), (right, _) = line_of(root, 0)
+    found = [3 * (cross - left) / (right - left) for cross in crosses(root)]
     assert len(found) == len(leaves)
     for cross, (before, after) in zip(found, leaves, strict=True):
-        assert places[before] - 0.1 <= cross <= places[after] + 0.1
+        assert before - 0.01 <= cross <= after + 0.01
+
+
+def test_no_part_of_a_curve_is_drawn_outside_the_plot() -> None:
+    values = [9.0, 5.04, 5.04, 9.0, 3.0, math.inf, 3.0, 0.5]
+    wild = Series("wild", [(float(n), value) for n, value in enumerate(values)], diverged=True)
+    calm = Series("calm", [(0, 5), (3, 4), (7, 1)])  # along the edges of the plot
+    axis = Axis("nats", limits=(1.0, 5.0))
+    root = parse(Chart(title="t", x=Axis("x"), y=axis, series=[calm, wild]))
+    (_, top), _, (_, bottom) = line_of(root, 0)
+    lines = [e.get("d") or "" for e in root.iter(f"{SVG}path") if e.get("class") == "line"]
+    pieces = [line_of(root, number) for number in range(1, len(lines))]
+    assert len(pieces) == 2  # about the points at 3.0; those at 5.04 lie just above the upper edge
+    assert all(top <= y <= bottom for piece in pieces for _, y in piece)
+    assert len(crosses(root)) == 1
 
 
 def test_each_setting_that_diverged_has_its_cross() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from bytewright.lab import svg
@@ -188,8 +189,8 @@ def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale,
     ]
     few, index = len(series.points) <= FEW_POINTS, labelled.index(series)
     parts = _spread_of(series, x, y, bars=few)
-    for piece in [places] if series.diverged else _pieces(series, places):
-        if len(piece) > 1:
+    for whole in [places] if series.diverged else _pieces(series, places):
+        for piece in svg.clip(whole, y.end, y.start):
             d = svg.path(piece)
             parts.append(svg.element("path", d=d, class_="line", stroke_dasharray=svg.dash_of(index)))
     stride = 1 if few else max(1, len(places) // 5)
@@ -215,23 +216,23 @@ def _pieces(series: Series, places: Sequence[tuple[float, float]]) -> list[list[
 
 
 def _exits(series: Series, places: Sequence[tuple[float, float]], y: Scale) -> list[float]:
-    """Say at which pixels what diverged leaves the plot at its upper edge.
+    """Return the pixels at which crosses on the upper edge mark what diverged.
 
-    A run that diverged does so wherever its line crosses the edge upwards, and where it begins if it begins
-    beyond the edge and rises or stays there; any other line where it has no number.
+    A run that diverged has one cross: where its line first crosses the edge upwards, or at its beginning if
+    that lies above the edge and the line rises or stays there. Any other line is one of final values, and has
+    a cross at every setting without a number.
     """
     if not series.diverged:
         both = zip(places, series.points, strict=True)
         return [px for (px, _), (_, value) in both if not math.isfinite(value)]
     is_out = [py < y.end for _, py in places]
     before = places[: is_out.index(False) if False in is_out else None]
-    rises = any(py < before[0][1] for _, py in before) or (before and len(before) == len(places))
-    exits = [places[0][0]] if rises else []
-    for number in range(1, len(places)):
-        if is_out[number] and not is_out[number - 1]:
-            (x0, y0), (x1, y1) = places[number - 1], places[number]
-            exits.append(x0 + (x1 - x0) * (y0 - y.end) / (y0 - y1))
-    return exits
+    if any(py < before[0][1] for _, py in before) or (before and len(before) == len(places)):
+        return [places[0][0]]
+    for ((x0, y0), (x1, y1)), leaves in zip(pairwise(places), pairwise(is_out), strict=True):
+        if leaves == (False, True):
+            return [x0 + (x1 - x0) * (y0 - y.end) / (y0 - y1)]
+    return []
 
 
 def _point(x: float, y: float) -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import html
 import unicodedata
 from collections.abc import Sequence
+from itertools import pairwise
 
+Point = tuple[float, float]
 DASHES = ("", "7 3", "2 2.5", "10 3 2 3", "5 2 1 2 1 2", "14 4")
 NUM_COLOURS, NUM_RAMP = 8, 9
 CHARACTER_WIDTH = 6.6
@@ -68,6 +70,32 @@ def path(points: Sequence[tuple[float, float]], *, closed: bool = False) -> str:
     """
     steps = "L".join(f"{_attribute(x)} {_attribute(y)}" for x, y in points)
     return f"M{steps}{'Z' if closed else ''}"
+
+
+def clip(points: Sequence[Point], top: float, bottom: float) -> list[list[Point]]:
+    """Cut a polyline at an upper and a lower edge; return the pieces between them.
+
+    >>> clip([(0, 5), (2, -5), (4, -5), (6, 5)], 0, 10)
+    [[(0, 5), (1.0, 0.0)], [(5.0, 0.0), (6, 5)]]
+    """
+    pieces: list[list[Point]] = []
+    for start, end in pairwise(points):
+        rise = end[1] - start[1]
+        if max(start[1], end[1]) < top or min(start[1], end[1]) > bottom:
+            continue
+        enters, leaves = sorted((edge - start[1]) / rise for edge in (top, bottom)) if rise else (0.0, 1.0)
+        first = _along(start, end, enters) if enters > 0 else start
+        last = _along(start, end, leaves) if leaves < 1 else end
+        if pieces and pieces[-1][-1] == first:
+            pieces[-1].append(last)
+        else:
+            pieces.append([first, last])
+    return pieces
+
+
+def _along(start: Point, end: Point, share: float) -> Point:
+    """Return the point at a share of the way from one point to another."""
+    return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
 
 
 def colour_of(index: int, *, count: int, ordered: bool) -> str:
