@@ -14,10 +14,11 @@ from bytewright.data.batches import (
     Tokens,
     TokenStore,
     WindowSampler,
-    evenly_spaced_starts,
     gather_windows,
     get_batch,
     in_batches,
+    side_by_side_starts,
+    spread_evenly,
 )
 from bytewright.errors import UsageError
 
@@ -182,7 +183,7 @@ def test_a_context_longer_than_the_data_is_refused() -> None:
     with pytest.raises(UsageError, match="needs at least 17"):
         get_batch(tokens, 1, 16, "cpu")
     with pytest.raises(UsageError, match="needs at least 17"):
-        evenly_spaced_starts(16, 16, 1)
+        side_by_side_starts(16, 16)
 
 
 def test_tokens_that_are_no_integers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,9 +197,12 @@ def test_a_rank_outside_the_number_of_ranks_is_refused() -> None:
         WindowSampler(num_tokens=100, context_length=4, batch_size=1, seed=0, rank=2, num_ranks=2)
 
 
-@given(num_windows=st.integers(1, 200), max_windows=st.integers(1, 300))
-def test_evaluation_windows_are_distinct_and_inside(num_windows: int, max_windows: int) -> None:
-    starts = evenly_spaced_starts(num_windows * 7 + 1, 7, max_windows)
-    assert len(np.unique(starts)) == min(num_windows, max_windows)
-    assert starts.max() + 7 <= num_windows * 7
+@given(num_windows=st.integers(1, 200), rest=st.integers(0, 6), data=st.data())
+def test_evaluation_windows_are_distinct_and_inside(num_windows: int, rest: int, data: st.DataObject) -> None:
+    every = side_by_side_starts(num_windows * 7 + 1 + rest, 7)
+    assert every.tolist() == [7 * number for number in range(num_windows)]
+    count = data.draw(st.integers(1, num_windows))
+    starts = spread_evenly(every, count)
+    assert len(np.unique(starts)) == count
+    assert set(starts) <= set(every)
     assert np.concatenate(list(in_batches(starts, 3))).tolist() == starts.tolist()

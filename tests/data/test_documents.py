@@ -9,14 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
+from bytewright.data.batches import gather_windows, split_windows
 from bytewright.data.documents import DocumentSampler, find_documents
 from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
 from bytewright.tokenizer import Tokenizer
-from bytewright.train import resume, train
+from bytewright.train import load_model, resume, train
 from bytewright.train.inputs import make_sampler, open_inputs
+from bytewright.train.loss import language_model_loss
+from bytewright.train.metrics import read_metrics
 from runs import digest, make_config
 
 END = 0
@@ -84,3 +88,41 @@ def test_windows_at_documents_need_a_tokenizer_that_knows_their_end(tmp_path: Pa
     with pytest.raises(UsageError, match=r"data.windows is \"documents\", but no tokenizer"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_run_on_documents_is_validated_on_windows_that_begin_with_documents(told: Path) -> None:
+    config = make_config(
+        told,
+        model={"vocab_size": 400},
+        data={"tokenizer": str(told / "tokenizer"), "windows": "documents"},
+        eval_tokens=16 * 8,
+    )
+    train(config, told / "run", console=Console(file=io.StringIO()))
+    tokens = open_inputs(config).validation
+    assert tokens is not None
+    end = Tokenizer.load(told / "tokenizer").special_tokens["<|endoftext|>"]
+    documents = find_documents(tokens, end, 8)
+    spread = documents[np.arange(16) * len(documents) // 16]
+    windows = torch.from_numpy(gather_windows(tokens, spread, 8))
+    with torch.no_grad():
+        loss = language_model_loss(load_model(told / "run", which="last"), *split_windows(windows))
+    recorded = [line for line in read_metrics(told / "run/metrics.jsonl") if "validation_loss" in line]
+    assert recorded[-1]["validation_loss"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_validation_data_without_a_document_is_rejected_before_the_run_begins(told: Path) -> None:
+    Tokenizer.load(told / "tokenizer").encode_file(write_words(told / "words.txt"), told / "validation.npy")
+    config = make_config(
+        told,
+        model={"vocab_size": 400},
+        data={"tokenizer": str(told / "tokenizer"), "windows": "documents"},
+    )
+    with pytest.raises(UsageError, match=r'validation.npy: .* data.windows = "documents" needs'):
+        train(config, told / "run")
+    assert not (told / "run").exists()
+
+
+def write_words(path: Path) -> Path:
+    """Write a text without end tokens."""
+    path.write_text("An owl sat in an old oak. " * 20)
+    return path

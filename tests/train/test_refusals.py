@@ -69,7 +69,7 @@ def test_bad_data_is_refused_before_anything_is_made(tmp_path: Path, quiet: Cons
         r"outside.npy: token id 60 at position 50 is outside the vocabulary \(40\)",
         data={"train": str(outside)},
     )
-    refuse(UsageError, "nobody knows where documents end", data={"windows": "documents"})
+    refuse(UsageError, "document boundaries cannot be located", data={"windows": "documents"})
 
 
 def test_an_existing_run_is_refused_with_the_way_to_continue_it(tmp_path: Path, quiet: Console) -> None:

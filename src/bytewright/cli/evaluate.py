@@ -83,9 +83,10 @@ class Evaluate:
         table.add_row("tokens, in whole windows", f"{evaluation.num_tokens:,}")
         console.stdout().print(table)
         if recorded and f"{recorded.validation_loss:.4f}" != f"{evaluation.loss:.4f}":
+            kind = "windows that begin with documents," if recorded.windows == "documents" else "windows"
             sentence = (
                 f"At step {recorded.step:,} training recorded {recorded.validation_loss:.4f}: it measures"
-                f" windows spread over this file (eval_tokens = {recorded.eval_tokens:,}), not all of it."
+                f" {kind} spread over this file (eval_tokens = {recorded.eval_tokens:,}), not all of it."
             )
             console.stdout().print(sentence, soft_wrap=True)
 

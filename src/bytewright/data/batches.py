@@ -232,17 +232,25 @@ class TokenStore:
         return tensor.to(self.device, non_blocking=True)
 
 
-def evenly_spaced_starts(num_tokens: int, context_length: int, max_windows: int) -> Int64[np.ndarray, " n"]:
-    """Choose the fixed windows of an evaluation: at most `max_windows`, spread evenly over the tokens.
+def side_by_side_starts(num_tokens: int, context_length: int) -> Int64[np.ndarray, " windows"]:
+    """Return where windows begin that stand side by side; the last one has one more token to predict.
 
-    >>> evenly_spaced_starts(101, 10, 4).tolist()
-    [0, 20, 50, 70]
+    >>> side_by_side_starts(31, 10).tolist()
+    [0, 10, 20]
     """
-    num_windows = (num_tokens - 1) // context_length
-    if num_windows < 1:
+    if num_tokens <= context_length:
         raise UsageError(_too_short(num_tokens, context_length))
-    chosen = min(num_windows, max_windows)
-    return np.arange(chosen) * num_windows // chosen * context_length
+    return np.arange(0, num_tokens - context_length, context_length)
+
+
+def spread_evenly(starts: Int64[np.ndarray, " windows"], count: int) -> Int64[np.ndarray, " n"]:
+    """Select `count` windows, spread evenly over all of them.
+
+    >>> spread_evenly(np.arange(10), 4).tolist()
+    [0, 2, 5, 7]
+    """
+    chosen: npt.NDArray[np.int64] = starts[np.arange(count) * len(starts) // count]
+    return chosen
 
 
 def in_batches(starts: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[Int64[np.ndarray, " batch"]]:

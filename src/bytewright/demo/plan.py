@@ -92,7 +92,7 @@ class Plan:
             device="cpu",  # so that it is the same model everywhere, and no GPU is taken by surprise
             log_every=max(1, self.num_steps // 70),
             eval_every=self.steps_between_looks,
-            eval_tokens=8 * self.context_length,
+            eval_tokens=128 * self.context_length,
             save_every=self.steps_between_looks,
             keep_last=1,
             sample_every=2 * self.steps_between_looks,

@@ -38,8 +38,8 @@ from bytewright.lab.tables import (
 
 MAX_SAMPLES = 6
 FLOOR_NOTE = (
-    "The floor is the entropy of the validation stories, each whole and after the end of the one before; the"
-    " model is measured on windows, many of which begin in mid-story, and can only read higher for that."
+    "The floor is the entropy of the validation stories, each whole and after the end of the one before. The"
+    " model is measured on windows; those that begin in mid-story read higher, for want of what came before."
 )
 
 

@@ -47,8 +47,8 @@ class DataConfig:
     tokenizer: Path | None = None
     """Folder of the tokenizer that made both files; bits per byte and samples need it."""
     windows: Windows = "side by side"
-    """Where windows to learn from begin: where the last one ended, or at the end token before a document.
-    The latter suits documents shorter than the context, and needs the tokenizer, which knows that token."""
+    """Where windows begin, in training and in validation: where the last one ended, or at the end token
+    before a document. The latter suits documents shorter than the context, and needs the tokenizer."""
 
     def __post_init__(self) -> None:
         for name in ("train", "validation", "tokenizer"):  # who writes Python may write a string

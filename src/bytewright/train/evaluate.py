@@ -16,7 +16,14 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from bytewright.data.batches import Tokens, TokenStore, evenly_spaced_starts, gather_windows, in_batches
+from bytewright.data.batches import (
+    Tokens,
+    TokenStore,
+    gather_windows,
+    in_batches,
+    side_by_side_starts,
+    spread_evenly,
+)
 
 Progress = Callable[[int, int], object]
 """Receives how many tokens are measured, and how many there are."""
@@ -46,9 +53,10 @@ class Evaluation:
 class EvaluationSet:
     """Windows of a token file that a model is measured on, at most `batch_size` at a time.
 
-    Of the windows that `max_tokens` allows, up to an eighth is left out, so that there are equal batches of
-    almost any size: a compiled step would have to be compiled again for a smaller last one. `token_bytes`
-    gives the number of bytes of each token id; without it there are no bits per byte.
+    `starts` holds the positions where windows may begin; by default they stand side by side. `max_tokens`
+    selects windows spread evenly over them. Of these, up to an eighth is left out, so that there are equal
+    batches of almost any size: a compiled step would have to be compiled again for a smaller last one.
+    `token_bytes` gives the number of bytes of each token id; without it there are no bits per byte.
     """
 
     def __init__(
@@ -58,15 +66,16 @@ class EvaluationSet:
         *,
         context_length: int,
         batch_size: int,
+        starts: Int64[np.ndarray, " windows"] | None = None,
         max_tokens: int | None = None,
         token_bytes: Int64[np.ndarray, " vocab"] | None = None,
     ) -> None:
         self.store = TokenStore(tokens, device)
         self.context_length = context_length
-        num_windows = len(tokens) if max_tokens is None else -(-max_tokens // context_length)
-        starts = evenly_spaced_starts(len(tokens), context_length, num_windows)
+        if starts is None:
+            starts = side_by_side_starts(len(tokens), context_length)
         if max_tokens is not None:
-            starts = evenly_spaced_starts(len(tokens), context_length, _round_down(len(starts)))
+            starts = spread_evenly(starts, _round_down(min(len(starts), -(-max_tokens // context_length))))
             batch_size = _largest_part(len(starts), batch_size)
         self.starts = starts
         self.batch_size = batch_size

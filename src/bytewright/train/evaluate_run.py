@@ -17,7 +17,7 @@ import torch
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import FormatError, UsageError
 from bytewright.train.checkpoint import find_checkpoint, load_model, read_model_config
-from bytewright.train.config import Device, TrainConfig
+from bytewright.train.config import Device, TrainConfig, Windows
 from bytewright.train.evaluate import Evaluation, EvaluationSet, Progress
 from bytewright.train.inputs import count_token_bytes, open_tokens, read_vocabulary_of
 from bytewright.train.loss import language_model_loss
@@ -34,6 +34,8 @@ class Recorded:
     validation_loss: float
     eval_tokens: int
     """How many tokens of the validation data training measures at most."""
+    windows: Windows
+    """Where the windows begin that training measures; those of `evaluate_run` stand side by side."""
 
 
 @dataclass(frozen=True)
@@ -96,5 +98,5 @@ def _find_recorded(checkpoint: Path, config: TrainConfig) -> Recorded | None:
         for record in read_metrics(metrics) if metrics.is_file() else ():
             step, loss = record.get("step"), record.get("validation_loss")
             if isinstance(step, int) and isinstance(loss, float) and checkpoint.name == f"step-{step:06d}":
-                return Recorded(step, loss, config.eval_tokens)
+                return Recorded(step, loss, config.eval_tokens, config.data.windows)
     return None

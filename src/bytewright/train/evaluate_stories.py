@@ -3,7 +3,8 @@
 Each document is read whole, from the end token that comes before it to the end token after it: its first
 token is predicted from the end token alone, and its end is predicted, too. That is how a source that writes
 one document after the other is coded, so the bits of a model can be set beside the -log2 p of the source.
-Windows that begin in mid-story, as in training and in `evaluate`, lack what came before and read higher.
+Windows that stand side by side, as in `evaluate`, begin in mid-story: they lack what came before, and read
+higher.
 
     ids    = [end] + story + [end]
     bits   = sum of -log2 p(ids[i] | ids[:i]) for i = 1, 2, …

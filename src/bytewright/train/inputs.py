@@ -33,6 +33,8 @@ class Inputs:
 
     train: Tokens
     validation: Tokens | None
+    validation_starts: Int64[np.ndarray, " windows"] | None
+    """Where windows to validate on may begin; None: side by side."""
     vocabulary: Vocabulary | None
     identity: Mapping[str, object]
 
@@ -54,7 +56,31 @@ def open_inputs(config: TrainConfig) -> Inputs:
     vocabulary = None
     if config.data.tokenizer is not None:
         vocabulary = read_vocabulary_of(train, config.data.tokenizer)
-    return Inputs(train.tokens, None if validation is None else validation.tokens, vocabulary, identity)
+    return Inputs(
+        train=train.tokens,
+        validation=None if validation is None else validation.tokens,
+        validation_starts=None
+        if validation is None
+        else _find_validation_starts(config, validation, vocabulary),
+        vocabulary=vocabulary,
+        identity=identity,
+    )
+
+
+def _find_validation_starts(
+    config: TrainConfig, validation: TokenFile, vocabulary: Vocabulary | None
+) -> Int64[np.ndarray, " windows"] | None:
+    """Find where windows to validate on may begin: as those of training, since losses depend on that."""
+    if config.data.windows == "side by side":
+        return None
+    length = config.model.context_length
+    starts = find_documents(validation.tokens, find_end_token(vocabulary), length)
+    if not len(starts):
+        raise UsageError(
+            f"{validation.path}: no end token has a whole window of {length} tokens after it, which"
+            ' data.windows = "documents" needs'
+        )
+    return starts
 
 
 def make_sampler(config: TrainConfig, inputs: Inputs) -> WindowSampler | DocumentSampler:
@@ -67,15 +93,19 @@ def make_sampler(config: TrainConfig, inputs: Inputs) -> WindowSampler | Documen
             batch_size=config.batch_size,
             seed=config.seed,
         )
-    special_tokens = {} if inputs.vocabulary is None else inputs.vocabulary.special_tokens
-    end = special_tokens.get(END_OF_TEXT)
+    first_tokens = find_documents(inputs.train, find_end_token(inputs.vocabulary), length)
+    return DocumentSampler(first_tokens=first_tokens, batch_size=config.batch_size, seed=config.seed)
+
+
+def find_end_token(vocabulary: Vocabulary | None) -> int:
+    """Return the id of the end token; raise if there is no tokenizer, or none with that token."""
+    end = None if vocabulary is None else vocabulary.special_tokens.get(END_OF_TEXT)
     if end is None:
         raise UsageError(
             f'data.windows is "documents", but no tokenizer with the token {END_OF_TEXT} is given in'
-            " data.tokenizer, so nobody knows where documents end"
+            " data.tokenizer, so document boundaries cannot be located"
         )
-    first_tokens = find_documents(inputs.train, end, length)
-    return DocumentSampler(first_tokens=first_tokens, batch_size=config.batch_size, seed=config.seed)
+    return end
 
 
 def open_tokens(path: Path, model: ModelConfig) -> TokenFile:

@@ -195,6 +195,7 @@ class Trainer:
                 self.config.batch_size // self.config.accumulate,
                 EVALUATED_AT_ONCE // self.config.model.context_length,
             ),
+            starts=self.inputs.validation_starts,
             max_tokens=self.config.eval_tokens,
             token_bytes=self.inputs.token_bytes,
         )
