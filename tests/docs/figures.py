@@ -14,7 +14,8 @@ A page may hold, none of it visible to a reader but the examples:
     9.46<!-- noted -->                a figure that was read off when it was measured and is in no file;
                                       on a line of its own before a table: all of that table
 
-Every expression may use `result("results/NAME.json")`, a committed result below `docs`, and `recipe("NAME")`.
+Every expression may use `result("results/NAME.json")`, a committed result below `docs`, `recipe("NAME")`, and
+`lab_runs()`, the runs of all sweeps.
 
 In the prose of a page that has any of this, a number of four digits or more, with a decimal point or with a
 per cent sign must have such a mark: so no figure can drift unseen. `python tests/docs/figures.py PAGE` writes
@@ -63,6 +64,19 @@ def recipe(name: str) -> dict[str, Any]:
     return tomllib.loads((ROOT / "recipes" / f"{name}.toml").read_text())
 
 
+def lab_runs() -> list[dict[str, Any]]:
+    """Return the runs of all sweeps that trained, each with all its settings, and once if sweeps share it."""
+    runs: dict[tuple[float, float], dict[str, Any]] = {}
+    for path in sorted((ROOT / "docs" / "results").glob("*-lab/*/results.json")):
+        sweep = json.loads(path.read_text())
+        for run in sweep["runs"]:
+            if "tokens_per_second" in (measured := run["measured"]):
+                settings = sweep["settings"] | run["settings"]
+                key = (measured["tokens_per_second"], measured["seconds"])
+                runs.setdefault(key, run | {"settings": settings})
+    return list(runs.values())
+
+
 def has_marks(page: str) -> bool:
     """Tell whether any figure of a page is held by something."""
     return bool(re.search(r"<!-- (?:=|table:|quote:|drawn:|noted|given|python\n)", page))
@@ -70,7 +84,7 @@ def has_marks(page: str) -> bool:
 
 def evaluate(page: str) -> tuple[dict[str, Any], list[str]]:
     """Run the examples and definitions of a page: their names, and the complaints about them."""
-    names: dict[str, Any] = {"result": result, "recipe": recipe}
+    names: dict[str, Any] = {"result": result, "recipe": recipe, "lab_runs": lab_runs}
     complaints: list[str] = []
     blocks = sorted([*EXAMPLE.finditer(page), *HIDDEN.finditer(page)], key=lambda block: block.start())
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)

@@ -118,6 +118,16 @@ def test_orthogonalise_brings_singular_values_near_one_and_keeps_their_vectors()
     assert (inner - torch.diag_embed(singular_values)).abs().max() < 1e-9
 
 
+def test_orthogonalise_brings_all_but_tiny_singular_values_between_0_68_and_1_21() -> None:
+    """Those below 0.0015 of the Frobenius norm are too small for five rounds."""
+    shares = torch.logspace(-5, -1, 401, dtype=torch.float64)
+    shares[-1] = (1 - shares[:-1].square().sum()).sqrt()  # so that the norm of the matrix is 1
+    after = orthogonalise(torch.diag(shares)).diagonal()
+    large = shares >= 0.0016
+    assert ((after > 0.68) & (after < 1.21))[large].all()
+    assert (after < 0.68)[shares < 0.0015].all()
+
+
 @pytest.mark.parametrize(("rate", "regime"), [(1, "slow"), (10, "faster"), (100, "fast"), (1000, "diverges")])
 @pytest.mark.parametrize("cls", [SGD, FusedSGD])
 def test_the_toy_shows_the_regimes_of_the_learning_rate(

@@ -71,7 +71,7 @@ class WriteStorybook:
         console.stdout().print(
             f"Wrote {self.out}: {written.num_stories:,} stories, {console.format_bytes(written.num_bytes)}"
             f" in {format_seconds(seconds)}. They carry {written.bits_per_byte:.4f} bits per byte:"
-            " no model can be expected to do better.",
+            " no model of the grammar can be expected to need fewer.",
             soft_wrap=True,
         )
 

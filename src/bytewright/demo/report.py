@@ -55,8 +55,8 @@ def make_page(results: Results) -> Page:
         title="From nothing to a model that tells stories",
         lead=(
             "A grammar told stories, a tokenizer learned their words, a small Transformer learned to tell"
-            " more of them, and what it told was parsed back. The grammar knows how probable each story is,"
-            " so the loss has a floor that no model can pass but by luck: the entropy of the stories."
+            " more of them, and what it told was parsed back. The grammar states how probable each story is,"
+            " so the loss has a floor: the entropy of the stories."
         ),
         facts=Facts(
             [

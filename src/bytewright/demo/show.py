@@ -125,7 +125,7 @@ class _Show:
         )
         self._say(
             f"{encoded['num_tokens']:,} tokens of {encoded['bytes_per_token']:.2f} bytes each. The validation"
-            f" stories carry {encoded['floor']:.4f} bits per byte: their entropy, a floor for every model."
+            f" stories carry {encoded['floor']:.4f} bits per byte: their entropy, the floor under the loss."
         )
 
     def _train(self, validation: stages.Validation) -> signal.Signals | None:

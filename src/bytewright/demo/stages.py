@@ -118,7 +118,7 @@ def encode_stories(folder: Path, floor_bits: list[float], report: Report) -> Fac
 
 
 class Validation(NamedTuple):
-    """The validation stories, as a model is measured on them, and what no model can go below."""
+    """The validation stories, as a model is measured on them, and their entropy."""
 
     stories: list[np.ndarray[Any, np.dtype[np.uint16]]]
     end: int

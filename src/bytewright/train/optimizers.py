@@ -180,21 +180,25 @@ class AdamW(Optimizer):
 
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Coefficients of Jordan's quintic: five rounds bring every singular value to between about 0.7 and 1.2."""
+"""Coefficients of Jordan's quintic.
+
+Five rounds bring singular values of at least 0.0015 of the Frobenius norm to between 0.68 and 1.21. Smaller
+ones grow by a factor of at most 3.4445⁵ = 485 and stay below that range.
+"""
 
 
 def orthogonalise(
     matrix: Float[Tensor, "*batch rows columns"], rounds: int = 5, epsilon: float = 1e-7
 ) -> Float[Tensor, "*batch rows columns"]:
-    """Move all singular values of `matrix` close to 1, keep its singular vectors: U S Vᵀ becomes about U Vᵀ.
+    """Move the singular values of `matrix` towards 1, keep its singular vectors: U S Vᵀ becomes about U Vᵀ.
 
     Each round applies a·s + b·s³ + c·s⁵ to every singular value s at once, by products alone. The Frobenius
-    norm bounds the largest singular value, so dividing by it puts all of them into the range where this
-    converges.
+    norm bounds the largest singular value, so after the division by it all of them are between 0 and 1.
+    `NEWTON_SCHULZ` states where they end: those that are tiny compared with the norm do not come near 1.
 
-    >>> singular_values = torch.linalg.svdvals(orthogonalise(torch.diag(torch.tensor([3.0, 1.0, 0.2]))))
-    >>> bool((singular_values > 0.6).all() and (singular_values < 1.3).all())
-    True
+    >>> before = torch.diag(torch.tensor([3.0, 1.0, 0.001]))
+    >>> [round(value, 1) for value in torch.linalg.svdvals(orthogonalise(before)).tolist()]
+    [1.1, 0.8, 0.2]
     """
     a, b, c = NEWTON_SCHULZ
     is_tall = matrix.shape[-2] > matrix.shape[-1]

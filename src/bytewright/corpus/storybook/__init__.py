@@ -1,8 +1,8 @@
 """The storybook: little stories from a grammar whose every choice has a stated probability.
 
 A plot is drawn first, then worded; each text has one derivation, so -log2 p of a story is exact, and so is
-the entropy: the floor under every model's loss. The grammar itself is in `storybook.grammar`, to be read;
-`notation` says how.
+the entropy: the floor under the loss of every model of the grammar. The grammar itself is in
+`storybook.grammar`, to be read; `notation` says how.
 """
 
 from bytewright.corpus.storybook.book import Floor, Storybook

@@ -43,7 +43,7 @@ class Written:
 
     @property
     def bits_per_byte(self) -> float:
-        """The floor: no model's mean over this file can be expected below it.
+        """The floor: no model of the grammar can be expected to have a lower mean over this file.
 
         As evaluations count: the prediction of an end token counts, its bytes, which are no text, do not.
         """
