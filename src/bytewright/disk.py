@@ -237,6 +237,19 @@ def open_in_place(parent: Directory, name: str, *, create: bool = True) -> io.Fi
     return file
 
 
+def refuse_removed(path: Path, descriptor: int | None = None) -> None:
+    """Raise if a file that is in use does not exist any more, or is not the one that is open."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        missing = path if path.parent.is_dir() else path.parent
+        raise StorageError(
+            f"{missing} was removed while it was in use, so nothing more can be saved"
+        ) from None
+    if descriptor is not None and not os.path.samestat(found, os.fstat(descriptor)):
+        raise StorageError(f"{path} was replaced while it was in use, so nothing more can be saved")
+
+
 def make_folder(parent: Directory, name: str) -> None:
     """Make one folder."""
     before_operation("mkdir", parent.path / name)

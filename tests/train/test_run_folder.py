@@ -15,7 +15,8 @@ from bytewright.errors import StorageError
 from bytewright.model import TransformerLM
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import find_checkpoint
-from bytewright.train.metrics import read_metrics
+from bytewright.train.loss import language_model_loss
+from bytewright.train.metrics import MetricsLog, read_metrics
 from bytewright.train.run_folder import RunFolder, config_of_checkpoint, run_of_checkpoint
 from runs import make_config
 
@@ -89,6 +90,48 @@ def test_what_killed_processes_left_in_a_run_is_removed_when_it_is_resumed(
         path.touch()
     resume(run, console=quiet)
     assert not any(path.exists() for path in leftovers)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [(".", "run"), ("metrics.jsonl", r"run/metrics\.jsonl"), ("config.json", r"run/config\.json")],
+)
+@pytest.mark.parametrize("changes", [{}, {"save_every": 100, "log_every": 100, "eval_every": 100}])
+def test_a_run_that_is_removed_while_it_is_trained_fails_and_names_what_is_missing(
+    tmp_path: Path, quiet: Console, name: str, missing: str, changes: dict[str, Any]
+) -> None:
+    run = tmp_path / "run"
+    calls = 0
+
+    def removing(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            shutil.rmtree(run) if name == "." else (run / name).unlink()
+        return language_model_loss(model, ids, targets)
+
+    with pytest.raises(StorageError, match=rf"{missing} was removed"):
+        train(make_config(tmp_path, **changes), run, console=quiet, loss=removing, final_checkpoint=False)
+    assert run.exists() == (name != ".")
+
+
+def test_a_log_that_is_replaced_while_it_is_written_is_noticed(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "old.jsonl")
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(StorageError, match=r"metrics\.jsonl was replaced"):
+        log.write({"step": 1})
+    log.close()
+
+
+def test_a_checkpoint_whose_log_is_missing_is_refused_and_no_log_is_made(
+    tmp_path: Path, quiet: Console
+) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    (tmp_path / "run/metrics.jsonl").unlink()
+    with pytest.raises(StorageError, match=r"metrics\.jsonl: no such file"):
+        resume(tmp_path / "run", console=quiet)
+    assert not (tmp_path / "run/metrics.jsonl").exists()
 
 
 def events(run: Path) -> list[dict[str, Any]]:

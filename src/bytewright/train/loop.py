@@ -268,6 +268,7 @@ class Trainer:
             if self.device.type == "cpu":
                 stack.enter_context(freed_memory_kept())
             received = self._run(stack.enter_context(StopSignals()))
+            self.folder.refuse_removed()
         validation_loss = None if self.evaluation is None else self.evaluation.loss
         return TrainResult(
             self.folder.path,
@@ -383,6 +384,7 @@ class Trainer:
 
     def _save(self) -> None:
         """Write the checkpoint of this step, and remove those that are no longer wanted."""
+        self.folder.refuse_removed()
         with self.recorder.aside():
             self.recorder.mark()
             state = dataclasses.asdict(self.progress)

@@ -56,12 +56,14 @@ class MetricsLog:
             while line:  # the system may take less than it is given
                 disk.before_operation("append", self.path)
                 line = line[self._file.write(line) :]
+        disk.refuse_removed(self.path, self._file.fileno())
 
     def sync(self) -> int:
         """Make sure that all lines survive a power cut; return the position to record in a checkpoint."""
         with explain("write", self.path):
             disk.before_operation("sync", self.path)
             os.fsync(self._file.fileno())
+        disk.refuse_removed(self.path, self._file.fileno())
         return self.position
 
     def close(self) -> None:

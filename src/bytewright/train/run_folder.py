@@ -98,6 +98,10 @@ class RunFolder:
         """Keep a sample of what the model writes at `step`."""
         durable.write_text(self.path / SAMPLES / f"step-{step:06d}.txt", text, within=self.path)
 
+    def refuse_removed(self) -> None:
+        """Raise if the run was removed since: without config.json it can be neither resumed nor reported."""
+        disk.refuse_removed(self.path / CONFIG)
+
     def close(self) -> None:
         """Release the lock."""
         self._lock.close()
