@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,7 @@ def _set_name(manifest: dict[str, dict[str, object]], name: str) -> None:
         lambda manifest: manifest.update(format="bytewright folder 2"),
         lambda manifest: manifest.update(files=[]),
         lambda manifest: manifest.update(about=None),
+        lambda manifest: manifest.update(checksums="f" * 64),
         lambda manifest: _set_name(manifest, "../../etc/passwd"),
         lambda manifest: _set_name(manifest, "/etc/passwd"),
         lambda manifest: _set_name(manifest, ".."),
@@ -272,7 +274,7 @@ def _set_name(manifest: dict[str, dict[str, object]], name: str) -> None:
 def test_a_hostile_manifest_is_refused(
     folder: Path, spoil: Callable[[dict[str, dict[str, dict[str, object]]]], None]
 ) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = durable.read_document(folder / "manifest.json")
     spoil(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(FormatError, match=r"manifest\.json: "):
@@ -294,6 +296,72 @@ def test_a_removed_folder_is_gone(folder: Path) -> None:
     assert names_in(folder.parent) == []
     with pytest.raises(StorageError, match=r"cannot remove .*folder: no such file"):
         durable.remove_folder(folder)
+
+
+# Checksums
+
+
+def with_one_bit_changed(data: bytes) -> Iterator[bytes]:
+    for place in range(len(data)):
+        for bit in range(8):
+            yield data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+
+
+def test_a_document_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same(tmp_path: Path) -> None:
+    fields = {"lr": 0.001, "naïve": [1, None, True, -0.0], "tables": {"10": 1e-30, "9": "x"}}
+    path = tmp_path / "config.json"
+    durable.write_document(path, fields)
+    sound = path.read_bytes()
+    assert durable.read_document(path) == fields
+    num_refused = 0
+    for damaged in with_one_bit_changed(sound):
+        path.write_bytes(damaged)
+        try:
+            assert fields.items() <= durable.read_document(path).items(), damaged
+        except FormatError:
+            num_refused += 1
+    assert num_refused > 8 * len(sound) * 0.8  # the name of the checksum itself may change without harm
+
+
+def test_a_manifest_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same(folder: Path) -> None:
+    sound = durable.open_folder(folder)
+    path = folder / "manifest.json"
+    for damaged in with_one_bit_changed(path.read_bytes()):
+        path.write_bytes(damaged)
+        with contextlib.suppress(FormatError):
+            assert durable.open_folder(folder) == sound, damaged
+
+
+def test_a_document_may_be_indented_in_another_way_and_edited_if_its_checksum_is_removed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config.json"
+    durable.write_document(path, {"seed": 1})
+    edited = json.loads(path.read_text())
+    path.write_text(json.dumps(edited))
+    assert durable.read_document(path) == {"seed": 1}
+    edited["seed"] = 2
+    path.write_text(json.dumps(edited))
+    with pytest.raises(FormatError, match=r'config\.json: .* if you edited it, remove its "checksum"'):
+        durable.read_document(path)
+    del edited["checksum"]
+    path.write_text(json.dumps(edited))
+    assert durable.read_document(path) == {"seed": 2}
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", '{"checksum": 3}', '{"checksum": "", "a": 1e400}'])
+def test_what_is_not_a_document_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(FormatError, match=r"config\.json: "):
+        durable.read_document(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("depth", [500, 900, 950, 990, 1000, 1100, 100_000])
+def test_a_document_that_is_nested_deeply_is_no_traceback(tmp_path: Path, depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    (tmp_path / "config.json").write_text(f'{{"checksum": "", "a": {nested}}}')
+    with pytest.raises(FormatError):
+        durable.read_document(tmp_path / "config.json")
 
 
 # Links

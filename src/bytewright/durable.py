@@ -53,8 +53,11 @@ from bytewright.manifest import (
     measure,
     parse_json,
     parse_manifest,
+    read_document,
     read_json,
     read_text,
+    with_checksum,
+    without_checksum,
 )
 
 TEMPORARY_SUFFIX = ".bytewright-tmp"
@@ -72,6 +75,7 @@ __all__ = [
     "open_in_place",
     "parse_json",
     "read_bytes",
+    "read_document",
     "read_json",
     "read_text",
     "read_toml",
@@ -80,7 +84,10 @@ __all__ = [
     "remove",
     "remove_folder",
     "remove_leftovers",
+    "with_checksum",
+    "without_checksum",
     "write_bytes",
+    "write_document",
     "write_folder",
     "write_json",
     "write_stream",
@@ -107,6 +114,11 @@ def write_text(path: StrPath, text: str, *, within: StrPath | None = None) -> No
 def write_json(path: StrPath, value: object, *, within: StrPath | None = None) -> None:
     """Write `value` as JSON for people to read: indented, UTF-8, one line end at the end."""
     write_bytes(path, dump_json(value), within=within)
+
+
+def write_document(path: StrPath, fields: Mapping[str, object], *, within: StrPath | None = None) -> None:
+    """Write fields as JSON with a checksum of them, by which `read_document` detects damage."""
+    write_json(path, with_checksum(fields), within=within)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
-"""The manifest of a folder: what its files must be, and reading them checked against it.
+"""The manifest of a folder, and JSON files with a checksum: reading them, checked against what they must be.
 
-`manifest.json` lists each file of a folder with its size and SHA-256. It is untrusted input: a name that is
-no plain file name, a repeated key or a number that is none is a `FormatError` that names the file, and memory
-stays proportional to the file. This module writes nothing and does not know how folders come to be; `durable`
-does.
+A *document* is a JSON object whose last field, `checksum`, is a SHA-256 of the others. One without it, which
+an earlier version wrote or a user edited, is read without the check. `manifest.json` is a document that
+lists each file of a folder with its size and SHA-256. It is untrusted input: a name that is not a plain file
+name, a repeated key or a number that is none is a `FormatError` that names the file, and memory stays
+proportional to the file. `durable` writes both.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bytewright import disk
 from bytewright.errors import FormatError
@@ -25,6 +27,7 @@ FORMAT = "bytewright folder 1"
 MAX_MANIFEST_BYTES = 16 * 2**20
 MAX_DIGITS = 308
 """The most digits of an integer that always fits in a float."""
+CHECKSUM = "checksum"
 
 _SHORT = reprlib.Repr()  # names out of a file, in a sentence that stays one
 _SHORT.maxstring = 80
@@ -105,7 +108,7 @@ class Folder:
 def dump_manifest(about: Mapping[str, object], files: Mapping[str, Entry]) -> bytes:
     """Spell out a manifest: what the folder is, in its writer's words, and its files."""
     listed = {name: {"bytes": entry.num_bytes, "sha256": entry.sha256} for name, entry in files.items()}
-    return dump_json({"format": FORMAT, "about": about, "files": listed})
+    return dump_json(with_checksum({"format": FORMAT, "about": about, "files": listed}))
 
 
 def parse_manifest(path: Path) -> tuple[Mapping[str, object], dict[str, Entry]]:
@@ -115,9 +118,10 @@ def parse_manifest(path: Path) -> tuple[Mapping[str, object], dict[str, Entry]]:
         if not condition:
             raise FormatError(f"{path}: {what}")
 
-    value = read_json(path, max_bytes=MAX_MANIFEST_BYTES)
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
+    value = read_document(path, max_bytes=MAX_MANIFEST_BYTES)
+    if value.get("format") != FORMAT:
         raise FormatError(f'{path}: does not say "format": "{FORMAT}"')
+    expect(set(value) <= {"format", "about", "files"}, f"{_SHORT.repr(list(value))} has an unknown key")
     about, files = value.get("about"), value.get("files")
     if not isinstance(about, dict) or not isinstance(files, dict):
         raise FormatError(f'{path}: "about" and "files" must both be objects')
@@ -169,6 +173,46 @@ def parse_json(text: str, source: str | os.PathLike[str]) -> object:
         raise FormatError(f"{source}: is not valid JSON (nested too deeply)") from None
     except ValueError as error:
         raise FormatError(f"{source}: is not valid JSON ({error})") from None
+
+
+def with_checksum(fields: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a document with their checksum."""
+    return {**fields, CHECKSUM: _digest_of(fields)}
+
+
+def without_checksum(value: object, source: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the fields of a document that was parsed; raise `FormatError` if they have another checksum.
+
+    >>> without_checksum({"seed": 1}, "config.json")
+    {'seed': 1}
+    >>> without_checksum(with_checksum({"seed": 1}) | {"seed": 3}, "config.json")
+    Traceback (most recent call last):
+    bytewright.errors.FormatError: config.json: does not match its checksum, so it was damaged or edited; \
+if you edited it, remove its "checksum"
+    """
+    if not isinstance(value, dict):
+        raise FormatError(f"{source}: must be a JSON object, but is {_SHORT.repr(value)}")
+    fields = {name: field for name, field in value.items() if name != CHECKSUM}
+    try:
+        is_sound = CHECKSUM not in value or value[CHECKSUM] == _digest_of(fields)
+    except RecursionError:
+        raise FormatError(f"{source}: is nested too deeply") from None
+    if not is_sound:
+        raise FormatError(
+            f"{source}: does not match its checksum, so it was damaged or edited;"
+            f' if you edited it, remove its "{CHECKSUM}"'
+        )
+    return fields
+
+
+def _digest_of(fields: Mapping[str, object]) -> str:
+    # Of the values, not of the bytes of the file: those may be indented in another way.
+    return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_document(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> dict[str, Any]:
+    """Read a JSON object and check its checksum, if it has one."""
+    return without_checksum(read_json(path, max_bytes=max_bytes), path)
 
 
 def dump_json(value: object) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from imagined_runs import make_record
 
+from bytewright import durable
 from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
@@ -100,7 +100,7 @@ def test_the_end_of_a_text_is_held_out_at_a_line_end(tmp_path: Path, stories: Pa
     assert train + validation == stories.read_bytes()
     assert train.endswith(b"\n")
     assert 0 < len(validation) <= len(train) // 49
-    assert json.loads((folder / "corpus.json").read_text()) == {"text": stories.name}
+    assert durable.read_document(folder / "corpus.json") == {"text": stories.name}
 
 
 def test_a_text_with_validation_of_its_own_is_left_where_it_is(tmp_path: Path, stories: Path) -> None:

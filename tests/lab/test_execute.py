@@ -79,8 +79,7 @@ class Lab:
         carry_out_all(plan, made, self.bench)
 
     def outcome(self, name: str) -> dict[str, object]:
-        value: dict[str, object] = json.loads((self.folder / name / "outcome.json").read_text())
-        return value
+        return durable.read_document(self.folder / name / "outcome.json")
 
 
 def test_every_run_ends_and_what_diverged_is_marked_with_the_reason(place: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bytewright import durable
 from bytewright.lab.records import hear_outcome, judge, read_run
 from bytewright.lab.results import read_results
 from bytewright.train import train
@@ -92,7 +93,7 @@ def test_a_run_of_minutes_is_over_when_its_planned_steps_are(
     (run / "metrics.jsonl").write_text("".join(most))
     assert read_run(run).status == "stopped"
     (run / "metrics.jsonl").write_text("".join([*most, last]))
-    config = json.loads((run / "config.json").read_text())
+    config = durable.read_document(run / "config.json")
     config["budget"]["minutes"] = 5.0
     (run / "config.json").write_text(json.dumps(config))
     assert read_run(run).status == "stopped"

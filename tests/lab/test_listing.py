@@ -9,7 +9,11 @@ import pytest
 from rich.console import Console
 from sampled_runs import write_sampled
 
+from bytewright import durable
+from bytewright.errors import FormatError
+from bytewright.lab.records import read_run
 from bytewright.train import resume, train
+from bytewright.train.metrics import MetricsLog
 from bytewright.train.run_folder import RunFolder
 from conftest import Run
 from runs import make_config
@@ -57,6 +61,22 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_beside_the_others(
     assert "good" not in run("runs", tmp_path, "--where", "status=unreadable").out
 
 
+@pytest.mark.parametrize("name", ["config.json", "environment.json", "outcome.json", "metrics.jsonl"])
+def test_a_changed_digit_in_what_a_run_recorded_is_noticed(tmp_path: Path, name: str) -> None:
+    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
+        log = MetricsLog(folder.metrics)
+        log.write({"step": 3, "loss": 2.5})
+        log.close()
+    durable.write_document(folder.path / "outcome.json", {"status": "complete", "step": 3})
+    assert read_run(folder.path).num_steps == 3
+    path = folder.path / name
+    sound = path.read_text()
+    digit = next(place for place, letter in enumerate(sound) if letter in "2345")
+    path.write_text(sound[:digit] + str(int(sound[digit]) + 1) + sound[digit + 1 :])
+    with pytest.raises(FormatError, match=rf"one/{name}.* does not match its"):
+        read_run(folder.path)
+
+
 def test_numbers_are_not_more_or_less_than_words(tmp_path: Path, run: Run) -> None:
     RunFolder.create(tmp_path / "one", make_config(tmp_path)).close()
     for sign in ("<", "<=", ">", ">="):
@@ -94,7 +114,7 @@ def test_a_report_shows_a_run_as_it_is_now_not_as_it_was_last_reported(tmp_path:
     path = tmp_path / "one"
     train(make_config(tmp_path, schedule={"kind": "constant"}), path, console=Console(quiet=True))
     assert run("report", path).code == 0
-    fields = json.loads((path / "config.json").read_text())
+    fields = durable.read_document(path / "config.json")
     fields["budget"]["steps"] = 30
     (path / "config.json").write_text(json.dumps(fields))
     assert resume(path, console=Console(quiet=True)).step == 30

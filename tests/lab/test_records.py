@@ -11,6 +11,7 @@ import pytest
 from imagined_runs import make_record
 from rich.console import Console
 
+from bytewright import durable
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.lab.figures import axis_figures, learning_curves, speed_figures
 from bytewright.lab.groups import group_runs
@@ -87,7 +88,7 @@ def test_no_folder_of_the_machine_is_written(tmp_path: Path) -> None:
 def test_damaged_results_are_one_sentence(tmp_path: Path, damage: Any, sentence: str) -> None:
     path = tmp_path / "results.json"
     write_results(path, About(name="a"), [make_record("a")])
-    value = json.loads(path.read_text())
+    value = durable.read_document(path)
     damage(value)
     path.write_text(json.dumps(value))
     with pytest.raises(FormatError, match=r"results\.json") as caught:

@@ -169,9 +169,9 @@ def test_no_other_process_can_begin_a_run_while_it_is_copied(
     first.run()
     run, write_bytes, locked = place / "runs/second" / RUN, durable.write_bytes, []
 
-    def look_and_write(path: Path, data: bytes) -> None:
+    def look_and_write(path: Path, data: bytes, **options: Path) -> None:
         locked.append(is_being_written(run))
-        write_bytes(path, data)
+        write_bytes(path, data, **options)
 
     monkeypatch.setattr(durable, "write_bytes", look_and_write)
     take_over(first.folder / RUN, run, first.sweep.trials[0].config, {})

@@ -12,6 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from bytewright import durable
 from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.checkpoint import (
@@ -261,10 +262,21 @@ def test_a_manifest_that_lies_about_the_model_costs_no_memory(
     folder = CheckpointFolder(tmp_path / "checkpoints")
     folder.save(*make(0), {"step": 5})
     manifest = folder.at(5) / "manifest.json"
-    root = json.loads(manifest.read_text())
+    root = durable.read_document(manifest)
     root["about"]["model"] |= changes
     manifest.write_text(json.dumps(root))
     with pytest.raises(FormatError, match=words):
+        load_model(folder.at(5))
+
+
+def test_a_model_whose_description_was_changed_is_not_built(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    folder.save(*make(0), {"step": 5})
+    manifest = folder.at(5) / "manifest.json"
+    sound = manifest.read_text()
+    assert '"rope_theta": 10000.0' in sound
+    manifest.write_text(sound.replace('"rope_theta": 10000.0', '"rope_theta": 10001.0'))
+    with pytest.raises(FormatError, match=r"manifest\.json: does not match its checksum"):
         load_model(folder.at(5))
 
 

@@ -27,7 +27,7 @@ from runs import digest, make_config
 
 def edit(run: Path, **changes: Any) -> None:
     """Change fields of a run's config.json, nested ones by `budget={"steps": 5}`."""
-    fields = json.loads((run / "config.json").read_text())
+    fields = durable.read_document(run / "config.json")
     for name, value in changes.items():
         fields[name] = {**fields[name], **value} if isinstance(value, dict) else value
     durable.write_json(run / "config.json", fields)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import sys
+from operator import le
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,48 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n')
     with pytest.raises(FormatError, match="line 2: is not valid JSON"):
         list(read_metrics(tmp_path / "metrics.jsonl"))
+
+
+def test_a_log_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in (1, 2, 3):
+        log.write({"step": step, "loss": 2.5 / step, "norms": {"a": math.inf}})
+    log.close()
+    sound, records = path.read_bytes(), list(read_metrics(path))
+    assert len(records) == 3
+    for place in range(len(sound)):
+        for bit in range(8):
+            path.write_bytes(sound[:place] + bytes([sound[place] ^ 1 << bit]) + sound[place + 1 :])
+            with contextlib.suppress(FormatError):
+                found = list(read_metrics(path))
+                assert len(found) == 3
+                assert all(map(le, map(dict.items, records), map(dict.items, found))), path.read_bytes()
+
+
+def test_a_log_of_an_earlier_version_is_read_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 2.5}\n')
+    log = MetricsLog(path, path.stat().st_size)
+    log.write({"step": 2})
+    log.close()
+    assert [record["step"] for record in read_metrics(path)] == [1, 2]
+    path.write_text(path.read_text() + '{"step": 3}\n')
+    with pytest.raises(FormatError, match="line 3: does not match its CRC"):
+        list(read_metrics(path))
+
+
+def test_a_line_that_was_cut_off_anywhere_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    log.write({"step": 1})
+    position = log.position
+    log.write({"step": 2})
+    log.close()
+    sound = path.read_bytes()
+    for length in range(position, len(sound)):
+        path.write_bytes(sound[:length])
+        assert [record["step"] for record in read_metrics(path)] == [1]
 
 
 def test_tensorboard_that_is_not_installed_is_one_sentence(

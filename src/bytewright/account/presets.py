@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from bytewright.durable import read_json, read_toml
+from bytewright.durable import read_document, read_toml
 from bytewright.errors import FormatError, UsageError, suggest
 from bytewright.model.config import ModelConfig
 
@@ -58,10 +58,10 @@ def find_preset(name: str) -> ModelConfig:
 def read_shape(path: Path) -> ModelConfig:
     """Read the shape of a model from a recipe (TOML) or from the config.json of a run."""
     if path.suffix == ".json":
-        fields = read_json(path, max_bytes=MAX_BYTES)
+        fields = read_document(path, max_bytes=MAX_BYTES)
     else:
         fields = read_toml(path, max_bytes=MAX_BYTES)
-    if not isinstance(fields, dict) or not isinstance(fields.get("model", {}), dict):
+    if not isinstance(fields.get("model", {}), dict):
         raise FormatError(f"{path}: holds no table of a model's sizes")
     if isinstance(base := fields.get("base"), str):
         raise FormatError(f"{path}: is a sweep, whose models are those of its base, {base}; give that")

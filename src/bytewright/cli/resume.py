@@ -11,9 +11,9 @@ from bytewright.cli import options
 class Resume:
     """Continue a run from its last checkpoint, bit for bit as if it had never stopped.
 
-    Before that, the config.json of the run may be edited where it leaves the steps so far as they were: how
-    often to look and to save, where the data lies, device, compile, accumulate, and budget or schedule if no
-    learning rate so far would have been another (so a constant rate can go on longer). The rest is refused.
+    Before that, you may edit the config.json of the run, if you also remove its "checksum". These values may
+    change: how often to record, evaluate and save, the paths of the data, device, compile, accumulate, and
+    budget or schedule if the learning rates of all completed steps stay the same. Other changes are rejected.
 
     For example:
       bytewright resume runs/base

@@ -247,8 +247,10 @@ class TokenFileWriter:
                 self._stream.flush()
                 os.fsync(self._stream.fileno())
             either = dict.fromkeys([*_manifests_if_any(self.path), new])
-            durable.write_json(manifest_path, {"format": FORMAT, "either": [asdict(each) for each in either]})
-        durable.write_json(manifest_path, {"format": FORMAT, **asdict(new)})
+            durable.write_document(
+                manifest_path, {"format": FORMAT, "either": [asdict(each) for each in either]}
+            )
+        durable.write_document(manifest_path, {"format": FORMAT, **asdict(new)})
 
 
 def _header(dtype: np.dtype[np.uint16] | np.dtype[np.uint32], num_tokens: int) -> bytes:
@@ -296,7 +298,7 @@ def _read_manifests(path: Path) -> tuple[list[Manifest], bool]:
     file = manifest_path_of(path)
     if path.exists() and not file.exists():
         raise FormatError(f"{path}: has no manifest {file.name} beside it, so it is not a token file of ours")
-    root = Json(durable.read_json(file, max_bytes=MAX_MANIFEST_BYTES), file)
+    root = Json(durable.read_document(file, max_bytes=MAX_MANIFEST_BYTES), file)
     if root["format"].value != FORMAT:
         raise root["format"].complain(shorten(FORMAT))
     if "either" not in root.as_object():

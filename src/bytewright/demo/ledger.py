@@ -60,10 +60,10 @@ class Ledger:
     def find(self, stage: str, inputs: Mapping[str, Any]) -> Record | None:
         """Return what is known of a stage if it was done with these inputs and its files are intact."""
         try:
-            kept = durable.read_json(self._path(stage), max_bytes=MAX_RECORD_BYTES)
+            kept = durable.read_document(self._path(stage), max_bytes=MAX_RECORD_BYTES)
         except BytewrightError:
             return None  # never done, or not by us: then it is done now
-        if not isinstance(kept, dict) or kept.get("fingerprint") != fingerprint(stage, inputs):
+        if kept.get("fingerprint") != fingerprint(stage, inputs):
             return None
         files = kept.get("files")
         if not isinstance(files, dict) or self._measure(files) != files:
@@ -86,7 +86,7 @@ class Ledger:
             "facts": facts,
             "files": self._measure(files),
         }
-        durable.write_json(self._path(stage), kept)
+        durable.write_document(self._path(stage), kept)
         return _record(kept)
 
     def do(

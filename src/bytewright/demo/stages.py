@@ -108,7 +108,7 @@ def encode_stories(folder: Path, floor_bits: list[float], report: Report) -> Fac
     stories = split_stories(validation.tokens, end, newline=newline)
     num_bytes = sum(int(token_bytes[story].sum()) for story in stories)
     floor = sum(floor_bits) / num_bytes
-    durable.write_json(folder / FLOOR, {"floor_bits_per_byte": floor, "num_stories": len(stories)})
+    durable.write_document(folder / FLOOR, {"floor_bits_per_byte": floor, "num_stories": len(stories)})
     return {
         "num_tokens": len(train_tokens),
         "bytes_per_token": int(token_bytes[train_tokens.tokens].sum()) / len(train_tokens),

@@ -140,7 +140,7 @@ def _write_texts(config: CorpusConfig, folder: Path, report: Report) -> tuple[Pa
         else:
             assert config.text is not None
             about = _hold_out(config.text, train, validation, report)
-        durable.write_json(written_last, about)
+        durable.write_document(written_last, about)
     return train, validation
 
 

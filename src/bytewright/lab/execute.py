@@ -81,7 +81,7 @@ def write_plan(sweep: Sweep, folder: Path) -> None:
     """Keep what the sweep was made for and what its runs are called, for whoever reads the folder."""
     durable.refuse_links(folder, within=folder.parent)
     runs = [{"name": trial.name, "labels": trial.labels} for trial in sweep.trials]
-    durable.write_json(folder / SWEEP, {"about": dataclasses.asdict(sweep.about), "runs": runs})
+    durable.write_document(folder / SWEEP, {"about": dataclasses.asdict(sweep.about), "runs": runs})
 
 
 def prepare_data(trials: Sequence[Trial], bench: Bench) -> dict[str, DataConfig]:
@@ -187,7 +187,7 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
         outcome |= {"data": data, "step": record.num_steps}  # where its lines end: they may be lost one day
     # A run that another process was quicker to take is that one's to judge.
     if (run / "config.json").is_file() and not is_being_written(run):
-        durable.write_json(run / OUTCOME, outcome)
+        durable.write_document(run / OUTCOME, outcome)
         if status != "failed":
             _thin_out(run, bench.keep)
     return outcome
@@ -211,7 +211,7 @@ def _train_in_parts(config: TrainConfig, run: Path, bench: Bench) -> TrainResult
         if CheckpointFolder(run / "checkpoints").steps():  # the steps so far differ from others by rounding
             bench.say(f"{run.name}: does not fit any more ({reason}); goes on {how}")
             fields = read_object(run / "config.json") | {"accumulate": smaller.accumulate}
-            durable.write_json(run / "config.json", fields)
+            durable.write_document(run / "config.json", fields)
         else:
             bench.say(f"{run.name}: does not fit ({reason}); begins again {how}")
             if run.exists():
@@ -274,5 +274,5 @@ def _sample(trial: Trial, planned: Planned, bench: Bench) -> dict[str, Any]:
         "sampling": dataclasses.asdict(trial.sampling),
         "figures": figures,
     }
-    durable.write_json(planned.run / OUTCOME, outcome)
+    durable.write_document(planned.run / OUTCOME, outcome)
     return outcome

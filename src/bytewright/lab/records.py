@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
 from bytewright import durable
-from bytewright.checked import Json
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, FormatError, UsageError
-from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.checkpoint import CheckpointFolder, open_checkpoint
 from bytewright.train.metrics import read_metrics
 from bytewright.train.recipe import flatten
 
@@ -93,7 +92,7 @@ def read_run(path: Path) -> RunRecord:
         raise UsageError(f"{path} does not exist, so there is no run to report")
     if not (path / "config.json").is_file():
         raise UsageError(f"{path}: is not a run, for it has no config.json")
-    settings = flatten(Json.read(path / "config.json").as_object())
+    settings = flatten(durable.read_document(path / "config.json"))
     has_metrics = (path / "metrics.jsonl").is_file()
     records = list(read_metrics(path / "metrics.jsonl")) if has_metrics else []
     lines = [record for record in records if "event" not in record and isinstance(record.get("step"), int)]
@@ -280,8 +279,10 @@ def read_num_steps(run: Path, settings: Mapping[str, Any]) -> int | None:
         return None
     checkpoints = CheckpointFolder(run / "checkpoints")
     try:
-        state = read_object(checkpoints.at(checkpoints.steps()[-1]) / "state.json")
+        state = open_checkpoint(checkpoints.at(checkpoints.steps()[-1])).read_json("state.json")
     except (IndexError, BytewrightError):  # none is there, or none that can be read
+        return None
+    if not isinstance(state, dict):
         return None
     config, num_steps = state.get("config"), state.get("num_steps")
     saved = flatten(config) if isinstance(config, Mapping) else {}
@@ -333,10 +334,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; a file that is not there is an empty one."""
     if not path.is_file():
         return {}
-    value = durable.read_json(path, max_bytes=2**26)
-    if not isinstance(value, dict):
-        raise FormatError(f"{path}: should be a JSON object")
-    return value
+    return durable.read_document(path, max_bytes=2**26)
 
 
 def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bytewright import durable
 from bytewright.checked import Json
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.lab.groups import differing
@@ -82,7 +83,7 @@ def _is_passed_over(path: Path, given: Sequence[Path]) -> bool:
 
 def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
     """Read the runs of a sweep that have been started, in the order of its plan."""
-    plan = Json.read(folder / SWEEP)
+    plan = Json(durable.read_document(folder / SWEEP), folder / SWEEP)
     about = parse_about(plan["about"])
     runs, missing = {}, []
     for run in plan["runs"].elements():

@@ -90,7 +90,8 @@ def write_results(path: Path, about: About | None, records: Sequence[RunRecord])
         "environment": environment,
         "runs": runs,
     }
-    durable.write_bytes(path, to_text(finite(value)).encode(errors="backslashreplace"))  # as JSON escapes
+    text = to_text(durable.with_checksum(finite(value)))
+    durable.write_bytes(path, text.encode(errors="backslashreplace"))  # as JSON escapes
 
 
 def without_places(record: RunRecord) -> RunRecord:
@@ -121,7 +122,7 @@ def _end_of(value: Any, num_parts: int) -> Any:
 
 def read_results(path: Path) -> tuple[About | None, list[RunRecord]]:
     """Read what `write_results` wrote."""
-    file = Json.read(path)
+    file = Json(durable.read_document(path), path)
     if file.get("format").value != FORMAT:
         raise file.complain(f'a record that says "format": "{FORMAT}"')
     about = None if file["about"].value is None else parse_about(file["about"])

@@ -73,5 +73,5 @@ def take_over(twin: Path, run: Path, config: TrainConfig, labels: Labels) -> dic
             inner = path.relative_to(twin)
             if inner.parts[0] not in ("checkpoints", OUTCOME) and not path.name.startswith("."):
                 durable.write_bytes(run / inner, durable.read_bytes(path), within=run)
-        durable.write_json(run / OUTCOME, outcome)
+        durable.write_document(run / OUTCOME, outcome)
     return outcome

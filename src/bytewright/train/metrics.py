@@ -2,10 +2,10 @@
 
 A line holds the fields of one step; which ones is up to the loop. `MEASURED_FIELDS` are those that the clock
 and the machine decide; all others are equal in two runs of the same config. A number that is not finite is
-written as null. `position` is the length of the log in bytes: a checkpoint records it, and opening at that
-position cuts off what was written after it, half a line of a killed process or of a full disk included. An
-append is the one write of ours that is not whole or absent (`durable`); each still announces itself to the
-seam of `disk`.
+written as null. Each line ends with its CRC-32, by which a reader detects damage. `position` is the length of
+the log in bytes: a checkpoint records it, and opening at that position cuts off what was written after it,
+half a line of a killed process or of a full disk included. An append is not all or nothing, unlike the writes
+of `durable`; each still announces itself to the seam of `disk`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import contextlib
 import json
 import math
 import os
+import re
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +24,8 @@ from bytewright import disk
 from bytewright.durable import explain, open_in_place, parse_json, read_text
 from bytewright.errors import FormatError
 
+SEALED = re.compile(r'(\{.*), "crc32": "([0-9a-f]{8})"\}')
+"""A line with its CRC, which is of the text of the first group."""
 MEASURED_FIELDS = ("seconds", "tokens_per_second", "mfu", "memory_bytes")
 
 
@@ -51,7 +55,7 @@ class MetricsLog:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one line."""
-        line = memoryview(json.dumps(finite(record), allow_nan=False).encode() + b"\n")
+        line = memoryview(dump_line(record))
         with explain("write", self.path):
             while line:  # the system may take less than it is given
                 disk.before_operation("append", self.path)
@@ -71,14 +75,36 @@ class MetricsLog:
         self._file.close()
 
 
+def dump_line(record: Mapping[str, Any]) -> bytes:
+    r"""Return a record as one line of JSON whose last field is the CRC-32 of all that precedes it.
+
+    >>> dump_line({"step": 1})
+    b'{"step": 1, "crc32": "3daa833a"}\n'
+    """
+    start = json.dumps(finite(record), allow_nan=False).removesuffix("}")
+    return f'{start}, "crc32": "{zlib.crc32(start.encode()):08x}"}}\n'.encode()
+
+
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the lines of a log; half a line at the end, of a process that was killed, is passed over."""
-    lines = read_text(path).split("\n")
-    for number, line in enumerate(lines[:-1], start=1):
-        record = parse_json(line, f"{path}, line {number}")
+    """Read the lines of a log, and raise `FormatError` at one that is damaged.
+
+    Half a line at the end, of a process that was killed, is passed over. Earlier versions wrote no CRC; once
+    a line has one, all that follow must.
+    """
+    *lines, rest = read_text(path).split("\n")
+    is_checked = False
+    for number, line in enumerate(lines, start=1):
+        place = f"{path}, line {number}"
+        match = SEALED.fullmatch(line)
+        if (match is None and is_checked) or (match and int(match[2], 16) != zlib.crc32(match[1].encode())):
+            raise FormatError(f"{place}: does not match its CRC, so it was damaged or edited")
+        is_checked = match is not None
+        record = parse_json(line, place)
         if not isinstance(record, dict):
-            raise FormatError(f"{path}, line {number}: is not a JSON object")
-        yield record
+            raise FormatError(f"{place}: is not a JSON object")
+        yield {name: value for name, value in record.items() if name != "crc32"}
+    if SEALED.match(rest) and not SEALED.fullmatch(rest):
+        raise FormatError(f"{path}: its last line does not end as a line does, so it was damaged or edited")
 
 
 def finite(value: Any) -> Any:

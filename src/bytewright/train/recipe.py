@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from bytewright.durable import StrPath, read_json, read_toml
+from bytewright.durable import StrPath, read_document, read_toml
 from bytewright.errors import UsageError, suggest
 from bytewright.train.config import TrainConfig
 
@@ -38,7 +38,7 @@ def read_recipe(path: StrPath, overrides: Sequence[str] = ()) -> TrainConfig:
 
 def read_config(path: Path) -> TrainConfig:
     """Read the config.json of a run."""
-    return build(TrainConfig, read_json(path, max_bytes=MAX_RECIPE_BYTES), source=str(path))
+    return build(TrainConfig, read_document(path, max_bytes=MAX_RECIPE_BYTES), source=str(path))
 
 
 def to_plain(config: TrainConfig) -> dict[str, Any]:

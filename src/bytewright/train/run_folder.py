@@ -67,8 +67,8 @@ class RunFolder:
         with contextlib.ExitStack() as on_error:
             on_error.callback(run.close)
             refuse_existing_run(path)  # another process may have been quicker to the lock
-            durable.write_json(path / ENVIRONMENT, describe_environment(), within=path)
-            durable.write_json(path / CONFIG, to_plain(config), within=path)
+            durable.write_document(path / ENVIRONMENT, describe_environment(), within=path)
+            durable.write_document(path / CONFIG, to_plain(config), within=path)
             on_error.pop_all()
         return run
 
@@ -195,11 +195,9 @@ def _find_processor() -> str | None:
 def describe_move(run: Path) -> str | None:
     """Say what is not as it was where the run at `run` began: its environment.json tells; None: all is."""
     try:
-        before = durable.read_json(run / ENVIRONMENT)
+        before = durable.read_document(run / ENVIRONMENT)
     except BytewrightError:
         return None  # it only informs, and a run goes on without it
-    if not isinstance(before, dict):
-        return None
     changes = [
         f"{name} {now} (was {before[name]})"
         for name, now in describe_environment().items()
