@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -79,16 +80,20 @@ def assert_answered(outcome: Outcome) -> None:
     assert outcome.code == 0 or outcome.err.splitlines()[-1].startswith("bytewright: "), outcome
 
 
+def rewrite(folder: Path, name: str, data: bytes) -> None:
+    """Replace one file of a folder that has a manifest, and write a manifest that fits."""
+    opened = durable.open_folder(folder)
+    contents = {file: (folder / file).read_bytes() for file in opened.files} | {name: data}
+    with durable.write_folder(folder, about=opened.about, replace=True) as writer:
+        for file, content in contents.items():
+            writer.write_bytes(file, content)
+
+
 def forge(folder: Path, name: str, change: Callable[[Any], object]) -> None:
     """Change one JSON file of a folder that has a manifest, and write a manifest that fits."""
-    opened = durable.open_folder(folder)
-    contents = {file: (folder / file).read_bytes() for file in opened.files}
-    value = json.loads(contents[name])
+    value = json.loads((folder / name).read_bytes())
     change(value)
-    contents[name] = json.dumps(value).encode()
-    with durable.write_folder(folder, about=opened.about, replace=True) as writer:
-        for file, data in contents.items():
-            writer.write_bytes(file, data)
+    rewrite(folder, name, json.dumps(value).encode())
 
 
 def edit(file: Path, change: Callable[[Any], object]) -> None:
@@ -126,6 +131,98 @@ def test_a_pipe_for_a_file_of_a_run_is_not_waited_for(place: Path, run: Run, nam
     os.mkfifo(pipe)
     with no_hang():
         assert_answered(run(*command.split()))
+
+
+# Sizes and counts that only the files claim
+
+
+def claim(run: Path, change: Callable[[Any], object]) -> None:
+    """Change the config of a run, also where its last checkpoint keeps it."""
+    edit(run / "config.json", change)
+    forge(run / "checkpoints" / "step-000008", "state.json", lambda state: change(state["config"]))
+
+
+@pytest.mark.parametrize("size", ["num_layers", "vocab_size", "d_model", "d_ff"])
+def test_a_model_that_only_the_config_claims_is_not_built(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    def refuse_to_build(*arguments: object, **options: object) -> None:
+        raise AssertionError("a model was built")
+
+    claim(place / "run", lambda config: config["model"].update({size: 2**28}))
+    monkeypatch.setattr("bytewright.train.setup.TransformerLM", refuse_to_build)
+    with no_hang():
+        outcome = run("resume", "run")
+    assert_answered(outcome)
+    assert "step-000008" in outcome.err
+    # Without a checkpoint there are no weights to compare with: the space for one decides.
+    shutil.rmtree(place / "run" / "checkpoints")
+    edit(place / "run" / "config.json", lambda config: config["budget"].update(steps=99))
+    with no_hang():
+        outcome = run("resume", "run")
+    assert_answered(outcome)
+    assert "the checkpoints of this run need" in outcome.err
+
+
+def test_layers_that_only_the_config_claims_are_not_counted_for_a_report(place: Path, run: Run) -> None:
+    claim(place / "run", lambda config: config["model"].update(num_layers=2**28))
+    with no_hang():
+        assert run("report", "run").code == 0
+
+
+def test_a_checkpoint_of_a_trillion_steps_is_resumed_at_once(place: Path, run: Run) -> None:
+    checkpoints, step = place / "run" / "checkpoints", 10**12
+    (checkpoints / "step-000008").rename(checkpoints / f"step-{step}")
+    forge(
+        checkpoints / f"step-{step}",
+        "state.json",
+        lambda state: (
+            state.update(step=step, num_steps=step + 1, plan=[[0, step + 1]]),
+            state["config"]["budget"].update(steps=step + 1),
+        ),
+    )
+    edit(place / "run" / "config.json", lambda config: config["budget"].update(steps=step + 2))
+    with no_hang():
+        assert run("resume", "run").code == 0
+    assert (checkpoints / f"step-{step + 2}").is_dir()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_steps": None, "plan": []},
+        {"num_steps": 10**30, "plan": []},
+        {"num_steps": 99, "plan": [[0, 99]]},
+        {"step": 10**17},
+        {"since_line": [[1.0]]},
+        {"since_line": [[1.0, 2.0, 3.0]]},
+        {"since_line": [[]]},
+        {"since_line": [[None, 1.0]]},
+        {"seconds": -1.0},
+        {"metrics_position": -1},
+        {"metrics_position": 10**25},
+        {"best_step": [8]},
+    ],
+)
+def test_a_state_that_no_run_has_is_refused(place: Path, run: Run, changes: dict[str, Any]) -> None:
+    checkpoint = place / "run" / "checkpoints" / "step-000008"
+    forge(checkpoint, "state.json", lambda state: state.update(changes))
+    if "step" in changes:
+        checkpoint.rename(checkpoint.with_name(f"step-{changes['step']}"))
+        edit(place / "run" / "config.json", lambda config: config.update(batch_size=100))
+    with no_hang():
+        outcome = run("resume", "run")
+    assert outcome.code == 2, outcome
+    assert "step-" in outcome.err
+
+
+def test_a_time_beyond_the_range_of_a_float_is_refused(place: Path, run: Run) -> None:
+    checkpoint = place / "run" / "checkpoints" / "step-000008"
+    state = (checkpoint / "state.json").read_text()
+    rewrite(checkpoint, "state.json", re.sub('"seconds": [^,]*', '"seconds": 1e400', state).encode())
+    outcome = run("resume", "run")
+    assert outcome.code == 2
+    assert "1e400" in outcome.err
 
 
 # Text that would act on a terminal

@@ -249,9 +249,9 @@ def test_a_folder_given_for_a_file_is_refused_with_what_to_call_instead(tmp_path
     [
         ({"vocab_size": 10**8}, r"this model expects \(100000000, 16\)"),
         ({"d_model": 2**28, "ffn": "silu"}, "has the shape|is missing|does not have"),
-        ({"d_model": 10**400}, "d_model must be at most"),
-        ({"num_layers": 10**8}, "has fewer layers than the 100000000 of its manifest"),
-        ({"rope_theta": 10**400}, "describes no model of ours .rope_theta must be a positive number"),
+        ({"d_model": 10**300}, "d_model must be at most"),
+        ({"num_layers": 10**8}, "has fewer layers than the 100000000 that are claimed"),
+        ({"rope_theta": 10**400}, "beyond the range of a float"),
         ({"context_length": 10**8}, "claims a context of"),
         ({"unheard_of": 1}, "describes no model of ours"),
     ],
@@ -290,7 +290,7 @@ def test_layers_that_only_the_manifest_claims_are_not_built(
     monkeypatch.setattr("bytewright.train.checkpoint.plain_state_dict", lambda model: with_last)
     monkeypatch.setattr(model, "config", ModelConfig.from_dict(CONFIG.to_dict() | {"num_layers": 10**6}))
     folder.save(model, optimizer, {"step": 5})
-    with pytest.raises(FormatError, match="has fewer layers than the 1000000 of its manifest"):
+    with pytest.raises(FormatError, match="has fewer layers than the 1000000 that are claimed"):
         load_model(folder.at(5))
 
 

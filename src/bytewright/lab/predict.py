@@ -23,6 +23,9 @@ from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import build, unflatten
 from bytewright.train.setup import choose_backend, find_device
 
+MOST_LAYERS_COUNTED = 1000
+"""Models with more layers are not built to be counted: config.json may claim any number."""
+
 
 @functools.cache
 def machine_of(device: torch.device) -> Device:
@@ -61,9 +64,8 @@ def compare_record(record: RunRecord) -> RunRecord:
     device = torch.device("cuda" if name and config.device in ("auto", "cuda") else "cpu")
     machine = find_known(str(name)) if device.type == "cuda" else None
     predicted = predict(config, machine, device) | dict(record.predicted)  # said before the run
-    return dataclasses.replace(
-        record, predicted=predicted, measured=count_on_model(config.model) | dict(record.measured)
-    )
+    counted = count_on_model(config.model) if config.model.num_layers <= MOST_LAYERS_COUNTED else {}
+    return dataclasses.replace(record, predicted=predicted, measured=counted | dict(record.measured))
 
 
 @functools.cache

@@ -204,7 +204,9 @@ def _refused_in_a_row(events: Sequence[Line]) -> list[int]:
     row: list[int] = []
     for event in events:
         if str(event.get("event", "")).startswith("refused"):
-            row = [*row, event["step"]] if row and event["step"] == row[-1] + 1 else [event["step"]]
+            if row and event["step"] != row[-1] + 1:
+                row = []
+            row.append(event["step"])
     return row
 
 

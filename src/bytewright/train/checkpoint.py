@@ -106,6 +106,10 @@ class SavedState:
     """What `state_dict` of the optimizer gave."""
     rest: dict[str, Any]
 
+    def check_model(self, config: ModelConfig) -> None:
+        """Refuse weights that are not those of a model of `config`, before one is built."""
+        check_model_weights(config, self.weights, self.source)
+
     def load_into(self, model: Module, optimizer: Stateful) -> None:
         """Load both, or refuse and change neither."""
         check_weights(shapes_of(model), self.weights, self.source)
@@ -147,6 +151,13 @@ def check_weights(expected: Mapping[str, Shape], weights: Mapping[str, Tensor], 
                 f"{source}: the weight {name!r} has the shape {tuple(weight.shape)}, "
                 f"this model expects {expected[name]}"
             )
+
+
+def check_model_weights(config: ModelConfig, weights: Mapping[str, Tensor], source: str) -> None:
+    """Refuse `weights` that are not those of a model of `config`; memory is in proportion to the weights."""
+    if too_few_for_layers(weights, config):
+        raise FormatError(f"{source}: has fewer layers than the {config.num_layers} that are claimed")
+    check_weights(weight_shapes(config), weights, source)
 
 
 @dataclass(frozen=True)
@@ -271,9 +282,7 @@ def load_model(
     checkpoint = find_checkpoint(path, which=which)
     config = read_model_config(checkpoint)
     weights = _read(open_checkpoint(checkpoint), "model.safetensors")
-    if too_few_for_layers(weights, config):
-        raise FormatError(f"{checkpoint}: has fewer layers than the {config.num_layers} of its manifest")
-    check_weights(weight_shapes(config), weights, str(checkpoint))
+    check_model_weights(config, weights, str(checkpoint))
     model = TransformerLM(config, device, compute_dtype=compute_dtype)
     load_weights(model, weights, str(checkpoint))
     return model

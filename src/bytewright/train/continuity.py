@@ -39,6 +39,8 @@ ONLY_PLACES = {"data.train", "data.validation", "data.tokenizer"}
 FREE = ONLY_ROUNDING | ONLY_LOOKING | ONLY_PLACES
 BY_RATE = ("budget.", "schedule.")
 """Fields that act through the learning rates alone."""
+MOST_COMPARED = 10_000
+"""Of a long run, how many of its first steps and how many others are compared."""
 
 
 def continue_config(
@@ -49,6 +51,8 @@ def continue_config(
     `saved` holds the fields that `checkpoint` was made with, and `plan` the lengths the run has had.
     """
     before = read_saved(saved, checkpoint)
+    if before.num_steps is not None and plan != [[0, before.num_steps]]:
+        raise FormatError(f"{checkpoint}: its plan is {str(plan)[:60]}, its budget {before.num_steps} steps")
     changes = find_changes(to_plain(before), to_plain(now))
     for name, (old, new) in changes.items():
         if not name.startswith(BY_RATE):
@@ -61,7 +65,7 @@ def continue_config(
     new_plan = plan
     if now.budget != before.budget:  # a new budget of minutes alone is planned again
         new_plan = [] if now.num_steps is None else [[0, now.num_steps]]
-    for t in range(1, step + 1):
+    for t in steps_to_compare(step):
         if now.schedule.planned_factor(t, new_plan) != before.schedule.planned_factor(t, plan):
             name, (old, new) = next(iter(changes.items()))
             raise UsageError(
@@ -69,6 +73,19 @@ def continue_config(
                 "was taken, would have been another; put it back, or start a new run"
             )
     return new_plan
+
+
+def steps_to_compare(step: int) -> list[int]:
+    """List the steps up to `step` whose learning rates are compared: all of a short run, some of a long one.
+
+    Rates that differ do so from the first step on, up to the last, or over a whole stretch of the run. So a
+    checkpoint that claims 10^12 steps takes no longer than one of 10^6.
+
+    >>> steps_to_compare(3), len(steps_to_compare(10**12)), steps_to_compare(10**12)[-1]
+    ([1, 2, 3], 20000, 1000000000000)
+    """
+    spread = range(step, 0, -max(1, step // MOST_COMPARED))
+    return sorted({*range(1, min(step, MOST_COMPARED) + 1), *spread})
 
 
 def read_saved(saved: object, checkpoint: str) -> TrainConfig:

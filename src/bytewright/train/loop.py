@@ -29,6 +29,7 @@ from bytewright.data.batches import Batch, TokenStore, WindowSampler
 from bytewright.data.documents import DocumentSampler
 from bytewright.errors import DivergenceError, FormatError, UsageError, is_out_of_memory
 from bytewright.model import TransformerLM
+from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
 from bytewright.train.continuity import continue_config
 from bytewright.train.display import Display, make_display
@@ -41,7 +42,7 @@ from bytewright.train.malloc import freed_memory_kept
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.norms import measure_norms
 from bytewright.train.pace import StepPlanner
-from bytewright.train.recipe import build, to_plain
+from bytewright.train.recipe import MAX_INTEGER, build, to_plain
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.run_folder import (
     CONFIG,
@@ -141,11 +142,46 @@ def resume(
     with RunFolder.open(run) as folder:
         config = config_of(run)
         inputs = open_inputs(config)
+        saved = folder.checkpoints.read_last()
+        progress = check_saved(saved, config, inputs, run)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not kept it yet
             folder.write_tokenizer(inputs.vocabulary)
         trainer = Trainer(config, inputs, make_sampler(config, inputs), folder, **options)
-        trainer.restore()
+        if saved is not None:
+            saved.load_into(trainer.model, trainer.optimizer)
+            trainer.progress = progress
+            del saved  # as large as the model and its optimizer
         return trainer.run(console or Console(), display, news=describe_move(run))
+
+
+def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, run: Path) -> Progress:
+    """Return how far a run is by its last checkpoint; refuse one of other data, config or model.
+
+    It allocates nothing of the sizes that config.json claims, so call it before the model is built.
+    """
+    if saved is None:
+        refuse_without_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
+        return Progress(num_steps=config.num_steps)
+    if saved.rest.pop("data", None) != inputs.identity:
+        raise FormatError(f"{run}: the data has changed since step {saved.rest['step']} was saved")
+    saved_config = saved.rest.pop("config", None)
+    try:
+        progress = build(Progress, saved.rest, source=saved.source)
+    except UsageError as error:
+        raise FormatError(str(error)) from None
+    if progress.step * config.batch_size > MAX_INTEGER:
+        raise FormatError(f"{saved.source}: claims {progress.step} steps, more than can be counted")
+    progress.plan = continue_config(
+        config,
+        saved_config,
+        step=progress.step,
+        plan=progress.plan,
+        source=str(run / CONFIG),
+        checkpoint=saved.source,
+    )
+    progress.num_steps = progress.plan[-1][1] if progress.plan else None
+    saved.check_model(config.model)
+    return progress
 
 
 class Trainer:
@@ -199,32 +235,6 @@ class Trainer:
             max_tokens=self.config.eval_tokens,
             token_bytes=self.inputs.token_bytes,
         )
-
-    def restore(self) -> None:
-        """Load the last checkpoint, if there is one; refuse it, unchanged, if this run is another by now."""
-        saved = self.folder.checkpoints.read_last()
-        if saved is None:
-            return
-        if saved.rest.pop("data", None) != self.inputs.identity:
-            raise FormatError(
-                f"{self.folder.path}: the data has changed since step {saved.rest['step']} was saved"
-            )
-        config = saved.rest.pop("config", None)
-        try:
-            progress = build(Progress, saved.rest, source=saved.source)
-        except UsageError as error:
-            raise FormatError(str(error)) from None
-        progress.plan = continue_config(
-            self.config,
-            config,
-            step=progress.step,
-            plan=progress.plan,
-            source=str(self.folder.path / CONFIG),
-            checkpoint=saved.source,
-        )
-        progress.num_steps = progress.plan[-1][1] if progress.plan else None
-        saved.load_into(self.model, self.optimizer)
-        self.progress = progress
 
     def run(
         self,

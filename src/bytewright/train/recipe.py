@@ -24,6 +24,8 @@ from bytewright.train.config import TrainConfig
 T = TypeVar("T")
 
 MAX_RECIPE_BYTES = 2**20
+MAX_INTEGER = 2**63 - 1
+"""The largest whole number that arrays and tensors can hold."""
 
 
 def read_recipe(path: StrPath, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -102,11 +104,11 @@ def _convert(kind: Any, value: object, source: str, name: str) -> object:
         return float(value)
     elif kind is Path and isinstance(value, str) and _is_file_name(value):
         return Path(value)
-    elif type(value) is kind:
+    elif type(value) is kind and (kind is not int or abs(value) <= MAX_INTEGER):  # type: ignore[arg-type]
         return value
     else:
         words = {
-            int: "a whole number",
+            int: f"at most {MAX_INTEGER}" if type(value) is int else "a whole number",
             float: "a number",
             bool: "true or false",
             str: "a string",

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from bytewright.errors import DivergenceError, UsageError
+from bytewright.train.config import check_not_negative
 from bytewright.train.display import Display
 from bytewright.train.evaluate import Evaluation
 from bytewright.train.metrics import MetricsLog, Sink
@@ -47,6 +48,10 @@ class Progress:
         if self.num_steps is not None and not self.plan:  # a checkpoint of a version that kept no plan
             self.plan = [[0, self.num_steps]]
         check_plan(self.plan, step=self.step, num_steps=self.num_steps)
+        counts = ("step", "seconds", "num_refused", "refused_in_a_row", "metrics_position")
+        check_not_negative({name: getattr(self, name) for name in counts})
+        if any(len(pair) != 2 for pair in self.since_line):
+            raise UsageError(f"since_line must be pairs of numbers, but is {str(self.since_line)[:60]}")
 
     def set_length(self, num_steps: int) -> None:
         """Plan `num_steps` for the run from this step on."""
