@@ -109,8 +109,8 @@ impl Vocabulary {
     /// The right ids.
     fn encode(&self, text: &[u8], specials: &[String]) -> Vec<u32> {
         let mut known: HashMap<Vec<u8>, Vec<Symbol>> = HashMap::new();
-        let parts =
-            naive::pre_tokens(&self.pattern, specials, text).expect("these expressions do not give up");
+        let definition = naive::definition(&self.pattern, text);
+        let parts = naive::pre_tokens(definition, specials, text).expect("these expressions do not give up");
         let mut ids = Vec::new();
         for part in parts {
             match part {

@@ -60,6 +60,12 @@ const FRAGMENTS: [&[u8]; 64] = [
     b"\xff", b"<|e|>", b"<|", b"|>", b" the", b"'ll", b"aba", b"ab",
 ];
 
+/// What texts of another encoding are made of: lead bytes, continuation bytes and a little ASCII in any order.
+const BROKEN: &[u8; 16] = b"\xc3\xa9\xe6\x97\xa5\xf0\xa0\x80\x80\xbf\x82\xaca1 '";
+
+/// How many bytes the scanner of the GPT-2 pattern takes at a time.
+const WINDOW: usize = 4096;
+
 /// How often a fragment is repeated: 15 and 64 are the sizes that the crate's tables and vectors think in.
 const REPEATS: [usize; 4] = [1, 2, 15, 64];
 
@@ -127,11 +133,19 @@ impl<'d> Draw<'d> {
         (0..num_specials).map(|_| special()).collect()
     }
 
-    /// A text of up to `len` of the remaining bytes, which are taken as they are or as names of fragments. Special
-    /// tokens, where there are any, take the place of the last fragments.
+    /// A text of up to `len` of the remaining bytes, which are taken as they are, as broken UTF-8 or as names of
+    /// fragments. Special tokens, where there are any, take the place of the last fragments.
     pub fn text(&mut self, len: usize, specials: &[String]) -> Vec<u8> {
-        if self.once_in(4) {
-            return self.bytes(len).to_vec();
+        match self.byte() % 4 {
+            0 => return self.bytes(len).to_vec(),
+            1 => {
+                return self
+                    .bytes(len)
+                    .iter()
+                    .map(|&byte| BROKEN[usize::from(byte) % BROKEN.len()])
+                    .collect();
+            }
+            _ => {}
         }
         let mut text = Vec::new();
         for &byte in self.bytes(len) {
@@ -143,9 +157,16 @@ impl<'d> Draw<'d> {
         text
     }
 
-    /// A text made of all remaining bytes.
+    /// A text made of all remaining bytes. Now and then it follows a filler, so that the edge of a window falls on
+    /// one of its first bytes.
     pub fn rest(&mut self, specials: &[String]) -> Vec<u8> {
-        self.text(usize::MAX, specials)
+        let mut text = Vec::new();
+        if self.once_in(4) {
+            let len = WINDOW - usize::from(self.byte() % 16);
+            text.extend(b"a1".iter().cycle().take(len));
+        }
+        text.extend(self.text(usize::MAX, specials));
+        text
     }
 }
 

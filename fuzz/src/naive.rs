@@ -8,6 +8,8 @@ use bpe::merge::{Merge, MergeOptions, Symbol};
 use bpe::pattern::Pattern;
 use bpe::unicode::{Class, char_at};
 
+use crate::draw::{GPT2, GPT4};
+
 /// Where the pre-tokens of a text end. Checks on the way that they cover the text: no gap, no overlap, none
 /// empty.
 pub fn ends(pattern: &Pattern, text: &[u8]) -> Result<Vec<usize>> {
@@ -17,6 +19,18 @@ pub fn ends(pattern: &Pattern, text: &[u8]) -> Result<Vec<usize>> {
     assert!(ends.is_sorted_by(|a, b| a < b), "pre-tokens do not follow each other: {ends:?}");
     assert_eq!(ends.last().copied().unwrap_or(0), text.len(), "the pre-tokens are not the whole text");
     Ok(ends)
+}
+
+/// The regular expression that a named pattern stands for, if both know the characters of the text alike; or else
+/// the pattern itself.
+pub fn definition<'p>(pattern: &'p Pattern, text: &[u8]) -> &'p Pattern {
+    static DEFINITIONS: LazyLock<[Pattern; 2]> =
+        LazyLock::new(|| [GPT2, GPT4].map(|spelled_out| Pattern::parse(spelled_out).expect("it is valid")));
+    match pattern {
+        Pattern::Gpt2 if agreed(text) => &DEFINITIONS[0],
+        Pattern::Gpt4 if agreed(text) => &DEFINITIONS[1],
+        _ => pattern,
+    }
 }
 
 /// A piece of a text.

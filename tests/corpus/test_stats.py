@@ -61,6 +61,24 @@ def test_the_figures_do_not_depend_on_where_blocks_end(
     assert dict(at_once.common_words) == dict(Counter(words).most_common(20)) or len(set(words)) > 20
 
 
+BROKEN = [b"\xc3\xa9", b"\xe6\x97\xa5", b"\xf0\xa0", b"\x80\xa9\xac", b"\xbf", b"a"]
+
+
+@given(st.lists(st.sampled_from(BROKEN), max_size=40))
+def test_figures_of_invalid_utf8_do_not_depend_on_where_blocks_end(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
+) -> None:
+    path = tmp_path_factory.mktemp("bytes") / "a.txt"
+    path.write_bytes(b"".join(pieces))
+    at_once = measure_corpus(path)
+    for block in range(8, 16):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(readers, "BLOCK", block)
+            in_bits = measure_corpus(path)
+        assert in_bits.num_characters == at_once.num_characters
+        assert in_bits.num_invalid_bytes == at_once.num_invalid_bytes
+
+
 def test_bytes_that_are_not_utf8_are_counted_and_are_no_characters(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"owl \xff\xfe owl \xc3\xab")
     stats = measure_corpus(tmp_path / "a.txt")

@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from texts import (
     SPECIALS,
+    broken_edges,
     cut_up,
+    fillers,
     mixed_words,
     named_patterns,
+    shifted_over_an_edge,
     special_tokens,
     texts,
     texts_for_user_patterns,
@@ -79,6 +82,21 @@ def test_ids_equal_the_twin_with_a_pattern_of_the_users(pair: Pair, another: byt
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     for each in (text, another):
         assert tokenizer.encode(each) == encode_reference(each, vocabulary)
+
+
+@settings(max_examples=30)  # several texts each
+@given(broken_edges, fillers, named_patterns | user_patterns, st.integers(1, 9))
+def test_ids_of_broken_characters_at_the_edge_of_a_window_equal_the_twin(
+    edge: bytes, filler: bytes, pattern: str, size: int
+) -> None:
+    for text in shifted_over_an_edge(edge, filler):
+        tokens, merges, _ = train_bpe_reference(text[-len(edge) - 8 :], 300, pattern=pattern)
+        vocabulary = Vocabulary.from_parts(tokens, merges, pattern=pattern)
+        tokenizer = Tokenizer.from_vocabulary(vocabulary)
+        expected = encode_reference(text, vocabulary)
+        assert tokenizer.encode(text) == expected
+        pieces = [text[:-size], *(text[start : start + 1] for start in range(len(text) - size, len(text)))]
+        assert list(tokenizer.encode_iterable(pieces)) == expected
 
 
 @given(vocabulary_and_text, st.text(max_size=40))

@@ -11,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_strings import CODE_POINTS, random_strings
 from texts import (
+    WINDOW,
+    broken_edges,
     few_letters,
+    fillers,
     known_pieces,
     named_patterns,
+    shifted_over_an_edge,
     texts,
     texts_for_user_patterns,
     user_patterns,
@@ -23,8 +27,8 @@ from bytewright import _native
 from bytewright.tokenizer.reference import pretokenize as pretokenize_reference
 from bytewright.tokenizer.vocabulary import PATTERNS
 
-BLOCK, WINDOW = 64, 4096
-"""The scanner's seams: how many bytes it classifies at a time, and how many it scans at a time."""
+BLOCK = 64
+"""How many bytes the scanner of the GPT-2 pattern classifies at a time; it scans a `WINDOW` at a time."""
 
 both_patterns = pytest.mark.parametrize("pattern", sorted(PATTERNS))
 
@@ -183,11 +187,8 @@ def test_pretokens_across_the_edge_of_a_window(filler: str) -> None:
         assert_same(text, "gpt2")
 
 
-@given(
-    st.integers(0, 5), st.integers(1, 2), st.binary(max_size=6), st.sampled_from([b"x", b" ", b"!", b"\x80"])
-)
-def test_broken_characters_across_the_edge_of_a_window(
-    before: int, windows: int, broken: bytes, filler: bytes
-) -> None:
-    text = filler * (windows * WINDOW - before) + broken + b"'s x"
-    assert _native.pretokenize(text, "gpt2") == pretokenize_reference(text, "gpt2")
+@given(broken_edges, fillers | st.sampled_from([b"x", b" ", b"\x80"]), user_patterns)
+def test_broken_characters_across_the_edge_of_a_window(edge: bytes, filler: bytes, users: str) -> None:
+    for text in shifted_over_an_edge(edge, filler):
+        for pattern in (*PATTERNS, users):
+            assert _native.pretokenize(text, pattern) == pretokenize_reference(text, pattern)

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from texts import (
+    broken_edges,
     few_letters,
+    fillers,
     named_patterns,
+    shifted_over_an_edge,
     special_tokens,
     texts,
     texts_for_user_patterns,
@@ -92,6 +95,17 @@ def test_merges_equal_the_twin_with_a_pattern_of_the_users(
     vocab_size = 256 + len(specials) + merges
     training = train_tokenizer(write_files(folder, [text]), vocab_size, specials, pattern=pattern)
     assert_equal_to_the_twin(training, text, vocab_size, specials)
+
+
+@settings(max_examples=30)  # several trainings each
+@given(broken_edges, fillers, named_patterns, user_patterns)
+def test_merges_of_broken_characters_at_the_edge_of_a_window_equal_the_twin(
+    folder: Path, edge: bytes, filler: bytes, pattern: str, users: str
+) -> None:
+    for text in shifted_over_an_edge(edge, filler):
+        training = train_tokenizer(write_files(folder, [text]), 270, pattern=pattern)
+        assert_equal_to_the_twin(training, text, 270, [])
+        assert count_texts([text], pattern=users).counts() == count_words_reference(text, [], users)
 
 
 @given(texts, special_tokens, num_merges)

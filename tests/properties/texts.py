@@ -38,6 +38,9 @@ BROKEN = [
 ]
 """Pieces that are not UTF-8, at least not until something follows them."""
 
+WINDOW = 4096
+"""How many bytes the scanner of the GPT-2 pattern takes at a time."""
+
 USER_PATTERNS = [
     "[a-z]+",
     r"\S+",
@@ -72,6 +75,23 @@ texts = st.lists(known_pieces | broken_pieces | few_letters | any_characters | a
 
 texts_for_user_patterns = st.lists(known_pieces | broken_pieces | few_letters, max_size=20).map(b"".join)
 """Bytes on whose characters the Unicode versions of both engines agree."""
+
+BROKEN_EDGES = [
+    *(b"\xc3\xa9", b"\xe6\x97\xa5", b"\xf0\xa0\x80\x80", b"\xc3", b"\xe3\x80"),
+    *(b"\x80", b"\x97", b"\xa9", b"\xac", b"\x80\xa9\xac", b"a", b"1", b" ", b"'s"),
+]
+broken_edges = st.lists(st.sampled_from(BROKEN_EDGES), min_size=1, max_size=8).map(b"".join)
+"""Whole characters, halves of them and continuation bytes in any order, as in text of another encoding."""
+
+
+def shifted_over_an_edge(edge: bytes, filler: bytes) -> list[bytes]:
+    """Return texts in which the first edge of a window falls on each byte of `edge`."""
+    before = (filler * WINDOW)[:WINDOW]
+    return [before[shift:] + edge + b" x" for shift in range(len(edge) + 1)]
+
+
+fillers = st.sampled_from([b"a1", b"a ", b"!1", b"\x80 "])
+"""What fills a window up to its edge: short words, which the readable twin counts and merges quickly."""
 
 special_tokens = st.lists(st.sampled_from(SPECIALS), unique=True, max_size=4)
 

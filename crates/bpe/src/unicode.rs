@@ -1,7 +1,8 @@
 //! Characters and their classes: what the patterns call letter, number and space.
 //!
 //! Invalid UTF-8 is legal input. A byte that belongs to no valid sequence is a character of its own, of class
-//! `Other`; because a lone continuation byte is never valid, it does not matter where decoding resumes.
+//! `Other`, as in the reference implementation. Code that divides text does so at `floor_char_boundary` or at a
+//! boundary of the pattern: either half of a divided character would be invalid bytes.
 
 use crate::unicode_tables::{BLOCK_OF, BLOCKS};
 
@@ -107,9 +108,23 @@ fn multibyte_before(text: &[u8], position: usize) -> Char {
     found.unwrap_or(Char { code: None, class: Class::Other, len: 1 })
 }
 
+/// The last place at or before `position` that is not inside a character, or the end of a shorter text.
+#[inline]
+pub(crate) fn floor_char_boundary(text: &[u8], position: usize) -> usize {
+    if position >= text.len() {
+        return text.len();
+    }
+    // A character that reaches across `position` begins at most three bytes before it, with a lead byte. Farther
+    // back there may be a whole character, and continuation bytes behind it that belong to none.
+    let lead =
+        (1..4).filter_map(|back| position.checked_sub(back)).find(|&lead| !is_continuation(text[lead]));
+    let across = |&lead: &usize| char_at(text, lead).is_some_and(|found| lead + found.len > position);
+    lead.filter(across).unwrap_or(position)
+}
+
 /// Whether `byte` can only stand inside a multi-byte character.
 #[inline]
-pub(crate) fn is_continuation(byte: u8) -> bool {
+fn is_continuation(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
 
@@ -139,6 +154,7 @@ mod tests {
                 samples.push(vec![a, b]);
                 samples.push(vec![a, b, 0x80]);
                 samples.push(vec![a, b, 0x80, 0xbf]);
+                samples.push(vec![0xc3, a, b, 0x80, 0xbf, 0xbf]);
             }
         }
         for sample in samples {
@@ -163,6 +179,16 @@ mod tests {
             }
             backwards.reverse();
             assert_eq!(backwards, expected, "{sample:02x?}");
+
+            let mut starts = vec![0];
+            starts.extend(expected.iter().scan(0, |end, len| {
+                *end += len;
+                Some(*end)
+            }));
+            for position in 0..=sample.len() {
+                let last = starts.iter().copied().rfind(|&start| start <= position);
+                assert_eq!(Some(floor_char_boundary(&sample, position)), last, "{sample:02x?} at {position}");
+            }
         }
     }
 }

@@ -56,6 +56,23 @@ fn scanners_cut_as_their_regular_expressions() -> Result<()> {
     Ok(())
 }
 
+/// The GPT-2 scanner takes windows of 4,096 bytes. Pre-tokens must not depend on where a window ends.
+#[test]
+fn scanners_cut_broken_text_as_their_regular_expressions() -> Result<()> {
+    for (scanner, expression) in [(Pattern::Gpt2, GPT2), (Pattern::Gpt4, GPT4)] {
+        let engine = Pattern::parse(expression)?;
+        let mut random = Random::new(6);
+        let mut texts: Vec<Vec<u8>> = (0..1000).map(|_| random.broken(60)).collect();
+        texts.extend((0..10).map(|_| random.broken(20_000)));
+        texts.push([&b"a1".repeat(2046)[..], b"\xc3\xa9\x82\xac\xa9"].concat());
+        for text in texts {
+            let start = text.len().saturating_sub(60);
+            assert!(ends(&scanner, &text)? == ends(&engine, &text)?, "...{:02x?}", &text[start..]);
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn pretokens_are_never_empty_and_are_the_whole_text() -> Result<()> {
     let mut random = Random::new(2);
@@ -77,8 +94,8 @@ fn every_boundary_is_a_safe_cut() -> Result<()> {
     let mut random = Random::new(3);
     for pattern in [Pattern::Gpt2, Pattern::Gpt4] {
         let mut num_cuts = 0;
-        for _ in 0..600 {
-            let text = random.text(25);
+        for round in 0..900 {
+            let text = if round % 3 == 0 { random.broken(60) } else { random.text(25) };
             let whole = ends(&pattern, &text)?;
             for position in (1..text.len()).filter(|&position| pattern.is_boundary(&text, position)) {
                 let mut halves = ends(&pattern, &text[..position])?;
@@ -98,8 +115,8 @@ fn cuts_split_neither_words_nor_special_tokens() -> Result<()> {
     let specials = Specials::new(SPECIALS.iter().map(|&token| token.into()).collect())?;
     for expression in ["gpt2", "gpt4", r"[^ ]+ [^ ]+|\s"] {
         let pattern = Pattern::parse(expression)?;
-        for _ in 0..400 {
-            let text = random.text(25);
+        for round in 0..600 {
+            let text = if round % 3 == 0 { random.broken(60) } else { random.text(25) };
             let whole = words(&pattern, &specials, &text)?;
             let from = random.below(text.len() + 2);
             let cut = next_cut(&pattern, &specials, &text, from);
@@ -124,8 +141,8 @@ fn a_text_can_be_taken_in_steps_of_any_size() -> Result<()> {
     let specials = Specials::new(SPECIALS.iter().map(|&token| token.into()).collect())?;
     for expression in ["gpt2", "gpt4", r"\S+"] {
         let pattern = Pattern::parse(expression)?;
-        for _ in 0..300 {
-            let text = random.text(40);
+        for round in 0..450 {
+            let text = if round % 3 == 0 { random.broken(60) } else { random.text(40) };
             let step = random.below(12);
             let mut found = Vec::new();
             let mut start = 0;

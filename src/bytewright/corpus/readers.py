@@ -223,10 +223,18 @@ def _safe_cut(text: bytes) -> int:
         cut = len(text[:cut].rstrip(b"\r\n")) if cut > 0 else cut
     if cut <= 0:
         mark = text.rfind(END, max(end - len(END), 0))
-        cut = mark if mark > 0 else end
-        while cut > end - 3 and text[cut] & 0xC0 == 0x80:  # not inside a character
-            cut -= 1
+        cut = mark if mark > 0 else _floor_char_boundary(text, end)
     return cut
+
+
+def _floor_char_boundary(text: bytes, position: int) -> int:
+    """Return the last place at or before `position` that is not inside a character of valid UTF-8."""
+    for lead in range(position - 1, max(position - 4, -1), -1):
+        if text[lead] & 0xC0 != 0x80:  # not a continuation byte, so only this one can begin such a character
+            first = text[lead : lead + 4].decode("utf-8", "surrogateescape")[0]
+            length = len(first.encode("utf-8", "surrogateescape"))
+            return lead if lead + length > position else position
+    return position
 
 
 def _lines(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:

@@ -74,6 +74,22 @@ impl Random {
         (self.0 >> 11) as usize % limit.max(1)
     }
 
+    /// Up to `max_len` bytes of text that is hardly ever valid UTF-8: lead bytes, continuation bytes and ASCII of
+    /// every class in any order, as in text of another encoding. On the characters among them all versions of
+    /// Unicode agree.
+    #[allow(dead_code)] // not every test needs it
+    pub fn broken(&mut self, max_len: usize) -> Vec<u8> {
+        const BYTES: &[u8] =
+            b"\xc2\xc3\xc5\xce\xe2\xe3\xe6\xed\xf4\xff\x80\x82\x85\x97\xa0\xa5\xa9\xac\xbf\xbf";
+        const ASCII: &[u8] = b"as1 '\n!";
+        let share = 1 + self.below(8);
+        let byte = |random: &mut Random| {
+            let bytes = if random.below(share) == 0 { ASCII } else { BYTES };
+            bytes[random.below(bytes.len())]
+        };
+        (0..self.below(max_len + 1)).map(|_| byte(self)).collect()
+    }
+
     /// A text of up to `max_pieces` pieces. Most texts use only a few different ones, so that things repeat.
     pub fn text(&mut self, max_pieces: usize) -> Vec<u8> {
         let variety = 1 + self.below(PIECES.len());
