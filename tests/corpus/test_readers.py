@@ -9,6 +9,7 @@ import lzma
 import random
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,56 @@ def test_a_missing_file_a_folder_and_a_packed_parquet_file_are_refused(tmp_path:
     for path, error in cases:
         with pytest.raises(error):
             list(read_documents(path))
+
+
+def test_a_parquet_file_that_repeats_one_text_without_end_is_refused(tmp_path: Path) -> None:
+    """A kilobyte of Parquet can stand for any number of rows; whoever wrote them out would fill the disk."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    one = arrow.DictionaryArray.from_arrays(arrow.array([0] * 1000, arrow.int32()), ["a" * 100_000])
+    parquet.write_table(arrow.table({"text": one}), tmp_path / "many.parquet", compression="zstd")
+    documents = read_documents(tmp_path / "many.parquet")
+    assert sum(map(len, islice(documents, 100))) == 100 * 100_000
+    with pytest.raises(FormatError, match=r"many\.parquet: its \d+ bytes hold more than 32768 times"):
+        list(documents)
+    long = arrow.table({"text": ["a" * 100_000_000]})
+    parquet.write_table(long, tmp_path / "long.parquet", compression="brotli", use_dictionary=False)
+    with pytest.raises(FormatError, match=r"long\.parquet: its \d+ bytes hold more than"):
+        next(read_documents(tmp_path / "long.parquet"))
+
+
+def test_the_rest_of_a_block_is_not_copied_for_each_of_many_members(tmp_path: Path) -> None:
+    """500,000 empty members of gzip took minutes: what followed a member was copied to read the next."""
+    num_copied = 0
+
+    class Unused(bytes):
+        """What follows a member; counts what is joined to it."""
+
+        def __add__(self, other: object) -> bytes:
+            nonlocal num_copied
+            assert isinstance(other, bytes)
+            num_copied += len(other)
+            return bytes(self) + other
+
+    class Member:
+        """A decompressor whose members are one byte long."""
+
+        eof = False
+        unused_data = Unused()
+
+        def decompress(self, data: bytes) -> bytes:
+            self.eof, self.unused_data = True, Unused(data[1:])
+            return bytes(data[:1])
+
+    text = b"abc" * 2000
+    blocks = iter([text, text])
+    assert b"".join(readers._unpack(tmp_path / "x", blocks, Member, "gzip", ValueError)) == text + text
+    assert num_copied <= 2 * len(text)
+
+
+@pytest.mark.parametrize("member", [b"", b"a"])
+def test_many_members_of_gzip_are_one_file(member: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes((gzip.compress(member) + bytes(3)) * 3000)
+    assert b"".join(read_documents(tmp_path / "a.txt.gz")) == member * 3000
 
 
 @pytest.mark.parametrize(("name", "package"), [("a.parquet", "pyarrow"), ("a.txt.zst", "zstandard")])

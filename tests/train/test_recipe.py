@@ -91,6 +91,13 @@ def test_a_recipe_is_read_and_overridden(tmp_path: Path) -> None:
         ("batch_size = 4", "batch_size = nan", "batch_size must be a whole number, but is nan"),
         ("[budget]", "[optimizer]\nlr = nan\n[budget]", "optimizer.lr must be a number above 0, but is nan"),
         ("[budget]", "[optimizer]\nlr = inf\n[budget]", "optimizer.lr must be a number above 0, but is inf"),
+        ("[budget]", "[optimizer]\nlr = 1e300\n[budget]", "optimizer.lr is 1e+300; the largest float32 is"),
+        ("[budget]", "[optimizer]\nmuon_lr = 1e39\n[budget]", "optimizer.muon_lr is 1e+39; the largest"),
+        (
+            "batch_size = 4",
+            f"batch_size = {10**30}",
+            "batch_size must be at most 9223372036854775807",
+        ),
         ("[budget]", "[optimizer]\nweight_decay = inf\n[budget]", "weight_decay must be a number from 0 on"),
         (
             "[budget]",

@@ -5,8 +5,8 @@ ending is read as plain text. A document of a text file is what `<|endoftext|>` 
 around it; one of a JSON line or a row is its field `text`. Text is bytes: what is not UTF-8 passes as it is.
 
 `read_pieces` needs memory for about a block, however long a document is; `read_documents` for the longest
-document. A file that is damaged, cut off or not what its name says is a `FormatError` that names the place.
-Nothing here knows what the text is for.
+document, and of Parquet for `ROWS_AT_ONCE` rows and a page, which is at most 2 GiB by the format. A file that
+is damaged, cut off or not what its name says is a `FormatError` that names the place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ BLOCK = 2**20
 """How much is read at a time."""
 LONGEST_LINE = 2**28
 """A line of JSON that is longer is refused: it has to be in memory whole."""
-ROWS_AT_ONCE = 256
+ROWS_AT_ONCE = 32
+MOST_EXPANSION = 2**15
+"""A Parquet file may hold so many times its own size of text, as much as Zstandard can pack. Without a bound,
+1 kB could stand for any number of rows that repeat one text."""
 KINDS = {".jsonl": ".jsonl", ".ndjson": ".jsonl", ".parquet": ".parquet"}
 """The format of a file, by the ending of its name; any other is plain text."""
 PACKED_STEP = 1024
@@ -138,27 +141,27 @@ def _unpack(
     current = None
     num_read = 0
     for block in blocks:
-        num_read += len(block)
-        rest = memoryview(block)
-        while rest:
+        place = 0
+        while part := block[place : place + PACKED_STEP]:
             if current is None:
-                # What was written in whole records is padded with zeros.
-                rest = memoryview(bytes(rest).lstrip(b"\0"))
-                if not rest:
-                    break
-                current = decompressor()
+                if not (stripped := part.lstrip(b"\0")):  # what was written in whole records ends in zeros
+                    place += len(part)
+                    continue
+                place += len(part) - len(stripped)
+                part, current = stripped, decompressor()
             try:
-                unpacked = current.decompress(rest[:PACKED_STEP])
-                rest = rest[PACKED_STEP:]
+                unpacked = current.decompress(part)
             except error_class as error:
                 raise FormatError(
-                    f"{path}: is not sound {name} near byte {num_read - len(rest)} ({error})"
+                    f"{path}: is not sound {name} near byte {num_read + place} ({error})"
                 ) from None
+            place += len(part)
             if unpacked:
                 yield unpacked
             if current.eof:
-                rest = memoryview(current.unused_data + bytes(rest))
+                place -= len(current.unused_data)
                 current = None
+        num_read += len(block)
     if current is not None:
         raise FormatError(f"{path}: is cut off: its {num_read} bytes end in the middle of the {name} data")
 
@@ -282,17 +285,38 @@ def _pieces_of_rows(path: Path, field: str, progress: Progress | None) -> Iterat
             names = file.schema_arrow.names
             if field not in names:
                 raise FormatError(f"{path}: has no column {field!r}; there are {', '.join(map(repr, names))}")
+            _check_expansion(path, total, _claimed_bytes(file, field))
+            num_bytes = 0
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[field]):
                 for text in _texts_of(batch.column(0), path, number):
                     number += 1
                     if not isinstance(text, str):
                         found = type(text).__name__
                         raise FormatError(f"{path}, row {number}: {field!r} is no text, but {found}")
-                    yield from _pieces_of_document(text.encode())
+                    document = text.encode()
+                    num_bytes += len(document)
+                    _check_expansion(path, total, num_bytes)
+                    yield from _pieces_of_document(document)
                 if progress is not None:
                     progress(total * number // max(file.metadata.num_rows, 1), total)
     except arrow.ArrowException as error:
         raise FormatError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
+
+
+def _claimed_bytes(file: Any, field: str) -> int:
+    """Return how many unpacked bytes a column has by the file's own account; rows may repeat some of them."""
+    leaves = [file.schema.column(number).path for number in range(len(file.schema))]
+    if field not in leaves:  # a column of columns, whose rows are not text
+        return 0
+    groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
+    return sum(int(group.column(leaves.index(field)).total_uncompressed_size) for group in groups)
+
+
+def _check_expansion(path: Path, size: int, num_bytes: int) -> None:
+    if num_bytes > MOST_EXPANSION * size:
+        raise FormatError(
+            f"{path}: its {size} bytes hold more than {MOST_EXPANSION} times as much text; no corpus does"
+        )
 
 
 def _texts_of(column: Any, path: Path, num_before: int) -> list[Any]:

@@ -144,6 +144,8 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         return safetensors.torch.load(durable.read_bytes(file))
     except safetensors.SafetensorError as error:
         raise FormatError(f"{file}: is not a safetensors file, or is damaged ({error})") from None
+    except KeyError as error:
+        raise FormatError(f"{file}: holds weights of type {error}, which torch does not have") from None
 
 
 def too_few_for_layers(weights: Mapping[str, Tensor], config: ModelConfig) -> bool:
@@ -258,10 +260,7 @@ def _number(json: Json, default: float) -> float:
         return default
     if isinstance(json.value, bool) or not isinstance(json.value, int | float):
         raise json.complain("a number")
-    try:
-        return float(json.value)
-    except OverflowError:  # JSON sets whole numbers no limit
-        raise json.complain("a number") from None
+    return float(json.value)
 
 
 def _optional_integer(json: Json, default: int) -> int:

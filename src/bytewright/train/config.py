@@ -35,6 +35,10 @@ Switch = Literal["auto", "on", "off"]
 Windows = Literal["side by side", "documents"]
 
 
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
+"""The largest finite float32, the type of the learning rates of a step."""
+
+
 @described
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
@@ -122,6 +126,9 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_positive({"lr": self.lr, "muon_lr": self.muon_lr, "eps": self.eps}, "optimizer.")
+        for name in ("lr", "muon_lr"):
+            if getattr(self, name) > MAX_FLOAT32:
+                raise UsageError(f"optimizer.{name} is {getattr(self, name)}; the largest float32 is 3.4e38")
         check_not_negative(
             {"weight_decay": self.weight_decay, "max_grad_norm": self.max_grad_norm}, "optimizer."
         )
