@@ -23,7 +23,8 @@ LAYERS = [
     {"kernels"},
     {"corpus", "tokenizer", "model"},
     {"data", "account"},
-    {"train", "generate"},
+    {"generate"},
+    {"train"},
     {"lab"},
     {"demo"},
     {"cli"},
@@ -31,8 +32,8 @@ LAYERS = [
 ]
 """From left to right; a package may import its own modules and those of the sets before its own."""
 
-# The order alone would allow these. `generate` sees only ids, never text; the others must not need the native
-# extension, which `tokenizer` may.
+# The order alone would allow these. `generate` handles ids, except in `generate/text.py`; the others must not
+# need the native extension, which `tokenizer` may.
 FORBIDDEN = {
     "data": {"_native", "corpus", "tokenizer"},
     "account": {"_native", "corpus", "tokenizer"},
@@ -87,6 +88,8 @@ def test_a_module_imports_only_what_stands_to_its_left(path: Path) -> None:
         assert imported in RANK, f"{path} imports bytewright.{imported}, which is nowhere in the order"
         leftwards = RANK[imported] < RANK[package] or (package, imported) in EXCEPTIONS
         assert leftwards, f"{package} must not import {imported}, which does not stand to its left"
+        if path.relative_to(SOURCE / "bytewright") == Path("generate/text.py") and imported == "tokenizer":
+            continue
         assert imported not in FORBIDDEN.get(package, set()), f"{package} must not import {imported}"
 
 

@@ -302,11 +302,11 @@ def test_a_second_ctrl_c_during_the_save_says_from_where_a_resume_goes_on(
         ("train small.toml --out a --set model.context_length=99999", ["train.npy", "needs at least 100000"]),
         (
             "train small.toml --out a --set model.vocab_size=399",
-            ["model.vocab_size is 399, but the tokenizer", "has 400 tokens"],
+            ["train.npy", "a vocabulary of 400 tokens", "but the model has 399"],
         ),
         (
             "train small.toml --out a --set sample_prompt=owl-owl-owl-owl-owl-owl-owl-owl-owl-owl-owl",
-            ["sample_prompt cannot be gone on from", "leaves no room in the model's context of 16"],
+            ["sample_prompt cannot be continued", "leaves no room in the model's context of 16"],
         ),
         ("train small.toml --out a --set optimizer.lr=inf", ["optimizer.lr must be a number above 0"]),
         ("train small.toml --out a --set model.rope_theta=inf", ["rope_theta must be a positive number"]),

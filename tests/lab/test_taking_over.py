@@ -14,12 +14,12 @@ from bytewright.errors import UsageError
 from bytewright.lab.corpora import identify
 from bytewright.lab.execute import Stopped
 from bytewright.lab.plan import make_plan
-from bytewright.lab.records import OUTCOME, read_object, read_run
+from bytewright.lab.records import read_object, read_run
 from bytewright.lab.report_inputs import read_sweep_folder
 from bytewright.lab.twins import CODE_AND_MACHINE, ON_A_CPU, find_twin, take_over
 from bytewright.train import run_folder
 from bytewright.train.config import TrainConfig
-from bytewright.train.run_folder import is_being_written
+from bytewright.train.run_folder import OUTCOME, is_being_written
 from runs import SWEEP, make_ids, write_sweep, write_tokens
 
 RUN = "lr-0.01"

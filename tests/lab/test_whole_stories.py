@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bytewright.cli.samples import load_run_tokenizer
 from bytewright.corpus.storybook import write_stories
 from bytewright.errors import UsageError
 from bytewright.lab.whole_stories import evaluate_text
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import train
 from bytewright.train.checkpoint import find_checkpoint
+from bytewright.train.run_folder import load_tokenizer_of
 from conftest import Run
 from runs import make_config
 
@@ -115,8 +115,8 @@ def test_a_checkpoint_that_lies_by_itself_is_not_read_with_a_tokenizer_that_lies
     with pytest.raises(UsageError, match="ours keeps no tokenizer"):
         evaluate_text(alone, told / "stories.txt")
     with pytest.raises(UsageError, match="ours keeps no tokenizer"):
-        load_run_tokenizer(alone)
-    assert load_run_tokenizer(find_checkpoint(told / "run")).vocab_size == 500
+        load_tokenizer_of(alone)
+    assert load_tokenizer_of(find_checkpoint(told / "run")).vocab_size == 500
 
 
 def test_the_command_prints_both_figures(run: Run, told: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import json
 import math
 import os
@@ -183,6 +184,40 @@ def test_a_resume_without_any_checkpoint_starts_anew(tmp_path: Path, quiet: Cons
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
+@pytest.mark.parametrize(
+    "budget", [{"steps": 24}, {"steps": None, "tokens": 24 * 32}, {"steps": None, "minutes": 0.1}]
+)
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_finished_run_without_checkpoints_is_not_begun_again(
+    tmp_path: Path, quiet: Console, budget: dict[str, Any], is_marked: bool
+) -> None:
+    """Logs of earlier versions do not mark the last line."""
+    run, ticks = tmp_path / "run", itertools.count()
+    config = make_config(tmp_path, budget=budget, save_every=1000, log_every=1)
+    train(config, run, console=quiet, final_checkpoint=False, clock=lambda: 0.02 * next(ticks))
+    assert lines(run)[-1]["is_last"]
+    if not is_marked:
+        texts = (json.dumps({**line, "is_last": None}) + "\n" for line in lines(run))
+        (run / "metrics.jsonl").write_text("".join(texts))
+    metrics = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(UsageError, match="is complete, and its checkpoints were not kept"):
+        resume(run, console=quiet)
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_a_run_that_diverged_without_checkpoints_is_not_begun_again(tmp_path: Path, quiet: Console) -> None:
+    def diverging(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        return language_model_loss(model, ids, targets) * float("inf")
+
+    run = tmp_path / "run"
+    with pytest.raises(DivergenceError):
+        train(make_config(tmp_path, max_refused=3), run, console=quiet, loss=diverging)
+    metrics = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(UsageError, match="has diverged, and its checkpoints were not kept"):
+        resume(run, console=quiet)
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+
+
 def test_a_finished_run_resumes_to_nothing(tmp_path: Path, quiet: Console) -> None:
     assert train(make_config(tmp_path), tmp_path / "run", console=quiet).num_new_steps == 24
     before = digest(tmp_path / "run")
@@ -258,6 +293,42 @@ def test_samples_are_written_on_the_way(tmp_path: Path, quiet: Console) -> None:
     assert samples == {f"step-{n:06d}.txt": f"sample {n}" for n in (10, 20, 24)}
 
 
+def make_config_of_text(folder: Path, tokenizer: Path, **changes: Any) -> TrainConfig:
+    """Make the config of a run of 4 steps on a text."""
+    loaded = Tokenizer.load(tokenizer)
+    (folder / "text.txt").write_text("the owl sat in the old oak and said nothing at all " * 20)
+    loaded.encode_file(folder / "text.txt", folder / "text.npy")
+    data = {"train": str(folder / "text.npy"), "validation": None, "tokenizer": str(tokenizer)}
+    fields = {"model": {"vocab_size": loaded.vocab_size}, "data": data, "budget": {"steps": 4}}
+    return make_config(folder, **(fields | changes))
+
+
+def test_samples_of_text_are_written_without_a_sampler_of_one_s_own(
+    tmp_path: Path, quiet: Console, tokenizer: Path
+) -> None:
+    config = make_config_of_text(tmp_path, tokenizer, sample_every=2, sample_prompt="the owl", save_every=2)
+    run = tmp_path / "run"
+    train(config, run, console=quiet)
+    samples = {path.name: path.read_text() for path in (run / "samples").iterdir()}
+    assert samples.keys() == {"step-000002.txt", "step-000004.txt"}
+    assert all(text.startswith("the owl") for text in samples.values())
+    shutil.rmtree(run / "checkpoints/step-000004")
+    (run / "samples/step-000004.txt").unlink()
+    resume(run, console=quiet)
+    assert (run / "samples/step-000004.txt").read_text() == samples["step-000004.txt"]
+
+
+def test_samples_that_cannot_be_written_are_refused_before_the_run_is_made(
+    tmp_path: Path, quiet: Console, tokenizer: Path
+) -> None:
+    with pytest.raises(UsageError, match="sample_every is 2, but samples of text need a tokenizer"):
+        train(make_config(tmp_path, sample_every=2), tmp_path / "run", console=quiet)
+    config = make_config_of_text(tmp_path, tokenizer, sample_every=2, sample_prompt="the owl " * 20)
+    with pytest.raises(UsageError, match="sample_prompt cannot be continued"):
+        train(config, tmp_path / "run", console=quiet)
+    assert not (tmp_path / "run").exists()
+
+
 def test_norms_by_layer_are_recorded_when_asked_for(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path, norms_every=10), tmp_path / "run", console=quiet)
     with_norms = [record for record in lines(tmp_path / "run") if "weight_rms" in record]
@@ -306,18 +377,10 @@ def test_the_garbage_collector_rests_during_the_steps_and_is_back_afterwards(
 def test_a_run_killed_before_it_kept_its_tokenizer_keeps_it_on_resume(
     tmp_path: Path, quiet: Console, tokenizer: Path
 ) -> None:
-    loaded = Tokenizer.load(tokenizer)
-    (tmp_path / "text.txt").write_text("the owl sat in the old oak and said nothing at all " * 20)
-    loaded.encode_file(tmp_path / "text.txt", tmp_path / "text.npy")
-    config = make_config(
-        tmp_path,
-        model={"vocab_size": loaded.vocab_size},
-        data={"train": str(tmp_path / "text.npy"), "validation": None, "tokenizer": str(tokenizer)},
-        budget={"steps": 2},
-    )
-    RunFolder.create(tmp_path / "run", config).close()
-    assert resume(tmp_path / "run", console=quiet).step == 2
-    assert Tokenizer.load(tmp_path / "run" / "tokenizer").encode("owl") == loaded.encode("owl")
+    RunFolder.create(tmp_path / "run", make_config_of_text(tmp_path, tokenizer)).close()
+    assert resume(tmp_path / "run", console=quiet).step == 4
+    kept = Tokenizer.load(tmp_path / "run" / "tokenizer")
+    assert kept.fingerprint == Tokenizer.load(tokenizer).fingerprint
 
 
 def test_a_run_folder_has_one_writer(tmp_path: Path, quiet: Console) -> None:

@@ -39,6 +39,19 @@ def test_what_needs_the_extension_says_so_when_it_is_asked_for() -> None:
     assert "bytewright._native" in run_without_native(code)
 
 
+def test_samples_of_text_without_the_extension_are_refused_in_one_sentence(tokenizer: Path) -> None:
+    code = (
+        "from bytewright.errors import UsageError\n"
+        "from bytewright.generate.text import make_text_sampler\n"
+        "from bytewright.model import ModelConfig\n"
+        "from bytewright.tokenizer.files import read_vocabulary\n"
+        "config = ModelConfig(vocab_size=400, context_length=8, d_model=16, num_layers=1, num_heads=2)\n"
+        "try: make_text_sampler(config, read_vocabulary(sys.argv[1]), 'owl')\n"
+        "except UsageError as error: print(error)"
+    )
+    assert "samples of text need the native extension" in run_without_native(code, tokenizer)
+
+
 def test_a_run_that_keeps_its_tokenizer_trains_and_is_measured_without_the_extension(
     tmp_path: Path, stories: Path, tokenizer: Path
 ) -> None:

@@ -41,15 +41,16 @@ class Export:
 
     def run(self) -> None:
         """Read, and write."""
-        from bytewright.cli import console, samples
+        from bytewright.cli import console
         from bytewright.model.exchange import write_llama
         from bytewright.tokenizer.files import warn_of_pattern
         from bytewright.train.checkpoint import find_checkpoint, load_model
+        from bytewright.train.run_folder import load_tokenizer_of
 
         durable.check_target(self.out, folder=True, replace=self.replace)
         checkpoint = find_checkpoint(inputs.require_exists(self.path), which=self.which)
         model = load_model(checkpoint)
-        tokenizer = samples.load_run_tokenizer(checkpoint)
+        tokenizer = load_tokenizer_of(checkpoint)
         write_llama(
             model,
             self.out,

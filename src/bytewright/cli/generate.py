@@ -65,24 +65,25 @@ class Generate:
 
     def run(self) -> None:
         """Write."""
-        from bytewright.cli import console, inputs, samples
+        from bytewright.cli import console, inputs
 
         inputs.require_at_least(1, self.count, "--count")
         from bytewright.generate import Generator, SamplingConfig
         from bytewright.generate.generate import check_prompts
+        from bytewright.generate.text import encode_prompt, stop_tokens_of, stream_text
         from bytewright.train.checkpoint import find_checkpoint, load_model
-        from bytewright.train.run_folder import config_of_checkpoint
+        from bytewright.train.run_folder import config_of_checkpoint, load_tokenizer_of
         from bytewright.train.setup import dtype_of, find_device, precision_to_write_in
 
         checkpoint = find_checkpoint(inputs.require_exists(self.path), which=self.which)
-        tokenizer = samples.load_run_tokenizer(checkpoint)
+        tokenizer = load_tokenizer_of(checkpoint)
         device = find_device(self.device)
         precision = self.precision
         if precision == "auto":
             precision = precision_to_write_in(config_of_checkpoint(checkpoint), device)
         model = load_model(checkpoint, device=device, compute_dtype=dtype_of(precision))
         texts = [text for text in self.prompt or ("",) for _ in range(self.count)]
-        prompts = [samples.encode_prompt(tokenizer, text) for text in texts]
+        prompts = [encode_prompt(tokenizer, text) for text in texts]
         sampling = SamplingConfig(
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
@@ -90,7 +91,7 @@ class Generate:
             top_p=self.top_p,
             min_p=self.min_p,
             seed=self.seed,
-            stop_tokens=samples.stop_tokens_of(tokenizer),
+            stop_tokens=stop_tokens_of(tokenizer),
             num_ids=tokenizer.vocab_size,
         )
         cut = {
@@ -106,7 +107,7 @@ class Generate:
                 console.write_text(piece)
                 sys.stdout.flush()
 
-            reason = samples.stream_text(generator, tokenizer, prompts[0], sampling, write)
+            reason = stream_text(generator, tokenizer, prompts[0], sampling, write)
             print(flush=True)
             if reason in cut:
                 console.stderr().print(f"the text was cut off: it {cut[reason]}")

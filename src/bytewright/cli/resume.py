@@ -24,13 +24,9 @@ class Resume:
     def run(self) -> int:
         """Train on, and say how it ended."""
         from bytewright.cli import console, inputs
-        from bytewright.cli.samples import make_sampler
         from bytewright.cli.train import interruption_told, report
-        from bytewright.lab.records import refuse_to_begin_again
         from bytewright.train import resume
-        from bytewright.train.run_folder import config_of
 
         run = inputs.require_exists(self.path)
-        refuse_to_begin_again(run)
         with interruption_told(run):
-            return report(resume(run, sample=make_sampler(config_of(run)), console=console.stderr()))
+            return report(resume(run, console=console.stderr()))

@@ -132,7 +132,6 @@ class RunSweep:
     def _bench(self, folder: Path, sweep: Sweep, report: console.Report, engines: Engines) -> Bench:
         from rich.console import Console
 
-        from bytewright.cli.samples import make_sampler
         from bytewright.lab.execute import Bench
 
         screen = console.stderr()
@@ -140,7 +139,6 @@ class RunSweep:
             folder=folder,
             data_root=self.data,
             keep=sweep.keep,
-            make_sampler=make_sampler,
             say=lambda sentence: screen.print(sentence, soft_wrap=True),
             report=report,
             console=screen if screen.is_terminal else Console(quiet=True),

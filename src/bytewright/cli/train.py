@@ -42,13 +42,12 @@ class Train:
     def run(self) -> int:
         """Train, and say how it ended."""
         from bytewright.cli import console
-        from bytewright.cli.samples import make_sampler
         from bytewright.train import read_recipe, train
 
         config = read_recipe(self.recipe, options.list_overrides(self.set))
         check_data_exists(config, self.recipe)
         with interruption_told(self.out):
-            return report(train(config, self.out, sample=make_sampler(config), console=console.stderr()))
+            return report(train(config, self.out, console=console.stderr()))
 
 
 def check_data_exists(config: TrainConfig, recipe: Path) -> None:

@@ -1,7 +1,7 @@
-"""Let a model write: continue many prompts at once, with a cache of keys and values. Ids only, never text.
+"""Generation: continue many prompts at once, with a cache of keys and values.
 
-`generate` and `stream` are the doors; `sampling` says how a token is chosen; `reference` is generation by the
-definition, which the cached kind must equal.
+`generate` and `stream` are the entry points; `sampling` defines how a token is chosen; `reference` is
+generation by the definition, which the cached one must equal. All of these handle ids; `text` handles text.
 """
 
 from bytewright.generate.generate import Completion, Generator, generate, stream

@@ -40,7 +40,7 @@ from bytewright.lab.plan import (
     refuse_other_settings,
     with_data,
 )
-from bytewright.lab.records import OUTCOME, read_object, read_run
+from bytewright.lab.records import read_object, read_run
 from bytewright.lab.results import SWEEP
 from bytewright.lab.stories import check, tell
 from bytewright.lab.sweep import Sweep, Trial
@@ -51,7 +51,7 @@ from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.engine import Engines
 from bytewright.train.loop import Options, Sampler, TrainResult
-from bytewright.train.run_folder import config_of, is_being_written
+from bytewright.train.run_folder import OUTCOME, config_of, find_end, is_being_written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +61,13 @@ class Bench:
     folder: Path
     data_root: Path
     keep: Keep
-    make_sampler: Callable[[TrainConfig], Sampler | None]
     say: Callable[[str], None]
     report: Report
     console: Console
     engines: Engines = field(default_factory=Engines)
     """What was compiled for the last run, in case that it serves the next."""
+    make_sampler: Callable[[TrainConfig], Sampler] | None = None
+    """Makes what writes the samples of a run, in place of the sampler of text."""
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the user's wish
@@ -164,9 +165,11 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: Bench) -
         if may_copy and (twin := find_twin(trial.config, data, bench.folder)):
             bench.say(f"{run.name}: is the same run as {twin}")
             return take_over(twin, run, trial.config, trial.labels)
-        result = _train_in_parts(trial.config, run, bench)
-        if result.received:
-            raise Stopped(result.received)
+        # A process that was killed may have trained it to its end and not have written the outcome.
+        if not is_begun or find_end(run, config_of(run)) is None:
+            result = _train_in_parts(trial.config, run, bench)
+            if result.received:
+                raise Stopped(result.received)
         record = read_run(run)
         # No signal came, so it is at its end, whatever an earlier session came to; did it get there sound?
         status, reason = ("diverged", record.reason) if record.status == "diverged" else ("complete", "")
@@ -224,11 +227,9 @@ class _NoMemory(Exception):  # noqa: N818  # caught at once
 
 
 def _start_or_resume(config: TrainConfig, run: Path, bench: Bench) -> TrainResult:
-    options: Options = {
-        "sample": bench.make_sampler(config),
-        "engines": bench.engines,
-        "final_checkpoint": bench.keep != "metrics",
-    }
+    options: Options = {"engines": bench.engines, "final_checkpoint": bench.keep != "metrics"}
+    if bench.make_sampler is not None:
+        options["sample"] = bench.make_sampler(config)
     try:
         if (run / "config.json").is_file():
             return resume(run, console=bench.console, **options)

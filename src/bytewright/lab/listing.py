@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.lab.records import OUTCOME, RunRecord
+from bytewright.lab.records import RunRecord
 from bytewright.lab.report_inputs import read_record
-from bytewright.train.run_folder import is_being_written
+from bytewright.train.run_folder import OUTCOME, is_being_written
 
 MAX_DEPTH = 4
 """How deep below the given folder runs are looked for: runs/sweep/run, and one to spare."""

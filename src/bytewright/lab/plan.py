@@ -19,14 +19,14 @@ from bytewright.account.units import word_bytes
 from bytewright.errors import UsageError
 from bytewright.lab.corpora import CorpusConfig, Report, identify, name_of, place_of, unheard
 from bytewright.lab.predict import account, machine_of, predict
-from bytewright.lab.records import OUTCOME, read_object, read_run
+from bytewright.lab.records import read_object, read_run
 from bytewright.lab.stories import SamplingPlan
 from bytewright.lab.sweep import Sweep, Trial
 from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import flatten, to_plain
-from bytewright.train.run_folder import config_of, is_being_written
+from bytewright.train.run_folder import OUTCOME, config_of, is_being_written
 from bytewright.train.setup import find_device
 
 State = Literal["new", "resume", "running", "done", "diverged"]

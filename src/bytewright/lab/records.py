@@ -19,16 +19,16 @@ from bytewright import durable
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.train.checkpoint import CheckpointFolder, open_checkpoint
+from bytewright.train.continuity import is_over, refused_in_a_row, step_limits
 from bytewright.train.metrics import read_metrics
 from bytewright.train.recipe import flatten
+from bytewright.train.run_folder import OUTCOME
 
 Status = Literal["complete", "stopped", "diverged", "failed"]
 
-OUTCOME, FLOOR = "outcome.json", "corpus.json"
+FLOOR = "corpus.json"
 DIVERGED_RISE = 1.0
 """Nats per token above its own lowest validation loss, or above guessing, at which a run has diverged."""
-UNPLANNED_SHARE = 0.9
-"""The share of its minutes by which a run has come to its end, if nothing is left that tells its length."""
 
 Line = Mapping[str, Any]
 
@@ -119,16 +119,6 @@ def read_run(path: Path) -> RunRecord:
     )
 
 
-def refuse_to_begin_again(run: Path) -> None:
-    """Raise if a run has come to its end and keeps no checkpoint, as those of sweeps: it would be lost."""
-    if not (run / "config.json").is_file() or CheckpointFolder(run / "checkpoints").steps():
-        return
-    status = read_run(run).status
-    if status in ("complete", "diverged"):
-        ended = "is complete" if status == "complete" else "has diverged"
-        raise UsageError(f"{run} {ended}, and its checkpoints were not kept; there is nothing to go on from")
-
-
 def read_sampled(path: Path, model: Path) -> RunRecord:
     """Read the record of texts that were sampled, at `path`, from the model of a run."""
     outcome = read_object(path / OUTCOME)
@@ -162,7 +152,7 @@ def judge(
     by heart, and its numbers count.
     """
     last_step = lines[-1]["step"] if lines else 0
-    refused = _refused_in_a_row(events)
+    refused = refused_in_a_row(events)
     if refused and refused[-1] > last_step and len(refused) >= settings.get("max_refused", 10):
         return "diverged", f"the loss or gradient was not finite from step {refused[0]} on"
     if why := _find_divergence(settings, lines):
@@ -191,23 +181,12 @@ def hear_outcome(
     last, end = lines[-1]["step"] if lines else 0, outcome.get("step")
     has_last_line = settings.get("budget.minutes") is None and settings.get("log_every", 1)
     if end is None and has_last_line:
-        end = min(_limits(settings), default=None)
+        end = min(step_limits(settings), default=None)
     if not isinstance(end, int):
         return ("complete", "") if lines else None
     if last < end:
         return "failed", f"its record ends at step {last:,} of {end:,}"
     return ("complete", "") if last == end else None
-
-
-def _refused_in_a_row(events: Sequence[Line]) -> list[int]:
-    """List the last steps that were refused one right after the other."""
-    row: list[int] = []
-    for event in events:
-        if str(event.get("event", "")).startswith("refused"):
-            if row and event["step"] != row[-1] + 1:
-                row = []
-            row.append(event["step"])
-    return row
 
 
 def _find_divergence(settings: Mapping[str, Any], lines: Sequence[Line]) -> str:
@@ -248,28 +227,6 @@ def _highest_rise(values: Sequence[tuple[int, float]]) -> tuple[int, int, float]
         if value > lowest + DIVERGED_RISE:
             rises.append((lowest_step, step, value))
     return max(rises, key=lambda rise: rise[2])
-
-
-def is_over(settings: Mapping[str, Any], lines: Sequence[Line], num_steps: int | None = None) -> bool:
-    """Say whether the budget is spent; `num_steps` is the length of the run, where it is known."""
-    if not lines:
-        return False
-    step, seconds = lines[-1]["step"], lines[-1].get("seconds") or 0.0
-    minutes = settings.get("budget.minutes")
-    known = _limits(settings) + ([] if num_steps is None else [num_steps])
-    # A run of minutes alone plans its steps to end within them: its last line is a little short of them.
-    share = 1.0 if known else UNPLANNED_SHARE
-    return any(step >= limit for limit in known) or (
-        minutes is not None and seconds >= round(60 * minutes * share, 3)
-    )
-
-
-def _limits(settings: Mapping[str, Any]) -> list[int]:
-    """List the steps after which a run has spent its budget of steps, and its budget of tokens."""
-    per_step = settings.get("batch_size", 1) * settings.get("model.context_length", 1)
-    steps, tokens = settings.get("budget.steps"), settings.get("budget.tokens")
-    limits = [steps, None if tokens is None else -(-tokens // per_step)]
-    return [limit for limit in limits if limit is not None]
 
 
 def read_num_steps(run: Path, settings: Mapping[str, Any]) -> int | None:

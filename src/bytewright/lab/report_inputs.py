@@ -16,8 +16,9 @@ from bytewright.checked import Json
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.lab.groups import differing
 from bytewright.lab.predict import compare_record
-from bytewright.lab.records import OUTCOME, RunRecord, read_object, read_run, read_sampled
+from bytewright.lab.records import RunRecord, read_object, read_run, read_sampled
 from bytewright.lab.results import MODEL, RESULTS, SWEEP, About, parse_about, read_results
+from bytewright.train.run_folder import OUTCOME
 
 
 def read_inputs(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:

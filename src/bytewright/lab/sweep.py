@@ -18,7 +18,6 @@ from typing import Any, get_type_hints
 from bytewright.errors import UsageError, suggest
 from bytewright.lab.corpora import CorpusConfig
 from bytewright.lab.groups import short_names, word_value
-from bytewright.lab.records import OUTCOME
 from bytewright.lab.results import MODEL, RESULTS, SWEEP, About
 from bytewright.lab.stories import SamplingPlan
 from bytewright.lab.sweep_file import (
@@ -31,6 +30,7 @@ from bytewright.lab.sweep_file import (
 )
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import build, flatten, put, to_plain
+from bytewright.train.run_folder import OUTCOME
 
 PLACEHOLDER = {"train": "made", "validation": "made", "tokenizer": "made"}
 """The data of a config whose corpus is made first."""

@@ -16,12 +16,12 @@ from typing import Any
 
 from bytewright import durable
 from bytewright.errors import BytewrightError
-from bytewright.lab.records import OUTCOME, read_object, read_run
+from bytewright.lab.records import read_object, read_run
 from bytewright.lab.sweep_file import Labels
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import read_metrics
 from bytewright.train.recipe import flatten, to_plain
-from bytewright.train.run_folder import METRICS, MOVED, RunFolder, describe_environment
+from bytewright.train.run_folder import METRICS, MOVED, OUTCOME, RunFolder, describe_environment
 from bytewright.train.setup import find_device
 
 CODE_AND_MACHINE = ("bytewright", "commit", "torch", "platform", "num_cores", "cuda")

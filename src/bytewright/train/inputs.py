@@ -7,7 +7,7 @@ read on a GPU. What identifies the data goes into every checkpoint, and a resume
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,8 @@ from bytewright.data.documents import DocumentSampler, find_documents
 from bytewright.data.tokenfile import TokenFile
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
-from bytewright.model import ModelConfig
+from bytewright.generate.text import make_text_sampler
+from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -106,6 +107,18 @@ def find_end_token(vocabulary: Vocabulary | None) -> int:
             " data.tokenizer, so document boundaries cannot be located"
         )
     return end
+
+
+def text_sampler_of(config: TrainConfig, inputs: Inputs) -> Callable[[TransformerLM, int], str] | None:
+    """Return the function that writes samples of text, or None if the config asks for none."""
+    if not config.sample_every:
+        return None
+    if inputs.vocabulary is None:
+        raise UsageError(
+            f"sample_every is {config.sample_every}, but samples of text need a tokenizer;"
+            " set data.tokenizer, or sample_every = 0"
+        )
+    return make_text_sampler(config.model, inputs.vocabulary, config.sample_prompt)
 
 
 def open_tokens(path: Path, model: ModelConfig) -> TokenFile:

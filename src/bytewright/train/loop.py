@@ -36,7 +36,7 @@ from bytewright.train.display import Display, make_display
 from bytewright.train.engine import Engines
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.garbage import collector_stopped
-from bytewright.train.inputs import Inputs, make_sampler, open_inputs
+from bytewright.train.inputs import Inputs, make_sampler, open_inputs, text_sampler_of
 from bytewright.train.loss import language_model_loss
 from bytewright.train.malloc import freed_memory_kept
 from bytewright.train.metrics import MetricsLog
@@ -52,6 +52,7 @@ from bytewright.train.run_folder import (
     discard_run,
     has_lines,
     refuse_existing_run,
+    refuse_finished,
     refuse_without_space,
 )
 from bytewright.train.setup import checkpoint_bytes, find_device
@@ -90,6 +91,7 @@ class Options(TypedDict, total=False):
     """What a session may be given besides its config; none of it changes what is learnt, but `loss`."""
 
     sample: Sampler | None
+    """Writes the samples of `sample_every`; by default the model continues `sample_prompt`."""
     probe: Probe | None
     loss: Loss
     engines: Engines | None
@@ -112,6 +114,8 @@ def train(
     run = Path(run)
     inputs = open_inputs(config)
     sampler = make_sampler(config, inputs)
+    if options.get("sample") is None:
+        options["sample"] = text_sampler_of(config, inputs)
     find_device(config.device)
     if config.tensorboard:
         import_summary_writer()
@@ -137,13 +141,19 @@ def resume(
     display: Callable[[Console, str], Display] = make_display,
     **options: Unpack[Options],
 ) -> TrainResult:
-    """Continue the run in the folder `run` from its last checkpoint, or from its start if it has none."""
+    """Continue the run in the folder `run` from its last checkpoint, or from its start if it has none.
+
+    A run that has ended and keeps no checkpoint raises `UsageError`: its metrics would be erased.
+    """
     run = Path(run)
     with RunFolder.open(run) as folder:
         config = config_of(run)
+        refuse_finished(run, config)
         inputs = open_inputs(config)
         saved = folder.checkpoints.read_last()
         progress = check_saved(saved, config, inputs, run)
+        if options.get("sample") is None:
+            options["sample"] = text_sampler_of(config, inputs)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not kept it yet
             folder.write_tokenizer(inputs.vocabulary)
         trainer = Trainer(config, inputs, make_sampler(config, inputs), folder, **options)
@@ -349,7 +359,7 @@ class Trainer:
             with self.recorder.aside():
                 evaluation = self.evaluation = self.validation.evaluate(self.train_step.measure)
         if evaluation or save_due or due(config.log_every) or due(config.norms_every):
-            self._record(evaluation, with_norms=due(config.norms_every))
+            self._record(evaluation, with_norms=due(config.norms_every), is_last=is_last)
         if self.sample and due(config.sample_every):
             with self.recorder.aside():
                 self.folder.write_sample(step, self._write_text(self.sample))
@@ -366,12 +376,12 @@ class Trainer:
         except DivergenceError as error:  # whether the run is lost, its loss will tell
             return f"{error}\n"
 
-    def _record(self, evaluation: Evaluation | None, *, with_norms: bool) -> None:
+    def _record(self, evaluation: Evaluation | None, *, with_norms: bool, is_last: bool) -> None:
         step = self.progress.step
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {"is_last": True} if is_last else {}
         if with_norms:
             with self.recorder.aside():
-                extra = measure_norms(self.model, self._batches(step - 1)[0][0][:1])
+                extra |= measure_norms(self.model, self._batches(step - 1)[0][0][:1])
         if evaluation and self.probe:
             with self.recorder.aside():
                 extra |= self.probe(self.model)

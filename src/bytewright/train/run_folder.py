@@ -29,17 +29,22 @@ from bytewright import disk, durable
 from bytewright.errors import BytewrightError, StorageError, UsageError
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig
-from bytewright.train.recipe import read_config, to_plain
+from bytewright.train.continuity import End, judge_end
+from bytewright.train.metrics import read_metrics
+from bytewright.train.recipe import flatten, read_config, to_plain
 
 if TYPE_CHECKING:
-    from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
+    from bytewright.tokenizer import Tokenizer, Vocabulary  # at run time only where a run has one
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 LOCK = ".lock"
 SAMPLES = "samples"
-FOLDERS = ("tokenizer", "checkpoints", SAMPLES, "tensorboard")
+TOKENIZER = "tokenizer"
+FOLDERS = (TOKENIZER, "checkpoints", SAMPLES, "tensorboard")
+OUTCOME = "outcome.json"
+"""How a run ended, written by the sweep that it is part of."""
 MOVED = "resumed with"
 """How the event begins that tells of a run that went on elsewhere, or with other code."""
 TRIES = 30
@@ -92,7 +97,7 @@ class RunFolder:
         """Keep the tokenizer with the run, so that the run can write text wherever it is taken."""
         from bytewright.tokenizer.files import write_folder
 
-        write_folder(vocabulary, self.path / "tokenizer", replace=True, within=self.path)
+        write_folder(vocabulary, self.path / TOKENIZER, replace=True, within=self.path)
 
     def write_sample(self, step: int, text: str) -> None:
         """Keep a sample of what the model writes at `step`."""
@@ -130,6 +135,33 @@ def config_of_checkpoint(checkpoint: Path) -> TrainConfig | None:
     """Read the config of the run that a checkpoint is part of; an imported model has none."""
     run = run_of_checkpoint(checkpoint)
     return config_of(run) if run and (run / CONFIG).is_file() else None
+
+
+def load_tokenizer_of(path: Path) -> Tokenizer:
+    """Load the tokenizer that a run keeps, given the run or one of its checkpoints."""
+    from bytewright.tokenizer import Tokenizer
+    from bytewright.tokenizer.files import read_vocabulary
+
+    for folder in (path, run_of_checkpoint(path)):
+        if folder and (folder / TOKENIZER).is_dir():
+            return Tokenizer.from_vocabulary(read_vocabulary(folder / TOKENIZER))
+    raise UsageError(f"{path} keeps no tokenizer, so it has ids but no text; train with data.tokenizer set")
+
+
+def find_end(path: Path, config: TrainConfig) -> End | None:
+    """Return how a run ended that keeps no checkpoint; None if it has not ended, or keeps one."""
+    if not has_lines(path) or CheckpointFolder(path / "checkpoints").steps():
+        return None
+    outcome = durable.read_document(path / OUTCOME) if (path / OUTCOME).is_file() else {}
+    return judge_end(flatten(to_plain(config)), list(read_metrics(path / METRICS)), outcome)
+
+
+def refuse_finished(path: Path, config: TrainConfig) -> None:
+    """Raise if a run has ended and keeps no checkpoint, as those of sweeps: its metrics would be erased."""
+    end = find_end(path, config)
+    if end is not None:
+        ended = "is complete" if end == "complete" else "has diverged"
+        raise UsageError(f"{path} {ended}, and its checkpoints were not kept; there is nothing to resume")
 
 
 def refuse_existing_run(path: Path) -> None:

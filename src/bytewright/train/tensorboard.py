@@ -32,7 +32,7 @@ class TensorBoard:
     def write(self, record: Mapping[str, Any]) -> None:
         """Add every number of the record at its step."""
         for name, value in record.items():
-            if name != "step" and isinstance(value, int | float):
+            if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
                 self._writer.add_scalar(name, value, record["step"])
 
     def close(self) -> None:

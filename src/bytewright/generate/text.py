@@ -1,0 +1,85 @@
+"""Text from a model: prompts to ids, and ids to text, with a tokenizer.
+
+This is the only module of `generate` that handles text. It imports the tokenizer, which needs the native
+extension, when a function is called: a machine that trains on ids alone can import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bytewright.errors import UsageError
+from bytewright.generate.generate import Generator, Reason, check_prompts, find_reason, generate
+from bytewright.generate.sampling import SamplingConfig
+from bytewright.model import ModelConfig, TransformerLM
+
+if TYPE_CHECKING:
+    from bytewright.tokenizer import Tokenizer, Vocabulary
+
+SAMPLE_TOKENS = 200
+
+
+def make_text_sampler(
+    model: ModelConfig, vocabulary: Vocabulary, prompt: str
+) -> Callable[[TransformerLM, int], str]:
+    """Return the function that writes a sample of text at a step of training.
+
+    A prompt that the model cannot continue raises `UsageError` here, before training starts.
+    """
+    try:
+        from bytewright.tokenizer import Tokenizer
+    except ImportError as error:
+        raise UsageError(
+            f"samples of text need the native extension, which cannot be imported ({error});"
+            " install it, or set sample_every = 0"
+        ) from None
+    tokenizer = Tokenizer.from_vocabulary(vocabulary)
+    ids = encode_prompt(tokenizer, prompt)
+    try:
+        check_prompts(model, [ids])
+    except UsageError as error:
+        raise UsageError(f"sample_prompt cannot be continued: {error}") from None
+    sampling = SamplingConfig(
+        max_new_tokens=SAMPLE_TOKENS,
+        temperature=0.8,
+        top_p=0.95,
+        stop_tokens=stop_tokens_of(tokenizer),
+        num_ids=tokenizer.vocab_size,
+    )
+
+    def sample(model: TransformerLM, step: int) -> str:
+        (completion,) = generate(model, [ids], sampling)
+        return prompt + tokenizer.decode(completion.ids) + "\n"
+
+    return sample
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Encode the text to continue; an empty one is the start of a document, right after a special token."""
+    if text:
+        return tokenizer.encode(text)
+    return list(stop_tokens_of(tokenizer)[:1]) or tokenizer.encode("\n")
+
+
+def stop_tokens_of(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """List the special tokens: each ends a text."""
+    return tuple(sorted(tokenizer.special_tokens.values()))
+
+
+def stream_text(
+    generator: Generator,
+    tokenizer: Tokenizer,
+    prompt: list[int],
+    sampling: SamplingConfig,
+    write: Callable[[str], object],
+) -> Reason:
+    """Pass text to `write` as it is generated, in whole characters; return why it ended."""
+    decoder = tokenizer.stream_decoder()
+    num_written = 0
+    for (id,) in generator.stream([prompt], sampling):
+        if id is not None:
+            write(decoder.feed(id))
+            num_written += 1
+    write(decoder.finish())
+    return find_reason(generator.decoder.config, prompt, num_written, sampling.max_new_tokens)
