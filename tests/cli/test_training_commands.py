@@ -17,8 +17,8 @@ from torch import Tensor
 
 import bytewright
 from bytewright import disk
-from bytewright.cli import console, samples
-from bytewright.generate import SamplingConfig, steps
+from bytewright.cli import console
+from bytewright.generate import SamplingConfig, steps, text
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.metrics import read_metrics
 from conftest import Outcome, Run
@@ -139,7 +139,7 @@ def test_only_texts_that_the_model_ended_have_an_end_token_and_the_others_a_reas
 ) -> None:
     assert run("train", "small.toml", "--out", "a").code == 0
     end = Tokenizer.load(place / "a/tokenizer").special_tokens["<|endoftext|>"]
-    monkeypatch.setattr(samples, "encode_prompt", lambda tokenizer, text: [end] * len(text))
+    monkeypatch.setattr(text, "encode_prompt", lambda tokenizer, prompt: [end] * len(prompt))
     letter = Tokenizer.load(place / "a/tokenizer").encode("x")[0]
 
     calls: list[None] = []
