@@ -2,15 +2,16 @@
 
 PYTHON ?= python3
 VENV   := .venv
+OLDEST := .venv-oldest
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
+PIP    := pip install --disable-pip-version-check --quiet
 WORKERS ?= 2
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 
-.PHONY: help setup demo test lint format check-rust clean
+.PHONY: help setup demo test test-oldest lint format check-rust clean
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed  ## make .venv and install the package with what its tests need
 
@@ -23,7 +24,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt $(RUST)
 	@echo "Installing Bytewright and its tools into $(VENV) (a few minutes and about 6 GB the first time: torch)."
-	@$(PIP) --editable '.[test]'
+	@$(BIN)/$(PIP) -c constraints.txt --editable '.[test]'
 	@touch $@
 
 demo: setup  ## from nothing to a model that tells stories: about four minutes on two cores
@@ -32,6 +33,18 @@ demo: setup  ## from nothing to a model that tells stories: about four minutes o
 test: setup lint check-rust  ## lint, Rust tests, Python tests: what CI runs
 	@echo "Running the Python tests in $(WORKERS) processes."
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
+test-oldest: $(OLDEST)/.installed  ## tests of all that needs torch, with the oldest torch and numpy that we allow
+	@$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile \
+		$(addprefix tests/,account data generate kernels model train)
+
+$(OLDEST)/.installed: pyproject.toml constraints.txt $(RUST)
+	@echo "Installing Bytewright and the oldest versions that pyproject.toml allows into $(OLDEST)."
+	@$(PYTHON) -m venv $(OLDEST)
+	@sed -n 's/^ *"\(.*\)>=\(.*\)",/\1==\2/p' pyproject.toml >$(OLDEST)/oldest.txt
+	@grep -vE '^(torch|triton|cuda|nvidia|numpy)' constraints.txt >$(OLDEST)/others.txt
+	@$(OLDEST)/bin/$(PIP) -c $(OLDEST)/others.txt -r $(OLDEST)/oldest.txt --editable '.[test]'
+	@touch $@
 
 lint: setup  ## ruff, mypy --strict, rustfmt, clippy
 	@echo "Linting: ruff, mypy --strict, rustfmt, clippy."
@@ -50,5 +63,5 @@ format: setup  ## rewrite the sources in the house style
 	@$(BIN)/ruff format .
 	@cargo fmt --all
 
-clean:  ## remove what was built; keeps .venv
+clean:  ## remove what was built; keeps the virtual environments
 	rm -rf target .mypy_cache .ruff_cache .pytest_cache .hypothesis demo
