@@ -41,9 +41,14 @@ if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
 from bytewright.cli.main import main
 from tales import write_stories
 
-# On CI the same examples every time: a red run must be repeatable, and a green one must not be luck.
-hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True, max_examples=50)
-hypothesis.settings.register_profile("dev", deadline=None)
+HANG_SECONDS = 900
+"""Time after which a child process counts as hung: far longer than any takes, even on a loaded machine."""
+
+# On CI the same examples every time: a red run must be repeatable, and a green one must not be luck. Neither
+# profile has a limit of time, which a loaded machine would exceed.
+UNTIMED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("ci", UNTIMED, derandomize=True, print_blob=True, max_examples=50)
+hypothesis.settings.register_profile("dev", UNTIMED)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

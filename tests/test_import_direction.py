@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import HANG_SECONDS
+
 SOURCE = Path(__file__).parents[1] / "src"
 
 LAYERS = [
@@ -104,4 +106,4 @@ def test_the_model_and_its_training_do_not_need_the_native_extension(package: st
     if not (SOURCE / "bytewright" / package).is_dir():
         pytest.skip(f"bytewright.{package} is not built yet")
     program = f"import sys; sys.modules['bytewright._native'] = None; import bytewright.{package}"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG_SECONDS)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bytewright.tokenizer import Tokenizer
-from conftest import Outcome, Run
+from conftest import HANG_SECONDS, Outcome, Run
 
 PROGRAM = [sys.executable, "-m", "bytewright.cli.main"]
 
@@ -219,7 +219,7 @@ def test_a_full_disk_gives_one_sentence_and_leaves_nothing(tiny_disk: Path, comm
         cwd=tiny_disk,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 1, done.stderr
     assert done.stderr.splitlines()[-1].startswith("bytewright: cannot write")
@@ -236,7 +236,7 @@ def test_a_limit_on_file_size_gives_one_sentence_and_leaves_nothing(big_place: P
         cwd=big_place,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
     )
     assert done.returncode == 1, done.stderr

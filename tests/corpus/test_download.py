@@ -26,7 +26,7 @@ from bytewright.corpus.download import DownloadError, download, matches, part_of
 from bytewright.corpus.public import CORPORA, PublicCorpus, PublicFile, get_file
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from bytewright.manifest import Entry
-from conftest import Run
+from conftest import HANG_SECONDS, Run
 
 DATA = random.Random(5).randbytes(1_000_000)
 
@@ -265,7 +265,7 @@ def test_a_killed_download_goes_on_where_it_was(served: Served) -> None:
         f"download({served.url!r}, Path({str(served.target)!r}), Entry({len(DATA)}, ''), progress=kill)"
     )
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, timeout=HANG_SECONDS)
     assert done.returncode == -signal.SIGKILL
     arrived = part_of(served.target).stat().st_size
     assert 400_000 < arrived < len(DATA)

@@ -18,7 +18,7 @@ from bytewright.corpus.readers import read_documents
 from bytewright.corpus.text import write_documents
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import FormatError, StorageError, UsageError
-from conftest import Run
+from conftest import HANG_SECONDS, Run
 
 TALES = ["One owl.\nTwo owls!", "Zoë said: 🦉", "  indented, and <|endof not ended"]
 AS_TEXT = "".join(f"{tale}\n{END_OF_TEXT}\n" for tale in TALES)
@@ -128,7 +128,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         "print(write_documents(['a.jsonl.gz'], 'a.txt').num_documents)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS
     )
     assert done.stdout == "100\n", done.stderr
 

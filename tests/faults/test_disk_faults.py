@@ -14,6 +14,7 @@ from scenarios import SCENARIOS, Scenario
 
 from bytewright import disk
 from bytewright.errors import StorageError
+from conftest import HANG_SECONDS
 
 pytestmark = pytest.mark.fault
 
@@ -100,7 +101,9 @@ def test_a_kill_at_any_operation_leaves_old_or_new_and_the_next_write_clears_up(
     scenario: Scenario, tmp_path: Path
 ) -> None:
     subprocess.run(
-        [sys.executable, scenarios.__file__, scenario.name, str(tmp_path / "killed")], check=True, timeout=120
+        [sys.executable, scenarios.__file__, scenario.name, str(tmp_path / "killed")],
+        check=True,
+        timeout=HANG_SECONDS,
     )
     roots = sorted((tmp_path / "killed").iterdir(), key=lambda root: int(root.name))
     states = [scenario.see(root) for root in roots]

@@ -25,6 +25,7 @@ from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.recipe import to_plain
 from bytewright.train.run_folder import RunFolder
+from conftest import HANG_SECONDS
 from runs import digest, make_config, metrics_without_clock
 
 pytestmark = pytest.mark.fault
@@ -41,7 +42,7 @@ def kill_and_resume(folder: Path, seed: int, num_kills: int, *kinds: str, **chan
         env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     killed: list[str] = json.loads(done.stdout)

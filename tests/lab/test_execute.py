@@ -88,8 +88,8 @@ def test_every_run_ends_and_what_diverged_is_marked_with_the_reason(place: Path)
     about, records = read_sweep_folder(lab.folder)
     assert about.question == "Which?"
     assert [record.status for record in records] == ["complete", "complete", "diverged"]
-    assert "worse than guessing" in records[2].reason or "not finite" in records[2].reason
-    assert [record.labels for record in records] == [{"optimizer.lr": lr} for lr in (1e-3, 1e-2, 1e4)]
+    assert "not finite from step 2 on" in records[2].reason
+    assert [record.labels for record in records] == [{"optimizer.lr": lr} for lr in (1e-3, 1e-2, 1e30)]
     assert records[0].predicted["memory_bytes"] > 0
     assert records[0].predicted["seconds"] > 0
     assert not (lab.folder / "lr-1e-3" / "checkpoints").exists()
@@ -97,7 +97,7 @@ def test_every_run_ends_and_what_diverged_is_marked_with_the_reason(place: Path)
 
 def test_runs_that_share_what_was_compiled_have_the_numbers_of_runs_by_themselves(place: Path) -> None:
     (place / "base.toml").write_text(RECIPE.replace("save_every = 8", "save_every = 100"))
-    (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e4", "1e-3, 1e-2"))
+    (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
     lab = Lab(place)
     lab.run()
     for trial in lab.sweep.trials:
@@ -143,7 +143,7 @@ def test_a_run_that_was_made_with_other_data_is_refused_but_not_one_of_a_tree_th
 
 @pytest.mark.parametrize("link", ["out", "out/lr-0.01"])
 def test_a_sweep_does_not_write_through_a_symbolic_link(place: Path, link: str) -> None:
-    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
     (place / "outside").mkdir()
     (place / link).parent.mkdir(exist_ok=True)
     (place / link).symlink_to(place / "outside")
@@ -153,7 +153,7 @@ def test_a_sweep_does_not_write_through_a_symbolic_link(place: Path, link: str) 
 
 
 def test_checkpoints_are_kept_where_asked_for(place: Path) -> None:
-    (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
     Lab(place).run()
     assert [path.name for path in (place / "out/lr-0.01/checkpoints").iterdir()] == ["step-000024"]
 
@@ -177,7 +177,7 @@ class Greedy:
 
 def test_a_batch_that_does_not_fit_is_begun_again_in_more_parts(place: Path) -> None:
     (place / "base.toml").write_text("sample_every = 4\n" + RECIPE)
-    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
     greedy = Greedy(4)
     lab = Lab(place, make_sampler=greedy)
     lab.run()
@@ -190,7 +190,7 @@ def test_a_batch_that_does_not_fit_is_begun_again_in_more_parts(place: Path) -> 
 
 def test_a_run_that_does_not_fit_any_more_goes_on_from_its_checkpoint(place: Path) -> None:
     (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)  # a checkpoint is saved at step 8
-    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
     lab = Lab(place, make_sampler=Greedy(2))
     lab.run()
     assert lab.outcome("lr-0.01")["status"] == "complete"
@@ -204,7 +204,7 @@ def test_a_run_that_does_not_fit_any_more_goes_on_from_its_checkpoint(place: Pat
 def test_a_run_that_was_cut_into_parts_before_is_cut_into_smaller_ones(place: Path) -> None:
     recipe = RECIPE.replace("batch_size = 4", "batch_size = 8")
     (place / "base.toml").write_text("sample_every = 12\n" + recipe)
-    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
     config = dataclasses.replace(Lab(place).sweep.trials[0].config, accumulate=4)
     stopped = train(config, place / "out/lr-0.01", console=Console(quiet=True), sample=interrupting(config))
     assert stopped.received
@@ -217,7 +217,7 @@ def test_a_run_that_was_cut_into_parts_before_is_cut_into_smaller_ones(place: Pa
 
 
 def test_a_run_that_another_process_writes_is_passed_over_and_left_to_it(place: Path) -> None:
-    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-3, 1e-2"))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
     lab = Lab(place)
     config = lab.sweep.trials[0].config
     with RunFolder.create(lab.folder / "lr-1e-3", config):
@@ -230,7 +230,7 @@ def test_a_run_that_another_process_writes_is_passed_over_and_left_to_it(place: 
 
 
 def test_a_run_has_the_state_that_it_is_shown_with(place: Path) -> None:
-    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
     lab = Lab(place)
     lab.run()
     outcome = lab.outcome("lr-0.01") | {"status": "failed", "reason": "no memory"}
@@ -245,7 +245,7 @@ def test_a_finished_run_that_lost_the_end_of_its_lines_is_begun_again(
 ) -> None:
     monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.05 * recorder.progress.step)
     (place / "base.toml").write_text(RECIPE.replace("steps = 24", budget))
-    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
     lab = Lab(place)
     lab.run()
     assert read_run(lab.folder / "lr-0.01").status == "complete"
@@ -269,7 +269,7 @@ def test_a_run_of_which_no_window_fits_is_marked_and_the_others_go_on(place: Pat
     (place / "base.toml").write_text(
         "sample_every = 4\n" + RECIPE.replace("batch_size = 4", "batch_size = 2")
     )
-    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2, 2e-2"))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2, 2e-2"))
     lab = Lab(place, make_sampler=Greedy(99))
     lab.run()
     assert sum("needs more memory than there is" in sentence for sentence in lab.said) == 2
@@ -282,7 +282,7 @@ def test_a_run_that_failed_is_complete_once_it_has_come_to_its_end(place: Path) 
         raise UsageError("there is nothing to say")
 
     (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)
-    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e4", "1e-2"))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
     lab = Lab(place, make_sampler=lambda config: refuse)
     lab.run()
     assert lab.outcome("lr-0.01")["status"] == "failed"
@@ -381,7 +381,7 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_numbers(place: Path, 
         process.wait()
     finished = run("sweep", "rates.toml", "--out", "parts")
     assert finished.code == 0, finished
-    for name in ("lr-1e-3", "lr-0.01", "lr-10000"):
+    for name in ("lr-1e-3", "lr-0.01", "lr-1e+30"):
         assert metrics_without_clock(folder / name) == metrics_without_clock(place / "whole/rates" / name)
     assert (folder / "report.html").is_file()
 
