@@ -59,7 +59,7 @@ def test_two_runs_of_one_name_that_cannot_be_read_are_both_named(sweep: Path) ->
         (folder / "lr-0.01/metrics.jsonl").write_text("{\n")
     about, records = read_inputs([sweep / "lr-1e-3", sweep / "lr-0.01", other / "lr-0.01"])
     assert about is not None
-    assert list(about.unreadable) == ["lr-0.01", str(other / "lr-0.01")]
+    assert list(about.unreadable) == ["rates/lr-0.01", "other/lr-0.01"]
     assert len(records) == 1
 
 

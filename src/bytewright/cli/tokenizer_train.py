@@ -95,7 +95,7 @@ def _expect(estimate: Estimate) -> str:
     from bytewright.cli.console import format_bytes
 
     return (
-        f"{format_bytes(estimate.corpus_bytes)} of text: about {format_seconds(estimate.seconds)}"
+        f"{format_bytes(estimate.corpus_bytes)} of text: about {format_seconds(max(estimate.seconds, 0.001))}"
         f" and {format_bytes(estimate.memory_bytes)} of memory."
     )
 

@@ -18,9 +18,11 @@ from bytewright.lab.records import RunRecord, Status, is_finite
 
 IGNORED = {"seed", "accumulate", "device", "tensorboard"}
 """Settings that make no difference to a question, or are what groups are taken over."""
+MARGINAL = {"eval_tokens", "keep_last", "sample_prompt"}
+"""Settings that do not change what a model learns; they do not name a run."""
 
 MOST_WORDED = 3
-"""Settings by which runs of different origin are called; where more differ, their own names say more."""
+"""The most settings that name a run of no sweep; where more differ, the run's own name says more."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,9 @@ def group_runs(
 ) -> list[Group]:
     """Put runs together that differ in their seed alone, in order of appearance.
 
-    Labels come from the sweep where all are of one, else from the settings in which the runs differ; where
-    those are many, a group is called by its first run. Around the `centre` of a star, a group is called by
-    what differs from it.
+    Labels come from the sweep where all are of one, else from the settings in which the runs differ. Where
+    these do not make a short name, a group is named after its first run. Around the `centre` of a star, a
+    group is named by what differs from it.
     """
     labelled = list(zip(_labels_of(records), records, strict=True))
     groups: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
@@ -157,20 +159,39 @@ def group_runs(
         labels_of[key] = labels
     varied = axes or list(dict.fromkeys(name for labels in labels_of.values() for name in labels))
     names = short_names([name for name in varied if name != "variant"])
+    worded = None if are_of_one_sweep(records) else find_axes([record.settings for record in records])
     made = []
     for key, runs in groups.items():
         labels = labels_of[key]
-        telling = {name: value for name, value in labels.items() if not centre or centre.get(name) != value}
+        telling = {
+            name: value
+            for name, value in labels.items()
+            if (worded is None or name in worded) and (not centre or centre.get(name) != value)
+        }
         words = word_labels(telling, names) or ("baseline" if centre else runs[0].name)
         made.append(Group(words, labels, runs))
-    if max((len(group.labels) for group in made), default=0) > MOST_WORDED and not _are_of_one_sweep(records):
-        made = [dataclasses.replace(group, label=group.runs[0].name) for group in made]
-    return made
+    return made if len({group.label for group in made}) == len(made) else name_after_runs(made)
+
+
+def name_after_runs(groups: Sequence[Group]) -> list[Group]:
+    """Name every group after its first run."""
+    return [dataclasses.replace(group, label=group.runs[0].name) for group in groups]
+
+
+def find_axes(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the settings that tell runs of no sweep apart, if they are few and none is a path.
+
+    >>> find_axes([{"optimizer.lr": 1e-3, "seed": 0}, {"optimizer.lr": 1e-2, "seed": 1}])
+    ['optimizer.lr']
+    """
+    names = [name for name in differing(settings) if name not in MARGINAL and not name.endswith("_every")]
+    is_short = len(names) <= MOST_WORDED and not any(name.startswith("data.") for name in names)
+    return names if is_short else []
 
 
 def _labels_of(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Give each run its labels in the sweep that all are of, or else the settings in which they differ."""
-    if _are_of_one_sweep(records):
+    if are_of_one_sweep(records):
         return [
             {name: value for name, value in record.labels.items() if name != "seed"} for record in records
         ]
@@ -178,8 +199,8 @@ def _labels_of(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     return [{name: record.settings.get(name) for name in names} for record in records]
 
 
-def _are_of_one_sweep(records: Sequence[RunRecord]) -> bool:
-    """Say whether all runs have labels, of the same names."""
+def are_of_one_sweep(records: Sequence[RunRecord]) -> bool:
+    """Return whether all runs have labels, of the same names."""
     return bool(records) and bool(records[0].labels) and len({frozenset(run.labels) for run in records}) == 1
 
 
@@ -211,7 +232,7 @@ def word_labels(labels: Mapping[str, Any], names: Mapping[str, str]) -> str:
     """
     parts = []
     for name, value in labels.items():
-        words = word_value(value)
+        words = word_value(value).rpartition("/")[2]  # of a path, its last part
         parts.append(words if name == "variant" else f"{names.get(name, name)} {words}".replace("_", " "))
     return ", ".join(parts)
 

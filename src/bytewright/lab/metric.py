@@ -1,14 +1,15 @@
-"""What a report compares its runs by, and the floor under it.
+"""What a report compares its runs by, which runs it can compare, and the floor under them.
 
-A `Metric` says how a number is called: the validation loss where all runs read the same tokens, bits per byte
-where they do not, the training loss where nothing else is known. Made of records alone; knows nothing of
-charts.
+Runs are comparable if they were validated on the same text. The metric is the validation loss where they read
+the same tokens, bits per byte where their tokenizers differ, and the training loss where no run has been
+validated. `split_by_text` separates runs that are not comparable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from bytewright.lab.records import RunRecord, is_finite
 
@@ -52,12 +53,60 @@ def choose_metric(records: Sequence[RunRecord]) -> Metric:
     judged = complete or [record for record in records if record.column("validation_loss")]
     if not judged or not all(record.column("validation_loss") for record in judged):
         return TRAINING
-    tokenizers = {
+    has_bits = all(record.column("bits_per_byte") for record in judged)
+    return BITS if has_bits and not have_same_tokens(records) else VALIDATION
+
+
+def have_same_tokens(records: Sequence[RunRecord]) -> bool:
+    """Return whether runs that were validated on one text read it as the same tokens."""
+    digests = {record.validation.get("tokens") for record in records}
+    if None not in digests:
+        return len(digests) == 1
+    paths = [
         (record.settings.get("data.validation"), record.settings.get("model.vocab_size"))
         for record in records
+    ]
+    return len(set(paths)) == 1
+
+
+def split_by_text(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Separate runs by the text that they were validated on; the keys name the texts.
+
+    A text is known by its SHA-256. Where some run's is unknown, the folder of a sweep's corpus, the SHA-256
+    of the tokens and the path of the token file stand for it, in this order.
+    """
+    have_digests = all("text" in record.validation for record in records)
+    found: dict[str, list[RunRecord]] = {}
+    for record in records:
+        path = PurePath(str(record.settings.get("data.validation") or ""))
+        place = str(_corpus_of(path) or record.validation.get("tokens") or path)
+        found.setdefault(record.validation["text"] if have_digests else place, []).append(record)
+    names = [_name_text(runs[0]) for runs in found.values()]
+    return {
+        name if names.count(name) == 1 else f"{name} ({number})": runs
+        for number, (name, runs) in enumerate(zip(names, found.values(), strict=True), 1)
     }
-    has_bits = all(record.column("bits_per_byte") for record in judged)
-    return BITS if len(tokenizers) > 1 and has_bits else VALIDATION
+
+
+def _corpus_of(path: PurePath) -> PurePath | None:
+    """Return the folder of a sweep's corpus that holds a token file; its name contains a hash of the text."""
+    return path.parent.parent if path.parent.name.startswith("bpe-") else None
+
+
+def _name_text(record: RunRecord) -> str:
+    path = PurePath(str(record.settings.get("data.validation") or "no validation data"))
+    return (_corpus_of(path) or path).name
+
+
+def word_differences(records: Sequence[RunRecord], metric: Metric) -> list[str]:
+    """Say what to keep in mind when runs that were validated on one text are compared."""
+    notes = []
+    if metric is BITS and not have_same_tokens(records):
+        notes.append("The tokenizers differ, so losses per token are not comparable; bits per byte are.")
+    for key in ("eval_tokens", "data.windows"):
+        if metric is not TRAINING and len({record.settings.get(key) for record in records}) > 1:
+            notes.append(f"The runs differ in `{key}`: they were validated on different windows of the text.")
+    return notes
 
 
 def floor_of(records: Sequence[RunRecord], metric: Metric) -> float | None:

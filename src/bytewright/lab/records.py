@@ -52,6 +52,8 @@ class RunRecord:
     measured: Mapping[str, float] = field(default_factory=dict)
     floor: float | None = None
     """Entropy of the validation text in bits per byte, where it is known."""
+    validation: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the validation data, where known: of the `tokens`, and of the `text` that they encode."""
 
     @property
     def seed(self) -> int:

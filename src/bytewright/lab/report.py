@@ -8,6 +8,7 @@ the same records give the same page. Knows nothing of where records come from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import bytewright
 from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
 from bytewright.lab.figures import axis_figures, course_of, learning_curves, single_curves, speed_figures
-from bytewright.lab.groups import Group, group_runs, settled
+from bytewright.lab.groups import Group, are_of_one_sweep, group_runs, name_after_runs, settled
 from bytewright.lab.markdown import write_markdown
-from bytewright.lab.metric import BITS, Metric, choose_metric, floor_of
-from bytewright.lab.page import Block, Facts, Page, Sample, Samples, Section, write_html
+from bytewright.lab.metric import BITS, Metric, choose_metric, floor_of, split_by_text, word_differences
+from bytewright.lab.page import Block, Facts, Figure, Page, Sample, Samples, Section, write_html
 from bytewright.lab.records import RunRecord
 from bytewright.lab.report_inputs import guess_about, word_missing
 from bytewright.lab.results import RESULTS, About, common, without_places, write_results
@@ -61,15 +62,14 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
     if is_alone and "sampling.temperature" not in records[0].settings:
         return _report_one(records[0], about)
     about = about or guess_about(records)
-    groups = group_runs(records, about.axes, about.baseline if about.design == "star" else None)
     if any("sampling.temperature" in record.settings for record in records):
-        return report_sampling(groups, about)
-    metric = choose_metric(records)
-    best = _best(groups, metric)
+        return report_sampling(_group(records, about), about)
+    comparisons = _compare(records, about)
+    groups = [group for part in comparisons for group in part.groups]
     sections = [
-        Section("What came out", _outcome(groups, metric, about, best)),
-        Section("Learning curves", learning_curves(groups, metric, about)),
-        Section("Samples", _samples(groups, best)),
+        Section("What came out", _outcome(comparisons, about)),
+        Section("Learning curves", _curves(comparisons, about)),
+        Section("Samples", _samples(groups, comparisons[0].best)),
         Section(
             "What it took",
             [*table_of_costs(groups), *table_of_ratios(groups), *speed_figures(groups, about)],
@@ -80,7 +80,7 @@ def build_report(records: Sequence[RunRecord], about: About | None = None) -> Pa
     return Page(
         title=about.name,
         lead=about.question,
-        facts=_facts(groups, records, metric, best, about),
+        facts=_facts(comparisons, records, about),
         sections=[section for section in sections if section.blocks],
         footer=_footer(records),
     )
@@ -115,8 +115,40 @@ def _report_one(record: RunRecord, about: About | None) -> Page:
     )
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Runs that were validated on one text, and what they are compared by."""
+
+    text: str
+    groups: Sequence[Group]
+    metric: Metric
+    best: Group | None
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """All runs of all groups."""
+        return [run for group in self.groups for run in group.runs]
+
+
+def _compare(records: Sequence[RunRecord], about: About) -> list[Comparison]:
+    """Put runs together that can be compared, text by text."""
+    texts = split_by_text(records)
+    comparisons = []
+    for text, runs in texts.items():
+        groups = _group(runs, about)
+        if len(texts) > 1 and not are_of_one_sweep(records):  # settings name a run only among its like
+            groups = name_after_runs(groups)
+        metric = choose_metric(runs)
+        comparisons.append(Comparison(text, groups, metric, _best(groups, metric)))
+    return comparisons
+
+
+def _group(records: Sequence[RunRecord], about: About) -> list[Group]:
+    return group_runs(records, about.axes, about.baseline if about.design == "star" else None)
+
+
 def _best(groups: Sequence[Group], metric: Metric) -> Group | None:
-    """Find the lowest; one that lost seeds only if there is no other, for its survivors say little."""
+    """Return the lowest; one that lost seeds only if there is no other, since its survivors say little."""
     reached = [group for group in settled(groups) if group.values(metric.name)]
     sound = [group for group in reached if not group.num_lost]
     return min(sound or reached, key=lambda group: group.mean(metric.name), default=None)
@@ -125,15 +157,12 @@ def _best(groups: Sequence[Group], metric: Metric) -> Group | None:
 # Key figures
 
 
-def _facts(
-    groups: Sequence[Group],
-    records: Sequence[RunRecord],
-    metric: Metric,
-    best: Group | None,
-    about: About,
-) -> Facts:
+def _facts(comparisons: Sequence[Comparison], records: Sequence[RunRecord], about: About) -> Facts:
     facts: list[tuple[str, str, str]] = []
-    if best:
+    groups, metric, best = comparisons[0].groups, comparisons[0].metric, comparisons[0].best
+    if len(comparisons) > 1:
+        facts.append(("validation texts", str(len(comparisons)), "not comparable with each other"))
+    elif best:
         is_chosen = any(group.num_lost for group in settled(groups)) and not best.num_lost
         unit = f"{metric.unit}, where no seed diverged" if is_chosen else metric.unit
         facts.append(("lowest " + metric.title, f"{best.mean(metric.name):.4f}", unit))
@@ -197,22 +226,51 @@ def _facts_of_one(record: RunRecord) -> Facts:
 # Sections
 
 
-def _outcome(groups: Sequence[Group], metric: Metric, about: About, best: Group | None) -> list[Block]:
+def _outcome(comparisons: Sequence[Comparison], about: About) -> list[Block]:
     blocks: list[Block] = []
     if about.expectation:
         blocks.append(f"Expected: {about.expectation}")
-    blocks += axis_figures(settled(groups), metric, about)
-    if floor_of([run for group in groups for run in group.runs], metric):
-        blocks.append(FLOOR_NOTE)
-    blocks += [
-        table_of_groups(groups, metric, about, best),
-        *table_of_seeds(groups, metric),
-        *table_of_odd_ends(groups),
-    ]
+    if len(comparisons) > 1:
+        blocks.append(
+            f"The runs were validated on {len(comparisons)} different texts. A loss or bits per byte on one"
+            " text cannot be compared with those on another. Each text therefore has its own tables and"
+            " charts, and no run is called the best of all."
+        )
+    for part in comparisons:
+        floor = [FLOOR_NOTE] if floor_of(part.runs, part.metric) else []
+        table = table_of_groups(part.groups, part.metric, about, part.best if len(part.groups) > 1 else None)
+        if len(comparisons) > 1:
+            table = replace(table, caption=f"Validated on {part.text}. {table.caption}")
+        blocks += _name_text(axis_figures(settled(part.groups), part.metric, about), part, comparisons)
+        blocks += [*floor, *word_differences(part.runs, part.metric)]
+        blocks += [table, *table_of_seeds(part.groups, part.metric), *table_of_odd_ends(part.groups)]
     blocks += word_missing(about)
     if about.notes:
         blocks.append(about.notes)
     return blocks
+
+
+def _curves(comparisons: Sequence[Comparison], about: About) -> list[Block]:
+    """Draw the learning curves of each text; of a run that is alone, only one chart."""
+    blocks: list[Block] = []
+    for part in comparisons:
+        figures = learning_curves(part.groups, part.metric, about)
+        is_alone = len(part.groups) == 1 < len(comparisons)
+        blocks += _name_text(figures[:1] if is_alone else figures, part, comparisons)
+    return blocks
+
+
+def _name_text(
+    figures: Sequence[Figure], part: Comparison, comparisons: Sequence[Comparison]
+) -> Sequence[Figure]:
+    """Add to the titles of charts which text they are of, if there are several."""
+    if len(comparisons) == 1:
+        return figures
+    of = part.groups[0].label + " on " if len(part.groups) == 1 else ""
+    return [
+        replace(figure, chart=replace(figure.chart, title=f"{figure.chart.title}: {of}{part.text}"))
+        for figure in figures
+    ]
 
 
 def _samples(groups: Sequence[Group], best: Group | None) -> list[Block]:

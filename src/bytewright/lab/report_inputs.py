@@ -1,24 +1,32 @@
-"""What a report is made of: the records of one run, of some runs, of a sweep's folder, or of a results.json.
+"""The inputs of a report: the records of one run, of some runs, of a sweep's folder, or of a results.json.
 
-A run that cannot be read hides no other: it is named, and why. What else lies in the folder of a sweep is
-passed over, so that `FOLDER/*` names its runs. Knows nothing of what a report shows.
+A run that cannot be read does not hide the others: the report names it and the reason. Other entries in the
+folder of a sweep are skipped, so that `FOLDER/*` names its runs. Several runs get names that tell them apart,
+and the SHA-256 of what they were validated on, which decides whether they can be compared.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bytewright import durable
 from bytewright.checked import Json
+from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.lab.groups import differing
+from bytewright.lab.groups import find_axes
 from bytewright.lab.predict import compare_record
 from bytewright.lab.records import RunRecord, read_object, read_run, read_sampled
 from bytewright.lab.results import MODEL, RESULTS, SWEEP, About, parse_about, read_results
+from bytewright.train.checkpoint import CheckpointFolder, open_checkpoint
+from bytewright.train.inputs import read_vocabulary_of
 from bytewright.train.run_folder import OUTCOME
+
+TOKENS_AT_ONCE = 2**20
 
 
 def read_inputs(paths: Sequence[Path]) -> tuple[About | None, list[RunRecord]]:
@@ -55,7 +63,7 @@ def read_record(path: Path) -> RunRecord:
 def guess_about(records: Sequence[RunRecord], unreadable: Mapping[str, str] | None = None) -> About:
     """Describe runs that no sweep made: what differs between them is what was varied."""
     names = ", ".join(record.name for record in records[:4]) + (", …" if len(records) > 4 else "")
-    axes = differing([record.settings for record in records])
+    axes = find_axes([record.settings for record in records])
     return About(name=f"{len(records)} runs", question=names, axes=axes, unreadable=unreadable or {})
 
 
@@ -98,22 +106,89 @@ def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
 
 
 def _read_each(runs: Mapping[Path, Mapping[str, Any] | None]) -> tuple[list[RunRecord], dict[str, str]]:
-    """Read runs, and give them the labels that are known; name those that cannot be read, and say why.
+    """Read runs, with the labels that are given; return the records, and why other runs cannot be read.
 
-    Where none can be, there is nothing to report but the first reason.
+    Raises the first error if no run can be read.
     """
     records, unreadable, first = [], {}, None
+    names = _name_each(list(runs))
     for path, labels in runs.items():
         try:
             record = compare_record(read_record(path))
         except BytewrightError as error:
-            # Where it lay is nobody's business, unless two have one name.
-            name = path.absolute().name
-            name = str(path) if name in unreadable else name
-            unreadable[name] = str(error).replace(f"{path.parent}/", "")
+            unreadable[names[path]] = str(error).replace(f"{path.parent}/", "")
             first = first or error
         else:
-            records.append(record if labels is None else dataclasses.replace(record, labels=labels))
+            labels = record.labels if labels is None else labels
+            validation = _identify_validation(path, record)
+            records.append(
+                dataclasses.replace(record, name=names[path], labels=labels, validation=validation)
+            )
     if first and not records:
         raise first
     return records, unreadable
+
+
+def _name_each(runs: Sequence[Path]) -> dict[Path, str]:
+    """Name each run by as few of the last parts of its path as tell it from the others.
+
+    >>> list(_name_each([Path("a/tiny"), Path("b/tiny"), Path("b/base")]).values())
+    ['a/tiny', 'b/tiny', 'base']
+    """
+    parts = {path: path.absolute().parts for path in runs}
+    names = {}
+    for path, own in parts.items():
+        others = [other for other in parts.values() if other != own]
+        tells = (n for n in range(1, len(own)) if own[-n:] not in {other[-n:] for other in others})
+        count = next(tells, len(own))
+        names[path] = "/".join(own[-count:])
+    return names
+
+
+def _identify_validation(run: Path, record: RunRecord) -> dict[str, str]:
+    """Return the SHA-256 of a run's validation tokens, and of their text if it can still be decoded."""
+    path = record.settings.get("data.validation")
+    if not isinstance(path, str):
+        return {}
+    try:
+        file = TokenFile.open(path)
+    except (BytewrightError, ValueError):  # ValueError: the path itself is not one that the system accepts
+        file = None
+    recorded = _recorded_tokens(run)
+    if file is None or recorded not in (None, file.manifest.sha256):  # moved, or replaced since
+        return {} if recorded is None else {"tokens": recorded}
+    text = _digest_text(file, run / "tokenizer")
+    return {"tokens": file.manifest.sha256} | ({} if text is None else {"text": text})
+
+
+def _recorded_tokens(run: Path) -> str | None:
+    """Read the SHA-256 of the validation tokens from the outcome or the last checkpoint of a run."""
+    found = read_object(run / OUTCOME).get("data")
+    checkpoints = CheckpointFolder(run / "checkpoints")
+    with contextlib.suppress(BytewrightError, IndexError):  # a run may have no checkpoint that can be read
+        state = open_checkpoint(checkpoints.at(checkpoints.steps()[-1])).read_json("state.json")
+        found = found or (state.get("data") if isinstance(state, dict) else None)
+    tokens = found.get("validation") if isinstance(found, dict) else None
+    return tokens if isinstance(tokens, str) else None
+
+
+_texts: dict[tuple[str, str], str] = {}
+"""SHA-256 of texts by those of their tokens and tokenizer: the runs of a sweep share them."""
+
+
+def _digest_text(file: TokenFile, tokenizer: Path) -> str | None:
+    """Return the SHA-256 of the text that a token file encodes, or None without its tokenizer."""
+    from bytewright.tokenizer import Tokenizer  # needs the native extension; most reports do not
+
+    key = file.manifest.sha256, file.manifest.tokenizer_fingerprint
+    if key not in _texts:
+        digest = hashlib.sha256()
+        try:
+            vocabulary = read_vocabulary_of(file, tokenizer)
+        except BytewrightError:
+            return None
+        decoder = Tokenizer.from_vocabulary(vocabulary)
+        for start in range(0, len(file), TOKENS_AT_ONCE):
+            digest.update(decoder.decode_bytes(file.tokens[start : start + TOKENS_AT_ONCE]))
+        _texts[key] = digest.hexdigest()
+    return _texts[key]

@@ -145,6 +145,7 @@ def read_results(path: Path) -> tuple[About | None, list[RunRecord]]:
                 predicted=_numbers(run["predicted"]),
                 measured=_numbers(run["measured"]),
                 floor=_numbers(run).get("floor"),
+                validation=_texts(run.get("validation")),
             )
         )
     return about, records
@@ -232,6 +233,11 @@ def rounded(value: float) -> float:
 
 def _numbers(value: Json) -> dict[str, float]:
     return {key: float(number) for key, number in value.as_object().items() if is_finite(number)}
+
+
+def _texts(value: Json) -> dict[str, str]:
+    """Read an object of texts; records of earlier versions do not have it."""
+    return {} if value.value is None else {key: value[key].as_text() for key in value.as_object()}
 
 
 def to_text(value: object, indent: str = "") -> str:

@@ -238,10 +238,11 @@ def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
     shared = common([record.settings for record in records])
     names = [name for name in dict.fromkeys(n for r in records for n in r.settings) if name not in shared]
     if len(records) > 1 and names:
+        columns = ["run", *(f"`{name}`" for name in names)]
         rows = [[run.name, *(_setting(run.settings.get(name)) for name in names)] for run in records]
-        blocks.append(
-            Table(["run", *(f"`{name}`" for name in names)], rows, caption="What differs between the runs.")
-        )
+        if len(names) > len(records):  # transposed, since many columns do not fit on a page
+            columns, *rows = map(list, zip(columns, *rows, strict=True))
+        blocks.append(Table(columns, rows, caption="What differs between the runs."))
     rows = [[f"`{name}`", word_value(value)] for name, value in shared.items()]
     caption = "What all runs share" if len(records) > 1 else "The resolved configuration"
     blocks.append(Table(["setting", "value"], rows, caption=caption, folded=True))
