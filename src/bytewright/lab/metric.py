@@ -44,17 +44,18 @@ TRAINING = Metric("loss", "training loss", "nats per token")
 BITS = Metric("bits_per_byte", "bits per byte", "of validation text")
 
 
-def choose_metric(records: Sequence[RunRecord]) -> Metric:
+def choose_metric(records: Sequence[RunRecord], *, prefer_bits: bool = False) -> Metric:
     """Choose what can be compared between the runs that are complete; as long as none is, between others.
 
-    One that was stopped or failed before its first evaluation has nothing to compare in any metric.
+    A run that stopped or failed before its first evaluation has nothing to compare in any metric.
+    `prefer_bits` chooses bits per byte, where they are known, even if all runs read the same tokens.
     """
     complete = [record for record in records if record.status == "complete" and record.lines]
     judged = complete or [record for record in records if record.column("validation_loss")]
     if not judged or not all(record.column("validation_loss") for record in judged):
         return TRAINING
     has_bits = all(record.column("bits_per_byte") for record in judged)
-    return BITS if has_bits and not have_same_tokens(records) else VALIDATION
+    return BITS if has_bits and (prefer_bits or not have_same_tokens(records)) else VALIDATION
 
 
 def have_same_tokens(records: Sequence[RunRecord]) -> bool:

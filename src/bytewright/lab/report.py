@@ -138,7 +138,7 @@ def _compare(records: Sequence[RunRecord], about: About) -> list[Comparison]:
         groups = _group(runs, about)
         if len(texts) > 1 and not are_of_one_sweep(records):  # settings name a run only among its like
             groups = name_after_runs(groups)
-        metric = choose_metric(runs)
+        metric = choose_metric(runs, prefer_bits=len(texts) > 1)
         comparisons.append(Comparison(text, groups, metric, _best(groups, metric)))
     return comparisons
 
@@ -232,9 +232,9 @@ def _outcome(comparisons: Sequence[Comparison], about: About) -> list[Block]:
         blocks.append(f"Expected: {about.expectation}")
     if len(comparisons) > 1:
         blocks.append(
-            f"The runs were validated on {len(comparisons)} different texts. A loss or bits per byte on one"
-            " text cannot be compared with those on another. Each text therefore has its own tables and"
-            " charts, and no run is called the best of all."
+            f"The runs were validated on {len(comparisons)} different texts. A lower value on one text than"
+            " on another may only mean that the text is easier to predict. Each text therefore has its own"
+            " tables and charts, and no run is called the best of all."
         )
     for part in comparisons:
         floor = [FLOOR_NOTE] if floor_of(part.runs, part.metric) else []
