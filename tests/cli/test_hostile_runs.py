@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 
 from bytewright import durable
+from bytewright.generate import text as generate_text
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import train
 from bytewright.train.display import LiveDisplay
@@ -97,8 +98,9 @@ def forge(folder: Path, name: str, change: Callable[[Any], object]) -> None:
 
 
 def edit(file: Path, change: Callable[[Any], object]) -> None:
-    """Change one JSON file."""
+    """Change one JSON file, which then has no checksum."""
     value = json.loads(file.read_text())
+    value.pop("checksum", None)
     change(value)
     file.write_text(json.dumps(value))
 
@@ -157,7 +159,7 @@ def test_a_model_that_only_the_config_claims_is_not_built(
     assert "step-000008" in outcome.err
     # Without a checkpoint there are no weights to compare with: the space for one decides.
     shutil.rmtree(place / "run" / "checkpoints")
-    edit(place / "run" / "config.json", lambda config: config["budget"].update(steps=99))
+    (place / "run" / "metrics.jsonl").unlink()
     with no_hang():
         outcome = run("resume", "run")
     assert_answered(outcome)
@@ -223,6 +225,21 @@ def test_a_time_beyond_the_range_of_a_float_is_refused(place: Path, run: Run) ->
     outcome = run("resume", "run")
     assert outcome.code == 2
     assert "1e400" in outcome.err
+
+
+def test_a_prompt_is_encoded_once_however_many_texts_are_wanted(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+    encode = generate_text.encode_prompt
+
+    def count(tokenizer: Tokenizer, text: str) -> list[int]:
+        encoded.append(text)
+        return encode(tokenizer, text)
+
+    monkeypatch.setattr(generate_text, "encode_prompt", count)
+    assert run("generate", "run", "--prompt", "One", "--count", "3", "--max-new-tokens", "2").code == 0
+    assert encoded == ["One"]
 
 
 # Text that would act on a terminal

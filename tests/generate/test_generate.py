@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import islice, repeat
 from typing import Any
 
 import pytest
@@ -71,6 +72,13 @@ def test_a_batch_gives_what_its_prompts_give_in_batches_of_any_size(
     generator = Generator(model)
     for batch_size in (1, 2):
         assert list(generator.generate_many(prompts, sampling, batch_size)) == together
+
+
+def test_any_number_of_prompts_is_taken_as_it_is_needed() -> None:
+    """`generate --count 1000000000000` listed all prompts before it wrote a word."""
+    model = make_model()
+    without_end = Generator(model).generate_many(repeat(PROMPTS[0]), RANDOM, 2)
+    assert list(islice(without_end, 5)) == generate(model, [PROMPTS[0]] * 5, RANDOM)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])

@@ -82,8 +82,9 @@ class Generate:
         if precision == "auto":
             precision = precision_to_write_in(config_of_checkpoint(checkpoint), device)
         model = load_model(checkpoint, device=device, compute_dtype=dtype_of(precision))
-        texts = [text for text in self.prompt or ("",) for _ in range(self.count)]
-        prompts = [encode_prompt(tokenizer, text) for text in texts]
+        given = [(text, encode_prompt(tokenizer, text)) for text in self.prompt or ("",)]
+        check_prompts(model.config, [prompt for _, prompt in given])  # before a word is written
+        num_texts = self.count * len(given)
         sampling = SamplingConfig(
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
@@ -98,32 +99,33 @@ class Generate:
             "length": f"reached --max-new-tokens, {self.max_new_tokens}",
             "context": f"filled the model's context of {model.config.context_length} tokens",
         }
-        generator = Generator(model, min(BATCH, len(prompts)))
-        if len(prompts) == 1:
-            check_prompts(model.config, prompts)  # before a word is written
-            console.write_text(texts[0])
+        generator = Generator(model, min(BATCH, num_texts))
+        if num_texts == 1:
+            ((text, prompt),) = given
+            console.write_text(text)
 
             def write(piece: str) -> None:
                 console.write_text(piece)
                 sys.stdout.flush()
 
-            reason = stream_text(generator, tokenizer, prompts[0], sampling, write)
+            reason = stream_text(generator, tokenizer, prompt, sampling, write)
             print(flush=True)
             if reason in cut:
                 console.stderr().print(f"the text was cut off: it {cut[reason]}")
             return
-        written = generator.generate_many(prompts, sampling, BATCH)
+        prompts = (prompt for _, prompt in given for _ in range(self.count))
+        texts = (text for text, _ in given for _ in range(self.count))
         counts: Counter[str] = Counter()
-        for text, completion in zip(texts, written, strict=True):
+        for text, completion in zip(texts, generator.generate_many(prompts, sampling, BATCH), strict=True):
             text = f"{text}{tokenizer.decode(completion.ids)}".strip("\n")
             console.write_text(text + (SEPARATOR if completion.reason == "stop" else "\n\n"))
             sys.stdout.flush()
             counts[completion.reason] += 1
-        if counts["stop"] < len(texts):
+        if counts["stop"] < num_texts:
             reasons = ", ".join(
                 f"{counts[reason]} {words}" for reason, words in cut.items() if counts[reason]
             )
             console.stderr().print(
-                f"{len(texts) - counts['stop']} of {len(texts)} texts were cut off and have no {END_OF_TEXT}"
+                f"{num_texts - counts['stop']} of {num_texts} texts were cut off and have no {END_OF_TEXT}"
                 f" after them: {reasons}"
             )

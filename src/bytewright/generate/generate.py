@@ -8,8 +8,9 @@ neighbours. Knows nothing of text.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from bytewright.errors import UsageError
@@ -83,12 +84,16 @@ class Generator:
         return batch.completions()
 
     def generate_many(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig, batch_size: int
+        self, prompts: Iterable[Sequence[int]], sampling: SamplingConfig, batch_size: int
     ) -> Iterator[Completion]:
-        """Continue any number of prompts, `batch_size` at a time, which does not change what is written."""
-        check_prompts(self.decoder.config, prompts)  # before the first batch, not when each is due
-        for first in range(0, len(prompts), batch_size):
-            yield from self.generate(prompts[first : first + batch_size], sampling, first_row=first)
+        """Continue any number of prompts, `batch_size` at a time, which does not change what is written.
+
+        A batch is taken from `prompts` when it is due. `check_prompts` checks them before.
+        """
+        pending, first = iter(prompts), 0
+        while batch := list(islice(pending, batch_size)):
+            yield from self.generate(batch, sampling, first_row=first)
+            first += len(batch)
 
     def stream(
         self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig
