@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     let num_threads = 1 + draw.below(3);
     let from_files = is_long || draw.once_in(8);
     let len = draw.below(64);
-    let mut texts = vec![draw.text(len, &tokens), draw.rest(&tokens)];
+    let mut texts = vec![draw.text(len, &tokens), draw.rest_at_edge(&tokens)];
     if is_long {
         texts[1] = repeat(&texts[1], LONG, numbered);
     }

@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let is_trained = draw.once_in(2);
     let num_merges = draw.byte();
     let derived = if is_trained { Vec::new() } else { derive_merges(&mut draw, num_merges) };
-    let text = draw.rest(&specials);
+    let text = draw.rest_at_edge(&specials);
     let merges = if is_trained { train(&pattern, &specials, &text, num_merges) } else { derived };
 
     let vocabulary = Vocabulary { pattern, merges, specials, stride };

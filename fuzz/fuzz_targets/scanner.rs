@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use bpe::cut::{last_cut, next_cut};
 use bpe::pattern::Pattern;
 use bpe::special::Specials;
-use bpe_fuzz::draw::{Draw, GPT2, GPT4};
+use bpe_fuzz::draw::{Draw, GPT2, GPT4, WINDOW, filler};
 use bpe_fuzz::naive::{self, Part};
 use libfuzzer_sys::fuzz_target;
 
@@ -21,6 +21,8 @@ static PATTERNS: LazyLock<[(Pattern, Pattern); 2]> = LazyLock::new(|| {
 /// How many cuts of one text are tried, as the scanners are cut in many places and the expressions in few.
 const CUTS_OF_OURS: usize = 8;
 const CUTS_OF_THEIRS: usize = 1;
+/// How much of a text is moved across the edge of a window.
+const LONGEST_AT_EDGE: usize = 24;
 
 fuzz_target!(|data: &[u8]| {
     let mut draw = Draw::new(data);
@@ -36,10 +38,23 @@ fuzz_target!(|data: &[u8]| {
         for position in (0..=text.len()).filter(|&position| ours.is_boundary(&text, position)) {
             assert!(ends.binary_search(&position).is_ok(), "called a boundary, but is none: {position}");
         }
+        check_edges(ours, &text[..text.len().min(LONGEST_AT_EDGE)]);
         check_cuts(ours, &specials, &text, from..=to, CUTS_OF_OURS);
         check_cuts(spelled_out, &specials, &text, from..=to, CUTS_OF_THEIRS);
     }
 });
+
+/// Move a text across the edge of a window, byte by byte: its pre-tokens stay the same.
+fn check_edges(pattern: &Pattern, text: &[u8]) {
+    let ends_after = |len: usize| -> Vec<usize> {
+        let ends = naive::ends(pattern, &[&filler(len), text].concat()).expect("our scanners cannot fail");
+        ends.into_iter().filter_map(|end| end.checked_sub(len)).collect()
+    };
+    let expected = ends_after(2);
+    for shift in 0..=text.len() {
+        assert_eq!(ends_after(WINDOW - shift), expected, "with an edge at byte {shift}");
+    }
+}
 
 fn check_cuts(
     pattern: &Pattern,

@@ -64,7 +64,7 @@ const FRAGMENTS: [&[u8]; 64] = [
 const BROKEN: &[u8; 16] = b"\xc3\xa9\xe6\x97\xa5\xf0\xa0\x80\x80\xbf\x82\xaca1 '";
 
 /// How many bytes the scanner of the GPT-2 pattern takes at a time.
-const WINDOW: usize = 4096;
+pub const WINDOW: usize = 4096;
 
 /// How often a fragment is repeated: 15 and 64 are the sizes that the crate's tables and vectors think in.
 const REPEATS: [usize; 4] = [1, 2, 15, 64];
@@ -157,17 +157,24 @@ impl<'d> Draw<'d> {
         text
     }
 
-    /// A text made of all remaining bytes. Now and then it follows a filler, so that the edge of a window falls on
-    /// one of its first bytes.
+    /// A text made of all remaining bytes.
     pub fn rest(&mut self, specials: &[String]) -> Vec<u8> {
-        let mut text = Vec::new();
-        if self.once_in(4) {
-            let len = WINDOW - usize::from(self.byte() % 16);
-            text.extend(b"a1".iter().cycle().take(len));
-        }
-        text.extend(self.text(usize::MAX, specials));
+        self.text(usize::MAX, specials)
+    }
+
+    /// A text made of all remaining bytes. One in four follows a filler, so that the edge of a window falls on one of
+    /// its first bytes.
+    pub fn rest_at_edge(&mut self, specials: &[String]) -> Vec<u8> {
+        let len = if self.once_in(4) { WINDOW - usize::from(self.byte() % 16) } else { 0 };
+        let mut text = filler(len);
+        text.extend(self.rest(specials));
         text
     }
+}
+
+/// Short words of `len` bytes in all, of which the last is always the same.
+pub fn filler(len: usize) -> Vec<u8> {
+    b"a1".iter().copied().cycle().skip(len % 2).take(len).collect()
 }
 
 /// Repeat a text until it has `len` bytes: unchanged, or with numbers in between, so that words differ.

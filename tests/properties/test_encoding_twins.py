@@ -183,6 +183,38 @@ def test_an_encoded_file_holds_the_ids_of_its_text(folder: Path, pair: Pair) -> 
     assert np.load(target, mmap_mode="r").tolist() == tokenizer.encode(text)
 
 
+@given(vocabulary_and_text, st.sets(st.integers(0, 255), min_size=1), st.data())
+def test_bytes_without_a_token_are_refused_where_the_twin_refuses_them(
+    pair: Pair, dropped: set[int], data: st.DataObject
+) -> None:
+    vocabulary, text = pair
+    used = {byte for left, right in vocabulary.merges for byte in left + right}
+    ordinary = vocabulary.ids_of_ordinary_tokens
+    missing = {ordinary[bytes([byte])] for byte in dropped - used}
+    fewer = Vocabulary(
+        tokens={id: token for id, token in vocabulary.tokens.items() if id not in missing},
+        merges=vocabulary.merges,
+        special_tokens=vocabulary.special_tokens,
+        pattern=vocabulary.pattern,
+    )
+    tokenizer = Tokenizer.from_vocabulary(fewer)
+    pieces = data.draw(cut_up(text))
+    try:
+        expected = encode_reference(text, fewer)
+    except TokenizerError as error:
+        for encode in (
+            lambda: tokenizer.encode(text),
+            lambda: tokenizer.encode_array(text),
+            lambda: tokenizer.encode_batch([text]),
+            lambda: list(tokenizer.encode_iterable(pieces)),
+        ):
+            with pytest.raises(TokenizerError, match=f"^{error}$"):
+                encode()
+    else:
+        assert tokenizer.encode(text) == tokenizer.encode_array(text).tolist() == expected
+        assert list(tokenizer.encode_iterable(pieces)) == expected
+
+
 # Special tokens
 
 

@@ -96,7 +96,7 @@ def test_a_file_truncated_anywhere_is_refused(folder: Path, small: Vocabulary, n
             try:
                 assert set(read(path).merges) < set(small.merges)
             except FormatError as error:
-                assert "is missing" in str(error)  # noqa: PT017
+                assert "needs all 256 bytes" in str(error) or not length  # noqa: PT017
             continue
         sentence_of(lambda: read(path), path)
     path.write_bytes(whole)
@@ -265,7 +265,7 @@ def edit_json(path: Path, edit: Callable[[Any], object]) -> None:
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
-        (lambda v: v.pop("a"), "byte 0x61 is missing: a byte-level vocabulary holds all 256 bytes"),
+        (lambda v: v.pop("w"), "uses b'w', which has no token"),
         (lambda v: v.update(a="97"), "a should be an integer, but is '97'"),
         (lambda v: v.update(a=97.0), "a should be an integer, but is 97.0"),
         (lambda v: v.update(a=True), "a should be an integer, but is true"),

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import zip_longest
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from prose import END, the_prose, the_tokenizer, write_documents
 
 from bytewright import _native
 from bytewright.errors import TokenizerError
-from bytewright.tokenizer.reference import encode_reference
+from bytewright.tokenizer.files import write_gpt2
+from bytewright.tokenizer.reference import encode_reference, extend_reference
 from bytewright.tokenizer.tokenizer import Tokenizer
-from bytewright.tokenizer.train import count_words, train_tokenizer
+from bytewright.tokenizer.train import count_words, extend_tokenizer, train_tokenizer
 from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
 
 BYTES = {byte: bytes([byte]) for byte in range(256)}
@@ -42,6 +44,58 @@ def prose_ids() -> list[int]:
 
 
 # Construction
+
+
+CAT_TOKENS = [b" ", b"a", b"c", b"e", b"h", b"t", b"th", b" c", b" a", b"the", b" at"]
+CAT_MERGES = [(b"t", b"h"), (b" ", b"c"), (b" ", b"a"), (b"th", b"e"), (b" a", b"t")]
+
+
+def test_a_vocabulary_may_lack_bytes_that_no_text_holds(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(dict(enumerate(CAT_TOKENS)), CAT_MERGES)
+    assert tokenizer.vocab_size == 11
+    assert tokenizer.encode("the cat ate") == [9, 7, 1, 5, 10, 3]
+    assert tokenizer.decode([9, 7, 1, 5, 10, 3]) == "the cat ate"
+    tokenizer.save(tmp_path / "cat")
+    assert Tokenizer.load(tmp_path / "cat").vocabulary == tokenizer.vocabulary
+    write_gpt2(tokenizer.vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
+    from_files = Tokenizer.from_files(tmp_path / "vocab.json", tmp_path / "merges.txt")
+    assert from_files.vocabulary == tokenizer.vocabulary
+
+
+WAYS_TO_ENCODE: dict[str, Callable[[Tokenizer, bytes, Path], object]] = {
+    "list": lambda tokenizer, text, _: tokenizer.encode(text),
+    "some special tokens": lambda tokenizer, text, _: tokenizer.encode(text, allowed_special=["<|x|>"]),
+    "array": lambda tokenizer, text, _: tokenizer.encode_array(text, num_threads=1),
+    "threads": lambda tokenizer, text, _: tokenizer.encode_array(text, num_threads=3),
+    "batch": lambda tokenizer, text, _: tokenizer.encode_batch([b"the", text], num_threads=2),
+    "stream": lambda tokenizer, text, _: list(tokenizer.encode_iterable([text[:7], text[7:]])),
+    "file": lambda tokenizer, text, path: tokenizer.encode_file(path, path.with_suffix(".npy")),
+    "reference": lambda tokenizer, text, _: encode_reference(text, tokenizer.vocabulary),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_ENCODE)
+def test_a_byte_without_a_token_is_an_error_that_names_the_first_one(way: str, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(dict(enumerate(CAT_TOKENS)), CAT_MERGES, ["<|x|>"])
+    num_cats = 10 if way == "reference" else 30_000  # enough for several threads
+    start = b"the<|x|> cat ate" * num_cats
+    path = tmp_path / "cats.txt"
+    path.write_bytes(start)
+    WAYS_TO_ENCODE[way](tokenizer, start, path)
+    text = start + b" the x the cat ate" * num_cats
+    path.write_bytes(text)
+    sentence = f"byte 0x78 at position {len(start) + 5} has no token in this vocabulary"
+    with pytest.raises(TokenizerError, match=sentence):
+        WAYS_TO_ENCODE[way](tokenizer, text, path)
+
+
+def test_a_vocabulary_that_lacks_bytes_cannot_be_extended() -> None:
+    tokenizer = Tokenizer(dict(enumerate(CAT_TOKENS)), CAT_MERGES)
+    sentence = "byte 0x00 has no token; extending a vocabulary needs all 256 bytes"
+    with pytest.raises(TokenizerError, match=sentence):
+        extend_tokenizer(tokenizer, count_words({b"the": 1}), 12)
+    with pytest.raises(TokenizerError, match=sentence):
+        extend_reference(tokenizer.vocabulary, {b"the": 1}, 12)
 
 
 def test_special_tokens_that_the_vocabulary_lacks_get_the_next_free_ids() -> None:
@@ -105,7 +159,7 @@ def test_a_pattern_spelled_out_is_the_named_pattern() -> None:
 @pytest.mark.parametrize(
     ("vocab", "merges", "specials", "sentence"),
     [
-        ({}, [], [], "byte 0x00 is missing"),
+        ({}, [], [], "the vocabulary has no ordinary token; it must have at least one"),
         (BYTES, [(b"a", b"b")], [], "makes b'ab', which is not in the vocabulary"),
         (BYTES | {256: b"abc"}, [(b"ab", b"c")], [], "uses b'ab', which no earlier merge makes"),
         (BYTES | {256: b"a"}, [], [], "ids 97 and 256 stand for the same token"),

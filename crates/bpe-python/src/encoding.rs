@@ -74,7 +74,7 @@ impl Encoder {
         text: &Bound<'py, PyAny>,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.bytes_to_array(py, bytes_of(text)?, num_threads)
+        self.bytes_to_array(py, bytes_of(text)?, 0, num_threads)
     }
 
     /// Encode many texts to arrays, on several threads.
@@ -125,16 +125,18 @@ impl Encoder {
         Ok(bytes)
     }
 
+    /// Encode a text that begins at byte `start` of a file.
     fn bytes_to_array<'py>(
         &self,
         py: Python<'py>,
         text: &[u8],
+        start: usize,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         if self.narrow {
-            self.to_array::<u16>(py, text, num_threads)
+            self.to_array::<u16>(py, text, start, num_threads)
         } else {
-            self.to_array::<u32>(py, text, num_threads)
+            self.to_array::<u32>(py, text, start, num_threads)
         }
     }
 
@@ -142,9 +144,11 @@ impl Encoder {
         &self,
         py: Python<'py>,
         text: &[u8],
+        start: usize,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let ids = py.detach(|| self.encoder.encode_parallel::<I>(text, num_threads)).into_python()?;
+        let ids = py.detach(|| self.encoder.encode_parallel::<I>(text, num_threads));
+        let ids = ids.map_err(|error| error.after(start)).into_python()?;
         Ok(PyArray1::from_vec(py, ids).into_any())
     }
 
@@ -250,7 +254,7 @@ impl FileEncoder {
 
     /// The ids of a piece as an array.
     fn encode<'py>(&self, py: Python<'py>, start: usize, end: usize) -> PyResult<Bound<'py, PyAny>> {
-        self.encoder.get().bytes_to_array(py, self.source.get(start..end).unwrap_or_default(), 1)
+        self.encoder.get().bytes_to_array(py, self.source.get(start..end).unwrap_or_default(), start, 1)
     }
 }
 

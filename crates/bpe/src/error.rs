@@ -41,6 +41,14 @@ pub enum Error {
         /// Its place in the sequence.
         position: usize,
     },
+    /// A text has a byte, outside special tokens, that the vocabulary cannot spell.
+    #[error("byte {byte:#04x} at position {position} has no token in this vocabulary")]
+    ByteWithoutToken {
+        /// The byte.
+        byte: u8,
+        /// Its place in the text.
+        position: usize,
+    },
     /// A special token stands in a text that may not hold it.
     #[error("the text holds the special token {token:?} at byte {position}, which is not allowed here")]
     DisallowedSpecial {
@@ -63,6 +71,18 @@ pub enum Error {
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl Error {
+    /// The same error, found in a text from which the first `num_bytes` have been cut off.
+    pub fn after(self, num_bytes: usize) -> Error {
+        match self {
+            Error::ByteWithoutToken { byte, position } => {
+                Error::ByteWithoutToken { byte, position: position + num_bytes }
+            }
+            other => other,
+        }
+    }
 }
 
 fn reason(error: &io::Error) -> String {

@@ -194,3 +194,25 @@ fn an_unknown_id_is_an_error_that_names_its_place() -> Result<()> {
     assert!(matches!(outcome, Err(Error::UnknownId { id: 2, position: 2 })));
     Ok(())
 }
+
+#[test]
+fn a_byte_without_a_token_is_an_error_that_names_its_place() -> Result<()> {
+    let tokens: Vec<(u32, Vec<u8>)> =
+        vec![(0, b"a".into()), (1, b"b".into()), (2, b"ab".into()), (9, b"<e>".into())];
+    let merges = [(b"a".to_vec(), b"b".to_vec())];
+    let specials = vec![("<e>".to_owned(), 9)];
+    let encoder = Encoder::new(&tokens, &merges, specials.clone(), Pattern::Gpt2)?;
+    assert_eq!(encoder.encode_whole::<u32>(b"ab<e>ba")?, [2, 9, 1, 0]);
+    let text = [&b"ab<e>".repeat(200_000)[..], b"ax", &b"ay".repeat(200_000)].concat();
+    for num_threads in [1, 2, 3] {
+        let outcome = encoder.encode_parallel::<u32>(&text, num_threads);
+        assert!(matches!(outcome, Err(Error::ByteWithoutToken { byte: b'x', position: 1_000_001 })));
+    }
+    let (mut stream, mut ids) = (Stream::new(), Vec::<u32>::new());
+    let mut feed = || text.chunks(1000).try_for_each(|piece| stream.feed(&encoder, piece, &mut ids));
+    assert!(matches!(feed(), Err(Error::ByteWithoutToken { byte: b'x', position: 1_000_001 })));
+
+    let without_b = [tokens[0].clone(), tokens[2].clone()];
+    assert!(matches!(Encoder::new(&without_b, &merges, specials, Pattern::Gpt2), Err(Error::Vocabulary(_))));
+    Ok(())
+}

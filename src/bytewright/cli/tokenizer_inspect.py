@@ -91,8 +91,9 @@ def print_vocabulary(out: Console, tokenizer: Tokenizer, num_longest: int) -> No
 
     vocabulary = tokenizer.vocabulary
     specials = ", ".join(vocabulary.special_tokens) or "none"
+    num_bytes = 256 - len(vocabulary.bytes_without_token)
     out.print(
-        f"{len(vocabulary.tokens):,} tokens: 256 bytes, {len(vocabulary.merges):,} merges,"
+        f"{len(vocabulary.tokens):,} tokens: {num_bytes} bytes, {len(vocabulary.merges):,} merges,"
         f" {len(vocabulary.special_tokens)} special ({specials});"
         f" pattern {vocabulary.pattern}; fingerprint {vocabulary.fingerprint[:12]}",
     )

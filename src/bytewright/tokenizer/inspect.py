@@ -180,7 +180,7 @@ def measure_throughput(
 
 @dataclass(frozen=True)
 class Overlap:
-    """What two vocabularies share, without their special tokens; every vocabulary holds the 256 bytes."""
+    """What two vocabularies share, without their special tokens."""
 
     num_shared_tokens: int
     num_shared_merges: int

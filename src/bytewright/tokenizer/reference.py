@@ -21,7 +21,7 @@ import regex
 
 from bytewright.checked import shorten
 from bytewright.errors import TokenizerError, UsageError
-from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
+from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, check_all_bytes, name_of_pattern
 
 BYTES = tuple(bytes([byte]) for byte in range(256))
 """The 256 tokens that every vocabulary starts from."""
@@ -276,6 +276,7 @@ def extend_reference(
         raise UsageError(
             f"vocab_size {vocab_size} is smaller than the vocabulary already is ({vocabulary.size})"
         )
+    check_all_bytes(vocabulary, "extending a vocabulary")
     counts = count_words(source, vocabulary.special_tokens, vocabulary.pattern)
     ranks = ranks_of(vocabulary.merges)
     words = {encode_word(word, ranks): times for word, times in counts.items()}
@@ -315,6 +316,8 @@ def encode_word(word: bytes, ranks: Mapping[Merge, int]) -> Word:
 def encode_reference(text: bytes, vocabulary: Vocabulary) -> list[int]:
     """Encode: cut out the special tokens, cut the rest into words, merge inside each word, look up the ids.
 
+    A byte outside special tokens that has no token is an error.
+
     >>> tokens, merges, _ = train_bpe_reference(b"low low lower", 258)
     >>> merges
     [(b'o', b'w'), (b'l', b'ow')]
@@ -327,10 +330,17 @@ def encode_reference(text: bytes, vocabulary: Vocabulary) -> list[int]:
     ranks = ranks_of(vocabulary.merges)
     ids_of_word: dict[bytes, list[int]] = {}
     ids: list[int] = []
+    end = 0
     for part in split_on_special_tokens(text, vocabulary.special_tokens):
+        end += len(part)
         if part in specials:
             ids.append(specials[part])
             continue
+        for position, byte in enumerate(part, start=end - len(part)):
+            if byte in vocabulary.bytes_without_token:
+                raise TokenizerError(
+                    f"byte {byte:#04x} at position {position} has no token in this vocabulary"
+                )
         for word in pretokenize(part, vocabulary.pattern):
             if word not in ids_of_word:
                 ids_of_word[word] = [id_of[token] for token in encode_word(word, ranks)]

@@ -25,6 +25,7 @@ from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads
 from bytewright.tokenizer.vocabulary import (
     Merge,
     Vocabulary,
+    check_all_bytes,
     first_duplicate,
     list_special_tokens,
     name_of_pattern,
@@ -136,6 +137,7 @@ def extend_tokenizer(
     start = tokenizer.vocabulary
     if vocab_size < start.size:
         raise UsageError(f"vocab_size {vocab_size} is smaller than the vocabulary is already ({start.size})")
+    check_all_bytes(start, "extending a vocabulary")
     check_vocab_size(vocab_size, list(start.special_tokens))
     _check_options(min_count, num_threads)
     check_reachable(start)  # or a new merge could make a token that is there already

@@ -3,10 +3,12 @@
 `Vocabulary` is the value that the trainer produces, that every file format reads and writes, and that both
 twins encode with. It is checked once, on construction, so that everything behind it may rely on these facts:
 
-- every byte 0-255 is a token; ids are unique and fit in 32 bits; no two ordinary tokens are the same bytes;
+- ids are unique and fit in 32 bits; no two ordinary tokens are the same bytes, and there is one;
 - both halves of a merge are bytes or were made by an *earlier* merge; what it makes is an ordinary token, and
   no other merge makes that token, so "merges in order" and "lowest rank first" mean the same thing;
 - special tokens are non-empty, distinct, valid Unicode, and have ids of their own.
+
+A byte may lack a token. Such a vocabulary encodes every text without that byte, and any other is an error.
 
 It knows nothing of files, threads or the native extension.
 """
@@ -140,6 +142,11 @@ class Vocabulary:
         return {token: id for id, token in self.tokens.items() if id not in special_ids}
 
     @cached_property
+    def bytes_without_token(self) -> bytes:
+        """The bytes that no ordinary token spells, in order; none of them can be encoded."""
+        return bytes(byte for byte in range(256) if bytes([byte]) not in self.ids_of_ordinary_tokens)
+
+    @cached_property
     def size(self) -> int:
         """One more than the largest id: the number of rows an embedding needs."""
         return max(self.tokens) + 1
@@ -199,6 +206,12 @@ def list_special_tokens(special_tokens: Iterable[str] | None) -> list[str]:
     return list(special_tokens or ())
 
 
+def check_all_bytes(vocabulary: Vocabulary, purpose: str) -> None:
+    """Raise a `TokenizerError` unless each of the 256 bytes has a token, as `purpose` needs."""
+    if missing := vocabulary.bytes_without_token:
+        raise TokenizerError(f"byte {missing[0]:#04x} has no token; {purpose} needs all 256 bytes")
+
+
 def first_duplicate(items: Iterable[Item]) -> Item | None:
     """Return the first item that occurs a second time, or None: `["a", "b", "a"] -> "a"`."""
     seen: set[Item] = set()
@@ -250,18 +263,18 @@ def _check_tokens(tokens: Mapping[int, bytes], special_ids: set[int]) -> None:
         if token in id_of:
             raise TokenizerError(f"ids {id_of[token]} and {id} stand for the same token {shorten(token)}")
         id_of[token] = id
-    for byte in range(256):
-        if bytes([byte]) not in id_of:
-            raise TokenizerError(f"byte {byte:#04x} is missing: a byte-level vocabulary holds all 256 bytes")
+    if not id_of:
+        raise TokenizerError("the vocabulary has no ordinary token; it must have at least one")
 
 
 def _check_merges(merges: tuple[Merge, ...], ordinary_tokens: Mapping[bytes, int]) -> None:
-    made = {ordinary_tokens[bytes([byte])] for byte in range(256)}
+    made = {id for token, id in ordinary_tokens.items() if len(token) == 1}
     for number, (left, right) in enumerate(merges):
         product = ordinary_tokens.get(left + right)
         if ordinary_tokens.get(left) not in made or ordinary_tokens.get(right) not in made:
             missing = left if ordinary_tokens.get(left) not in made else right
-            complaint = f"uses {shorten(missing)}, which no earlier merge makes"
+            reason = "has no token" if len(missing) == 1 else "no earlier merge makes"
+            complaint = f"uses {shorten(missing)}, which {reason}"
         elif product is None:
             complaint = f"makes {shorten(left + right)}, which is not in the vocabulary"
         elif product in made:

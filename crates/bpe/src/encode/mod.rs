@@ -20,6 +20,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::cut::next_cut;
 use crate::decode::TokenBytes;
 use crate::error::{Error, Result};
+use crate::merge::Symbol;
 use crate::pattern::Pattern;
 use crate::special::{Piece, Specials};
 use cache::WordCache;
@@ -56,8 +57,10 @@ pub struct Encoder {
     specials: Specials,
     special_ids: Vec<u32>,
     ranks: Ranks,
-    /// The id of every symbol of `ranks`.
+    /// The id of every symbol of `ranks`; anything for a byte without a token.
     ids: Vec<u32>,
+    /// Whether each byte has a token; `None` if all have one.
+    has_token: Option<[bool; 256]>,
     tokens: TokenBytes,
     /// Whether all ids fit in 16 bits.
     is_narrow: bool,
@@ -67,7 +70,8 @@ pub struct Encoder {
 
 impl Encoder {
     /// Build an encoder. `tokens` are all tokens with their ids, `merges` are in order of creation,
-    /// `specials` are the special tokens with their ids.
+    /// `specials` are the special tokens with their ids. A byte that has no token cannot be encoded, and no merge may
+    /// use it.
     pub fn new(
         tokens: &[(u32, Vec<u8>)],
         merges: &[(Vec<u8>, Vec<u8>)],
@@ -82,9 +86,11 @@ impl Encoder {
             .filter(|(id, _)| !is_special.contains(id))
             .map(|(id, token)| (token.as_slice(), *id))
             .collect();
-        let ids = token_of_symbol.iter().map(|token| {
+        let has_token: [bool; 256] = std::array::from_fn(|byte| id_of.contains_key([byte as u8].as_slice()));
+        let is_used = |symbol: usize| symbol >= 256 || has_token[symbol] || ranks.uses(symbol as Symbol);
+        let ids = token_of_symbol.iter().enumerate().map(|(symbol, token)| {
             let id = id_of.get(token.as_slice()).copied();
-            id.ok_or_else(|| {
+            id.or((!is_used(symbol)).then_some(0)).ok_or_else(|| {
                 Error::Vocabulary(format!(
                     "the vocabulary lacks the token {:?}",
                     String::from_utf8_lossy(token)
@@ -96,6 +102,7 @@ impl Encoder {
             specials: Specials::new(special_tokens)?,
             special_ids,
             ids: ids.collect::<Result<_>>()?,
+            has_token: has_token.contains(&false).then_some(has_token),
             ranks,
             is_narrow: tokens.iter().all(|&(id, _)| Narrow::fits(id)),
             tokens: TokenBytes::new(tokens),
@@ -159,10 +166,29 @@ impl Encoder {
         may_grow: bool,
         out: &mut Vec<I>,
     ) -> Result<()> {
+        self.check_bytes(text, specials)?;
         let mut worker = Worker::new(self, Output::after(std::mem::take(out)), may_grow);
         let outcome = worker.encode(text, specials, special_ids);
         *out = worker.out.into_vec();
         outcome
+    }
+
+    /// Refuse a text with a byte that has no token, unless it is inside a special token.
+    fn check_bytes(&self, text: &[u8], specials: &Specials) -> Result<()> {
+        let Some(has_token) = &self.has_token else { return Ok(()) };
+        let mut start = 0;
+        specials.split(text, |piece| {
+            match piece {
+                Piece::Text(part) => {
+                    if let Some(offset) = part.iter().position(|&byte| !has_token[usize::from(byte)]) {
+                        return Err(Error::ByteWithoutToken { byte: part[offset], position: start + offset });
+                    }
+                    start += part.len();
+                }
+                Piece::Special { index, .. } => start += specials.token(index).map_or(0, str::len),
+            }
+            Ok(())
+        })
     }
 
     fn current_cache(&self) -> Arc<WordCache> {

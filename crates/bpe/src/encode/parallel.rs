@@ -36,6 +36,7 @@ impl<I> Batch<I> {
 impl Encoder {
     /// Encode one text on this thread, all special tokens recognised, into a vector of its own.
     pub fn encode_whole<I: Id>(&self, text: &[u8]) -> Result<Vec<I>> {
+        self.check_bytes(text, &self.specials)?;
         let mut worker = Worker::new(self, Output::after(room_for(text.len())), true);
         worker.encode(text, &self.specials, &self.special_ids)?;
         Ok(worker.out.into_vec())
@@ -49,6 +50,7 @@ impl Encoder {
         if num_threads <= 1 || self.next_cut(text, CHUNK) == text.len() {
             return self.encode_whole(text);
         }
+        self.check_bytes(text, &self.specials)?;
         let mut position = 0;
         let chunks = Mutex::new((0..).map_while(|number: usize| {
             let rest = text.get(position..).filter(|rest| !rest.is_empty())?;
@@ -72,6 +74,7 @@ impl Encoder {
 
     /// Encode many texts on up to `num_threads` threads.
     pub fn encode_batch<I: Id>(&self, texts: &[&[u8]], num_threads: usize) -> Result<Batch<I>> {
+        texts.iter().try_for_each(|text| self.check_bytes(text, &self.specials))?;
         let num_bytes: usize = texts.iter().map(|text| text.len()).sum();
         let num_threads = num_threads.min(num_bytes / CHUNK + 1);
         let block_bytes = BLOCK.min(num_bytes);

@@ -132,6 +132,11 @@ impl Ranks {
         }
     }
 
+    /// Whether some merge joins this symbol with another.
+    pub(super) fn uses(&self, symbol: Symbol) -> bool {
+        self.halves.iter().any(|&(left, right)| left == symbol || right == symbol)
+    }
+
     /// What the merge of this rank joins.
     #[inline]
     pub(super) fn halves(&self, rank: u32) -> (Symbol, Symbol) {

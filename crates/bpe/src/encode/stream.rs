@@ -15,6 +15,8 @@ const LONGEST_CHAR: usize = 4;
 #[derive(Debug, Default)]
 pub struct Stream {
     kept: Vec<u8>,
+    /// How much of the text has been encoded: what is kept begins there.
+    num_encoded: usize,
     /// No safe cut lies in this much of `kept`.
     searched: usize,
     /// For a user's pattern: search again when this much is kept, so that searching stays linear.
@@ -33,8 +35,9 @@ impl Stream {
         // A special token across a cut must be visible to its end, and so must the character behind the cut.
         let limit = self.kept.len().saturating_sub(encoder.specials.longest().max(LONGEST_CHAR));
         if let Some(cut) = self.find_cut(encoder, limit) {
-            encoder.encode_with(&self.kept[..cut], &encoder.specials, &encoder.special_ids, false, out)?;
+            self.encode(encoder, cut, out)?;
             self.kept.drain(..cut);
+            self.num_encoded += cut;
             self.searched = limit - cut;
             self.search_at = 2 * self.kept.len();
         }
@@ -43,8 +46,17 @@ impl Stream {
 
     /// The text is over: append the remaining ids to `out`.
     pub fn finish<I: Id>(&mut self, encoder: &Encoder, out: &mut Vec<I>) -> Result<()> {
-        let kept = std::mem::take(self).kept;
-        encoder.encode_with(&kept, &encoder.specials, &encoder.special_ids, false, out)
+        self.encode(encoder, self.kept.len(), out)?;
+        *self = Stream::default();
+        Ok(())
+    }
+
+    /// Append the ids of the first `num_bytes` that are kept to `out`.
+    fn encode<I: Id>(&self, encoder: &Encoder, num_bytes: usize, out: &mut Vec<I>) -> Result<()> {
+        let text = &self.kept[..num_bytes];
+        encoder
+            .encode_with(text, &encoder.specials, &encoder.special_ids, false, out)
+            .map_err(|error| error.after(self.num_encoded))
     }
 
     fn find_cut(&mut self, encoder: &Encoder, limit: usize) -> Option<usize> {

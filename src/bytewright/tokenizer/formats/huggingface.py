@@ -26,7 +26,7 @@ _KEYS = (
     *("version", "truncation", "padding", "added_tokens", "normalizer"),
     *("pre_tokenizer", "post_processor", "decoder", "model"),
 )
-# `unk_token` and `fuse_unk` are never used, since every byte is a token.
+# `unk_token` and `fuse_unk` concern bytes without a token, which are an error here.
 _MODEL_KEYS = (
     *("type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk"),
     *("byte_fallback", "ignore_merges", "vocab", "merges"),

@@ -3,7 +3,7 @@
 The file says nothing of merges, which are recovered from the ranks, nor of special tokens and pattern, which
 are arguments here as they are in tiktoken. Only vocabularies in which every token is reachable mean the same
 there and here (see `ranks`); any other is refused on reading and on writing. Where one special token begins
-like another, tiktoken does not say which it takes; we take the longer.
+like another, tiktoken does not say which it takes; we take the longer. Every byte must have a token.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from bytewright.checked import read_lines, shorten
 from bytewright.errors import FormatError, TokenizerError
 from bytewright.tokenizer.formats import blaming
 from bytewright.tokenizer.ranks import check_reachable, recover_merges
-from bytewright.tokenizer.vocabulary import Vocabulary, name_of_pattern
+from bytewright.tokenizer.vocabulary import Vocabulary, check_all_bytes, name_of_pattern
 
+FORMAT = "tiktoken's format"
 _RANK = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def write_tiktoken(vocabulary: Vocabulary, path: durable.StrPath) -> None:
     """Write the ranks of the ordinary tokens; special tokens and pattern are arguments of tiktoken itself."""
+    check_all_bytes(vocabulary, FORMAT)
     check_reachable(vocabulary)
     id_of = vocabulary.ids_of_ordinary_tokens
     previous = -1
@@ -53,7 +55,9 @@ def read_tiktoken(
     tokens = _read_ranks(path)
     with blaming(path):
         merges = recover_merges([tokens[rank] for rank in sorted(tokens) if len(tokens[rank]) > 1])
-        return Vocabulary.from_parts(tokens, merges, special_tokens, pattern)
+        vocabulary = Vocabulary.from_parts(tokens, merges, special_tokens, pattern)
+        check_all_bytes(vocabulary, FORMAT)  # tiktoken panics without them, and truncated files show by this
+        return vocabulary
 
 
 def _read_ranks(path: durable.StrPath) -> dict[int, bytes]:
