@@ -203,7 +203,7 @@ fn a_byte_without_a_token_is_an_error_that_names_its_place() -> Result<()> {
     let specials = vec![("<e>".to_owned(), 9)];
     let encoder = Encoder::new(&tokens, &merges, specials.clone(), Pattern::Gpt2)?;
     assert_eq!(encoder.encode_whole::<u32>(b"ab<e>ba")?, [2, 9, 1, 0]);
-    let text = [&b"ab<e>".repeat(200_000)[..], b"ax", &b"ay".repeat(200_000)].concat();
+    let text = [&b"ab<e>".repeat(200_000)[..], b"ax", &b"<e>ay".repeat(200_000)].concat();
     for num_threads in [1, 2, 3] {
         let outcome = encoder.encode_parallel::<u32>(&text, num_threads);
         assert!(matches!(outcome, Err(Error::ByteWithoutToken { byte: b'x', position: 1_000_001 })));
