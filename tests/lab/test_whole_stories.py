@@ -126,6 +126,10 @@ def test_the_command_prints_both_figures(run: Run, told: Path, tmp_path: Path) -
     assert "entropy of these stories" in shown.out
     figures = json.loads(run("evaluate", told / "run", "--stories", told / "stories.txt", "--json").out)
     assert figures["above_floor"] == pytest.approx(figures["bits_per_byte"] - figures["floor"])
+    assert figures["checkpoint"] == str(find_checkpoint(told / "run"))
+    assert figures["file"] == str(told / "stories.txt")
+    assert figures["checkpoint"] in shown.out
+    assert figures["file"] in shown.out
     (tmp_path / "a.txt").write_text("An owl slept.<|endoftext|>")
     assert "entropy" not in run("evaluate", told / "run", "--stories", tmp_path / "a.txt").out
     outcome = run("evaluate", told / "run", told / "train.npy", "--stories", told / "stories.txt")
