@@ -212,7 +212,7 @@ def test_a_terminal_gets_a_panel_with_a_curve() -> None:
     display.close()
     text = out.getvalue()
     assert "3.5000 (step 49)" in text
-    assert "about 26 s left" in text
+    assert "49 of 100, about 26 s left" in text
     assert "MFU 40.0%" in text
     assert "saving" in text
     assert "step 50/100  refused: the loss is not finite" in text

@@ -103,9 +103,10 @@ class LiveDisplay:
             return Panel("the first steps …", title=self._title, expand=False)
         record, num_steps = self._last
         figures = Table.grid(padding=(0, 2))
-        figures.add_row("step", f"{record['step']:,}" + (f" of {num_steps:,}" if num_steps else ""))
+        step = f"{record['step']:,}" + (f" of {num_steps:,}" if num_steps else "")
+        figures.add_row("step", ", ".join(filter(None, [step, self._left])))
         bar = ProgressBar(total=num_steps or 1, completed=record["step"] if num_steps else 0, width=40)
-        figures.add_row("", bar, self._left)
+        figures.add_row("", bar)
         for name, value in figures_of(record, self._validation):
             figures.add_row(name, value)
         curve = Text("\n".join(draw_curve(self._losses, CURVE_WIDTH, CURVE_HEIGHT)), style="cyan")
