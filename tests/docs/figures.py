@@ -1,205 +1,179 @@
-"""Keeps the figures of a Markdown page true: every one is computed again, and one that differs is named.
+"""Checks every figure of a Markdown page against the script of the same name.
 
-A page may hold, none of it visible to a reader but the examples:
+`docs/handbook/bpe.py` computes the figures of `docs/handbook/bpe.md`, and `docs/readme.py` those of the
+README. A page without figures needs no script. A script may define:
 
-    ```python                         examples with >>>, run in order as doctests, all in one namespace
-    <!-- python                       definitions that later figures use, and nobody needs to see
-    ... -->
-    2.13<!-- = f"{x:.2f}" -->         a figure and, right after it, the expression that it is the value of;
-                                      one with spaces stands in **bold** or in `code`
-    <!-- table: expression -->        before a table: the rows it consists of, headings first
-    <!-- quote: expression -->        before lines that begin with >: the text that they are
-    ![words](x.svg)<!-- drawn: expression -->    a picture, and the text of its file
-    1,024<!-- given -->               a figure that a question gives, not one that we computed
-    9.46<!-- noted -->                a figure that was read off when it was measured and is in no file;
-                                      on a line of its own before a table: all of that table
+    FIGURES   a list of texts that the page must contain, with the computed figures in them, and of tables as
+              lists of rows with the headings first
+    GIVEN     texts with figures that nothing computes, such as settings, each with its source
+    PICTURES  files next to the page, each with its expected content
+    prepare   a function of a temporary folder that returns names for the examples of the page
 
-Every expression may use `result("results/NAME.json")`, a committed result below `docs`, `recipe("NAME")`, and
-`lab_runs()`, the runs of all sweeps.
+Line breaks do not matter. A text of FIGURES must occur in the page as often as in the list. Every number of
+two digits or more, with a decimal point or with a per cent sign must be part of such a text or table, unless
+it is in code. So a wrong figure fails the test, and so does a figure that nothing checks. Examples with >>>
+run as doctests in one namespace.
 
-In the prose of a page that has any of this, a number of four digits or more, with a decimal point or with a
-per cent sign must have such a mark: so no figure can drift unseen. `python tests/docs/figures.py PAGE` writes
-today's values into the page.
+`python tests/docs/figures.py PAGE` writes the current values into a page and prints what is left to do.
 """
 
 from __future__ import annotations
 
 import doctest
-import json
 import re
+import runpy
 import sys
-import textwrap
-import tomllib
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+SCRIPT_OF_README = ROOT / "docs" / "readme.py"
 
 EXAMPLE = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-HIDDEN = re.compile(r"<!-- python\n(.*?)-->", re.DOTALL)
-FIGURE = re.compile(
-    r"(?:(?P<mark>\*\*|`)(?P<marked>[^*`\n]*)(?P=mark)|(?P<bare>[^\s*`|()]+(?: [^\s*`|()\d]+)?))"
-    r"<!-- = (?P<expression>.*?) -->"
-)
-TABLE = re.compile(r"^<!-- table: (?P<expression>.*?) -->\n(?P<rows>(?:^\|.*\n)*)", re.MULTILINE)
-QUOTE = re.compile(r"^<!-- quote: (?P<expression>.*?) -->\n(?P<rows>(?:^>.*\n)*)", re.MULTILINE)
-PICTURE = re.compile(r"\]\((?P<path>[\w.-]+\.svg)\)<!-- drawn: (?P<expression>.*?) -->")
-NOTED_TABLE = re.compile(r"^<!-- noted -->\n(?:^\|.*\n)*", re.MULTILINE)
-MARKED_BY_HAND = re.compile(r"\S+<!-- (?:given|noted) -->")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 NOT_PROSE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|<!--.*?-->|\b\d{4}-\d\d-\d\d\b", re.DOTALL)
-NUMBER = re.compile(r"(?<![\w.,/+-])\d[\d,]*(?:\.\d+)?(?: ?%)?")
+NUMERIC = re.compile(r"[*+\u2212\u2013-]*\d|[\u2013-]?$")
+NUMBER = re.compile(r"(?<![\w.,/])[+\u2212-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?(?: ?%)?")
 
-QUOTE_WIDTH = 118
-
-
-def result(path: str) -> Any:
-    """Read a committed result, named by its path below `docs`."""
-    return json.loads((ROOT / "docs" / path).read_text())
+Table = Sequence[Sequence[object]]
 
 
-def recipe(name: str) -> dict[str, Any]:
-    """Read a recipe by its name."""
-    return tomllib.loads((ROOT / "recipes" / f"{name}.toml").read_text())
+def load(page: Path) -> dict[str, Any]:
+    """Run the script of a page and return its names; there are none if it has no script."""
+    script = SCRIPT_OF_README if page == ROOT / "README.md" else page.with_suffix(".py")
+    if str(ROOT / "docs") not in sys.path:
+        sys.path.insert(0, str(ROOT / "docs"))  # for docs/records.py
+    return runpy.run_path(str(script)) if script.exists() else {}
 
 
-def lab_runs() -> list[dict[str, Any]]:
-    """Return the runs of all sweeps that trained, each with all its settings, and once if sweeps share it."""
-    runs: dict[tuple[float, float], dict[str, Any]] = {}
-    for path in sorted((ROOT / "docs" / "results").glob("*-lab/*/results.json")):
-        sweep = json.loads(path.read_text())
-        for run in sweep["runs"]:
-            if "tokens_per_second" in (measured := run["measured"]):
-                settings = sweep["settings"] | run["settings"]
-                key = (measured["tokens_per_second"], measured["seconds"])
-                runs.setdefault(key, run | {"settings": settings})
-    return list(runs.values())
+def check(page: Path, names: dict[str, Any] | None = None) -> list[str]:
+    """Return everything that is wrong with a page; nothing for a page whose figures are all correct."""
+    text = page.read_text()
+    names = load(page) if names is None else names
+    figures, given = names.get("FIGURES", []), names.get("GIVEN", {})
+    texts = Counter(" ".join(it.split()) for it in figures if isinstance(it, str))
+    tables = [as_cells(it) for it in figures if not isinstance(it, str)]
+    complaints, covered = run_examples(text, names), []
+    for expected, times in texts.items():
+        found = [match.span() for match in pattern_of(expected).finditer(text)]
+        covered += found
+        if len(found) != times:
+            complaints.append(f"expected {times} times, found {len(found)} times: {expected}")
+        if not re.search(r"[^\W\d_]", expected):
+            complaints.append(f"a number without a word next to it can match anywhere: {expected}")
+    for expected in given:
+        found = [match.span() for match in pattern_of(expected).finditer(text)]
+        covered += found
+        complaints += [] if found else [f"given, but not in the page: {expected}"]
+    for rows in tables:
+        found = [table.span() for table in TABLE.finditer(text) if cells_of(table[0]) == rows]
+        covered += found
+        complaints += [] if found else [f"no such table in the page:\n{render_table(rows)}"]
+    for name, content in names.get("PICTURES", {}).items():
+        if not (page.parent / name).exists() or (page.parent / name).read_text() != content:
+            complaints.append(f"{name} is not the picture that the script draws")
+    return complaints + list(unchecked(text, covered))
 
 
-def has_marks(page: str) -> bool:
-    """Tell whether any figure of a page is held by something."""
-    return bool(re.search(r"<!-- (?:=|table:|quote:|drawn:|noted|given|python\n)", page))
+def unchecked(text: str, covered: list[tuple[int, int]]) -> Iterator[str]:
+    """Name the numbers of a page that are outside of the covered places and of code."""
+    for start, end in covered:
+        text = text[:start] + blank(text[start:end]) + text[end:]
+    for pattern in (FENCE, NOT_PROSE):
+        text = pattern.sub(lambda found: blank(found[0]), text)
+    for found in NUMBER.finditer(text):
+        if len(re.findall(r"\d", found[0])) > 1 or "%" in found[0]:
+            yield f"line {text.count(chr(10), 0, found.start()) + 1}: no script computes {found[0]!r}"
 
 
-def evaluate(page: str) -> tuple[dict[str, Any], list[str]]:
-    """Run the examples and definitions of a page: their names, and the complaints about them."""
-    names: dict[str, Any] = {"result": result, "recipe": recipe, "lab_runs": lab_runs}
-    complaints: list[str] = []
-    blocks = sorted([*EXAMPLE.finditer(page), *HIDDEN.finditer(page)], key=lambda block: block.start())
+def run_examples(text: str, names: dict[str, Any]) -> list[str]:
+    """Run the examples of a page in order and return the failures."""
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
-    for block in blocks:
-        line = line_of(page, block)
-        if block.re is HIDDEN:
-            try:
-                exec(compile(block[1], f"line {line}", "exec"), names)
-            except Exception as error:
-                complaints.append(f"line {line}: the hidden definitions fail: {error!r}")
-            continue
-        examples = doctest.DocTestParser().get_doctest(block[1], names, "page", "page", line)
-        said: list[str] = []
-        runner.run(examples, out=said.append, clear_globs=False)
-        names.update(examples.globs)
-        complaints += ["".join(said)] if said else []
-    return names, complaints
+    failures: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        namespace = names["prepare"](Path(folder)) if "prepare" in names else {}
+        for block in EXAMPLE.finditer(text):
+            line = text.count("\n", 0, block.start()) + 1
+            examples = doctest.DocTestParser().get_doctest(block[1], namespace, "page", "page", line)
+            runner.run(examples, out=failures.append, clear_globs=False)
+            namespace = examples.globs
+    return ["".join(failures)] if failures else []
 
 
-def line_of(page: str, found: re.Match[str]) -> int:
-    """Say on which line, counted from 1, something was found."""
-    return page.count("\n", 0, found.start()) + 1
+def pattern_of(text: str, *, any_numbers: bool = False) -> re.Pattern[str]:
+    """Match a text whatever its line breaks, also in a quotation; on request with any numbers in it."""
+    pieces = NUMBER.split(" ".join(text.split())) if any_numbers else [" ".join(text.split())]
+    pattern = f"({NUMBER.pattern})".join(re.escape(piece).replace(r"\ ", r"[\s>]+") for piece in pieces)
+    return re.compile(rf"(?<![\w.,+\u2212-]){pattern}(?!\w|[.,]\d)")
 
 
-def render_table(rows: Sequence[Sequence[object]]) -> str:
-    """Write rows as a Markdown table, headings first.
-
-    The first column is words and the others are numbers; where the last one is sentences, all are words.
-    """
-    headings, *rest = rows
-    are_words = all(str(row[-1]).endswith(".") for row in rest)
-    marks = ["---", *["---" if are_words else "---:" for _ in headings[1:]]]
-    lines = [headings, marks, *rest]
-    return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
+def cells_of(table: str) -> list[list[str]]:
+    """Split a Markdown table into its cells, without the line below the headings."""
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()]
+    return rows[:1] + rows[2:]
 
 
-def render_quote(text: str) -> str:
-    """Write a text as quoted lines of limited width."""
-    return "".join(f"> {line}\n" for line in textwrap.wrap(" ".join(text.split()), QUOTE_WIDTH))
+def as_cells(rows: Table) -> list[list[str]]:
+    """Write the values of a table as the page shows them."""
+    return [[str(cell).strip() for cell in row] for row in rows]
 
 
-Stated = tuple[re.Match[str], str, str, Callable[[Any], str]]
-"""A mark; what stands before the words that it holds; these words; and how a value is put into words."""
-
-
-def stated(page: str) -> Iterator[Stated]:
-    """Find everything that a page states as the value of an expression."""
-    for found in FIGURE.finditer(page):
-        yield found, found["mark"] or "", found["marked"] or found["bare"] or "", str
-    for pattern, render in ((TABLE, render_table), (QUOTE, render_quote)):
-        for found in pattern.finditer(page):
-            yield found, page[found.start() : found.start("rows")], found["rows"], render
-
-
-def refresh(page: str, names: dict[str, Any]) -> str:
-    """Write today's value in the place of every figure, table and quotation."""
-    for found, before, words, render in sorted(stated(page), key=lambda it: it[0].start(), reverse=True):
-        start = found.start() + len(before)
-        page = page[:start] + render(eval(found["expression"], names)) + page[start + len(words) :]
-    return page
-
-
-def check(page: str, folder: Path = ROOT) -> list[str]:
-    """Give every complaint about a page whose pictures lie in `folder`; none for a page that is true."""
-    names, complaints = evaluate(page)
-    claims = list(stated(page))
-    claims += [(found, "", _text_of(folder / found["path"]), str) for found in PICTURE.finditer(page)]
-    for found, _, words, render in claims:
-        place, expression = f"line {line_of(page, found)}", found["expression"]
-        try:
-            expected = render(eval(expression, names))
-        except Exception as error:
-            complaints.append(f"{place}: {expression} cannot be computed: {error!r}")
-            continue
-        if expected != words:
-            complaints.append(f"{place}: states {words[:500]!r}, but {expression} is {expected[:500]!r}")
-    return complaints + idle_marks(page) + unmarked(page)
-
-
-def idle_marks(page: str) -> list[str]:
-    """Name the marks that have nothing before them that could be a figure: they would hold nothing."""
-    held = {found.end() for found in FIGURE.finditer(page)}
-    marks = re.finditer(r"<!-- = .*?-->", FENCE.sub(_blank, page), re.DOTALL)
-    return [
-        f"line {line_of(page, found)}: nothing stands before this mark"
-        for found in marks
-        if found.end() not in held
+def render_table(rows: Table, width: int = 118) -> str:
+    """Write rows as a Markdown table: columns of numbers to the right, and padded if the lines stay short."""
+    cells = as_cells(rows)
+    right = [all(map(NUMERIC.match, column[1:])) for column in zip(*cells, strict=True)]
+    right[0] = False
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    if sum(widths) + 3 * len(widths) + 1 > width:
+        widths = [3] * len(widths)
+    rule = ["-" * (size - is_number) + ":" * is_number for size, is_number in zip(widths, right, strict=True)]
+    lines = [
+        [
+            cell.rjust(size) if is_number else cell.ljust(size)
+            for cell, size, is_number in zip(row, widths, right, strict=True)
+        ]
+        for row in cells
     ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [lines[0], rule, *lines[1:]])
 
 
-def unmarked(page: str) -> list[str]:
-    """Name the numbers in the prose of a page that nothing holds."""
-    for pattern in (FENCE, HIDDEN, TABLE, QUOTE, NOTED_TABLE, FIGURE, MARKED_BY_HAND, NOT_PROSE):
-        page = pattern.sub(_blank, page)
-    found_numbers = []
-    for found in NUMBER.finditer(page):
-        digits = re.sub(r"\D", "", found[0])
-        if len(digits) >= 4 or "." in found[0] or "%" in found[0]:
-            found_numbers.append(f"line {line_of(page, found)}: nothing computes {found[0]!r}")
-    return found_numbers
+def refresh(text: str, figures: Sequence[str | Table]) -> str:
+    """Write the expected values into a page, where the words around them or the headings show the place."""
+    for expected in figures:
+        if isinstance(expected, str):
+            if pattern_of(expected).search(text):
+                continue
+            found = list(pattern_of(expected, any_numbers=True).finditer(text))
+            values = NUMBER.findall(" ".join(expected.split()))
+            if len(found) == 1:
+                for group in range(len(values), 0, -1):
+                    start, end = found[0].span(group)
+                    text = text[:start] + values[group - 1] + text[end:]
+    by_headings: dict[tuple[str, ...], list[Table]] = {}
+    for rows in figures:
+        if not isinstance(rows, str):
+            by_headings.setdefault(tuple(as_cells(rows)[0]), []).append(rows)
+
+    def renew(found: re.Match[str]) -> str:
+        expected = by_headings.get(tuple(cells_of(found[0])[0]), [])
+        return render_table(expected.pop(0)) if expected else found[0]
+
+    return TABLE.sub(renew, text)
 
 
-def _text_of(path: Path) -> str:
-    return path.read_text() if path.exists() else f"no file {path.name}"
-
-
-def _blank(found: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", " ", found[0])
+def blank(text: str) -> str:
+    """Replace everything but line breaks by spaces."""
+    return re.sub(r"[^\n]", " ", text)
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        text = Path(name).read_text()
-        known, wrong = evaluate(text)
-        Path(name).write_text(refresh(text, known))
-        for picture in PICTURE.finditer(text):
-            (Path(name).parent / picture["path"]).write_text(eval(picture["expression"], known))
-        print("\n".join(wrong) or f"{name}: refreshed")
+    for page in map(Path.resolve, map(Path, sys.argv[1:])):
+        names = load(page)
+        page.write_text(refresh(page.read_text(), names.get("FIGURES", [])))
+        for name, content in names.get("PICTURES", {}).items():
+            (page.parent / name).write_text(content)
+        print("\n".join(check(page, names)) or f"{page.name}: all figures are correct")

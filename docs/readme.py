@@ -1,0 +1,126 @@
+"""Computes the figures of README.md."""
+
+from __future__ import annotations
+
+from math import ceil
+from pathlib import Path
+from statistics import median
+
+from records import all_runs, predict_again, result
+
+from bytewright.account.parameters import count_parameters
+from bytewright.demo.plan import Plan
+
+demo_parameters = count_parameters(Plan().train_config(Path(), Plan().vocab_size).model).total
+whole = result("2026-11-15-lab/base_experiment/whole-stories.json")["whole_stories"]
+memory = result("2026-11-15-accounting-h200-memory.json")["rows"]
+time = result("2026-11-15-accounting-h200-time.json")["rows"]
+timed = [row for row in time if row["part"] == "compiled time"]
+fits = [row["verdict"] for row in time if row["part"] == "fit"]
+resumed = result("2026-11-15-h200-exact-resume.json")["differences"].values()
+differing = [name for comparison in resumed for names in comparison.values() for name in names]
+ratios = [predict_again(run)[1] for run in all_runs()]
+
+
+def tokenizer_race(measured, title):
+    """Return our seconds, and how many times as long the fastest peer takes."""
+    (column,) = [
+        column
+        for column in result(f"2026-11-15-tokenizer-{measured}.json")["columns"]
+        if column["title"] == title
+    ]
+    taken = {row["contestant"]: row["seconds"]["median"] for row in column["results"] if not row["error"]}
+    ours = taken.pop("bytewright")
+    return ours, min(taken.values()) / ours
+
+
+def training_race():
+    """Return our tokens per second at batch 256 on the H200, and how many times those of a plain model."""
+    (column,) = [it for it in result("2026-11-15-h200-training.json")["columns"] if it["batch_size"] == 256]
+    speeds = {row["name"]: median(row["tokens_per_second"]) for row in column["results"]}
+    return speeds["bytewright"], speeds["bytewright"] / speeds["plain compiled"]
+
+
+def generation_race(batch_size):
+    """Return our tokens per second on the H200, and how many times those of the fastest peer."""
+    rows = [
+        row for row in result("2026-11-15-h200-generation.json")["rows"] if row["batch_size"] == batch_size
+    ]
+    speeds = {row["contestant"]: row["tokens_per_second"]["median"] for row in rows}
+    ours = speeds.pop("bytewright")
+    return ours, ours / max(speeds.values())
+
+
+def furthest_off(rows):
+    """Return the largest relative error of predictions, rounded up to a whole per cent."""
+    return f"{ceil(100 * max(abs(row['predicted'] / row['measured'] - 1) for row in rows))} %"
+
+
+def claims():
+    trained, trained_ratio = tokenizer_race("training", "100mb-10k")
+    cold, cold_ratio = tokenizer_race("encoding", "file-100mb cold")
+    warm, warm_ratio = tokenizer_race("encoding", "file-100mb warm")
+    speed, speed_ratio = training_race()
+    (one, one_ratio), (many, many_ratio) = generation_race(1), generation_race(256)
+    page = "docs/results/2026-11-15"
+    return [
+        ("measured", "result", "compared with", "details"),
+        (
+            "tokenizer training: 100 MB, 10,000 tokens, two cores",
+            f"{trained:.2f} s",
+            f"fastest peer: {trained_ratio:.1f} times as long",
+            f"[tokenizer]({page}-tokenizer.md)",
+        ),
+        (
+            "encoding: 100 MB file, two cores, first and later calls",
+            f"{cold:.2f} s and {warm:.2f} s",
+            f"fastest peer: {cold_ratio:.1f} and {warm_ratio:.1f} times as long",
+            f"[tokenizer]({page}-tokenizer.md#encoding)",
+        ),
+        (
+            "training: 23 million parameters, H200",
+            f"{speed / 1e6:.1f} million tokens/s",
+            f"{speed_ratio:.2f} times a plain compiled model",
+            f"[H200]({page}-h200.md#training)",
+        ),
+        (
+            "generation: the same model, H200, 1 and 256 prompts",
+            f"{round(one, -2):,.0f} and {round(many, -3):,.0f} tokens/s",
+            f"{one_ratio:.1f} and {many_ratio:.1f} times `transformers`",
+            f"[H200]({page}-h200.md#generation)",
+        ),
+        (
+            f"predicted peak GPU memory, {len(memory)} kinds of training step",
+            f"error at most {furthest_off(memory)}",
+            "the allocator's own count",
+            f"[accounting]({page}-accounting.md)",
+        ),
+        (
+            "run killed and resumed, H200, compiled, bf16",
+            "not one bit differs" if not any(differing) else "differs",
+            "the run that was not interrupted",
+            f"[H200]({page}-h200.md#exact-resume)",
+        ),
+    ]
+
+
+FIGURES = [
+    # Bytewright
+    claims(),
+    # What it offers
+    f"per step, ended {whole['above_floor']:.4f} bits per",
+    f"stories, which is {100 * whole['above_floor'] / whole['floor']:.1f} % of",
+    f"an H200 in {fits.count('held')} of {len(fits)} cases",
+    f"step times of {len(timed) - 1} others are predicted within {furthest_off(timed[1:])}",
+    f"the speed of {sum(abs(ratio - 1) <= 0.1 for ratio in ratios)} of {len(ratios)} recorded runs",
+    f"is up to {max(ratios):.1f} times too",
+    f"demo's model ({round(demo_parameters, -3):,} parameters",
+]
+GIVEN = {
+    "Python 3.11": "pyproject.toml",
+    "base experiment's model, trained with 256 windows": "the settings of that run",
+    "within 10 %": "the limit that is counted against",
+    "H200 for 100 steps": "benchmarks/exact_resume.py",
+    "200 stories": "the demo's plan",
+    "2.3 GB": "the size of the files that bytewright corpus get downloads",
+}
