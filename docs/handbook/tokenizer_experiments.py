@@ -1,93 +1,40 @@
-"""Trains two tokenizers, one on stories and one on prose, and writes down how they differ.
-
-    python docs/handbook/tokenizer_experiments.py --stories stories.txt --prose novels.txt --out out.json
-
-Both files hold documents that end with <|endoftext|>. Ten of each, drawn by a fixed seed, are kept out of
-training and encoded by both tokenizers. Each training is repeated, and the seconds of all threads in each
-phase are kept for every repetition: one alone says little, since shares move by ten per cent between them.
-"""
+"""Computes the figures of tokenizer_experiments.md."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import random
-import tempfile
-from pathlib import Path
-from typing import Any
+import sys
 
-from bytewright.tokenizer import Tokenizer, Training, train_tokenizer
-from bytewright.tokenizer.inspect import cross_table, longest_tokens, overlap, show_token
+from records import percent, result
 
-END = b"<|endoftext|>"
-NUM_SAMPLES = 10
-NUM_REPEATS = 9
-VOCAB_SIZES = {"stories": 10_000, "prose": 32_000}
+made = result("../handbook/tokenizer_experiments.json")["bytes_per_token"]
+encoding = result("2026-11-15-tokenizer-encoding.json")["columns"]
+(column,) = [column for column in encoding if column["title"] == "file-100mb warm"]
+(ours,) = [row for row in column["results"] if row["contestant"] == "bytewright"]
+bytes_per_second = column["num_bytes"] / ours["seconds"]["median"]
+
+PILE = 825e9
+more_tokens = made["prose"][1] / made["prose"][0] - 1
+"""How many more tokens the novels take under the tokenizer of the stories."""
 
 
-def main() -> None:
-    """Train, compare, write."""
-    parser = argparse.ArgumentParser(description="Train two tokenizers and write down how they differ.")
-    parser.add_argument("--stories", type=Path, required=True)
-    parser.add_argument("--prose", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    load = os.getloadavg()[0]
-    samples, repeated = {}, {}
-    for name, path in (("stories", options.stories), ("prose", options.prose)):
-        kept_out, rest = hold_out(path)
-        samples[name] = b"".join(kept_out)
-        repeated[name] = [train(rest, VOCAB_SIZES[name]) for _ in range(NUM_REPEATS)]
-    first, second = (trainings[0].vocabulary for trainings in repeated.values())
-    tokenizers = [Tokenizer.from_vocabulary(vocabulary) for vocabulary in (first, second)]
-    shared = overlap(first, second)
-    record = {name: describe(trainings) for name, trainings in repeated.items()} | {
-        "load_average_at_start": round(load, 2),
-        "num_samples": NUM_SAMPLES,
-        "bytes_per_token": dict(zip(samples, cross_table(tokenizers, list(samples.values())), strict=True)),
-        "shared_merges": shared.num_shared_merges,
-        "shared_tokens": shared.num_shared_tokens,
-        "first_merges": [show_token(b"".join(vocabulary.merges[0])) for vocabulary in (first, second)],
-        "only_in_stories": [show_token(token) for token in shared.only_in_first[:20]],
-        "only_in_prose": [show_token(token) for token in shared.only_in_second[:20]],
-    }
-    options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+def cross_rows():
+    rows = [
+        (f"ten documents of {name}", *(f"{ratio:.2f}" for ratio in ratios)) for name, ratios in made.items()
+    ]
+    return [("bytes per token", "stories' tokenizer, 10,000", "prose's tokenizer, 32,000"), *rows]
 
 
-def hold_out(path: Path) -> tuple[list[bytes], list[bytes]]:
-    """Split the documents of a file into ten to measure on and all others."""
-    documents = [document + END for document in path.read_bytes().split(END) if document.strip()]
-    chosen = set(random.Random(0).sample(range(len(documents)), NUM_SAMPLES))
-    return (
-        [document for number, document in enumerate(documents) if number in chosen],
-        [document for number, document in enumerate(documents) if number not in chosen],
-    )
-
-
-def train(documents: list[bytes], vocab_size: int) -> Training:
-    """Train on documents, by way of a file."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(b"".join(documents))
-        file.flush()
-        return train_tokenizer(file.name, vocab_size, [END.decode()])
-
-
-def describe(trainings: list[Training]) -> dict[str, Any]:
-    """Keep what a page may want to say about a training and its repetitions."""
-    training = trainings[0]
-    return {
-        "vocab_size": training.vocabulary.size,
-        "corpus_bytes": training.corpus_bytes,
-        "num_words": training.num_words,
-        "num_distinct_words": training.num_distinct_words,
-        "last_merge_count": training.merge_counts[-1],
-        "thread_seconds": [
-            {phase.name: round(phase.seconds, 4) for phase in training.phases} for training in trainings
-        ],
-        "longest": [show_token(token) for _, token in longest_tokens(training.vocabulary, 10)],
-    }
-
-
-if __name__ == "__main__":
-    main()
+FIGURES = [
+    # Ten documents under each tokenizer
+    cross_rows(),
+    f"they take {percent(more_tokens)} more tokens",
+    # How long would the Pile take?
+    f"in memory at {bytes_per_second / 1e6:.0f} MB/s ([the",
+    f"this rate the {PILE / 1e9:.0f} GB of the Pile take {PILE / bytes_per_second / 60:.0f} minutes",
+    # Why is uint16 right for token files?
+    f"ids are below {2**16:,}",
+    f"Python integers takes {8 + sys.getsizeof(10_000)} bytes per",
+]
+GIVEN = {
+    "a file of 100 MB": "the size of the benchmark's file",
+}

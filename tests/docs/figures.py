@@ -11,8 +11,8 @@ README. A page without figures needs no script. A script may define:
 
 Line breaks do not matter. A text of FIGURES must occur in the page as often as in the list. Every number of
 two digits or more, with a decimal point or with a per cent sign must be part of such a text or table, unless
-it is in code. So a wrong figure fails the test, and so does a figure that nothing checks. Examples with >>>
-run as doctests in one namespace.
+it is in code or ends a name such as UTF-16. So a wrong figure fails the test, and so does a figure that
+nothing checks. Examples with >>> run as doctests in one namespace.
 
 `python tests/docs/figures.py PAGE` writes the current values into a page and prints what is left to do.
 """
@@ -37,7 +37,7 @@ FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 NOT_PROSE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|<!--.*?-->|\b\d{4}-\d\d-\d\d\b", re.DOTALL)
 NUMERIC = re.compile(r"[*+\u2212\u2013-]*\d|[\u2013-]?$")
-NUMBER = re.compile(r"(?<![\w.,/])[+\u2212-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?(?: ?%)?")
+NUMBER = re.compile(r"(?<![\w.,/])(?<!\w-)[+\u2212-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?(?: ?%)?")
 
 Table = Sequence[Sequence[object]]
 
