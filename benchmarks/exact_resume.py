@@ -77,7 +77,12 @@ def write_inputs(folder: Path, options: Options) -> None:
     path = folder / "tokens.npy"
     with TokenFileWriter(path, tokenizer_fingerprint="0" * 64, vocabulary_size=vocab_size) as writer:
         writer.append(ids)
-    overrides += [f"data.train={path}", f"budget.steps={options.steps}", "log_every=1", "sample_every=0"]
+    overrides += [
+        f"data.train={path.absolute()}",
+        f"budget.steps={options.steps}",
+        "log_every=1",
+        "sample_every=0",
+    ]
     config = to_plain(read_recipe(RECIPE, [*overrides, f"save_every={options.steps // 2}"]))
     config["data"] |= {"validation": None, "tokenizer": None}
     config["budget"]["tokens"] = None

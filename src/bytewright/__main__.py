@@ -4,5 +4,4 @@ import sys
 
 from bytewright.cli.main import main
 
-sys.argv[0] = "bytewright"  # not the path of this file: runs record the command that started them
 sys.exit(main())

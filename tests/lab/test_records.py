@@ -62,7 +62,9 @@ def test_results_keep_all_that_a_report_needs(tmp_path: Path) -> None:
 def test_no_folder_of_the_machine_is_written(tmp_path: Path) -> None:
     settings = {"data.train": "/mnt/grace/data/book-563d29/bpe-512/train.npy", "sample_prompt": "/me"}
     command = ["/mnt/grace/.venv/bin/bytewright", "sweep", "recipes/x.toml", "--out=/mnt/grace/runs"]
-    record = dataclasses.replace(make_record("a", settings=settings), environment={"command": command})
+    reason = "/mnt/grace/data/book/train.npy: has 3 tokens, not 1/2"
+    record = make_record("a", settings=settings, status="failed", reason=reason)
+    record = dataclasses.replace(record, environment={"command": command})
     write_report([record], None, tmp_path)
     for name in ("results.json", "report.md", "report.html"):
         assert "/mnt" not in (tmp_path / name).read_text()
@@ -70,6 +72,7 @@ def test_no_folder_of_the_machine_is_written(tmp_path: Path) -> None:
     _, (kept,) = read_results(tmp_path / "results.json")
     assert kept.settings["data.train"] == "book-563d29/bpe-512/train.npy"
     assert kept.settings["sample_prompt"] == "/me"
+    assert kept.reason == "data/book/train.npy: has 3 tokens, not 1/2"
     assert kept.environment["command"] == ["bytewright", "sweep", "recipes/x.toml", "--out=runs"]
 
 

@@ -45,9 +45,9 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, stopped_run: Path) -> Path:
-    """A copy of the stopped run, to be edited."""
-    shutil.copytree(stopped_run / "run", tmp_path / "run")
-    return tmp_path / "run"
+    """A copy of the stopped run and its data, to be edited."""
+    shutil.copytree(stopped_run, tmp_path / "copy")
+    return tmp_path / "copy/run"
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,9 @@ def test_where_and_how_it_is_computed_may_change(run: Path, quiet: Console) -> N
     assert resume(run, console=quiet).step == 24
 
 
-def test_data_that_was_moved_is_still_the_same_data(
-    tmp_path: Path, run: Path, stopped_run: Path, quiet: Console
-) -> None:
-    for file in stopped_run.glob("*.npy*"):
-        shutil.copy(file, tmp_path)
+def test_data_that_was_moved_is_still_the_same_data(tmp_path: Path, run: Path, quiet: Console) -> None:
+    for file in run.parent.glob("*.npy*"):
+        shutil.move(file, tmp_path)
     edit(run, data={name: str(tmp_path / f"{name}.npy") for name in ("train", "validation")})
     assert resume(run, console=quiet).step == 24
 

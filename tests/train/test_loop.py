@@ -387,7 +387,7 @@ def test_a_run_folder_has_one_writer(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path), tmp_path / "run", console=quiet)
     with (
         RunFolder.open(tmp_path / "run"),
-        pytest.raises(UsageError, match=f"is being written by process {os.getpid()} on "),
+        pytest.raises(UsageError, match=f"is being written by process {os.getpid()}; "),
     ):
         resume(tmp_path / "run", console=quiet)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import platform
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from bytewright import durable
 from bytewright.durable import write_json
 from bytewright.errors import StorageError
 from bytewright.model import TransformerLM
@@ -17,7 +22,7 @@ from bytewright.train import resume, train
 from bytewright.train.checkpoint import find_checkpoint
 from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import MetricsLog, read_metrics
-from bytewright.train.run_folder import RunFolder, config_of_checkpoint, run_of_checkpoint
+from bytewright.train.run_folder import RunFolder, config_of, config_of_checkpoint, run_of_checkpoint
 from runs import make_config
 
 
@@ -132,6 +137,77 @@ def test_a_checkpoint_whose_log_is_missing_is_refused_and_no_log_is_made(
     with pytest.raises(StorageError, match=r"metrics\.jsonl: no such file"):
         resume(tmp_path / "run", console=quiet)
     assert not (tmp_path / "run/metrics.jsonl").exists()
+
+
+def test_a_run_records_no_host_name_no_absolute_path_and_no_command_line(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bytewright", "train", "secret.toml", "--out=/home/ada/secret"])
+    monkeypatch.setattr(platform, "node", lambda: "host-of-ada")
+    run = tmp_path / "runs/run"
+    train(make_config(tmp_path), run, console=quiet)
+    texts = {
+        path: path.read_text() for path in run.rglob("*") if path.suffix != ".safetensors" and path.is_file()
+    }
+    assert {path.name for path in texts} >= {".lock", "config.json", "environment.json", "state.json"}
+    for path, text in texts.items():
+        assert not any(words in text for words in (str(tmp_path), "secret", "host-of-ada")), path
+    assert json.loads(texts[run / "config.json"])["data"]["train"] == "../../train.npy"
+
+
+@pytest.mark.parametrize("place", ["moved", "through a link", "elsewhere"])
+def test_a_run_finds_its_data_from_anywhere_and_when_all_is_moved(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    project = tmp_path / "project"
+    (project / "data").mkdir(parents=True)
+    config = make_config(project / "data", budget={"steps": 2})
+    train(config, project / "runs/run", console=quiet)
+    monkeypatch.chdir("/")
+    run = project / "runs/run"
+    if place == "moved":
+        project.rename(tmp_path / "moved")
+        run = tmp_path / "moved/runs/run"
+    elif place == "through a link":
+        (tmp_path / "link").symlink_to(run)
+        run = tmp_path / "link"
+    assert resume(run, console=quiet).step == 2
+    data = run.resolve().parents[1] / "data"
+    assert config_of(run).data.train == data / "train.npy"
+
+
+def test_a_run_that_was_moved_away_from_its_data_names_the_place_to_correct(
+    tmp_path: Path, quiet: Console
+) -> None:
+    train(make_config(tmp_path, budget={"steps": 2}), tmp_path / "run", console=quiet)
+    (tmp_path / "far/away").mkdir(parents=True)
+    shutil.move(tmp_path / "run", tmp_path / "far/away/run")
+    with pytest.raises(
+        StorageError, match=r"away/train\.npy: no such .* correct data in .*run/config\.json"
+    ) as e:
+        resume(tmp_path / "far/away/run", console=quiet)
+    assert e.value.exit_code == 2
+
+
+def test_a_run_of_an_earlier_version_with_absolute_paths_is_resumed(tmp_path: Path, quiet: Console) -> None:
+    run = tmp_path / "run"
+    train(make_config(tmp_path), run, console=quiet)
+    shutil.rmtree(find_checkpoint(run, which="last"))
+    fields = durable.read_document(run / "config.json")
+    fields["data"] |= {name: str(tmp_path / f"{name}.npy") for name in ("train", "validation")}
+    write_json(run / "config.json", fields)
+    assert resume(run, console=quiet).num_new_steps == 3
+
+
+def test_a_path_that_goes_up_from_a_link_is_the_one_that_the_system_finds(
+    tmp_path: Path, quiet: Console
+) -> None:
+    (tmp_path / "disk/data").mkdir(parents=True)
+    config = make_config(tmp_path / "disk", budget={"steps": 2})
+    (tmp_path / "link").symlink_to("disk/data")
+    data = dataclasses.replace(config.data, train=tmp_path / "link/../train.npy")
+    train(dataclasses.replace(config, data=data), tmp_path / "run", console=quiet)
+    assert resume(tmp_path / "run", console=quiet).step == 2
 
 
 def events(run: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ the end of its lines is not. Knows nothing of how runs are started or shown.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,7 +95,7 @@ def read_run(path: Path) -> RunRecord:
         raise UsageError(f"{path} does not exist, so there is no run to report")
     if not (path / "config.json").is_file():
         raise UsageError(f"{path}: is not a run, for it has no config.json")
-    settings = flatten(durable.read_document(path / "config.json"))
+    settings = read_settings(path)
     has_metrics = (path / "metrics.jsonl").is_file()
     records = list(read_metrics(path / "metrics.jsonl")) if has_metrics else []
     lines = [record for record in records if "event" not in record and isinstance(record.get("step"), int)]
@@ -121,6 +122,15 @@ def read_run(path: Path) -> RunRecord:
     )
 
 
+def read_settings(run: Path) -> dict[str, Any]:
+    """Read the config of a run with dotted keys; the paths of its data become absolute."""
+    settings = flatten(read_object(run / "config.json"))
+    for name in ("data.train", "data.validation", "data.tokenizer"):
+        if isinstance(path := settings.get(name), str):
+            settings[name] = os.path.normpath(os.path.join(os.path.realpath(run), path))
+    return settings
+
+
 def read_sampled(path: Path, model: Path) -> RunRecord:
     """Read the record of texts that were sampled, at `path`, from the model of a run."""
     outcome = read_object(path / OUTCOME)
@@ -129,7 +139,7 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
     stories = durable.read_text(path / "stories.txt") if (path / "stories.txt").is_file() else ""
     return RunRecord(
         name=path.name,
-        settings=flatten(read_object(model / "config.json")) | flatten({"sampling": outcome["sampling"]}),
+        settings=read_settings(model) | flatten({"sampling": outcome["sampling"]}),
         lines=[{"step": 0, **outcome["figures"]}],
         status="complete",
         labels=_object_in(outcome, "labels", path),

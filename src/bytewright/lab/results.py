@@ -10,6 +10,7 @@ on a machine is nobody's business. Knows nothing of charts.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,14 +96,18 @@ def write_results(path: Path, about: About | None, records: Sequence[RunRecord])
 
 
 def without_places(record: RunRecord) -> RunRecord:
-    """Give the record without the folders of its machine: of data the end of the path, of a command names."""
+    """Return the record without the folders of its machine: the ends of paths alone.
+
+    Only runs of earlier versions recorded the command.
+    """
     settings = {
         key: _end_of(value, 3) if key.startswith("data.") else value for key, value in record.settings.items()
     }
     environment = dict(record.environment)
     if isinstance(command := environment.get("command"), list):
         environment["command"] = [_end_of(word, 1) for word in command]
-    return dataclasses.replace(record, settings=settings, environment=environment)
+    reason = re.sub(r"(?<![\w/.])/[^\s:;,'\"]+", lambda match: _end_of(match[0], 3), record.reason)
+    return dataclasses.replace(record, settings=settings, environment=environment, reason=reason)
 
 
 def _end_of(value: Any, num_parts: int) -> Any:

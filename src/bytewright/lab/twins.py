@@ -16,7 +16,7 @@ from typing import Any
 
 from bytewright import durable
 from bytewright.errors import BytewrightError
-from bytewright.lab.records import read_object, read_run
+from bytewright.lab.records import read_object, read_run, read_settings
 from bytewright.lab.sweep_file import Labels
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import read_metrics
@@ -42,7 +42,7 @@ def find_twin(config: TrainConfig, data: Mapping[str, str], folder: Path) -> Pat
     for path in sorted(folder.parent.glob(f"*/*/{OUTCOME}")):
         outcome = read_object(path)
         if outcome.get("status") in ("complete", "diverged") and outcome.get("data") == data:
-            found = flatten(read_object(path.with_name("config.json"))) | {"accumulate": None}
+            found = read_settings(path.parent) | {"accumulate": None}
             there = _among(read_object(path.with_name("environment.json")), names)
             if found == wanted and there == here and _is_whole(path.parent):
                 return path.parent

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bytewright.described import described
 from bytewright.errors import UsageError
@@ -60,13 +61,26 @@ class DataConfig:
                 object.__setattr__(self, name, Path(path))
 
     def absolute(self) -> DataConfig:
-        """Name the same files from anywhere."""
-        return dataclasses.replace(
-            self,
-            train=self.train.absolute(),
-            validation=self.validation and self.validation.absolute(),
-            tokenizer=self.tokenizer and self.tokenizer.absolute(),
+        """Return the same files by absolute paths."""
+        # What ".." means after a symbolic link depends on the link.
+        return self._with_paths(
+            lambda path: Path(os.path.realpath(path)) if ".." in path.parts else path.absolute()
         )
+
+    def relative_to(self, folder: Path) -> DataConfig:
+        """Return the same files by paths relative to `folder`."""
+        base = os.path.realpath(folder)
+        return self.absolute()._with_paths(lambda path: Path(os.path.relpath(path, base)))
+
+    def seen_from(self, folder: Path) -> DataConfig:
+        """Return the same files by absolute paths, where relative ones are relative to `folder`."""
+        base = os.path.realpath(folder)
+        return self._with_paths(lambda path: Path(os.path.normpath(os.path.join(base, path))))
+
+    def _with_paths(self, change: Callable[[Path], Path]) -> DataConfig:
+        paths = {name: getattr(self, name) for name in ("train", "validation", "tokenizer")}
+        changed: dict[str, Any] = {name: path and change(path) for name, path in paths.items()}
+        return dataclasses.replace(self, **changed)
 
 
 @described
@@ -232,7 +246,8 @@ class TrainConfig:
     max_refused: int = 10
     """Updates in a row with a non-finite loss or gradient after which the run gives up."""
     tensorboard: bool = False
-    """Also write TensorBoard events into the run's folder (needs the package tensorboard)."""
+    """Also write TensorBoard events into the run's folder (needs the package tensorboard, which puts the host
+    name into the names of its files)."""
 
     def __post_init__(self) -> None:
         counts = ("batch_size", "accumulate", "eval_tokens", "keep_last", "max_refused")

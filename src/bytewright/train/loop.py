@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import gc
 import math
 import signal
@@ -27,7 +28,7 @@ from bytewright import durable
 from bytewright.account import flops_utilisation, peak_flops
 from bytewright.data.batches import Batch, TokenStore, WindowSampler
 from bytewright.data.documents import DocumentSampler
-from bytewright.errors import DivergenceError, FormatError, UsageError, is_out_of_memory
+from bytewright.errors import DivergenceError, FormatError, StorageError, UsageError, is_out_of_memory
 from bytewright.model import TransformerLM
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
@@ -149,7 +150,15 @@ def resume(
     with RunFolder.open(run) as folder:
         config = config_of(run)
         refuse_finished(run, config)
-        inputs = open_inputs(config)
+        try:
+            inputs = open_inputs(config)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                error.args = (
+                    f"{error}; if the run or its data was moved, correct data in {run / CONFIG}"
+                    ' and remove its "checksum"',
+                )
+            raise
         saved = folder.checkpoints.read_last()
         progress = check_saved(saved, config, inputs, run)
         if options.get("sample") is None:
@@ -408,7 +417,8 @@ class Trainer:
         with self.recorder.aside():
             self.recorder.mark()
             state = dataclasses.asdict(self.progress)
-            state |= {"data": dict(self.inputs.identity), "config": to_plain(self.config)}
+            config = to_plain(self.config, run=self.folder.path)
+            state |= {"data": dict(self.inputs.identity), "config": config}
             self.folder.checkpoints.save(self.model, self.optimizer, state)
             if not self._is_refusing():
                 self.folder.checkpoints.prune(self.config.keep_last, self.progress.best_step)

@@ -40,11 +40,18 @@ def read_recipe(path: StrPath, overrides: Sequence[str] = ()) -> TrainConfig:
 
 def read_config(path: Path) -> TrainConfig:
     """Read the config.json of a run."""
-    return build(TrainConfig, read_document(path, max_bytes=MAX_RECIPE_BYTES), source=str(path))
+    config = build(TrainConfig, read_document(path, max_bytes=MAX_RECIPE_BYTES), source=str(path))
+    return dataclasses.replace(config, data=config.data.seen_from(path.parent))
 
 
-def to_plain(config: TrainConfig) -> dict[str, Any]:
-    """Spell out a config in values that JSON knows; `build` reads them back to an equal config."""
+def to_plain(config: TrainConfig, *, run: Path | None = None) -> dict[str, Any]:
+    """Return a config as values that JSON has; `build` reads them back to an equal config.
+
+    With `run`, the paths of the data are relative to that folder, as the files of a run have them: so they
+    name no folder above, and a run can be moved together with its data.
+    """
+    if run is not None:
+        config = dataclasses.replace(config, data=config.data.relative_to(run))
 
     def plain(value: object) -> Any:
         if isinstance(value, dict):

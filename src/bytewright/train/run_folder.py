@@ -15,7 +15,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -73,7 +72,7 @@ class RunFolder:
             on_error.callback(run.close)
             refuse_existing_run(path)  # another process may have been quicker to the lock
             durable.write_document(path / ENVIRONMENT, describe_environment(), within=path)
-            durable.write_document(path / CONFIG, to_plain(config), within=path)
+            durable.write_document(path / CONFIG, to_plain(config, run=path), within=path)
             on_error.pop_all()
         return run
 
@@ -210,7 +209,6 @@ def describe_environment() -> dict[str, object]:
         "num_cores": os.cpu_count(),
         "num_threads": torch.get_num_threads(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "command": sys.argv,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -233,7 +231,7 @@ def describe_move(run: Path) -> str | None:
     changes = [
         f"{name} {now} (was {before[name]})"
         for name, now in describe_environment().items()
-        if name not in ("command", "started") and name in before and before[name] != now
+        if name != "started" and name in before and before[name] != now
     ]
     return f"{MOVED} {', '.join(changes)}" if changes else None
 
@@ -299,6 +297,6 @@ def _lock(path: Path) -> io.FileIO:
             holder = lock.read(100).decode(errors="replace").strip() or "another process"
             raise UsageError(f"{path} is being written by {holder}; a run has one writer at a time")
         lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {platform.node()}\n".encode())
+        lock.write(f"process {os.getpid()}\n".encode())
         on_error.pop_all()
     return lock
