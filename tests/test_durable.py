@@ -317,10 +317,10 @@ def test_a_document_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same
     for damaged in with_one_bit_changed(sound):
         path.write_bytes(damaged)
         try:
-            assert fields.items() <= durable.read_document(path).items(), damaged
+            assert durable.read_document(path) == fields, damaged
         except FormatError:
             num_refused += 1
-    assert num_refused > 8 * len(sound) * 0.8  # the name of the checksum itself may change without harm
+    assert num_refused > 8 * len(sound) * 0.9
 
 
 def test_a_manifest_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same(folder: Path) -> None:

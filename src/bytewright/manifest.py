@@ -194,7 +194,8 @@ if you edited it, remove its "checksum"
         raise FormatError(f"{source}: must be a JSON object, but is {_SHORT.repr(value)}")
     fields = {name: field for name, field in value.items() if name != CHECKSUM}
     try:
-        is_sound = CHECKSUM not in value or value[CHECKSUM] == _digest_of(fields)
+        is_damaged = any(is_damaged_name(name, CHECKSUM) for name in value)
+        is_sound = value[CHECKSUM] == _digest_of(fields) if CHECKSUM in value else not is_damaged
     except RecursionError:
         raise FormatError(f"{source}: is nested too deeply") from None
     if not is_sound:
@@ -203,6 +204,16 @@ if you edited it, remove its "checksum"
             f' if you edited it, remove its "{CHECKSUM}"'
         )
     return fields
+
+
+def is_damaged_name(name: str, expected: str) -> bool:
+    """Return whether a name may be another one in which some letters were changed.
+
+    >>> is_damaged_name("chebksum", "checksum"), is_damaged_name("schedule", "checksum")
+    (True, False)
+    """
+    num_equal = sum(letter == other for letter, other in zip(name, expected, strict=False))
+    return len(name) == len(expected) and len(expected) / 2 < num_equal < len(expected)
 
 
 def _digest_of(fields: Mapping[str, object]) -> str:

@@ -77,6 +77,17 @@ def test_a_changed_digit_in_what_a_run_recorded_is_noticed(tmp_path: Path, name:
         read_run(folder.path)
 
 
+@pytest.mark.parametrize("name", ["samples", "samples/step-000003.txt"])
+def test_a_text_behind_a_symbolic_link_is_not_shown(tmp_path: Path, name: str) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/step-000003.txt").write_text("the key of the house")
+    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
+        (folder.path / name).parent.mkdir(exist_ok=True)
+        (folder.path / name).symlink_to(tmp_path / "private" / name.removeprefix("samples").strip("/"))
+    with pytest.raises(FormatError, match=r"step-000003\.txt: is read through a symbolic link"):
+        read_run(folder.path)
+
+
 def test_numbers_are_not_more_or_less_than_words(tmp_path: Path, run: Run) -> None:
     RunFolder.create(tmp_path / "one", make_config(tmp_path)).close()
     for sign in ("<", "<=", ">", ">="):

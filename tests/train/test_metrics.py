@@ -6,7 +6,6 @@ import contextlib
 import io
 import math
 import sys
-from operator import le
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +64,7 @@ def test_a_log_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same(tmp_
         for bit in range(8):
             path.write_bytes(sound[:place] + bytes([sound[place] ^ 1 << bit]) + sound[place + 1 :])
             with contextlib.suppress(FormatError):
-                found = list(read_metrics(path))
-                assert len(found) == 3
-                assert all(map(le, map(dict.items, records), map(dict.items, found))), path.read_bytes()
+                assert list(read_metrics(path)) == records, path.read_bytes()
 
 
 def test_a_log_of_an_earlier_version_is_read_and_continued(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
     outcome = read_object(path / OUTCOME)
     if not isinstance(outcome.get("figures"), dict) or not isinstance(outcome.get("sampling"), dict):
         raise UsageError(f"{path}: holds no sampled texts, for its {OUTCOME} says nothing of them")
+    refuse_link(path / "stories.txt", path)
     stories = durable.read_text(path / "stories.txt") if (path / "stories.txt").is_file() else ""
     return RunRecord(
         name=path.name,
@@ -286,8 +287,16 @@ def read_samples(folder: Path) -> dict[int, str]:
     for path in sorted(folder.glob("step-*.txt")) if folder.is_dir() else ():
         number = path.stem.removeprefix("step-")
         if number.isdigit():
+            refuse_link(path, folder.parent)
             found[int(number)] = durable.read_bytes(path, max_bytes=2**20).decode(errors="replace")
     return found
+
+
+def refuse_link(path: Path, run: Path) -> None:
+    """Raise if a text of a run lies behind a symbolic link: a report must not show files from elsewhere."""
+    links = [each for each in (path, *path.parents) if each.is_relative_to(run) and each != run]
+    if any(each.is_symlink() for each in links):
+        raise FormatError(f"{path}: is read through a symbolic link; replace the link by a copy")
 
 
 def read_floor(validation: object) -> float | None:

@@ -69,7 +69,7 @@ def take_over(twin: Path, run: Path, config: TrainConfig, labels: Labels) -> dic
     """
     outcome = read_object(twin / OUTCOME) | {"labels": labels}
     with RunFolder.create(run, dataclasses.replace(config, data=config.data.absolute())):
-        for path in sorted(path for path in twin.rglob("*") if path.is_file()):
+        for path in sorted(path for path in twin.rglob("*") if path.is_file() and not path.is_symlink()):
             inner = path.relative_to(twin)
             if inner.parts[0] not in ("checkpoints", OUTCOME) and not path.name.startswith("."):
                 durable.write_bytes(run / inner, durable.read_bytes(path), within=run)

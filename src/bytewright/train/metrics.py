@@ -23,6 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 from bytewright import disk
 from bytewright.durable import explain, open_in_place, parse_json, read_text
 from bytewright.errors import FormatError
+from bytewright.manifest import is_damaged_name
 
 SEALED = re.compile(r'(\{.*), "crc32": "([0-9a-f]{8})"\}')
 """A line with its CRC, which is of the text of the first group."""
@@ -102,6 +103,8 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
         record = parse_json(line, place)
         if not isinstance(record, dict):
             raise FormatError(f"{place}: is not a JSON object")
+        if not is_checked and any(is_damaged_name(name, "crc32") for name in record):
+            raise FormatError(f"{place}: the name of its CRC was damaged")
         yield {name: value for name, value in record.items() if name != "crc32"}
     if SEALED.match(rest) and not SEALED.fullmatch(rest):
         raise FormatError(f"{path}: its last line does not end as a line does, so it was damaged or edited")
