@@ -47,6 +47,7 @@ from bytewright.manifest import (
     MANIFEST,
     Entry,
     Folder,
+    check_depth,
     dump_json,
     dump_manifest,
     is_plain_name,
@@ -336,7 +337,9 @@ def refuse_own_input(source: StrPath, *targets: StrPath) -> None:
 def read_toml(path: StrPath, *, max_bytes: int | None = None) -> dict[str, Any]:
     """Read a TOML file."""
     try:
-        return tomllib.loads(read_text(path, max_bytes=max_bytes))
+        fields = tomllib.loads(read_text(path, max_bytes=max_bytes))
+        check_depth(fields)
+        return fields
     except RecursionError:
         raise FormatError(f"{path}: is not valid TOML (nested too deeply)") from None
     except ValueError as error:  # also an integer of thousands of digits

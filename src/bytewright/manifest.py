@@ -27,6 +27,8 @@ FORMAT = "bytewright folder 1"
 MAX_MANIFEST_BYTES = 16 * 2**20
 MAX_DIGITS = 308
 """The most digits of an integer that always fits in a float."""
+MAX_DEPTH = 100
+"""How deep the values of a file may be nested: less than what recursive functions can follow."""
 CHECKSUM = "checksum"
 
 _SHORT = reprlib.Repr()  # names out of a file, in a sentence that stays one
@@ -162,17 +164,35 @@ def parse_json(text: str, source: str | os.PathLike[str]) -> object:
     bytewright.errors.FormatError: vocab.json: is not valid JSON (the key 'a' is given twice)
     """
     try:
-        return json.loads(
+        value = json.loads(
             text,
             object_pairs_hook=_refuse_repeated_keys,
             parse_constant=_refuse_constant,
             parse_float=_parse_float,
             parse_int=_parse_integer,
         )
+        check_depth(value)
+        return value
     except RecursionError:
         raise FormatError(f"{source}: is not valid JSON (nested too deeply)") from None
     except ValueError as error:
         raise FormatError(f"{source}: is not valid JSON ({error})") from None
+
+
+def check_depth(value: object) -> None:
+    """Raise `RecursionError` if objects and arrays are nested more than `MAX_DEPTH` deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            child
+            for node in level
+            if isinstance(node, dict | list)
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise RecursionError
 
 
 def with_checksum(fields: Mapping[str, object]) -> dict[str, object]:
@@ -193,11 +213,8 @@ if you edited it, remove its "checksum"
     if not isinstance(value, dict):
         raise FormatError(f"{source}: must be a JSON object, but is {_SHORT.repr(value)}")
     fields = {name: field for name, field in value.items() if name != CHECKSUM}
-    try:
-        is_damaged = any(is_damaged_name(name, CHECKSUM) for name in value)
-        is_sound = value[CHECKSUM] == _digest_of(fields) if CHECKSUM in value else not is_damaged
-    except RecursionError:
-        raise FormatError(f"{source}: is nested too deeply") from None
+    is_damaged = any(is_damaged_name(name, CHECKSUM) for name in value)
+    is_sound = value[CHECKSUM] == _digest_of(fields) if CHECKSUM in value else not is_damaged
     if not is_sound:
         raise FormatError(
             f"{source}: does not match its checksum, so it was damaged or edited;"

@@ -23,6 +23,8 @@ from bytewright.generate import text as generate_text
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import train
 from bytewright.train.display import LiveDisplay
+from bytewright.train.metrics import read_metrics
+from bytewright.train.recipe import flatten, unflatten
 from conftest import Outcome, Run
 from runs import make_config
 
@@ -240,6 +242,46 @@ def test_a_prompt_is_encoded_once_however_many_texts_are_wanted(
     monkeypatch.setattr(generate_text, "encode_prompt", count)
     assert run("generate", "run", "--prompt", "One", "--count", "3", "--max-new-tokens", "2").code == 0
     assert encoded == ["One"]
+
+
+# Values of a wrong type
+
+
+ODD_VALUES = ["x", [1], {"a": 1}, None, True, -1, 10**300, -1e308, "\ud800"]
+
+
+@pytest.mark.parametrize(
+    "name", ["step", "tokens", "seconds", "loss", "validation_loss", "tokens_per_second", "event", "windows"]
+)
+def test_a_report_on_metrics_of_wrong_types_is_made_or_refused(place: Path, run: Run, name: str) -> None:
+    metrics = place / "run" / "metrics.jsonl"
+    records = list(read_metrics(metrics))
+    for value in ODD_VALUES:
+        metrics.write_text("".join(json.dumps({**record, name: value}) + "\n" for record in records))
+        assert_answered(run("runs", "."))
+        assert_answered(run("report", "run"))
+
+
+@pytest.mark.parametrize("name", ["batch_size", "seed", "max_refused", "model.vocab_size", "budget.tokens"])
+def test_settings_of_wrong_types_are_refused_by_name(place: Path, run: Run, name: str) -> None:
+    config = place / "run" / "config.json"
+    settings = flatten(durable.read_document(config))
+    values: list[Any] = ["x", [1], {"a": {}}, True, -1, 0, 10**300]
+    for value in values:
+        config.write_text(json.dumps(unflatten({**settings, name: value})))
+        outcome = run("runs", ".")
+        assert outcome.code == 0
+        assert name == "seed" or name.rpartition(".")[2] in outcome.err
+
+
+def test_a_file_that_is_nested_deeper_than_functions_can_follow_is_refused(place: Path, run: Run) -> None:
+    deep = '{"a": ' * 500 + "1" + "}" * 500
+    (place / "run" / "config.json").write_text(deep)
+    (place / "run" / "environment.json").write_text(deep)
+    for command in ("runs .", "report run", "resume run"):
+        outcome = run(*command.split())
+        assert_answered(outcome)
+        assert "nested too deeply" in outcome.err
 
 
 # Text that would act on a terminal

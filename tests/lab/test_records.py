@@ -83,7 +83,10 @@ def test_no_folder_of_the_machine_is_written(tmp_path: Path) -> None:
         (lambda value: value.pop("runs"), "runs is missing"),
         (lambda value: value["runs"][0].update(status="fine"), "one of complete"),
         (lambda value: value["runs"][0]["metrics"]["loss"].pop(), "as many as there are steps"),
-        (lambda value: value["runs"][0]["metrics"]["step"].__setitem__(0, "one"), "whole numbers"),
+        (
+            lambda value: value["runs"][0]["metrics"]["step"].__setitem__(0, "one"),
+            "step should be a whole number",
+        ),
         (lambda value: value["runs"][0].pop("labels"), "labels is missing"),
         (lambda value: value["about"].update(axes="lr"), "about.axes should be an array"),
     ],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.train.checkpoint import CheckpointFolder, open_checkpoint
 from bytewright.train.continuity import is_over, refused_in_a_row, step_limits
 from bytewright.train.metrics import read_metrics
-from bytewright.train.recipe import flatten
+from bytewright.train.recipe import check_config, flatten
 from bytewright.train.run_folder import OUTCOME
 
 Status = Literal["complete", "stopped", "diverged", "failed"]
@@ -30,6 +31,9 @@ Status = Literal["complete", "stopped", "diverged", "failed"]
 FLOOR = "corpus.json"
 DIVERGED_RISE = 1.0
 """Nats per token above its own lowest validation loss, or above guessing, at which a run has diverged."""
+
+STEP = re.compile("[0-9]{1,18}")
+"""How a step is written in the name of a file."""
 
 Line = Mapping[str, Any]
 
@@ -98,11 +102,9 @@ def read_run(path: Path) -> RunRecord:
     settings = read_settings(path)
     has_metrics = (path / "metrics.jsonl").is_file()
     records = list(read_metrics(path / "metrics.jsonl")) if has_metrics else []
-    lines = [record for record in records if "event" not in record and isinstance(record.get("step"), int)]
+    lines = [record for record in records if "event" not in record]
     outcome = read_object(path / OUTCOME)
     events = [record for record in records if "event" in record]
-    if any(not isinstance(event.get("step"), int) for event in events):
-        raise FormatError(f"{path / 'metrics.jsonl'}: has an event without a step that is a whole number")
     num_steps = read_num_steps(path, settings) or _told_end(outcome, lines)
     status, reason = judge(settings, lines, events, num_steps=num_steps)
     if status == "stopped":  # what an earlier session came to does not count where the lines tell of an end
@@ -116,15 +118,18 @@ def read_run(path: Path) -> RunRecord:
         labels=_object_in(outcome, "labels", path),
         environment=read_object(path / "environment.json"),
         samples=read_samples(path / "samples"),
-        predicted=_object_in(outcome, "predicted", path),
-        measured=measure(lines) | _object_in(outcome, "measured", path),
+        predicted=numbers_in(_object_in(outcome, "predicted", path)),
+        measured=measure(lines) | numbers_in(_object_in(outcome, "measured", path)),
         floor=read_floor(settings.get("data.validation")),
     )
 
 
 def read_settings(run: Path) -> dict[str, Any]:
     """Read the config of a run with dotted keys; the paths of its data become absolute."""
-    settings = flatten(read_object(run / "config.json"))
+    fields = read_object(run / "config.json")
+    if fields:
+        check_config(fields, run / "config.json")
+    settings = flatten(fields)
     for name in ("data.train", "data.validation", "data.tokenizer"):
         if isinstance(path := settings.get(name), str):
             settings[name] = os.path.normpath(os.path.join(os.path.realpath(run), path))
@@ -286,7 +291,7 @@ def read_samples(folder: Path) -> dict[int, str]:
     found = {}
     for path in sorted(folder.glob("step-*.txt")) if folder.is_dir() else ():
         number = path.stem.removeprefix("step-")
-        if number.isdigit():
+        if STEP.fullmatch(number):
             refuse_link(path, folder.parent)
             found[int(number)] = durable.read_bytes(path, max_bytes=2**20).decode(errors="replace")
     return found
@@ -322,6 +327,11 @@ def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, An
     if not isinstance(value, dict):
         raise FormatError(f"{run / OUTCOME}: {name} should be a JSON object")
     return value
+
+
+def numbers_in(fields: Mapping[str, Any]) -> dict[str, float]:
+    """Return the fields that are finite numbers; the files of a run may hold anything."""
+    return {name: float(value) for name, value in fields.items() if is_finite(value)}
 
 
 def is_finite(value: object) -> TypeGuard[float]:

@@ -17,14 +17,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bytewright import durable
-from bytewright.checked import Json
-from bytewright.lab.records import (
-    Line,
-    RunRecord,
-    Status,
-    is_finite,
-)
-from bytewright.train.metrics import finite
+from bytewright.checked import Json, shorten
+from bytewright.lab.records import STEP, Line, RunRecord, Status, is_finite, numbers_in
+from bytewright.train.metrics import check_record, finite
+from bytewright.train.recipe import check_kinds
 
 RESULTS, SWEEP = "results.json", "sweep.json"
 MODEL = "model"
@@ -137,6 +133,7 @@ def read_results(path: Path) -> tuple[About | None, list[RunRecord]]:
         status = run["status"].as_text()
         if status not in get_args(Status):
             raise run["status"].complain(f"one of {', '.join(get_args(Status))}")
+        check_kinds(settings | run["settings"].as_object(), path)
         records.append(
             RunRecord(
                 name=run["name"].as_text(),
@@ -146,10 +143,10 @@ def read_results(path: Path) -> tuple[About | None, list[RunRecord]]:
                 reason=run["reason"].as_text(),
                 labels=run["labels"].as_object(),
                 environment=environment | run["environment"].as_object(),
-                samples={int(step): str(text) for step, text in run["samples"].as_object().items()},
-                predicted=_numbers(run["predicted"]),
-                measured=_numbers(run["measured"]),
-                floor=_numbers(run).get("floor"),
+                samples=_samples(run["samples"]),
+                predicted=numbers_in(run["predicted"].as_object()),
+                measured=numbers_in(run["measured"].as_object()),
+                floor=numbers_in(run.as_object()).get("floor"),
                 validation=_texts(run.get("validation")),
             )
         )
@@ -226,8 +223,7 @@ def from_columns(columns: Json) -> list[dict[str, Any]]:
         for row in range(length)
     ]
     for row, line in enumerate(lines):
-        if type(line.get("step")) is not int:
-            raise columns["step"].complain(f"a list of whole numbers (the one at {row} is none)")
+        check_record(line, f"{columns.file}: {columns.place}, row {row}")
     return lines
 
 
@@ -236,8 +232,11 @@ def rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
 
 
-def _numbers(value: Json) -> dict[str, float]:
-    return {key: float(number) for key, number in value.as_object().items() if is_finite(number)}
+def _samples(samples: Json) -> dict[int, str]:
+    for step in samples.as_object():
+        if not STEP.fullmatch(step):
+            raise samples.complain(f"texts by their steps (one is called {shorten(step)})")
+    return {int(step): samples[step].as_text() for step in samples.as_object()}
 
 
 def _texts(value: Json) -> dict[str, str]:

@@ -40,22 +40,22 @@ def find_twin(config: TrainConfig, data: Mapping[str, str], folder: Path) -> Pat
     if not data or here["commit"] is None or str(here["commit"]).endswith("-dirty"):
         return None
     for path in sorted(folder.parent.glob(f"*/*/{OUTCOME}")):
-        outcome = read_object(path)
-        if outcome.get("status") in ("complete", "diverged") and outcome.get("data") == data:
-            found = read_settings(path.parent) | {"accumulate": None}
-            there = _among(read_object(path.with_name("environment.json")), names)
-            if found == wanted and there == here and _is_whole(path.parent):
-                return path.parent
+        try:
+            outcome = read_object(path)
+            if outcome.get("status") in ("complete", "diverged") and outcome.get("data") == data:
+                found = read_settings(path.parent) | {"accumulate": None}
+                there = _among(read_object(path.with_name("environment.json")), names)
+                if found == wanted and there == here and _is_whole(path.parent):
+                    return path.parent
+        except BytewrightError:  # a damaged run of another sweep cannot be reused
+            continue
     return None
 
 
 def _is_whole(run: Path) -> bool:
     """Say whether the lines of a run go to its end and were all made where it began."""
-    try:
-        moved = any(str(line.get("event")).startswith(MOVED) for line in read_metrics(run / METRICS))
-        return not moved and read_run(run).status in ("complete", "diverged")
-    except BytewrightError:
-        return False
+    moved = any(str(line.get("event")).startswith(MOVED) for line in read_metrics(run / METRICS))
+    return not moved and read_run(run).status in ("complete", "diverged")
 
 
 def _among(environment: Mapping[str, object], names: list[str]) -> dict[str, object]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bytewright import disk
+from bytewright.checked import shorten
 from bytewright.durable import explain, open_in_place, parse_json, read_text
 from bytewright.errors import FormatError
 from bytewright.manifest import is_damaged_name
@@ -105,9 +106,27 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
             raise FormatError(f"{place}: is not a JSON object")
         if not is_checked and any(is_damaged_name(name, "crc32") for name in record):
             raise FormatError(f"{place}: the name of its CRC was damaged")
+        check_record(record, place)
         yield {name: value for name, value in record.items() if name != "crc32"}
     if SEALED.match(rest) and not SEALED.fullmatch(rest):
         raise FormatError(f"{path}: its last line does not end as a line does, so it was damaged or edited")
+
+
+def check_record(record: Mapping[str, Any], place: str) -> None:
+    """Raise `FormatError` unless a record has a step, and its tokens and seconds, if given, are numbers.
+
+    By these three, lines are placed in a chart. Whatever else a line holds is used only where it is a number.
+
+    >>> check_record({"step": 4, "seconds": "long"}, "metrics.jsonl, line 1")
+    Traceback (most recent call last):
+    bytewright.errors.FormatError: metrics.jsonl, line 1: seconds should be a number from 0 on, but is 'long'
+    """
+    if type(step := record.get("step")) is not int or step < 0:
+        raise FormatError(f"{place}: step should be a whole number from 0 on, but is {shorten(step)}")
+    for name in ("tokens", "seconds"):
+        value = record.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise FormatError(f"{place}: {name} should be a number from 0 on, but is {shorten(value)}")
 
 
 def finite(value: Any) -> Any:

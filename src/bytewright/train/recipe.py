@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bytewright.durable import StrPath, read_document, read_toml
-from bytewright.errors import UsageError, suggest
+from bytewright.errors import FormatError, UsageError, suggest
 from bytewright.train.config import TrainConfig
 
 T = TypeVar("T")
@@ -42,6 +42,38 @@ def read_config(path: Path) -> TrainConfig:
     """Read the config.json of a run."""
     config = build(TrainConfig, read_document(path, max_bytes=MAX_RECIPE_BYTES), source=str(path))
     return dataclasses.replace(config, data=config.data.seen_from(path.parent))
+
+
+def check_config(fields: Mapping[str, Any], source: Path) -> None:
+    """Raise `FormatError` unless the fields make a valid config; those of another version are left out."""
+    try:
+        build(TrainConfig, _known_fields(TrainConfig, fields), source=str(source))
+    except UsageError as error:
+        raise FormatError(str(error)) from None
+
+
+def _known_fields(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = get_type_hints(cls)
+    return {
+        key: _known_fields(kinds[key], value)
+        if dataclasses.is_dataclass(kinds[key]) and isinstance(value, dict)
+        else value
+        for key, value in fields.items()
+        if key in kinds
+    }
+
+
+def check_kinds(settings: Mapping[str, Any], source: Path) -> None:
+    """Raise `FormatError` if a setting that this version has, by its dotted key, is of a wrong kind."""
+    for name, value in settings.items():
+        kind: Any = TrainConfig
+        for part in name.split("."):
+            kind = get_type_hints(kind).get(part) if dataclasses.is_dataclass(kind) else None
+        if kind is not None:
+            try:
+                _convert(kind, value, str(source), name)
+            except UsageError as error:
+                raise FormatError(str(error)) from None
 
 
 def to_plain(config: TrainConfig, *, run: Path | None = None) -> dict[str, Any]:
