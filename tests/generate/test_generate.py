@@ -26,7 +26,10 @@ RANDOM = SamplingConfig(max_new_tokens=12, top_k=30, top_p=0.95, min_p=0.01, sto
 
 
 def make_model(choice: str = "default", implementation: str = "fused") -> TransformerLM:
-    """Build the same small model every time, weights so large that what it reads decides what it writes."""
+    """Build the same small model every time, weights so large that what it reads decides what it writes.
+
+    In float64 rounding decides no token, although scores are computed in several ways.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = TransformerLM(small_config(choice, implementation=implementation))
@@ -36,7 +39,7 @@ def make_model(choice: str = "default", implementation: str = "fused") -> Transf
                     parameter.uniform_(0.5, 1.5)
                 else:
                     parameter.mul_(3)
-    return model
+    return model.double()
 
 
 def by_definition(
@@ -223,7 +226,7 @@ def test_the_decoder_scores_as_the_model_does(
 
 
 def test_a_model_that_computes_in_half_precision_writes_in_half_precision() -> None:
-    model = make_model()
+    model = make_model().float()
     model.compute_dtype = torch.bfloat16
     generator = Generator(model, len(PROMPTS))
     assert generator.decoder.embeddings.dtype == torch.bfloat16
@@ -234,7 +237,7 @@ def test_a_model_that_computes_in_half_precision_writes_in_half_precision() -> N
 @pytest.mark.parametrize("name", ["ln1", "ln2", "attn.q_norm", "attn.k_norm", "ln_final"])
 def test_the_decoder_does_not_round_gains_to_the_precision_of_the_computation(name: str) -> None:
     """In bfloat16, 1 + 2⁻⁹ would become 1."""
-    model = make_model("qk-norm")
+    model = make_model("qk-norm").float()
     model.compute_dtype = torch.bfloat16
     gains = [parameter for parameter in model.parameters() if parameter.ndim == 1]
     ids = torch.randint(0, SMALL.vocab_size, (4, 8), generator=torch.Generator().manual_seed(0))
@@ -257,7 +260,7 @@ def test_the_decoder_does_not_round_gains_to_the_precision_of_the_computation(na
 
 
 def test_the_cache_takes_the_memory_it_says() -> None:
-    cache = Decoder(make_model("two-kv-heads")).new_cache(3, 16)
+    cache = Decoder(make_model("two-kv-heads").float()).new_cache(3, 16)
     assert (
         cache.num_bytes == 2 * 2 * 3 * 2 * 16 * 8 * 4
     )  # k and v, layers, batch, heads, slots, d_head, bytes
@@ -285,7 +288,7 @@ def test_what_the_model_cannot_read_is_refused_before_any_step(prompts: list[lis
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
 @pytest.mark.parametrize("choice", CHOICES)
 def test_captured_graphs_give_the_ids_of_the_definition(choice: str, sampling: SamplingConfig) -> None:
-    model = make_model(choice).cuda()
+    model = make_model(choice).float().cuda()
     generator = Generator(model, len(PROMPTS))
     for _ in range(2):  # the second time from a graph that is there
         assert generator.generate(PROMPTS, sampling) == by_definition(model, PROMPTS, sampling)

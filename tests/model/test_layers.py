@@ -126,7 +126,8 @@ def test_the_gain_of_a_norm_is_applied_before_it_is_rounded() -> None:
     norm, x = RMSNorm(64), torch.randn(64, generator=torch.Generator().manual_seed(0)).bfloat16()
     torch.nn.init.uniform_(norm.weight, 0.5, 2.0, torch.Generator().manual_seed(1))
     exact = numpy_rms_norm(array(x.double()), array(norm.weight.double()), EPSILON)
-    assert torch.equal(norm(x), torch.from_numpy(exact).bfloat16())
+    half_a_unit = np.exp2(np.floor(np.log2(np.abs(exact))) - 8)  # bfloat16 has 8 significant bits
+    assert (np.abs(array(norm(x).double()) - exact) <= 1.0001 * half_a_unit).all()
 
 
 def test_weights_are_cut_at_three_standard_deviations() -> None:
