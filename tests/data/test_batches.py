@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jaxtyping
 import numpy as np
 import pytest
@@ -174,6 +176,29 @@ def test_batches_are_contiguous() -> None:
         for tensor in batch:
             assert tensor.is_contiguous()
             assert tensor.view(-1).shape == (tensor.numel(),)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "batch_size", "context_length", "words"),
+    [
+        (np.zeros((4, 20), np.uint16), 2, 4, "one dimension"),
+        (np.arange(20), 0, 4, "batch_size must be at least 1"),
+        (np.arange(20), 2, 0, "context_length must be at least 1"),
+        (np.full(20, 2**63, np.uint64), 2, 4, "from 0 to"),
+        (np.full(20, -1), 2, 4, "from 0 to"),
+    ],
+)
+def test_what_is_not_a_sequence_of_ids_is_rejected(
+    tokens: Any, batch_size: int, context_length: int, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        get_batch(tokens, batch_size, context_length, "cpu")
+
+
+def test_a_batch_is_drawn_from_a_list_or_a_tensor_as_well() -> None:
+    for tokens in (list(range(50)), torch.arange(50)):
+        inputs, targets = get_batch(tokens, 3, 4, "cpu")
+        assert targets.equal(inputs + 1)
 
 
 def test_a_context_longer_than_the_data_is_refused() -> None:

@@ -210,6 +210,9 @@ def test_uniform_numbers_are_a_function_of_seed_and_row_and_longer_runs_begin_al
     ("change", "words"),
     [
         ({"num_ids": 0}, "num_ids must be at least 1, not 0"),
+        ({"seed": 1.5}, "seed must be a whole number, but is 1.5"),
+        ({"seed": None}, "seed must be a whole number, but is None"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens must be a whole number, but is 2.5"),
         ({"max_new_tokens": -1}, "max_new_tokens must not be negative, but is -1"),
         ({"temperature": -0.1}, "temperature must be 0 or a positive number, not -0.1"),
         ({"temperature": math.nan}, "temperature .* nan"),

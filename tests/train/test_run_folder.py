@@ -99,7 +99,12 @@ def test_what_killed_processes_left_in_a_run_is_removed_when_it_is_resumed(
 
 @pytest.mark.parametrize(
     ("name", "missing"),
-    [(".", "run"), ("metrics.jsonl", r"run/metrics\.jsonl"), ("config.json", r"run/config\.json")],
+    [
+        (".", "run"),
+        (".lock", r"run/\.lock"),
+        ("metrics.jsonl", r"run/metrics\.jsonl"),
+        ("config.json", r"run/config\.json"),
+    ],
 )
 @pytest.mark.parametrize("changes", [{}, {"save_every": 100, "log_every": 100, "eval_every": 100}])
 def test_a_run_that_is_removed_while_it_is_trained_fails_and_names_what_is_missing(
@@ -118,6 +123,24 @@ def test_a_run_that_is_removed_while_it_is_trained_fails_and_names_what_is_missi
     with pytest.raises(StorageError, match=rf"{missing} was removed"):
         train(make_config(tmp_path, **changes), run, console=quiet, loss=removing, final_checkpoint=False)
     assert run.exists() == (name != ".")
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.json"])
+def test_a_run_whose_files_are_overwritten_while_it_is_trained_fails(
+    tmp_path: Path, quiet: Console, name: str
+) -> None:
+    run = tmp_path / "run"
+    calls = 0
+
+    def overwriting(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 15:
+            (run / name).write_text("{}")
+        return language_model_loss(model, ids, targets)
+
+    with pytest.raises(StorageError, match=rf"run/{name} was changed while it was in use"):
+        train(make_config(tmp_path), run, console=quiet, loss=overwriting)
 
 
 def test_a_log_that_is_replaced_while_it_is_written_is_noticed(tmp_path: Path) -> None:

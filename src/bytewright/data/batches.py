@@ -13,7 +13,7 @@ This module knows nothing of files or models: tokens are any one-dimensional arr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,7 @@ NUM_ROUNDS = 8
 
 
 def get_batch(
-    tokens: Tokens,
+    tokens: Tokens | Sequence[int] | Int[Tensor, " tokens"],
     batch_size: int,
     context_length: int,
     device: torch.device | str,
@@ -41,18 +41,29 @@ def get_batch(
 ) -> tuple[Int64[Tensor, "batch context"], Int64[Tensor, "batch context"]]:
     """Draw `batch_size` random windows with replacement: (inputs, targets), each (batch, context).
 
+    `tokens` is one sequence of ids: an array, a memory map, a tensor on the CPU or a list.
+
     >>> inputs, targets = get_batch(np.arange(100, dtype=np.uint16), 4, 8, "cpu")
     >>> inputs.shape, bool((targets == inputs + 1).all())
     (torch.Size([4, 8]), True)
     """
-    num_starts = len(tokens) - context_length
-    if tokens.dtype.kind not in "iu":
-        raise UsageError(f"tokens must be integers, but these are {tokens.dtype}")
+    array = np.asarray(tokens)
+    if array.dtype.kind not in "iu":
+        raise UsageError(f"tokens must be integers, but these are {array.dtype}")
+    if array.ndim != 1:
+        raise UsageError(f"tokens must have one dimension, but have the shape {array.shape}")
+    for name, value in (("batch_size", batch_size), ("context_length", context_length)):
+        if value < 1:
+            raise UsageError(f"{name} must be at least 1, but is {value}")
+    num_starts = len(array) - context_length
     if num_starts < 1:
-        raise UsageError(_too_short(len(tokens), context_length))
+        raise UsageError(_too_short(len(array), context_length))
     generator = generator or np.random.default_rng()
     starts = generator.integers(num_starts, size=batch_size)
-    return split_windows(torch.from_numpy(gather_windows(tokens, starts, context_length)).to(device))
+    windows = gather_windows(array, starts, context_length)
+    if windows.min() < 0:
+        raise UsageError(f"tokens must be from 0 to 2^63 - 1, but one is {windows.min()} as a 64-bit integer")
+    return split_windows(torch.from_numpy(windows).to(device))
 
 
 def gather_windows(

@@ -136,8 +136,8 @@ class Generator:
 
 
 def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> None:
-    """Refuse what the model cannot read, by the number of the prompt."""
-    if not prompts:
+    """Raise `UsageError` for a prompt that the model cannot read, naming the prompt by its number."""
+    if not len(prompts):
         raise UsageError("there is no prompt to continue")
     for number, prompt in enumerate(prompts):
         if not len(prompt):
@@ -148,7 +148,7 @@ def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> None
                 f"{config.context_length}"
             )
         for place, id in enumerate(prompt):
-            if not 0 <= id < config.vocab_size:
+            if not hasattr(id, "__index__") or not 0 <= id < config.vocab_size:
                 raise UsageError(
                     f"prompt {number} has the id {id} at place {place}, outside the vocabulary of "
                     f"{config.vocab_size}"

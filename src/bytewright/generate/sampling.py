@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -49,6 +50,10 @@ class SamplingConfig:
     """Choose among the ids below this: a model may have rows for more tokens than its tokenizer has."""
 
     def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "top_k", "seed", "num_ids"):
+            value = getattr(self, name)
+            if not (value is None and name in ("top_k", "num_ids")) and not isinstance(value, Integral):
+                raise UsageError(f"{name} must be a whole number, but is {value!r}")
         if self.max_new_tokens < 0:
             raise UsageError(f"max_new_tokens must not be negative, but is {self.max_new_tokens}")
         if not 0 <= self.temperature < math.inf:

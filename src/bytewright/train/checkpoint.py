@@ -57,9 +57,9 @@ def save_checkpoint(
     model: Module, optimizer: Stateful, iteration: int, out: str | os.PathLike[str] | Writable
 ) -> None:
     """Write model, optimizer and iteration into one file, given by path or open for writing."""
+    if not hasattr(iteration, "__index__") or not 0 <= operator.index(iteration) < 10**18:
+        raise UsageError(f"iteration must be a whole number from 0 to 10^18 - 1, but is {iteration!r}")
     iteration = operator.index(iteration)
-    if not 0 <= iteration < 10**18:
-        raise UsageError(f"iteration must be from 0 to 10^18 - 1, but is {iteration}")
     tensors = {f"model.{name}": tensor for name, tensor in plain_state_dict(model).items()}
     of_optimizer, skeleton = pack(optimizer.state_dict(), "optimizer")
     metadata = {"format": FORMAT, "iteration": str(iteration), "optimizer": json.dumps(skeleton)}

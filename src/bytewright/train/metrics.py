@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 from bytewright import disk
 from bytewright.checked import shorten
 from bytewright.durable import explain, open_in_place, parse_json, read_text
-from bytewright.errors import FormatError
+from bytewright.errors import FormatError, StorageError
 from bytewright.manifest import is_damaged_name
 
 SEALED = re.compile(r'(\{.*), "crc32": "([0-9a-f]{8})"\}')
@@ -57,6 +57,11 @@ class MetricsLog:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one line."""
+        found = os.fstat(self._file.fileno()).st_size
+        if found != self.position:
+            raise StorageError(
+                f"{self.path} was changed while it was in use: it has {found} bytes, expected {self.position}"
+            )
         line = memoryview(dump_line(record))
         with explain("write", self.path):
             while line:  # the system may take less than it is given

@@ -57,6 +57,7 @@ class RunFolder:
     def __init__(self, path: Path, lock: io.FileIO) -> None:
         self.path = path
         self._lock = lock
+        self._config = b""
         self.checkpoints = CheckpointFolder(path / "checkpoints")
         for name in (METRICS, *FOLDERS):
             durable.refuse_links(path / name, within=path)
@@ -73,6 +74,7 @@ class RunFolder:
             refuse_existing_run(path)  # another process may have been quicker to the lock
             durable.write_document(path / ENVIRONMENT, describe_environment(), within=path)
             durable.write_document(path / CONFIG, to_plain(config, run=path), within=path)
+            run._config = durable.read_bytes(path / CONFIG)
             on_error.pop_all()
         return run
 
@@ -82,7 +84,9 @@ class RunFolder:
         config_of(path)
         lock = _lock(path)
         try:
-            return cls(path, lock)
+            run = cls(path, lock)
+            run._config = durable.read_bytes(path / CONFIG)
+            return run
         except BaseException:
             lock.close()
             raise
@@ -103,8 +107,17 @@ class RunFolder:
         durable.write_text(self.path / SAMPLES / f"step-{step:06d}.txt", text, within=self.path)
 
     def refuse_removed(self) -> None:
-        """Raise if the run was removed since: without config.json it can be neither resumed nor reported."""
+        """Raise if the lock or config.json was removed or changed since this process opened the run.
+
+        Without its lock a second process could write the same run. Without its config.json the run can be
+        neither resumed nor reported.
+        """
+        disk.refuse_removed(self.path / LOCK, self._lock.fileno())
         disk.refuse_removed(self.path / CONFIG)
+        if durable.read_bytes(self.path / CONFIG) != self._config:
+            raise StorageError(
+                f"{self.path / CONFIG} was changed while it was in use; restore it, then resume"
+            )
 
     def close(self) -> None:
         """Release the lock."""
