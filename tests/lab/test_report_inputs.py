@@ -116,3 +116,14 @@ def test_texts_that_were_sampled_are_reported_without_the_run_of_their_model(tmp
     assert names == ["temperature-0.5", "temperature-1"]
     (sweep / "temperature-1/results.json").write_text("of an earlier report")
     assert [record.name for record in read_inputs([sweep / "temperature-1"])[1]] == ["temperature-1"]
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc", "a/b", "..", "", "a\0b"])
+def test_a_sweep_names_no_runs_outside_its_folder(sweep: Path, name: str, run: Run) -> None:
+    plan = json.loads((sweep / "sweep.json").read_text())
+    plan.pop("checksum", None)
+    plan["runs"][0]["name"] = name
+    (sweep / "sweep.json").write_text(json.dumps(plan))
+    outcome = run("report", sweep)
+    assert outcome.code == 2
+    assert "sweep.json: runs[0].name should be the name of a folder beside it" in outcome.err

@@ -13,6 +13,8 @@ import pytest
 import torch
 from rich.console import Console
 
+from bytewright import durable
+from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import (
     BytewrightError,
     FormatError,
@@ -20,7 +22,10 @@ from bytewright.errors import (
     TokenizerError,
     UsageError,
 )
+from bytewright.tokenizer.files import write_folder
+from bytewright.tokenizer.vocabulary import Vocabulary
 from bytewright.train import TrainConfig, resume, train
+from bytewright.train.inputs import read_vocabulary_of
 from runs import make_config, make_ids, write_tokens
 
 
@@ -63,7 +68,7 @@ def test_bad_data_is_refused_before_anything_is_made(tmp_path: Path, quiet: Cons
     refuse(FormatError, r"cut.npy: has 600 bytes, but", data={"train": str(cut)})
     outside = write_tokens(tmp_path / "outside.npy", np.array([3] * 50 + [60] + [3] * 50), vocab_size=64)
     manifest = tmp_path / "outside.npy.json"
-    manifest.write_text(manifest.read_text().replace('"vocabulary_size": 64', '"vocabulary_size": 40'))
+    durable.write_document(manifest, durable.read_document(manifest) | {"vocabulary_size": 40})
     refuse(
         FormatError,
         r"outside.npy: token id 60 at position 50 is outside the vocabulary \(40\)",
@@ -112,3 +117,13 @@ def test_other_data_than_at_the_checkpoint_is_refused_on_resume(tmp_path: Path, 
 def test_what_is_no_run_cannot_be_resumed(tmp_path: Path, quiet: Console) -> None:
     with pytest.raises(UsageError, match="is not a run, for it has no config"):
         resume(tmp_path, console=quiet)
+
+
+def test_a_tokenizer_with_more_ids_than_the_tokens_claim_is_refused(tmp_path: Path) -> None:
+    """A table of all ids is made: one token with the id 2^32 - 1 would make it 34 GB."""
+    bytes_alone = {id: bytes([id]) for id in range(256)}
+    vocabulary = Vocabulary.from_parts(bytes_alone, [], {"<|endoftext|>": 2**32 - 1})
+    write_folder(vocabulary, tmp_path / "tok")
+    path = write_tokens(tmp_path / "a.npy", make_ids(50), fingerprint=vocabulary.fingerprint)
+    with pytest.raises(FormatError, match=r"a\.npy: its manifest says a vocabulary of 40, but that of"):
+        read_vocabulary_of(TokenFile.open(path), tmp_path / "tok")

@@ -82,7 +82,7 @@ def parse_size(text: str) -> int:
     >>> parse_size("50MB"), parse_size("1.5 kB"), parse_size("2MiB"), parse_size("800")
     (50000000, 1500, 2097152, 800)
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?) ?([a-z]*)", text.strip().lower())
     if not match or match[2] not in UNITS:
         raise UsageError(f"--size is {text!r}; a number with a unit is needed, such as 500kB, 50MB or 1GB")
     return int(float(match[1]) * UNITS[match[2]])

@@ -22,6 +22,7 @@ from bytewright.lab.groups import find_axes
 from bytewright.lab.predict import compare_record
 from bytewright.lab.records import RunRecord, read_object, read_run, read_sampled
 from bytewright.lab.results import MODEL, RESULTS, SWEEP, About, parse_about, read_results
+from bytewright.manifest import is_plain_name
 from bytewright.train.checkpoint import CheckpointFolder, open_checkpoint
 from bytewright.train.inputs import read_vocabulary_of
 from bytewright.train.run_folder import OUTCOME
@@ -97,6 +98,8 @@ def read_sweep_folder(folder: Path) -> tuple[About, list[RunRecord]]:
     runs, missing = {}, []
     for run in plan["runs"].elements():
         name, labels = run["name"].as_text(), run["labels"].as_object()
+        if not is_plain_name(name):
+            raise run["name"].complain("the name of a folder beside it")
         if _is_begun(folder / name):
             runs[folder / name] = labels
         else:

@@ -143,6 +143,11 @@ def read_vocabulary_of(tokens: TokenFile, path: Path) -> Vocabulary:
 
     vocabulary = read_vocabulary(path)
     tokens.require_tokenizer(vocabulary.fingerprint)
+    if vocabulary.size != tokens.manifest.vocabulary_size:  # tables of that size are made
+        raise FormatError(
+            f"{tokens.path}: its manifest says a vocabulary of {tokens.manifest.vocabulary_size},"
+            f" but that of {path} is {vocabulary.size}"
+        )
     return vocabulary
 
 
