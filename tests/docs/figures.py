@@ -58,17 +58,15 @@ def check(page: Path, names: dict[str, Any] | None = None) -> list[str]:
     texts = Counter(" ".join(it.split()) for it in figures if isinstance(it, str))
     tables = [as_cells(it) for it in figures if not isinstance(it, str)]
     complaints, covered = run_examples(text, names), []
-    for expected, times in texts.items():
+    for expected in [*texts, *given]:
         found = [match.span() for match in pattern_of(expected).finditer(text)]
         covered += found
-        if len(found) != times:
-            complaints.append(f"expected {times} times, found {len(found)} times: {expected}")
+        if expected in texts and len(found) != texts[expected]:
+            complaints.append(f"expected {texts[expected]} times, found {len(found)} times: {expected}")
+        if expected in given and not found:
+            complaints.append(f"given, but not in the page: {expected}")
         if not re.search(r"[^\W\d_]", expected):
             complaints.append(f"a number without a word next to it can match anywhere: {expected}")
-    for expected in given:
-        found = [match.span() for match in pattern_of(expected).finditer(text)]
-        covered += found
-        complaints += [] if found else [f"given, but not in the page: {expected}"]
     for rows in tables:
         found = [table.span() for table in TABLE.finditer(text) if cells_of(table[0]) == rows]
         covered += found
