@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 from statistics import median
 
-from records import all_runs, predict_again, result
+from records import predictions, result
 
 from bytewright.account.parameters import count_parameters
 from bytewright.demo.plan import Plan
@@ -19,7 +19,7 @@ timed = [row for row in time if row["part"] == "compiled time"]
 fits = [row["verdict"] for row in time if row["part"] == "fit"]
 resumed = result("2026-11-15-h200-exact-resume.json")["differences"].values()
 differing = [name for comparison in resumed for names in comparison.values() for name in names]
-ratios = [predict_again(run)[1] for run in all_runs()]
+ratios = [ratio for _, ratio in predictions()]
 
 
 def tokenizer_race(measured, title):
@@ -41,11 +41,9 @@ def training_race():
     return speeds["bytewright"], speeds["bytewright"] / speeds["plain compiled"]
 
 
-def generation_race(batch_size):
+def generation_race(name, batch_size):
     """Return our tokens per second on the H200, and how many times those of the fastest peer."""
-    rows = [
-        row for row in result("2026-11-15-h200-generation.json")["rows"] if row["batch_size"] == batch_size
-    ]
+    rows = [row for row in result(f"{name}.json")["rows"] if row["batch_size"] == batch_size]
     speeds = {row["contestant"]: row["tokens_per_second"]["median"] for row in rows}
     ours = speeds.pop("bytewright")
     return ours, ours / max(speeds.values())
@@ -61,7 +59,9 @@ def claims():
     cold, cold_ratio = tokenizer_race("encoding", "file-100mb cold")
     warm, warm_ratio = tokenizer_race("encoding", "file-100mb warm")
     speed, speed_ratio = training_race()
-    (one, one_ratio), (many, many_ratio) = generation_race(1), generation_race(256)
+    base, gpt2 = "2026-11-15-h200-generation", "2026-11-16-h200-generation-gpt2"
+    (one, one_ratio), (many, many_ratio) = generation_race(base, 1), generation_race(base, 256)
+    (large, large_ratio), (batch, batch_ratio) = generation_race(gpt2, 1), generation_race(gpt2, 32)
     page = "docs/results/2026-11-15"
     return [
         ("measured", "result", "compared with", "details"),
@@ -88,6 +88,12 @@ def claims():
             f"{round(one, -2):,.0f} and {round(many, -3):,.0f} tokens/s",
             f"{one_ratio:.1f} and {many_ratio:.1f} times `transformers`",
             f"[H200]({page}-h200.md#generation)",
+        ),
+        (
+            "generation: a model of the size of GPT-2 small, H200, 1 and 32 prompts",
+            f"{round(large, -2):,.0f} and {round(batch, -3):,.0f} tokens/s",
+            f"{large_ratio:.1f} and {batch_ratio:.1f} times `transformers`",
+            f"[GPT-2](docs/results/{gpt2}.md)",
         ),
         (
             f"predicted peak GPU memory, {len(memory)} kinds of training step",

@@ -141,8 +141,9 @@ def spread(values: list[float]) -> float:
     return max(values) - min(values)
 
 
-def predict_again(run: Run) -> tuple[Any, float]:
-    """Return the settings of a run on the H200, and the speed predicted today over the measured one."""
+@cache
+def predictions() -> list[tuple[Any, float]]:
+    """Return the settings of all runs on the H200, and the speed predicted today over the measured one."""
     import torch
 
     from bytewright.account import DEVICES
@@ -150,6 +151,9 @@ def predict_again(run: Run) -> tuple[Any, float]:
     from bytewright.train.config import TrainConfig
     from bytewright.train.recipe import build, unflatten
 
-    config = build(TrainConfig, unflatten(run["settings"]), source=run["name"])
-    predicted = predict(config, DEVICES["h200"], torch.device("cuda"))["tokens_per_second"]
-    return config, predicted / run["measured"]["tokens_per_second"]
+    found = []
+    for run in all_runs():
+        config = build(TrainConfig, unflatten(run["settings"]), source=run["name"])
+        predicted = predict(config, DEVICES["h200"], torch.device("cuda"))["tokens_per_second"]
+        found.append((config, predicted / run["measured"]["tokens_per_second"]))
+    return found

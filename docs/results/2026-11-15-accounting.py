@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from records import all_runs, percent, predict_again, result, sweep
+from records import all_runs, percent, predictions, result, sweep
 
 from bytewright.account import DEVICES, Training, find_preset, largest_batch, roofline
 from bytewright.account.report import tokens_per_second
@@ -50,7 +50,7 @@ def met(rows, goal, slack=0):
 
 # Runs of the laboratory: predicted today, and before each run
 
-again = [predict_again(run) for run in all_runs()]
+again = predictions()
 ratios = [ratio for _, ratio in again]
 then = [run["predicted"]["tokens_per_second"] / run["measured"]["tokens_per_second"] for run in all_runs()]
 

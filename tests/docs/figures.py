@@ -57,24 +57,24 @@ def check(page: Path, names: dict[str, Any] | None = None) -> list[str]:
     figures, given = names.get("FIGURES", []), names.get("GIVEN", {})
     texts = Counter(" ".join(it.split()) for it in figures if isinstance(it, str))
     tables = [as_cells(it) for it in figures if not isinstance(it, str)]
-    complaints, covered = run_examples(text, names), []
+    problems, covered = run_examples(text, names), []
     for expected in [*texts, *given]:
         found = [match.span() for match in pattern_of(expected).finditer(text)]
         covered += found
         if expected in texts and len(found) != texts[expected]:
-            complaints.append(f"expected {texts[expected]} times, found {len(found)} times: {expected}")
+            problems.append(f"expected {texts[expected]} times, found {len(found)} times: {expected}")
         if expected in given and not found:
-            complaints.append(f"given, but not in the page: {expected}")
+            problems.append(f"given, but not in the page: {expected}")
         if not re.search(r"[^\W\d_]", expected):
-            complaints.append(f"a number without a word next to it can match anywhere: {expected}")
+            problems.append(f"a number without a word next to it can match anywhere: {expected}")
     for rows in tables:
         found = [table.span() for table in TABLE.finditer(text) if cells_of(table[0]) == rows]
         covered += found
-        complaints += [] if found else [f"no such table in the page:\n{render_table(rows)}"]
+        problems += [] if found else [f"no such table in the page:\n{render_table(rows)}"]
     for name, content in names.get("PICTURES", {}).items():
         if not (page.parent / name).exists() or (page.parent / name).read_text() != content:
-            complaints.append(f"{name} is not the picture that the script draws")
-    return complaints + list(unchecked(text, covered))
+            problems.append(f"{name} is not the picture that the script draws")
+    return problems + list(unchecked(text, covered))
 
 
 def unchecked(text: str, covered: list[tuple[int, int]]) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""Finds what Markdown pages point at, and names what is not there.
+"""Finds links, paths, names and commands in Markdown pages that do not exist.
 
-Checked are the relative links of a page with their anchors, paths of the repository in backticks, and
-names: [`softmax`](layers.py) promises that this file defines `softmax`, and so does `layers.py::softmax`.
-Of commands in code blocks, the command must exist with each of its options, and so must the files of the
-repository that they name. Nothing is fetched: addresses of the web are left alone.
+For each page it checks relative links with their anchors and paths of the repository in backticks. A name is
+checked as well: [`softmax`](layers.py) and `layers.py::softmax` require that this file defines `softmax`. For
+commands in code blocks, the command, its options and the named files of the repository must exist. Web
+addresses are not checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bytewright.cli.main import COMMANDS
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "crates", "docs", "fuzz", "recipes", "src", "tests")
 BUILT = ("benchmarks/data/", "benchmarks/out/", "fuzz/artifacts/", "fuzz/corpus/", "fuzz/target/")
-"""What is made or downloaded on the way and is not in the repository."""
+"""Generated or downloaded files that are not in the repository."""
 SOURCES = (".grammar", ".md", ".py", ".rs", ".toml")
 
 FENCE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -30,26 +30,26 @@ NAME = re.compile(r"`([A-Za-z_][\w.]*)`")
 
 
 def find_pages() -> list[Path]:
-    """List every Markdown file of the repository, without what was built or downloaded."""
+    """Return all Markdown files of the repository, without generated or downloaded ones."""
     below = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")]
     ours = [path for path in below if _is_ours(path.relative_to(ROOT).as_posix())]
     return sorted(ROOT.glob("*.md")) + sorted(ours)
 
 
-def complain(page: Path) -> list[str]:
-    """Name every link, path and name of a page that leads nowhere."""
+def find_problems(page: Path) -> list[str]:
+    """Return every link, path and name of a page that does not exist."""
     text = page.read_text()
     prose = FENCE.sub(_blank, COMMENT.sub(_blank, text))
     return [
-        f"line {prose.count(chr(10), 0, found.start()) + 1}: {complaint}"
-        for pattern, judge in ((LINK, _judge_link), (CODE, _judge_code))
+        f"line {prose.count(chr(10), 0, found.start()) + 1}: {problem}"
+        for pattern, check in ((LINK, _check_link), (CODE, _check_code))
         for found in pattern.finditer(prose)
-        if (complaint := judge(page, found))
+        if (problem := check(page, found))
     ]
 
 
 def anchors_of(text: str) -> set[str]:
-    """Spell the anchors of a page's headings as the usual hosts of Markdown do.
+    """Return the anchors of the headings of a page, in the form that GitHub uses.
 
     >>> sorted(anchors_of("# What `x` costs, and why\\n## Twice\\n## Twice"))
     ['twice', 'twice-1', 'what-x-costs-and-why']
@@ -67,14 +67,14 @@ def anchors_of(text: str) -> set[str]:
 
 
 def defines(path: Path, name: str) -> bool:
-    """Tell whether a source file defines a name; of a dotted one, its last part."""
+    """Return whether a source file defines a name, or the last part of a dotted name."""
     last = re.escape(name.rpartition(".")[2])
     definition = rf"\b(?:def|class|fn|struct|enum|trait|const) {last}\b|^ *{last}(?::[^=\n]+)? = "
     return bool(re.search(definition, path.read_text(), re.MULTILINE))
 
 
 def commands_in(page: Path) -> Iterator[tuple[int, str]]:
-    """Give the lines of a page's code blocks that run something of ours, with their numbers."""
+    """Yield the commands in the code blocks of a page that belong to this repository, with line numbers."""
     text = page.read_text()
     for block in FENCE.finditer(text):
         first = text.count("\n", 0, block.start(1)) + 1
@@ -84,48 +84,48 @@ def commands_in(page: Path) -> Iterator[tuple[int, str]]:
                 yield number, command
 
 
-def judge_command(line: str, help_of: Callable[[str], str]) -> list[str]:
-    """Name what a command line asks for that is not there: a file, a target of make, a command, an option."""
+def find_problems_of_command(line: str, help_of: Callable[[str], str]) -> list[str]:
+    """Return the files, targets of make, commands and options of a command line that do not exist."""
     program, *words = line.split()
     missing = [word for word in words if _is_ours(word) and not (ROOT / word).exists()]
-    wrong = [f"{word} is not there" for word in missing]
+    problems = [f"{word} does not exist" for word in missing]
     if program == "make" and not re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE):
-        wrong.append(f"make has no target {words[0]}")
+        problems.append(f"make has no target {words[0]}")
     if program == "bytewright":
         command = next((name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS), None)
         if command is None:
-            return [*wrong, f"bytewright has no command {words[0]}"]
+            return [*problems, f"bytewright has no command {words[0]}"]
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
         unknown = [option for option in options if not re.search(rf"{option}(?![\w-])", help_of(command))]
-        wrong += [f"bytewright {command} has no option {option}" for option in unknown]
-    return wrong
+        problems += [f"bytewright {command} has no option {option}" for option in unknown]
+    return problems
 
 
-def _judge_link(page: Path, found: re.Match[str]) -> str | None:
+def _check_link(page: Path, found: re.Match[str]) -> str | None:
     target, _, anchor = found["target"].partition("#")
     if re.match(r"[a-z]+:", target):
         return None
     path = page.parent / target if target else page
     if not path.exists():
-        return f"{found['target']} is not there"
+        return f"{found['target']} does not exist"
     if anchor and anchor not in anchors_of(path.read_text()):
-        return f"{found['target']}: no heading of that page has this anchor"
+        return f"{found['target']}: the page has no such heading"
     name = NAME.fullmatch(found["text"])
     if name and path.suffix in (".py", ".rs") and name[1] != path.name and not defines(path, name[1]):
         return f"{target} does not define {name[1]}"
     return None
 
 
-def _judge_code(page: Path, found: re.Match[str]) -> str | None:
-    said = PATH.fullmatch(found["text"])
-    if not said or not (_is_ours(said["path"]) or said["path"].endswith(SOURCES)):
-        return None  # a path on the reader's own machine, or no path at all
+def _check_code(page: Path, found: re.Match[str]) -> str | None:
+    named = PATH.fullmatch(found["text"])
+    if not named or not (_is_ours(named["path"]) or named["path"].endswith(SOURCES)):
+        return None  # a path on the machine of the reader, or not a path
     places = (ROOT, ROOT / "src" / "bytewright", page.parent)
-    paths = [path for place in places for path in place.glob(said["path"].rstrip("/"))]
+    paths = [path for place in places for path in place.glob(named["path"].rstrip("/"))]
     if not paths:
-        return f"`{said['path']}` is not there"
-    if said["name"] and not any(defines(path, said["name"]) for path in paths):
-        return f"`{said['path']}` does not define {said['name']}"
+        return f"`{named['path']}` does not exist"
+    if named["name"] and not any(defines(path, named["name"]) for path in paths):
+        return f"`{named['path']}` does not define {named['name']}"
     return None
 
 

@@ -16,8 +16,8 @@ PAGES = [ROOT / "README.md", *HANDBOOK, *RESULTS]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_all_figures_of_the_page_are_correct_and_checked(page: Path) -> None:
-    complaints = check(page)
-    assert not complaints, f"{page} (python tests/docs/figures.py {page}):\n" + "\n".join(complaints)
+    problems = check(page)
+    assert not problems, f"{page} (python tests/docs/figures.py {page}):\n" + "\n".join(problems)
 
 
 @pytest.mark.parametrize("page", HANDBOOK, ids=lambda page: page.stem)
@@ -74,12 +74,12 @@ def page(tmp_path: Path) -> Path:
     return tmp_path / "page.md"
 
 
-def test_a_correct_page_has_no_complaints(page: Path) -> None:
+def test_a_correct_page_has_no_problems(page: Path) -> None:
     assert check(page) == []
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "complaint"),
+    ("before", "after", "problem"),
     [
         ("**12**", "**13**", "expected 1 times, found 0 times: area is **12**, which is 75 % of 16"),
         ("75 %", "74 %", "expected 1 times, found 0 times: area is **12**, which is 75 % of 16"),
@@ -94,14 +94,14 @@ def test_a_correct_page_has_no_complaints(page: Path) -> None:
         ("ways.", "ways, +20 of them.", "line 8: no script computes '+20'"),
     ],
 )
-def test_a_wrong_or_unchecked_figure_is_named(page: Path, before: str, after: str, complaint: str) -> None:
+def test_a_wrong_or_unchecked_figure_is_named(page: Path, before: str, after: str, problem: str) -> None:
     assert before in PAGE
     page.write_text(PAGE.replace(before, after))
-    assert complaint in "\n".join(check(page))
+    assert problem in "\n".join(check(page))
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "complaint"),
+    ("before", "after", "problem"),
     [
         ("width = 3", "width = 4", "found 0 times: area is **16**, which is 100 % of 16"),
         ("(2, 4)]", "(2, 4), (3, 9)]", "no such table in the page:\n| n   | square |"),
@@ -114,10 +114,10 @@ def test_a_wrong_or_unchecked_figure_is_named(page: Path, before: str, after: st
     ],
 )
 def test_a_page_that_its_script_does_not_confirm_is_named(
-    page: Path, before: str, after: str, complaint: str
+    page: Path, before: str, after: str, problem: str
 ) -> None:
     page.with_suffix(".py").write_text(SCRIPT.replace(before, after))
-    assert complaint in "\n".join(check(page))
+    assert problem in "\n".join(check(page))
 
 
 def test_figures_of_a_page_without_a_script_are_named(page: Path) -> None:

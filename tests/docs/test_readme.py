@@ -1,4 +1,4 @@
-"""The README works as it stands: the lines of its tour, in order, and then its Python."""
+"""The commands of the README's tour run in order, and then its Python examples."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ SHORTER = {
         "validation_size = 200_000": "validation_size = 50_000",
     },
 }
-"""What the quick test replaces in the recipes; the commands stay as they are."""
+"""Replacements in the recipes for the fast test; the commands stay unchanged."""
 
 
 def read_tour() -> list[str]:
-    """Return the lines of the tour without their comments."""
+    """Return the commands of the tour without their comments."""
     (block,) = TOUR.findall((ROOT / "README.md").read_text())
     lines = [line.partition("  #")[0].strip() for line in block.splitlines()]
     return [line for line in lines if line]
 
 
 def copy_recipes(folder: Path) -> Path:
-    """Copy the recipes, as a fresh clone has them, into `folder / "recipes"`."""
+    """Copy the recipes of the repository into `folder / "recipes"`."""
     return shutil.copytree(ROOT / "recipes", folder / "recipes")
 
 
 def run_python() -> dict[str, Any]:
-    """Run the Python of the README on the files that the tour left in the current folder."""
+    """Run the Python examples of the README on the files that the tour created in the current folder."""
     blocks = EXAMPLE.findall((ROOT / "README.md").read_text())
     assert len(blocks) >= 2
     names: dict[str, Any] = {}
@@ -50,13 +50,13 @@ def run_python() -> dict[str, Any]:
     return names
 
 
-def test_the_tour_makes_the_data_of_its_recipe_as_the_recipe_says() -> None:
+def test_the_tour_contains_the_commands_in_the_comments_of_its_recipe() -> None:
     comments = re.findall(r"^# +(bytewright .*)$", (ROOT / "recipes/tiny.toml").read_text(), re.MULTILINE)
     assert len(comments) == 6
     assert [line for line in read_tour() if line in comments] == comments
 
 
-def test_every_line_of_the_tour_runs_in_order_and_so_does_the_python(
+def test_all_commands_of_the_tour_and_the_python_examples_run(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipes = copy_recipes(tmp_path)
@@ -85,7 +85,7 @@ def test_every_line_of_the_tour_runs_in_order_and_so_does_the_python(
 
 
 @pytest.mark.slow
-def test_the_tour_runs_in_a_shell_at_its_full_size(tmp_path: Path) -> None:
+def test_the_tour_runs_in_a_shell_with_unchanged_recipes(tmp_path: Path) -> None:
     copy_recipes(tmp_path)
     script = "\n".join([f'bytewright() {{ {sys.executable} -m bytewright "$@"; }}', *read_tour()])
     done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True)
