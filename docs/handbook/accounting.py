@@ -122,7 +122,8 @@ def memory_rows():
         other = part.get("temporaries", 0) + part["workspace"]
         sizes = (part["parameters"], part["gradients"], part["optimizer state"], kept, squares)
         cells = map(giga, (*sizes, part.get("logits", 0), other))
-        rows.append((setting.name, giga(memory.peak), memory.peak_moment.name, *cells))
+        name = setting.name.replace("readable", "reference")
+        rows.append((name, giga(memory.peak), memory.peak_moment.name, *cells))
     return rows
 
 

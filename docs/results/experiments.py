@@ -136,7 +136,7 @@ def cost_rows():
     mfu = p["tokens_per_second"] / m["tokens_per_second"] * m["mfu"]
     return [
         ("", "predicted", "measured"),
-        ("parameters", f"{p['parameters']:,}", f"{m['parameters']:,}"),
+        ("parameters", f"{p['parameters']:,.0f}", f"{m['parameters']:,.0f}"),
         ("FLOPs per token", f"{p['flops_per_token']:,.0f}", f"{m['flops_per_token']:,.0f}"),
         ("memory, GB", f"{p['memory_bytes'] / 1e9:.2f}", f"{m['memory_bytes'] / 1e9:.2f}"),
         ("tokens/s while training", f"{p['tokens_per_second']:,.0f}", f"{m['tokens_per_second']:,.0f}"),
