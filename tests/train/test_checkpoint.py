@@ -63,7 +63,7 @@ def test_a_checkpoint_gives_back_model_optimizer_and_iteration(
 
 @pytest.mark.parametrize("iteration", [-1, 10**18])
 def test_an_iteration_that_could_not_be_loaded_is_not_saved(tmp_path: Path, iteration: int) -> None:
-    with pytest.raises(UsageError, match="iteration must be from 0 to"):
+    with pytest.raises(UsageError, match="iteration must be a whole number from 0 to"):
         save_checkpoint(*make(0), iteration, tmp_path / "c")
     assert not list(tmp_path.iterdir())
 
