@@ -14,7 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from bytewright import durable
+from bytewright import disk, durable
 from bytewright.durable import write_json
 from bytewright.errors import StorageError
 from bytewright.model import TransformerLM
@@ -141,6 +141,18 @@ def test_a_run_whose_files_are_overwritten_while_it_is_trained_fails(
 
     with pytest.raises(StorageError, match=rf"run/{name} was changed while it was in use"):
         train(make_config(tmp_path), run, console=quiet, loss=overwriting)
+
+
+def test_a_run_that_is_removed_while_it_is_saved_is_named(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove_run(operation: str, *paths: Path) -> None:
+        if operation == "create" and "step-000007" in str(paths[0]):
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+
+    monkeypatch.setattr(disk, "before_operation", remove_run)
+    with pytest.raises(StorageError, match="run was removed"):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet)
 
 
 def test_a_log_that_is_replaced_while_it_is_written_is_noticed(tmp_path: Path) -> None:

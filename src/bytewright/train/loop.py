@@ -296,8 +296,10 @@ class Trainer:
             stack.enter_context(collector_stopped())
             if self.device.type == "cpu":
                 stack.enter_context(freed_memory_kept())
-            received = self._run(stack.enter_context(StopSignals()))
-            self.folder.refuse_removed()
+            try:
+                received = self._run(stack.enter_context(StopSignals()))
+            finally:
+                self.folder.refuse_removed()  # also where a write failed for that reason, to name the folder
         validation_loss = None if self.evaluation is None else self.evaluation.loss
         return TrainResult(
             self.folder.path,
