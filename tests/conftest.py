@@ -23,6 +23,10 @@ from rich.console import Console
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+# A run records the commit of the source. Asking git takes time, and on a loaded machine it may not answer in
+# time: then a resumed run records that the commit changed, and its log differs from that of an unbroken run.
+os.environ.setdefault("BYTEWRIGHT_COMMIT", "tested")
+
 # Before anything imports them: from here on every call of these packages is checked against its annotations.
 # torch.compile cannot trace the checks; tests that compile run without them (see `rerun_unchecked` in
 # runs.py).
