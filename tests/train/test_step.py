@@ -113,7 +113,7 @@ def test_a_single_bad_gradient_leaves_weights_and_state_untouched(
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
 def test_accumulating_over_parts_equals_the_whole_batch(implementation: Any) -> None:
     def run(num_parts: int) -> TransformerLM:
-        model = make_model()
+        model = make_model().double()  # Adam divides rounding errors by gradients that may be as small
         config = OptimizerConfig(lr=0.01, implementation=implementation)
         step = TrainStep(model, make_optimizer(model, config), max_grad_norm=1.0)
         for number in range(5):
@@ -123,7 +123,7 @@ def test_accumulating_over_parts_equals_the_whole_batch(implementation: Any) -> 
 
     whole, in_parts = run(1).state_dict(), run(4).state_dict()
     for name in whole:
-        assert torch.allclose(whole[name], in_parts[name], atol=2e-5), name
+        assert torch.allclose(whole[name], in_parts[name], atol=1e-10), name
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
