@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -19,6 +20,8 @@ import pytest
 from rich.console import Console
 
 from bytewright import durable
+from bytewright.cli import console
+from bytewright.cli.main import main
 from bytewright.generate import text as generate_text
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import train
@@ -395,3 +398,28 @@ def test_a_panel_shows_a_hostile_title_as_it_is() -> None:
     display.close()
     assert shown.getvalue().count("\\x1b]0;owned") >= 3
     assert not {"\x07", "\u202e"} & set(shown.getvalue())
+
+
+class Terminal(io.StringIO):
+    """Standard output as a terminal has it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "shown"), [(Terminal, "a\\x1b[2J\n\tb"), (io.StringIO, "a\x1b[2J\n\tb")])
+def test_text_of_a_model_is_escaped_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], shown: str
+) -> None:
+    written = stream()
+    monkeypatch.setattr(sys, "stdout", written)
+    console.write_text("a\x1b[2J\n\tb")
+    assert written.getvalue() == shown
+
+
+def test_decoded_bytes_do_not_act_on_a_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = Tokenizer.load(place / "tok").encode("Zoë\x1b[2J\n")
+    written = Terminal()
+    monkeypatch.setattr(sys, "stdout", written)
+    assert main(["tokenizer", "decode", "tok", "--ids", *map(str, ids), "255"]) == 0
+    assert written.getvalue() == "Zoë\\x1b[2J\n\\xff\n"
