@@ -32,8 +32,8 @@ from harness import commit, machine, versions, wide_console, write_report
 from rich.console import Console
 from rich.table import Table
 
-from bytewright import durable
 from bytewright.data.tokenfile import TokenFileWriter
+from bytewright.storage import atomic
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import Device
@@ -86,7 +86,7 @@ def write_inputs(folder: Path, options: Options) -> None:
     config = to_plain(read_recipe(RECIPE, [*overrides, f"save_every={options.steps // 2}"]))
     config["data"] |= {"validation": None, "tokenizer": None}
     config["budget"]["tokens"] = None
-    durable.write_json(folder / "config.json", config)
+    atomic.write_json(folder / "config.json", config)
 
 
 def start(folder: Path, name: str, cache: str) -> subprocess.Popen[bytes]:

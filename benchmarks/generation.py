@@ -29,11 +29,11 @@ import torch
 from harness import Figure, commit, is_usable, machine, three_digits, versions, wide_console
 from rich.table import Table
 
-from bytewright import durable
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.decoder import Decoder
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.exchange import write_llama
+from bytewright.model.hf_llama import write_llama
+from bytewright.storage import atomic
 
 SHAPES = {
     "base": ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16),
@@ -78,7 +78,7 @@ def main() -> None:
 
     def save() -> None:
         if arguments.json:
-            durable.write_json(arguments.json, {**about, "rows": rows, "in_float32": checks})
+            atomic.write_json(arguments.json, {**about, "rows": rows, "in_float32": checks})
 
     for batch_size in () if arguments.check_only else arguments.batch_sizes:
         prompts = draw_prompts(batch_size, arguments)

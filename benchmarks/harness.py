@@ -202,7 +202,7 @@ def machine() -> dict[str, Any]:
 
 def commit() -> str:
     """Return the commit that is measured, as runs name theirs."""
-    from bytewright.train.run_folder import find_commit  # brings torch, whose memory workers must not have
+    from bytewright.train.run import find_commit  # brings torch, whose memory workers must not have
 
     return find_commit() or "?"
 

@@ -28,14 +28,14 @@ from learning_contestants import Learner, make_learner, what_is_compiled
 from rich.console import Console
 from rich.table import Table
 
-from bytewright import durable
 from bytewright.account import count_parameters
-from bytewright.data.batches import TokenStore
+from bytewright.data.sampler import TokenStore
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.loss import language_model_loss
+from bytewright.storage import atomic
 from bytewright.train.config import Device, TrainConfig
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.inputs import Inputs, make_sampler, open_inputs
-from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import finite
 from bytewright.train.recipe import read_recipe
 from bytewright.train.setup import find_device
@@ -94,7 +94,7 @@ class Options:
     """Begin no run that would probably end later than this."""
 
 
-class Bench:
+class SweepContext:
     """Data, device and judge, and the learner that is built at the moment."""
 
     def __init__(self, options: Options) -> None:
@@ -209,7 +209,7 @@ class Judge:
 def main(options: Options) -> None:
     """Run what is not in the JSON yet, and show all that is."""
     began, console = time.perf_counter(), wide_console()
-    bench = Bench(options)
+    bench = SweepContext(options)
     record = open_record(options, bench)
     done: list[dict[str, Any]] = record["runs"]
     sweep = [run for run in (*RUNS, *options.run) if run.split()[0] in options.only]
@@ -221,7 +221,7 @@ def main(options: Options) -> None:
             break
         result = bench.learn(run)
         done.append(result)
-        durable.write_json(options.json, record)
+        atomic.write_json(options.json, record)
         slowest[result["contestant"]] = max(slowest.get(result["contestant"], 0.0), result["seconds"])
         console.print(
             f"{run}: loss {show(result['loss'])}, {result['tokens_per_second']:,.0f} tokens/s, "
@@ -231,7 +231,7 @@ def main(options: Options) -> None:
     print_verdict(console, done)
 
 
-def open_record(options: Options, bench: Bench) -> dict[str, Any]:
+def open_record(options: Options, bench: SweepContext) -> dict[str, Any]:
     """Read the results so far, or begin; results of other data or another recipe are refused."""
     config = bench.config_of(RUNS[0])
     conditions = {
@@ -241,7 +241,7 @@ def open_record(options: Options, bench: Bench) -> dict[str, Any]:
         "parameters": count_parameters(config.model).total,
     }
     if options.json.exists():
-        record: dict[str, Any] = durable.read_json(options.json)  # type: ignore[assignment]
+        record: dict[str, Any] = atomic.read_json(options.json)  # type: ignore[assignment]
         found = dict(record["conditions"])
         if isinstance(found["recipe"], str):  # the first results kept its text
             found["recipe"] = tomllib.loads(found["recipe"])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from training_contestants import PlainModel, Shape, library_adamw, plain_weights, weights_of_plain
 
-from bytewright.data.batches import Batch
+from bytewright.data.sampler import Batch
 from bytewright.train.config import OptimizerConfig, TrainConfig
 from bytewright.train.engine import Engine
 from bytewright.train.setup import build_model, choose_backend

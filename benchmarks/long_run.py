@@ -26,7 +26,7 @@ import tyro
 from harness import commit, machine, versions, wide_console, write_report
 from rich.table import Table
 
-from bytewright.data.batches import Batch
+from bytewright.data.sampler import Batch
 from bytewright.train.config import Device
 from bytewright.train.engine import Engine
 from bytewright.train.recipe import read_recipe

@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 from training_contestants import CONTESTANTS, OURS, Shape
 
-from bytewright import durable
 from bytewright.account import training_flops_per_token
+from bytewright.storage import atomic
 
 LOSS_TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
 """How far apart the losses of one step may be before the contestants do not compute the same thing."""
@@ -235,7 +235,7 @@ def main(options: Options) -> None:
         )
         if options.json:
             record = about | {"shape": asdict(shape), "matmul_flops": peak, "columns": columns}
-            durable.write_json(options.json, record)
+            atomic.write_json(options.json, record)
 
 
 def work(job: dict[str, Any]) -> None:

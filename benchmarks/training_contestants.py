@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.exchange import write_llama
 from bytewright.model.fused import halves_from_pairs, pairs_from_halves
+from bytewright.model.hf_llama import write_llama
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.malloc import freed_memory_kept
 from bytewright.train.setup import make_optimizer

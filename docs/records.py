@@ -147,7 +147,7 @@ def predictions() -> list[tuple[Any, float]]:
     import torch
 
     from bytewright.account import DEVICES
-    from bytewright.lab.predict import predict
+    from bytewright.experiments.predict import predict
     from bytewright.train.config import TrainConfig
     from bytewright.train.recipe import build, unflatten
 

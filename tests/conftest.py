@@ -35,6 +35,7 @@ if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
         [
             "bytewright.data",
             "bytewright.model",
+            "bytewright.optim",
             "bytewright.train",
             "bytewright.generate",
             "bytewright.account",

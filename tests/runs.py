@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bytewright.account import Device
-from bytewright.data.batches import Tokens
+from bytewright.data.sampler import Tokens
 from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig

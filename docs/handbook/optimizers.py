@@ -8,10 +8,10 @@ import torch
 from records import difference, percent, result, signed
 from torch.nn import Parameter
 
-from bytewright.lab.charts import Axis, Chart, Series
-from bytewright.lab.plots import draw
+from bytewright.optim.reference import NEWTON_SCHULZ, orthogonalise
+from bytewright.report.charts import Axis, Chart, Series
+from bytewright.report.draw import draw
 from bytewright.train import SGD
-from bytewright.train.optimizers import NEWTON_SCHULZ, orthogonalise
 
 # SGD on the mean of squares
 

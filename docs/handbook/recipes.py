@@ -7,7 +7,7 @@ import types
 from pathlib import Path
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 
-from bytewright.described import describe_fields
+from bytewright.field_docs import describe_fields
 from bytewright.model import ModelConfig
 from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 

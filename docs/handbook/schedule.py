@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bytewright.lab.charts import Axis, Chart, Series
-from bytewright.lab.plots import draw
+from bytewright.report.charts import Axis, Chart, Series
+from bytewright.report.draw import draw
 from bytewright.train import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
 
 WARMUP, END, DECAY = 10, 100, 40

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 from records import DOCS
 
-from bytewright.lab.records import DIVERGED_RISE
-from bytewright.lab.sweep import read_sweep
+from bytewright.experiments.records import DIVERGED_RISE
+from bytewright.experiments.sweep import read_sweep
 from bytewright.train.config import TrainConfig
 
 (sweep_file,) = re.findall(

@@ -7,7 +7,7 @@ from statistics import median
 from records import all_runs, percent, predictions, result, sweep
 
 from bytewright.account import DEVICES, Training, find_preset, largest_batch, roofline
-from bytewright.account.report import tokens_per_second
+from bytewright.account.predict import tokens_per_second
 from bytewright.account.time import least_seconds
 
 h200 = result("2026-11-15-accounting-h200-memory.json")

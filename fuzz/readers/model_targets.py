@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from targets import Script, Target, edit, expect_one_sentence, mutate
 
-from bytewright import durable
 from bytewright.errors import BytewrightError
-from bytewright.manifest import Entry, dump_manifest
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.exchange import read_llama, write_llama
+from bytewright.model.hf_llama import read_llama, write_llama
+from bytewright.optim.fused import FusedAdamW
+from bytewright.storage import atomic
+from bytewright.storage.manifest import Entry, dump_manifest
 from bytewright.train.checkpoint import CheckpointFolder, load_checkpoint, load_model, save_checkpoint
-from bytewright.train.fused_optimizers import FusedAdamW
 from bytewright.train.recipe import read_config
 
 NAMES = ["llama-config", "llama-weights", "checkpoint-about", "checkpoint-state", "checkpoint-weights"]
@@ -92,7 +92,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
 
     def behind_an_honest_manifest(name: str, read: Callable[[], Any]) -> Target:
         """Break one file of the checkpoint, or what its manifest says `about` it."""
-        opened = durable.open_folder(step)
+        opened = atomic.open_folder(step)
         about = dict(opened.about)
         sounds = {path.name: path.read_bytes() for path in step.iterdir() if path.name != "manifest.json"}
 

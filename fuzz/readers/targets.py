@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from bytewright import durable
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
 from bytewright.errors import FormatError, StorageError, TokenizerError
-from bytewright.manifest import Entry, dump_manifest
+from bytewright.storage import atomic
+from bytewright.storage.manifest import Entry, dump_manifest
 from bytewright.tokenizer.files import (
     read_folder,
     read_gpt2,
@@ -171,7 +171,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
     with TokenFileWriter(tokens, tokenizer_fingerprint="0" * 64, vocabulary_size=300) as writer:
         writer.append(np.arange(300), num_documents=1)
     for document in (folder / "ours" / "manifest.json", manifest_path_of(tokens)):
-        durable.write_json(document, durable.read_document(document))  # a checksum would refuse all changes
+        atomic.write_json(document, atomic.read_document(document))  # a checksum would refuse all changes
 
     def target(path: Path, read: Callable[[], Vocabulary | TokenFile]) -> Target:
         sound = path.read_bytes()
@@ -191,7 +191,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
 
     forged = folder / "forged"
     forged.mkdir()
-    about = durable.open_folder(folder / "ours").about
+    about = atomic.open_folder(folder / "ours").about
     sound_vocabulary = (folder / "ours" / "vocabulary.json").read_bytes()
     read_pair = lambda: read_gpt2(vocab, merges, SPECIALS)  # noqa: E731
     made = {

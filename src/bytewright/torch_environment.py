@@ -111,7 +111,7 @@ def product_faults(cpuinfo: Path, program: str = PRODUCT) -> bool:
     import subprocess
     import sys
 
-    from bytewright import durable
+    from bytewright.storage import atomic
 
     try:
         lines = cpuinfo.read_text().split("\n\n")[0].splitlines()
@@ -129,5 +129,5 @@ def product_faults(cpuinfo: Path, program: str = PRODUCT) -> bool:
     if is_answered and cache.is_absolute():  # it is not where no home folder is known
         with contextlib.suppress(OSError):  # without a place for the answer, every process asks again
             cache.mkdir(parents=True, exist_ok=True)
-            durable.write_text(answer, "works" if code == 0 else "faults")
+            atomic.write_text(answer, "works" if code == 0 else "faults")
     return code == -signal.SIGILL

@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bytewright.kernels import cross_entropy
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.train.clip import clip_gradients
+from bytewright.model.kernels import cross_entropy
+from bytewright.model.loss import language_model_loss
+from bytewright.optim.clip import clip_gradients
+from bytewright.optim.fused import apply_clipped, fused_parts
 from bytewright.train.config import OptimizerConfig, OptimizerName
-from bytewright.train.fused_optimizers import apply_clipped, fused_parts
-from bytewright.train.loss import language_model_loss
 from bytewright.train.setup import make_optimizer
 
 
@@ -178,7 +178,7 @@ def _as_on_a_gpu() -> Iterator[None]:
     opened = cross_entropy.total_cross_entropy._init_fn
     with (
         patch("bytewright.model.fused.scaled_dot_product_attention", _library_attention),
-        patch("bytewright.kernels.on_gpu", lambda x: True),
+        patch("bytewright.model.kernels.on_gpu", lambda x: True),
         patch.object(cross_entropy, "total_cross_entropy", opened),
         patch.object(cross_entropy, "cross_entropy_", losses_of),
     ):

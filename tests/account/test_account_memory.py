@@ -114,7 +114,7 @@ def test_the_traffic_of_every_eager_update_is_predicted(request: pytest.FixtureR
 
 
 def test_our_attention_kernel_serves_what_the_accountant_believes() -> None:
-    from bytewright.kernels import attention
+    from bytewright.model.kernels import attention
 
     assert attention.SERVED_HEADS == KERNEL_HEADS
     assert attention.LONGEST == KERNEL_CONTEXT

@@ -14,7 +14,7 @@ from bytewright.account import training_memory
 from bytewright.account.activations import WIDE, Precision
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.fused import LOGITS_AT_ONCE
-from bytewright.train.loss import language_model_loss
+from bytewright.model.loss import language_model_loss
 from runs import rerun_unchecked
 
 pytest.importorskip("triton", reason="the kernels of the fast twin are not here")
@@ -38,7 +38,7 @@ def bytes_kept(config: ModelConfig, precision: Precision) -> int:
     with (
         warnings.catch_warnings(),
         FakeTensorMode(allow_non_fake_inputs=True),
-        patch("bytewright.kernels.on_gpu", lambda x: True),
+        patch("bytewright.model.kernels.on_gpu", lambda x: True),
         patch.dict(LOGITS_AT_ONCE, cpu=LOGITS_AT_ONCE["cuda"]),
     ):
         warnings.simplefilter("ignore")

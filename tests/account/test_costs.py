@@ -31,11 +31,11 @@ from bytewright.account import (
 from bytewright.account.activations import Precision
 from bytewright.account.inference import flops_of_token
 from bytewright.account.optimizers import adamw_cost, block_matrices, muon_matrix_cost
-from bytewright.account.report import predict
+from bytewright.account.predict import predict
 from bytewright.account.time import least_seconds
 from bytewright.generate.cache import KeyValueCache
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.train.optimizers import AdamW, Muon
+from bytewright.optim.reference import AdamW, Muon
 
 BASE = PRESETS["base"]
 

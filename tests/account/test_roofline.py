@@ -13,7 +13,7 @@ from bytewright.account import peak as peak_module
 from bytewright.account.activations import WIDE, Precision
 from bytewright.account.devices import Rate, find_known
 from bytewright.account.peak import peak_flops
-from bytewright.account.report import tokens_per_second, usual_efficiency
+from bytewright.account.predict import tokens_per_second, usual_efficiency
 from bytewright.account.time import least_seconds
 from bytewright.model.config import Implementation
 from runs import TWO_CORES as CPU

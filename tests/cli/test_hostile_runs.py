@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bytewright import durable
 from bytewright.cli import console
 from bytewright.cli.main import main
 from bytewright.generate import text as generate_text
+from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import train
-from bytewright.train.display import LiveDisplay
+from bytewright.train.console import LiveDisplay
 from bytewright.train.metrics import read_metrics
 from bytewright.train.recipe import flatten, unflatten
 from conftest import Outcome, Run
@@ -88,9 +88,9 @@ def assert_answered(outcome: Outcome) -> None:
 
 def rewrite(folder: Path, name: str, data: bytes) -> None:
     """Replace one file of a folder that has a manifest, and write a manifest that fits."""
-    opened = durable.open_folder(folder)
+    opened = atomic.open_folder(folder)
     contents = {file: (folder / file).read_bytes() for file in opened.files} | {name: data}
-    with durable.write_folder(folder, about=opened.about, replace=True) as writer:
+    with atomic.write_folder(folder, about=opened.about, replace=True) as writer:
         for file, content in contents.items():
             writer.write_bytes(file, content)
 
@@ -268,7 +268,7 @@ def test_a_report_on_metrics_of_wrong_types_is_made_or_refused(place: Path, run:
 @pytest.mark.parametrize("name", ["batch_size", "seed", "max_refused", "model.vocab_size", "budget.tokens"])
 def test_settings_of_wrong_types_are_refused_by_name(place: Path, run: Run, name: str) -> None:
     config = place / "run" / "config.json"
-    settings = flatten(durable.read_document(config))
+    settings = flatten(atomic.read_document(config))
     values: list[Any] = ["x", [1], {"a": {}}, True, -1, 0, 10**300]
     for value in values:
         config.write_text(json.dumps(unflatten({**settings, name: value})))
@@ -345,15 +345,13 @@ def put_kind(run: Path) -> None:
 
 
 def put_environment(run: Path) -> None:
-    durable.write_json(run / "environment.json", {"python": HOSTILE, "torch": HOSTILE, "started": HOSTILE})
+    atomic.write_json(run / "environment.json", {"python": HOSTILE, "torch": HOSTILE, "started": HOSTILE})
     edit(run / "config.json", lambda config: config["budget"].update(steps=9))
 
 
 def put_settings(run: Path) -> None:
     edit(run / "config.json", lambda config: config.update({"variant": HOSTILE, HOSTILE: {HOSTILE: HOSTILE}}))
-    durable.write_json(
-        run / "outcome.json", {"status": "failed", "reason": HOSTILE, "labels": {"a": HOSTILE}}
-    )
+    atomic.write_json(run / "outcome.json", {"status": "failed", "reason": HOSTILE, "labels": {"a": HOSTILE}})
 
 
 @pytest.mark.parametrize(

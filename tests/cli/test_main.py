@@ -15,7 +15,7 @@ import pytest
 import bytewright
 from bytewright.cli.main import COMMANDS
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.run_folder import RunFolder
+from bytewright.train.run import RunFolder
 from conftest import HANG_SECONDS, Run
 from runs import make_config
 

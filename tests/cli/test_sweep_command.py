@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bytewright.cli.sweep import show_plan
-from bytewright.lab.plan import Planned
-from bytewright.lab.sweep import read_sweep
+from bytewright.experiments.plan import Planned
+from bytewright.experiments.sweep import read_sweep
 from conftest import Run
 from runs import SWEEP, write_sweep
 

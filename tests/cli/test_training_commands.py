@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 import bytewright
-from bytewright import disk
 from bytewright.cli import console
 from bytewright.generate import SamplingConfig, steps, text
+from bytewright.storage import filesystem
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.metrics import read_metrics
 from conftest import Outcome, Run
@@ -281,7 +281,7 @@ def test_a_second_ctrl_c_during_the_save_says_from_where_a_resume_goes_on(
         if lines_until_signal == 0 and (operation == "append" or "step-000007" in str(paths[0])):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(disk, "before_operation", interrupt)
+    monkeypatch.setattr(filesystem, "before_operation", interrupt)
     settings = ["--set", "sample_every=0", "log_every=7", "eval_every=100", f"save_every={saved}"]
     stopped = run("train", "small.toml", "--out", "a", *settings)
     assert stopped.code == 130

@@ -25,7 +25,7 @@ from bytewright.corpus import public
 from bytewright.corpus.download import DownloadError, download, matches, part_of
 from bytewright.corpus.public import CORPORA, PublicCorpus, PublicFile, get_file
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
-from bytewright.manifest import Entry
+from bytewright.storage.manifest import Entry
 from conftest import HANG_SECONDS, Run
 
 DATA = random.Random(5).randbytes(1_000_000)
@@ -259,7 +259,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_asked_for(
 def test_a_killed_download_goes_on_where_it_was(served: Served) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path;"
-        "from bytewright.corpus.download import download; from bytewright.manifest import Entry\n"
+        "from bytewright.corpus.download import download; from bytewright.storage.manifest import Entry\n"
         "def kill(what, done, total):\n"
         "    if done > 400_000: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"download({served.url!r}, Path({str(served.target)!r}), Entry({len(DATA)}, ''), progress=kill)"

@@ -12,14 +12,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from bytewright.data.batches import gather_windows, split_windows
 from bytewright.data.documents import DocumentSampler, find_documents
+from bytewright.data.sampler import gather_windows, split_windows
 from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
+from bytewright.model.loss import language_model_loss
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import load_model, resume, train
 from bytewright.train.inputs import make_sampler, open_inputs
-from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import read_metrics
 from runs import digest, make_config
 

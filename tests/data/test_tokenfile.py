@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bytewright import disk, durable
 from bytewright.data import TokenFile, TokenFileWriter, dtype_for
 from bytewright.data.tokenfile import CHUNK, Manifest, manifest_path_of
 from bytewright.errors import FormatError, StorageError, TokenizerError
+from bytewright.storage import atomic, filesystem
 
 OURS, THEIRS = "1" * 64, "2" * 64
 
@@ -85,7 +85,7 @@ def test_the_type_is_the_smaller_that_fits(tmp_path: Path) -> None:
 
 def test_the_manifest_says_what_the_ids_are(path: Path) -> None:
     sha256 = hashlib.sha256(np.array([1, 2, 299], "<u2").tobytes()).hexdigest()
-    assert durable.read_document(manifest_path_of(path)) == {
+    assert atomic.read_document(manifest_path_of(path)) == {
         "format": "bytewright token file 1",
         "tokenizer_fingerprint": OURS,
         "vocabulary_size": 300,
@@ -276,14 +276,14 @@ def test_a_file_truncated_anywhere_is_refused(path: Path) -> None:
 def test_a_manifest_that_contradicts_the_array_or_itself_is_refused(
     path: Path, change: dict[str, object], sentence: str
 ) -> None:
-    manifest = durable.read_document(manifest_path_of(path))
+    manifest = atomic.read_document(manifest_path_of(path))
     manifest_path_of(path).write_text(json.dumps(manifest | change))
     assert sentence in sentence_of(lambda: TokenFile.open(path))
 
 
 @pytest.mark.parametrize("key", [*Manifest.__dataclass_fields__, "format"])
 def test_a_manifest_without_one_of_its_keys_is_refused(path: Path, key: str) -> None:
-    manifest = durable.read_document(manifest_path_of(path))
+    manifest = atomic.read_document(manifest_path_of(path))
     del manifest[key]
     manifest_path_of(path).write_text(json.dumps(manifest))
     assert f"{key} is missing" in sentence_of(lambda: TokenFile.open(path))
@@ -333,7 +333,7 @@ def test_a_changed_id_is_found_when_asked_for(path: Path) -> None:
 def test_a_forged_id_outside_the_vocabulary_is_found_when_asked_for(path: Path) -> None:
     forged = np.array([1, 300, 2], "<u2")
     np.save(path, forged)
-    manifest = durable.read_document(manifest_path_of(path))
+    manifest = atomic.read_document(manifest_path_of(path))
     manifest["sha256"] = hashlib.sha256(forged.tobytes()).hexdigest()
     manifest_path_of(path).write_text(json.dumps(manifest))
     found = sentence_of(lambda: TokenFile.open(path, verify=True))
@@ -357,7 +357,7 @@ def state_of(path: Path) -> tuple[list[int], str] | None:
 def operations_of(act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> int:
     operations: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "before_operation", lambda operation, *paths: operations.append(operation))
+        patch.setattr(filesystem, "before_operation", lambda operation, *paths: operations.append(operation))
         act()
     return len(operations)
 
@@ -388,7 +388,7 @@ def test_a_full_disk_at_any_operation_leaves_the_old_or_the_new(
                 raise OSError(errno.ENOSPC, "injected")
 
         with monkeypatch.context() as patch:
-            patch.setattr(disk, "before_operation", fail)
+            patch.setattr(filesystem, "before_operation", fail)
             try:
                 write(path, NEW[0], fingerprint=NEW[1])
             except StorageError:
@@ -434,7 +434,7 @@ def test_a_kill_at_any_operation_leaves_the_old_or_the_new(
                 if seen == k:
                     os._exit(9)  # as a kill would: no handler, no cleaning up
 
-            disk.before_operation = kill
+            filesystem.before_operation = kill
             try:
                 write(path, NEW[0], fingerprint=NEW[1])
             finally:
@@ -452,6 +452,6 @@ def test_a_reader_in_the_middle_of_a_replacement_gets_one_or_the_other(
 ) -> None:
     seen = []
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "before_operation", lambda operation, *paths: seen.append(state_of(path)))
+        patch.setattr(filesystem, "before_operation", lambda operation, *paths: seen.append(state_of(path)))
         write(path, NEW[0], fingerprint=NEW[1])
     assert set(map(str, seen)) == {str(OLD), str(NEW)}

@@ -14,7 +14,7 @@ from conftest import Run
 def test_the_command_ends_with_the_report_and_its_run_can_be_used(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bytewright.demo.show.Plan", lambda: TINY)
+    monkeypatch.setattr("bytewright.demo.pipeline.Plan", lambda: TINY)
     outcome = run("demo", "--out", tmp_path / "demo")
     assert outcome.code == 0, outcome.err
     assert outcome.out.splitlines()[-1] == str(tmp_path / "demo" / "report.html")

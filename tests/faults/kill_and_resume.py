@@ -21,10 +21,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bytewright import disk
 from bytewright.model import TransformerLM
+from bytewright.model.loss import language_model_loss
+from bytewright.storage import filesystem
 from bytewright.train import resume, train
-from bytewright.train.loss import language_model_loss
 from bytewright.train.recipe import read_config
 
 LARGEST_K = {"operation": 45, "forward": 14, "millisecond": 200}
@@ -50,7 +50,7 @@ def run_session(run: Path, kind: str | None, k: int) -> None:
         count("forward")
         return value
 
-    disk.before_operation = lambda *_: count("operation")
+    filesystem.before_operation = lambda *_: count("operation")
     console = Console(file=io.StringIO())
     if (run / "config.json").exists():
         resume(run, console=console, loss=loss)

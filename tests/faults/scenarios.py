@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bytewright import disk, durable
 from bytewright.errors import StorageError
+from bytewright.storage import atomic, filesystem
 
 State = bytes | dict[str, bytes] | None
 
@@ -38,10 +38,10 @@ class Scenario:
         target = root / self.target
         try:
             if target.is_file():
-                return durable.read_bytes(target)
+                return atomic.read_bytes(target)
             if target.is_dir() and not os.listdir(target):
                 return {}
-            folder = durable.open_folder(target)
+            folder = atomic.open_folder(target)
         except StorageError:
             return None
         return {name: folder.read_bytes(name) for name in folder.files}
@@ -52,21 +52,21 @@ def _no_preparation(root: Path) -> None:
 
 
 def _old_file(root: Path) -> None:
-    durable.write_bytes(root / "target", b"old")
+    atomic.write_bytes(root / "target", b"old")
 
 
 def _old_folder(root: Path) -> None:
-    with durable.write_folder(root / "target") as folder:
+    with atomic.write_folder(root / "target") as folder:
         for name, data in OLD_FOLDER.items():
             folder.write_bytes(name, data)
 
 
 def _new_file(root: Path) -> None:
-    durable.write_bytes(root / "target", b"new")
+    atomic.write_bytes(root / "target", b"new")
 
 
 def _new_stream(root: Path) -> None:
-    with durable.write_stream(root / "target") as stream:
+    with atomic.write_stream(root / "target") as stream:
         stream.write(b"????")
         stream.flush()
         stream.write(b"body")
@@ -75,7 +75,7 @@ def _new_stream(root: Path) -> None:
 
 
 def _new_folder(root: Path, target: str = "target") -> None:
-    with durable.write_folder(root / target, replace=True) as folder:
+    with atomic.write_folder(root / target, replace=True) as folder:
         folder.write_bytes("a.txt", NEW_FOLDER["a.txt"])
         with folder.write_stream("c.bin") as stream:
             stream.write(bytes(4))
@@ -109,12 +109,12 @@ SCENARIOS = [
         can_exchange=False,
     ),
     Scenario(
-        "folder-removed", _old_folder, lambda root: durable.remove_folder(root / "target"), OLD_FOLDER, None
+        "folder-removed", _old_folder, lambda root: atomic.remove_folder(root / "target"), OLD_FOLDER, None
     ),
 ]
 
 
-def cannot_exchange(parent: disk.Directory, first: str, second: str) -> bool:
+def cannot_exchange(parent: filesystem.Directory, first: str, second: str) -> bool:
     """Stand in for `disk.exchange` on a file system that cannot."""
     return False
 
@@ -129,13 +129,13 @@ def kill_before_operation(k: int) -> None:
         if seen == k:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    disk.before_operation = count_and_kill
+    filesystem.before_operation = count_and_kill
 
 
 def main(name: str, base: Path) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
     if not scenario.can_exchange:
-        disk.exchange = cannot_exchange
+        filesystem.exchange = cannot_exchange
     for k in range(1, 1000):
         root = base / str(k)
         root.mkdir(parents=True)

@@ -12,8 +12,8 @@ import pytest
 import scenarios
 from scenarios import SCENARIOS, Scenario
 
-from bytewright import disk
 from bytewright.errors import StorageError
+from bytewright.storage import filesystem
 from conftest import HANG_SECONDS
 
 pytestmark = pytest.mark.fault
@@ -39,7 +39,7 @@ def count_operations(scenario: Scenario, root: Path, monkeypatch: pytest.MonkeyP
     root.mkdir()
     scenario.prepare(root)
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "before_operation", lambda operation, *paths: operations.append(operation))
+        patch.setattr(filesystem, "before_operation", lambda operation, *paths: operations.append(operation))
         scenario.act(root)
     assert scenario.see(root) == scenario.new
     return len(operations)
@@ -60,7 +60,7 @@ def leftovers(root: Path) -> list[str]:
 @pytest.fixture(autouse=True)
 def _exchange_or_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.node.callspec.params["scenario"].can_exchange:
-        monkeypatch.setattr(disk, "exchange", scenarios.cannot_exchange)
+        monkeypatch.setattr(filesystem, "exchange", scenarios.cannot_exchange)
 
 
 @every_scenario
@@ -76,7 +76,7 @@ def test_a_full_disk_at_any_operation_leaves_old_or_new(
         root.mkdir()
         scenario.prepare(root)
         with monkeypatch.context() as patch:
-            patch.setattr(disk, "before_operation", fail_from(k, sys.maxsize if disk_stays_full else k))
+            patch.setattr(filesystem, "before_operation", fail_from(k, sys.maxsize if disk_stays_full else k))
             error = error_of(scenario, root)
         state = scenario.see(root)
         assert state in (scenario.old, scenario.new), f"operation {k}"

@@ -16,8 +16,8 @@ import pytest
 import scenarios
 from scenarios import SCENARIOS, Scenario
 
-from bytewright import disk
-from bytewright.manifest import MANIFEST
+from bytewright.storage import filesystem
+from bytewright.storage.manifest import MANIFEST
 
 pytestmark = pytest.mark.fault
 
@@ -171,9 +171,9 @@ def watch(scenario: Scenario, root: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
     model.checks.append(check)
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "before_operation", model.follow)
+        patch.setattr(filesystem, "before_operation", model.follow)
         if not scenario.can_exchange:
-            patch.setattr(disk, "exchange", scenarios.cannot_exchange)
+            patch.setattr(filesystem, "exchange", scenarios.cannot_exchange)
         scenario.act(root)
     check()
     assert model.num_operations >= 3
@@ -196,7 +196,7 @@ def test_the_model_notices_when_contents_are_not_synced(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
-    monkeypatch.setattr(disk, "_sync_file", lambda file: None)
+    monkeypatch.setattr(filesystem, "_sync_file", lambda file: None)
     with pytest.raises(AssertionError, match="never synced"):
         watch(scenario, tmp_path / "watched", monkeypatch)
 
@@ -206,6 +206,6 @@ def test_the_model_notices_when_names_are_not_synced_before_old_files_go(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
-    monkeypatch.setattr(disk, "sync_folder", lambda path: None)
+    monkeypatch.setattr(filesystem, "sync_folder", lambda path: None)
     with pytest.raises(AssertionError, match="after operation"):
         watch(scenario, tmp_path / "watched", monkeypatch)

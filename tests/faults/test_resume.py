@@ -18,13 +18,13 @@ from kill_and_resume import run_session
 from rich.console import Console
 
 import bytewright
-from bytewright import disk, durable
 from bytewright.errors import StorageError
+from bytewright.storage import atomic, filesystem
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.recipe import to_plain
-from bytewright.train.run_folder import RunFolder
+from bytewright.train.run import RunFolder
 from conftest import HANG_SECONDS
 from runs import digest, make_config, metrics_without_clock
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.fault
 def kill_and_resume(folder: Path, seed: int, num_kills: int, *kinds: str, **changes: Any) -> list[str]:
     """Train once in one piece and once with kills; compare all that they left; return the kills."""
     folder.mkdir(exist_ok=True)
-    durable.write_json(folder / "config.json", to_plain(make_config(folder, **changes)))
+    atomic.write_json(folder / "config.json", to_plain(make_config(folder, **changes)))
     source = str(Path(bytewright.__file__).parents[1])
     script = Path(__file__).with_name("kill_and_resume.py")
     done = subprocess.run(
@@ -81,14 +81,15 @@ def test_a_run_killed_at_every_single_operation_of_its_saves_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """For each k: a new run dies at its k-th operation on disk; the resumed one ends as the whole one."""
-    monkeypatch.setattr(disk, "before_operation", disk.before_operation)  # put back what sessions leave there
+    # Sessions replace this hook: restore it after the test.
+    monkeypatch.setattr(filesystem, "before_operation", filesystem.before_operation)
     request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
     torch.set_num_threads(1)  # a child of fork would wait for ever for threads that it does not have
     num_operations = count_operations(tmp_path / "counted")
     for k in range(1, num_operations + 1):
         folder = tmp_path / f"{k}"
         folder.mkdir()
-        durable.write_json(folder / "config.json", to_plain(make_config(folder)))
+        atomic.write_json(folder / "config.json", to_plain(make_config(folder)))
         if (child := os.fork()) == 0:
             run_session(folder / "run", "operation", k)
             os._exit(1)  # it should have been killed
@@ -101,11 +102,11 @@ def count_operations(folder: Path) -> int:
     folder.mkdir()
     config = make_config(folder)
     seen: list[str] = []
-    disk.before_operation = lambda operation, *_: seen.append(operation)
+    filesystem.before_operation = lambda operation, *_: seen.append(operation)
     try:
         train(config, folder / "run", console=Console(file=io.StringIO()))
     finally:
-        disk.before_operation = disk._nothing
+        filesystem.before_operation = filesystem._nothing
     return len(seen)
 
 
@@ -123,7 +124,7 @@ def test_a_disk_that_fills_up_during_a_save_leaves_the_checkpoint_before_it(
             if num_writes > 3:
                 raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk, "before_operation", fill_up)
+    monkeypatch.setattr(filesystem, "before_operation", fill_up)
     with pytest.raises(StorageError, match="step-000014: no space left on the disk"):
         train(make_config(tmp_path), tmp_path / "run", console=Console(file=io.StringIO()))
     monkeypatch.undo()
@@ -151,7 +152,7 @@ def test_a_log_that_cannot_be_written_stops_the_run_with_a_sentence_and_is_mende
                 raise OSError(28, "No space left on device")
 
     quiet = Console(file=io.StringIO())
-    monkeypatch.setattr(disk, "before_operation", fail_at_the_kth)
+    monkeypatch.setattr(filesystem, "before_operation", fail_at_the_kth)
     with pytest.raises(StorageError, match=r"metrics\.jsonl: no space left on the disk"):
         train(make_config(tmp_path), tmp_path / "run", console=quiet)
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from torch import Tensor
 from bytewright.errors import DivergenceError, UsageError
 from bytewright.generate import Completion, Generator, SamplingConfig, generate, stream
 from bytewright.generate.decoder import Decoder
-from bytewright.generate.generate import _Batch
+from bytewright.generate.generator import _Batch
 from bytewright.generate.reference import generate_reference
 from bytewright.model import TransformerLM
 from model_choices import CHOICES, SMALL, small_config

@@ -12,7 +12,7 @@ import bytewright.train.checkpoint
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import train
 from bytewright.train.checkpoint import find_checkpoint
-from bytewright.train.run_folder import config_of_checkpoint
+from bytewright.train.run import config_of_checkpoint
 from bytewright.train.setup import precision_to_write_in
 from conftest import Run
 from runs import make_config

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bytewright import durable
 from bytewright.errors import BytewrightError, FormatError, StorageError
+from bytewright.storage import atomic
 from bytewright.tokenizer.files import (
     read_folder,
     read_gpt2,
@@ -248,7 +248,7 @@ def test_a_wrong_value_in_our_folder_is_found_even_when_the_manifest_agrees_with
             holder = holder[key]
         holder[place[-1]] = [["wrong"]]
         path = folder / f"broken-{number}"
-        with durable.write_folder(path, about=about) as writer:
+        with atomic.write_folder(path, about=about) as writer:
             writer.write_json("vocabulary.json", contents)
         sentence_of(lambda path=path: read_folder(path), path)  # type: ignore[misc]
 
@@ -498,7 +498,7 @@ def test_a_special_token_with_the_id_of_another_token_is_refused(folder: Path) -
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with durable.write_folder(tmp_path / "other", about={"kind": "checkpoint"}) as writer:
+    with atomic.write_folder(tmp_path / "other", about={"kind": "checkpoint"}) as writer:
         writer.write_json("vocabulary.json", {})
     found = sentence_of(lambda: read_vocabulary(tmp_path / "other"), tmp_path / "other")
     assert "about.kind should be 'bytewright tokenizer 1', but is 'checkpoint'" in found

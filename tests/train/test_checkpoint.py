@@ -12,9 +12,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from bytewright import durable
 from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.optim.fused import FusedAdamW
+from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Muon
+from bytewright.storage import atomic
 from bytewright.train.checkpoint import (
     CheckpointFolder,
     find_checkpoint,
@@ -23,8 +25,6 @@ from bytewright.train.checkpoint import (
     plain_state_dict,
     save_checkpoint,
 )
-from bytewright.train.fused_optimizers import FusedAdamW
-from bytewright.train.optimizers import SGD, AdamW, Muon, Together
 from runs import equal
 
 CONFIG = ModelConfig(
@@ -89,10 +89,10 @@ def test_a_checkpoint_of_another_model_is_refused_by_the_name_of_a_weight(tmp_pa
         load_checkpoint(tmp_path / "c", wider, optimizer)
 
 
-def two_together(model: TransformerLM, *, second_lr: Any = 0.01) -> Together:
+def two_together(model: TransformerLM, *, second_lr: Any = 0.01) -> CombinedOptimizer:
     matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
     gains = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-    return Together([Muon(matrices), AdamW(gains, lr=second_lr)])
+    return CombinedOptimizer([Muon(matrices), AdamW(gains, lr=second_lr)])
 
 
 @pytest.mark.parametrize("kind", [SGD, two_together, torch.optim.SGD])
@@ -262,7 +262,7 @@ def test_a_manifest_that_lies_about_the_model_costs_no_memory(
     folder = CheckpointFolder(tmp_path / "checkpoints")
     folder.save(*make(0), {"step": 5})
     manifest = folder.at(5) / "manifest.json"
-    root = durable.read_document(manifest)
+    root = atomic.read_document(manifest)
     root["about"]["model"] |= changes
     manifest.write_text(json.dumps(root))
     with pytest.raises(FormatError, match=words):

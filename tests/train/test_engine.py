@@ -12,9 +12,9 @@ from rich.console import Console
 import bytewright.train.engine
 from bytewright.errors import DivergenceError
 from bytewright.model import TransformerLM
+from bytewright.model.loss import language_model_loss
 from bytewright.train import TrainConfig, resume, train
-from bytewright.train.engine import Engines
-from bytewright.train.loss import language_model_loss
+from bytewright.train.engine import CompiledStepCache
 from bytewright.train.memory import PeakMemory
 from bytewright.train.metrics import read_metrics
 from runs import digest, make_config, metrics_without_clock, rerun_unchecked
@@ -26,7 +26,7 @@ MIB = 2**20
 def assert_second_run_is_as_if_alone(
     folder: Path, quiet: Console, first: dict[str, Any], second: dict[str, Any], **both: Any
 ) -> None:
-    engines, both = Engines(), both | {"save_every": 100, "budget": {"steps": 12}}
+    engines, both = CompiledStepCache(), both | {"save_every": 100, "budget": {"steps": 12}}
     train(make_config(folder, **both, **first), folder / "first", console=quiet, engines=engines)
     used = engines.engine_for(make_config(folder, **both, **second), CPU)
     train(make_config(folder, **both, **second), folder / "second", console=quiet, engines=engines)
@@ -63,7 +63,7 @@ def test_so_is_one_with_a_used_engine_that_was_compiled(
 
 
 def test_a_resumed_run_with_a_used_engine_is_equal_bit_for_bit(tmp_path: Path, quiet: Console) -> None:
-    engines, calls = Engines(), [0]
+    engines, calls = CompiledStepCache(), [0]
 
     def failing(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         calls[0] += 1
@@ -81,7 +81,7 @@ def test_a_resumed_run_with_a_used_engine_is_equal_bit_for_bit(tmp_path: Path, q
 
 
 def test_a_run_that_diverged_leaves_an_engine_that_is_sound(tmp_path: Path, quiet: Console) -> None:
-    engines = Engines()
+    engines = CompiledStepCache()
     hopeless = make_config(tmp_path, optimizer={"lr": 1e30}, max_refused=2)
     with pytest.raises(DivergenceError):
         train(hopeless, tmp_path / "hopeless", console=quiet, engines=engines)
@@ -107,7 +107,7 @@ def test_an_engine_serves_only_runs_that_compile_to_the_same(tmp_path: Path, cha
     def engine_of(config: TrainConfig) -> object:
         return engines.engine_for(config, CPU)
 
-    engines, config = Engines(), make_config(tmp_path)
+    engines, config = CompiledStepCache(), make_config(tmp_path)
     first = engine_of(config)
     assert engine_of(make_config(tmp_path, seed=9, optimizer={"lr": 0.5}, eval_every=3)) is first
     assert engine_of(make_config(tmp_path, **CHANGES[change])) is not first

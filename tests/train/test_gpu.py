@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bytewright.data.batches import TokenStore
+from bytewright.data.sampler import TokenStore
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.engine import Engines
+from bytewright.train.engine import CompiledStepCache
 from bytewright.train.metrics import read_metrics
 from bytewright.train.setup import make_optimizer
 from bytewright.train.step import StepResult, TrainStep
@@ -121,7 +121,7 @@ def test_a_run_with_a_used_engine_is_equal_bit_for_bit(
 ) -> None:
     if rerun_unchecked(request):
         return
-    quiet, engines = Console(file=io.StringIO()), Engines()
+    quiet, engines = Console(file=io.StringIO()), CompiledStepCache()
 
     def config(**changes: Any) -> TrainConfig:
         rule = {"name": name, "lr": changes.pop("lr", 0.01)}

@@ -32,7 +32,7 @@ def bench(tmp_path: Path, learning: Any, stories: Path, tokenizer: Path) -> Any:
     loaded.encode_file(stories, tmp_path / "train.npy")
     loaded.encode_file(tmp_path / "validation.txt", tmp_path / "validation.npy")
     settings = tuple(SMALL.split())
-    return learning.Bench(
+    return learning.SweepContext(
         learning.Options(data=tmp_path, json=tmp_path / "out.json", device="cpu", set=settings)
     )
 

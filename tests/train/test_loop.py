@@ -26,6 +26,7 @@ from bytewright.errors import (
     UsageError,
 )
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.loss import language_model_loss
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import (
     BudgetConfig,
@@ -38,9 +39,8 @@ from bytewright.train import (
     train,
 )
 from bytewright.train.checkpoint import CheckpointFolder
-from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import read_metrics
-from bytewright.train.run_folder import RunFolder
+from bytewright.train.run import RunFolder
 from runs import digest, make_config, metrics_without_clock, rerun_unchecked
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.train.display import LiveDisplay, PlainDisplay, draw_curve, make_display
+from bytewright.train.console import LiveDisplay, PlainDisplay, draw_curve, make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.metrics import MetricsLog, read_metrics
 from bytewright.train.signals import exit_code_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bytewright import durable
 from bytewright.errors import BytewrightError, FormatError, UsageError
+from bytewright.storage import atomic
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import build, read_config, read_recipe, to_plain
 from runs import make_config, make_fields
@@ -42,7 +42,7 @@ def write(folder: Path, text: str) -> Path:
 
 def test_a_config_survives_being_written_as_json(tmp_path: Path) -> None:
     config = make_config(tmp_path, budget={"steps": None, "minutes": 1.5}, optimizer={"name": "muon"})
-    durable.write_json(tmp_path / "config.json", to_plain(config))
+    atomic.write_json(tmp_path / "config.json", to_plain(config))
     assert read_config(tmp_path / "config.json") == config
 
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from bytewright import durable
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import (
     BytewrightError,
@@ -22,6 +21,7 @@ from bytewright.errors import (
     TokenizerError,
     UsageError,
 )
+from bytewright.storage import atomic
 from bytewright.tokenizer.files import write_folder
 from bytewright.tokenizer.vocabulary import Vocabulary
 from bytewright.train import TrainConfig, resume, train
@@ -68,7 +68,7 @@ def test_bad_data_is_refused_before_anything_is_made(tmp_path: Path, quiet: Cons
     refuse(FormatError, r"cut.npy: has 600 bytes, but", data={"train": str(cut)})
     outside = write_tokens(tmp_path / "outside.npy", np.array([3] * 50 + [60] + [3] * 50), vocab_size=64)
     manifest = tmp_path / "outside.npy.json"
-    durable.write_document(manifest, durable.read_document(manifest) | {"vocabulary_size": 40})
+    atomic.write_document(manifest, atomic.read_document(manifest) | {"vocabulary_size": 40})
     refuse(
         FormatError,
         r"outside.npy: token id 60 at position 50 is outside the vocabulary \(40\)",

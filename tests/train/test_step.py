@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.loss import language_model_loss
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.loss import language_model_loss
 from bytewright.train.setup import make_optimizer
 from bytewright.train.step import TrainStep
 from runs import rerun_unchecked

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bytewright import durable
+from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.recipe import to_plain
 from runs import make_config
@@ -60,7 +60,7 @@ def test_a_run_that_keeps_its_tokenizer_trains_and_is_measured_without_the_exten
     data = {"train": str(file), "validation": str(file), "tokenizer": str(tokenizer)}
     config = to_plain(make_config(tmp_path)) | {"data": data, "budget": {"steps": 2}}
     config["model"]["vocab_size"] = 400
-    durable.write_json(tmp_path / "config.json", config)
+    atomic.write_json(tmp_path / "config.json", config)
     code = (
         "from pathlib import Path\n"
         "from bytewright.train import train\n"

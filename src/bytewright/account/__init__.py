@@ -17,14 +17,14 @@ from bytewright.account.flops import (
     training_flops_per_token,
 )
 from bytewright.account.inference import InferenceMemory, inference_memory
-from bytewright.account.inventory import Inventory, simplified_inventory
 from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
 from bytewright.account.optimizers import UpdateCost, update_cost
 from bytewright.account.parameters import ParameterCount, count_parameters
 from bytewright.account.peak import peak_flops
+from bytewright.account.predict import Training
 from bytewright.account.presets import PRESETS, find_preset
-from bytewright.account.report import Training
 from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
+from bytewright.account.textbook_memory import Inventory, simplified_inventory
 from bytewright.account.time import Part, roofline, training_days
 from bytewright.account.units import parse_bytes
 

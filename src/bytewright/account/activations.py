@@ -51,7 +51,7 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Letters:
+class StepShape:
     """The sizes of one step under the letters that the formulas use."""
 
     config: ModelConfig
@@ -142,7 +142,7 @@ class Letters:
         )
 
 
-def kept_by_norm(x: Letters, numbers: int, name: str) -> Iterator[Kept]:
+def kept_by_norm(x: StepShape, numbers: int, name: str) -> Iterator[Kept]:
     """Of `numbers` normalised numbers: input in float32, input over rms, output."""
     if x.compiled:
         yield Kept(f"{name}: input", x.s * numbers, "norm")
@@ -152,7 +152,7 @@ def kept_by_norm(x: Letters, numbers: int, name: str) -> Iterator[Kept]:
     yield Kept(f"{name}: output", x.s * numbers, "norm")
 
 
-def kept_by_block(x: Letters) -> list[Kept]:
+def kept_by_block(x: StepShape) -> list[Kept]:
     """List what one block keeps."""
     kept = [*_kept_by_attention(x), *_kept_by_ffn(x)]
     if x.config.norm == "none":
@@ -163,7 +163,7 @@ def kept_by_block(x: Letters) -> list[Kept]:
     return kept
 
 
-def kept_after_blocks(x: Letters) -> list[Kept]:
+def kept_after_blocks(x: StepShape) -> list[Kept]:
     """List what is kept once: by the final norm, or the embeddings (post-norm) or the last hidden states."""
     if x.config.norm == "pre":
         return list(kept_by_norm(x, x.N * x.d, "ln_final"))
@@ -171,7 +171,7 @@ def kept_after_blocks(x: Letters) -> list[Kept]:
     return [Kept(name, x.s * x.N * x.d, "head")]
 
 
-def _kept_by_attention(x: Letters) -> Iterator[Kept]:
+def _kept_by_attention(x: StepShape) -> Iterator[Kept]:
     """List q, k and v in the forms that are kept, the result, and the scores where they are written."""
     s, queries, keys = x.s, x.N * x.d, x.N * x.c
     if x.config.qk_norm:
@@ -191,7 +191,7 @@ def _kept_by_attention(x: Letters) -> Iterator[Kept]:
         yield Kept("output weight in bf16", s * x.d * x.d, "attention", "weight copies")
 
 
-def _kept_by_qk_norm(x: Letters) -> Iterator[Kept]:
+def _kept_by_qk_norm(x: StepShape) -> Iterator[Kept]:
     queries_and_keys = x.N * (x.d + x.c)
     if x.compiled:
         yield Kept("q and k before their norm", x.s * queries_and_keys, "attention")
@@ -203,7 +203,7 @@ def _kept_by_qk_norm(x: Letters) -> Iterator[Kept]:
     yield Kept("q and k over their rms", WIDE * queries_and_keys, "attention")
 
 
-def _kept_scores(x: Letters) -> Iterator[Kept]:
+def _kept_scores(x: StepShape) -> Iterator[Kept]:
     """List the matrices of every token with every token."""
     if not x.has_plain_attention:  # the library's own plain products keep the weights alone
         yield Kept("scores", (x.s if x.compiled else WIDE) * x.A, "attention", "attention matrices")
@@ -214,7 +214,7 @@ def _kept_scores(x: Letters) -> Iterator[Kept]:
     yield Kept("weights of the average", x.s * x.A, "attention", "attention matrices")
 
 
-def _kept_by_ffn(x: Letters) -> Iterator[Kept]:
+def _kept_by_ffn(x: StepShape) -> Iterator[Kept]:
     s, inner = x.s, x.N * x.f
     if not x.is_gated:
         yield Kept("inner, its sigmoid, SiLU", (2 if x.compiled else 3) * s * inner, "ffn")

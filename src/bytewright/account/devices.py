@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bytewright.errors import UsageError, suggest
-from bytewright.host import usable_memory
+from bytewright.system import usable_memory
 
 Rate = Literal["fp32", "tf32", "bf16"]
 DeviceKind = Literal["cuda", "cpu"]

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from bytewright.account.activations import (
     WIDE,
     Kept,
-    Letters,
     Precision,
+    StepShape,
     kept_after_blocks,
     kept_by_block,
 )
@@ -116,7 +116,7 @@ def training_memory(
     length = config.context_length if num_tokens is None else num_tokens
     if length < 1:
         raise UsageError(f"a sequence has at least one token, not {length}")
-    letters = Letters(
+    letters = StepShape(
         config=config,
         batch_size=batch_size,
         num_tokens=length,
@@ -171,7 +171,7 @@ def largest_batch(
 class _Step:
     """The moments of one step."""
 
-    def __init__(self, x: Letters, optimizer: OptimizerName, implementation: Implementation) -> None:
+    def __init__(self, x: StepShape, optimizer: OptimizerName, implementation: Implementation) -> None:
         self.x = x
         self.slabs = implementation == "fused"
         count = count_parameters(x.config)

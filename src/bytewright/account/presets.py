@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from bytewright.durable import read_document, read_toml
 from bytewright.errors import FormatError, UsageError, suggest
 from bytewright.model.config import ModelConfig
+from bytewright.storage.atomic import read_document, read_toml
 
 
 def _gpt2(d_model: int, num_layers: int, num_heads: int) -> ModelConfig:

@@ -15,11 +15,11 @@ from bytewright.account.activations import Precision
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import FlopCount, Matmul, count_flops, list_matmuls
 from bytewright.account.inference import InferenceMemory, flops_of_token, inference_memory
-from bytewright.account.inventory import Inventory, simplified_inventory
 from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
 from bytewright.account.optimizers import UpdateCost, update_cost
 from bytewright.account.parameters import ParameterCount, count_parameters
-from bytewright.account.report import usual_efficiency
+from bytewright.account.predict import usual_efficiency
+from bytewright.account.textbook_memory import Inventory, simplified_inventory
 from bytewright.account.time import SECONDS_PER_DAY, Part, least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bytewright.account.activations import WIDE, Letters, Precision
+from bytewright.account.activations import WIDE, Precision, StepShape
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import count_flops, list_matmuls
 from bytewright.account.optimizers import OptimizerName, eager_update_bytes, update_cost
@@ -115,7 +115,7 @@ def roofline(
 
     A step takes `accumulate` times `batch_size` sequences, one such part after the other, and updates once.
     """
-    x = Letters(
+    x = StepShape(
         config=config,
         batch_size=batch_size,
         num_tokens=config.context_length if num_tokens is None else num_tokens,
@@ -143,7 +143,7 @@ def roofline(
     return [*repeated, part(*_weights(x, accumulate), rate or precision), update]
 
 
-def _products(x: Letters) -> Iterator[tuple[str, int, int]]:
+def _products(x: StepShape) -> Iterator[tuple[str, int, int]]:
     attention_flops = 0
     for matmul in list_matmuls(x.config, x.T, x.B):
         if matmul.name in ("scores", "weighting"):
@@ -158,7 +158,7 @@ def _products(x: Letters) -> Iterator[tuple[str, int, int]]:
     yield "attention", flops, x.config.num_layers * 3 * forward
 
 
-def _elementwise(x: Letters) -> Iterator[tuple[str, int, int]]:
+def _elementwise(x: StepShape) -> Iterator[tuple[str, int, int]]:
     layers, stream, inner = x.config.num_layers, x.s * x.N * x.d, x.s * x.N * x.f
     norms, sums = _norms(x), 2 * layers
     alone = max(0, sums - norms)  # sums that no norm follows
@@ -171,7 +171,7 @@ def _elementwise(x: Letters) -> Iterator[tuple[str, int, int]]:
     yield "loss", 5 * x.N * x.V, 3 * x.s * x.N * x.V
 
 
-def _elementwise_eager(x: Letters) -> Iterator[tuple[str, int, int]]:
+def _elementwise_eager(x: StepShape) -> Iterator[tuple[str, int, int]]:
     layers, stream, norms = x.config.num_layers, x.N * x.d, _norms(x)
     sums = 2 * layers * 6 * x.s  # a residual sum reads two and writes one, forward and backward
     yield "norms and residual sums", 10 * norms * stream, (norms * EAGER_NORM[x.precision] + sums) * stream
@@ -185,17 +185,17 @@ def _elementwise_eager(x: Letters) -> Iterator[tuple[str, int, int]]:
     yield "loss", 5 * x.N * x.V, (3 * x.s if x.has_kernels else 8 * WIDE) * x.N * x.V
 
 
-def _norms(x: Letters) -> int:
+def _norms(x: StepShape) -> int:
     """Norms of the stream: two in a block, and one after the last of them where they come first."""
     return {"pre": 2 * x.config.num_layers + 1, "post": 2 * x.config.num_layers, "none": 0}[x.config.norm]
 
 
-def _is_rotated(x: Letters) -> bool:
+def _is_rotated(x: StepShape) -> bool:
     """Whether turning q and k is a pass of its own."""
     return x.config.position == "rope" and not x.has_attention_kernel
 
 
-def _weights(x: Letters, accumulate: int) -> tuple[str, int, int]:
+def _weights(x: StepShape, accumulate: int) -> tuple[str, int, int]:
     """Casts of weights and gradients, for each part of a batch; gradients are copied, later ones added."""
     count = count_parameters(x.config)
     if x.compiled:
@@ -208,7 +208,7 @@ def _weights(x: Letters, accumulate: int) -> tuple[str, int, int]:
     return "casting weights, gathering gradients", accumulate * count.total, moved
 
 
-def _update(x: Letters, optimizer: OptimizerName) -> tuple[str, int, int]:
+def _update(x: StepShape, optimizer: OptimizerName) -> tuple[str, int, int]:
     cost = update_cost(x.config, optimizer)
     if not x.compiled:
         return "update", cost.flops, eager_update_bytes(x.config, optimizer, x.device)

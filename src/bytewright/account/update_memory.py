@@ -8,7 +8,7 @@ size. Compiled they are one kernel, and only Muon's products still need room. Bu
 
 from __future__ import annotations
 
-from bytewright.account.activations import WIDE, Letters
+from bytewright.account.activations import WIDE, StepShape
 from bytewright.account.optimizers import OptimizerName, block_matrices
 from bytewright.account.parameters import count_parameters
 from bytewright.model.config import ModelConfig
@@ -26,7 +26,7 @@ def state_bytes(config: ModelConfig, optimizer: OptimizerName) -> int:
             return 0
 
 
-def update_temporaries(x: Letters, optimizer: OptimizerName, *, in_slabs: bool) -> int:
+def update_temporaries(x: StepShape, optimizer: OptimizerName, *, in_slabs: bool) -> int:
     """Bytes that come and go while the weights are updated.
 
     Readable: three of the size of the largest parameter for AdamW, one for SGD, five of the largest matrix
@@ -46,7 +46,7 @@ def update_temporaries(x: Letters, optimizer: OptimizerName, *, in_slabs: bool) 
             return max(5 * WIDE * x.d * x.f, 3 * WIDE * x.V * x.d)
 
 
-def _temporaries_of_muon(x: Letters) -> int:
+def _temporaries_of_muon(x: StepShape) -> int:
     """Bytes for all matrices of one shape at a time, and then for AdamW with what Muon does not take.
 
     The clipped gradient and the mean in float32; for the rounds five of the size of the slab and one of x xᵀ,

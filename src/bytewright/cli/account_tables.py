@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bytewright import durable
 from bytewright.account import Account, TimeAccount
 from bytewright.account.growth import Growth, growth
 from bytewright.account.summary import SETTINGS
 from bytewright.account.units import word_bytes, word_count
 from bytewright.cli import console
-from bytewright.durations import format_seconds
-from bytewright.lab.plots import Axis, Chart, Series, draw
+from bytewright.formatting import format_seconds
+from bytewright.report.draw import Axis, Chart, Series, draw
+from bytewright.storage import atomic
 
 PLOTTED_CONTEXTS = [2**power for power in range(8, 18)]
 
@@ -243,4 +243,4 @@ def write_plot(path: Path) -> None:
         ],
         ordered=True,
     )
-    durable.write_text(path, draw(chart))
+    atomic.write_text(path, draw(chart))

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from bytewright.durations import TimeLeft
 from bytewright.errors import escape_controls
+from bytewright.formatting import TimeLeft
 
 PLAIN_WIDTH = 10_000  # in a pipe a line is never broken: whoever reads it may want to search it
 # Text is shown as it is: [bold] and :owl: in a story are part of the story.

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from bytewright import durable
 from bytewright.cli import inputs, options
-from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
+from bytewright.formatting import format_seconds
+from bytewright.storage import atomic
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
@@ -52,7 +52,7 @@ class WriteStorybook:
         size = parse_size(self.size)
         inputs.require_at_least(1, self.num_workers, "--num-workers")
         inputs.require_at_least(0, self.seed, "--seed")
-        durable.check_target(self.out, replace=self.replace)
+        atomic.check_target(self.out, replace=self.replace)
 
         from bytewright.cli import console
         from bytewright.corpus.storybook import write_stories

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import tyro
 
-from bytewright import durable
 from bytewright.cli import inputs, options
 from bytewright.end_of_text import END_OF_TEXT
+from bytewright.storage import atomic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class WriteText:
         """Write the text, and say what became of documents that could not stay as they were."""
         files = [inputs.require_file(path) for path in inputs.require_some(self.files, "a file")]
         for path in files:
-            durable.refuse_own_input(path, self.out)
-        durable.check_target(self.out, replace=self.replace)
+            atomic.refuse_own_input(path, self.out)
+        atomic.check_target(self.out, replace=self.replace)
 
         from bytewright.cli import console
         from bytewright.corpus.text import write_documents

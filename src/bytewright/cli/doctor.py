@@ -15,7 +15,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bytewright.host import total_memory, usable_memory
+from bytewright.system import total_memory, usable_memory
 from bytewright.torch_environment import ISA_VARIABLES, amx_faults
 
 REQUIRED_PACKAGES = ("torch", "numpy", "safetensors", "rich", "tyro", "regex", "jaxtyping")

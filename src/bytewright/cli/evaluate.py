@@ -92,7 +92,7 @@ class Evaluate:
 
     def _evaluate_stories(self, text: Path) -> None:
         from bytewright.cli import console, inputs
-        from bytewright.lab.whole_stories import evaluate_text
+        from bytewright.experiments.story_eval import evaluate_text
         from bytewright.train.checkpoint import find_checkpoint
         from bytewright.train.metrics import finite
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bytewright import durable
 from bytewright.cli import inputs, options
 from bytewright.end_of_text import END_OF_TEXT
+from bytewright.storage import atomic
 
 if TYPE_CHECKING:
     from bytewright.tokenizer import Tokenizer
@@ -42,12 +42,12 @@ class Export:
     def run(self) -> None:
         """Read, and write."""
         from bytewright.cli import console
-        from bytewright.model.exchange import write_llama
+        from bytewright.model.hf_llama import write_llama
         from bytewright.tokenizer.files import warn_of_pattern
         from bytewright.train.checkpoint import find_checkpoint, load_model
-        from bytewright.train.run_folder import load_tokenizer_of
+        from bytewright.train.run import load_tokenizer_of
 
-        durable.check_target(self.out, folder=True, replace=self.replace)
+        atomic.check_target(self.out, folder=True, replace=self.replace)
         checkpoint = find_checkpoint(inputs.require_exists(self.path), which=self.which)
         model = load_model(checkpoint)
         tokenizer = load_tokenizer_of(checkpoint)

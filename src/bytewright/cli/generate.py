@@ -69,10 +69,10 @@ class Generate:
 
         inputs.require_at_least(1, self.count, "--count")
         from bytewright.generate import Generator, SamplingConfig
-        from bytewright.generate.generate import check_prompts
+        from bytewright.generate.generator import check_prompts
         from bytewright.generate.text import encode_prompt, stop_tokens_of, stream_text
         from bytewright.train.checkpoint import find_checkpoint, load_model
-        from bytewright.train.run_folder import config_of_checkpoint, load_tokenizer_of
+        from bytewright.train.run import config_of_checkpoint, load_tokenizer_of
         from bytewright.train.setup import dtype_of, find_device, precision_to_write_in
 
         checkpoint = find_checkpoint(inputs.require_exists(self.path), which=self.which)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from bytewright import durable
 from bytewright.cli import inputs, options
 from bytewright.errors import UsageError
+from bytewright.storage import atomic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ class ImportModel:
     def run(self) -> None:
         """Read, and write."""
         from bytewright.cli import console
-        from bytewright.model.exchange import read_llama
+        from bytewright.model.hf_llama import read_llama
         from bytewright.tokenizer.files import read_huggingface, write_folder
         from bytewright.train.checkpoint import CheckpointFolder
-        from bytewright.train.run_folder import refuse_existing_run
+        from bytewright.train.run import refuse_existing_run
 
         refuse_existing_run(self.out)
         model = read_llama(inputs.require_exists(self.path))
@@ -51,7 +51,7 @@ class ImportModel:
                 f"{self.path}: the tokenizer has ids up to {vocabulary.size - 1}, the model only "
                 f"{model.config.vocab_size} of them"
             )
-        with durable.explain("write", self.out):
+        with atomic.explain("write", self.out):
             self.out.mkdir(parents=True, exist_ok=True)
         if vocabulary is not None:
             write_folder(vocabulary, self.out / "tokenizer", within=self.out)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bytewright import durable
 from bytewright.errors import StorageError, UsageError
+from bytewright.storage import atomic
 
 if TYPE_CHECKING:
     from bytewright.tokenizer import Tokenizer, Vocabulary
@@ -48,7 +48,7 @@ def require_exists(path: Path) -> Path:
 def read_text_bytes(path: Path) -> bytes:
     """Read a whole text as it is, valid UTF-8 or not."""
     try:
-        return durable.read_bytes(require_file(path))
+        return atomic.read_bytes(require_file(path))
     except StorageError as error:
         raise UsageError(str(error)) from None
 

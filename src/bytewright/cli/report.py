@@ -43,8 +43,8 @@ class Report:
     def run(self) -> None:
         """Write the report, and say where it is."""
         from bytewright.cli import console, inputs
-        from bytewright.lab.report import write_report
-        from bytewright.lab.report_inputs import read_inputs
+        from bytewright.experiments.inputs import read_inputs
+        from bytewright.report.compose import write_report
 
         first, *others = inputs.require_some(self.paths, "a run")
         if self.out is None and others:

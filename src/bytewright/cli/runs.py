@@ -47,7 +47,14 @@ class Runs:
         import json
 
         from bytewright.cli import console
-        from bytewright.lab.listing import KEY_FIGURES, UNREADABLE, choose, list_runs, sort_rows, word_figure
+        from bytewright.experiments.listing import (
+            KEY_FIGURES,
+            UNREADABLE,
+            choose,
+            list_runs,
+            sort_rows,
+            word_figure,
+        )
 
         rows = sort_rows(choose(list_runs(self.folders), self.where), self.sort)
         if self.json:

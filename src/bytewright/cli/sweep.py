@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from bytewright.cli import console, inputs, options
-from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
+from bytewright.formatting import format_seconds
 
 if TYPE_CHECKING:
-    from bytewright.lab.execute import Bench
-    from bytewright.lab.plan import Planned
-    from bytewright.lab.sweep import Sweep
-    from bytewright.train.engine import Engines
+    from bytewright.experiments.execute import SweepContext
+    from bytewright.experiments.plan import Planned
+    from bytewright.experiments.sweep import Sweep
+    from bytewright.train.engine import CompiledStepCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ class RunSweep:
     def run(self) -> int:
         """Plan, carry out, report."""
         inputs.require_at_least(1, self.jobs, "--jobs")
-        from bytewright.lab.sweep import read_sweep
-        from bytewright.train.engine import Engines
+        from bytewright.experiments.sweep import read_sweep
+        from bytewright.train.engine import CompiledStepCache
 
         paths = inputs.require_some(self.files, "a sweep file")
         overrides = options.list_overrides(self.set)
@@ -82,18 +82,18 @@ class RunSweep:
         folders = [self.out / (path.stem + (f"-{self.scale}" if self.scale else "")) for path in paths]
         if len(set(folders)) < len(folders):
             raise UsageError("two of the sweep files have one name, and would share a folder")
-        code, engines = 0, Engines()
+        code, engines = 0, CompiledStepCache()
         for path, sweep, folder in zip(paths, sweeps, folders, strict=True):
             code = max(code, self._carry_out(path, sweep, folder, engines))
             if code >= 128:
                 break
         return code
 
-    def _carry_out(self, path: Path, sweep: Sweep, folder: Path, engines: Engines) -> int:
-        from bytewright.lab import execute
-        from bytewright.lab.plan import make_plan
-        from bytewright.lab.report import write_report
-        from bytewright.lab.report_inputs import read_sweep_folder
+    def _carry_out(self, path: Path, sweep: Sweep, folder: Path, engines: CompiledStepCache) -> int:
+        from bytewright.experiments import execute
+        from bytewright.experiments.inputs import read_sweep_folder
+        from bytewright.experiments.plan import make_plan
+        from bytewright.report.compose import write_report
 
         with console.progress() as report:
             plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs, report=report)
@@ -102,7 +102,7 @@ class RunSweep:
         if self.plan:
             return 0
         with console.progress() as report:
-            bench = self._bench(folder, sweep, report, engines)
+            bench = self._context(folder, sweep, report, engines)
             made = execute.prepare_data([planned.trial for planned in plan if planned.is_open], bench)
         execute.write_plan(sweep, folder)
         try:
@@ -129,13 +129,15 @@ class RunSweep:
             console.stdout().print(str(write_report(records, about, folder)), soft_wrap=True)
         return 1 if failed else 0
 
-    def _bench(self, folder: Path, sweep: Sweep, report: console.Report, engines: Engines) -> Bench:
+    def _context(
+        self, folder: Path, sweep: Sweep, report: console.Report, engines: CompiledStepCache
+    ) -> SweepContext:
         from rich.console import Console
 
-        from bytewright.lab.execute import Bench
+        from bytewright.experiments.execute import SweepContext
 
         screen = console.stderr()
-        return Bench(
+        return SweepContext(
             folder=folder,
             data_root=self.data,
             keep=sweep.keep,
@@ -146,7 +148,7 @@ class RunSweep:
         )
 
     def _at_once(self, path: Path, plan: list[Planned], folder: Path, num_jobs: int) -> int:
-        from bytewright.lab.jobs import run_at_once
+        from bytewright.experiments.jobs import run_at_once
 
         screen = console.stderr()
         shared = ["--out", str(self.out), "--data", str(self.data)]

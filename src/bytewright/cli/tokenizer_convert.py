@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from bytewright import durable
 from bytewright.cli import inputs, options
 from bytewright.errors import UsageError
+from bytewright.storage import atomic
 
 if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Vocabulary
@@ -61,7 +61,7 @@ class ConvertTokenizer:
             raise UsageError(f"{self.out}: the name must end in .json, by which this format is recognised")
         if self.to == "tiktoken" and self.out.suffix == ".json":
             raise UsageError(f"{self.out}: the name must not end in .json, which stands for huggingface")
-        durable.check_target(self.out, folder=self.to in ("bytewright", "gpt2"), replace=self.replace)
+        atomic.check_target(self.out, folder=self.to in ("bytewright", "gpt2"), replace=self.replace)
         vocabulary = inputs.load_vocabulary(self.tokenizer, self.special_tokens, self.pattern)
         match self.to:
             case "bytewright":
@@ -94,7 +94,7 @@ def write_gpt2_folder(vocabulary: Vocabulary, out: Path, *, replace: bool) -> No
     """Write GPT-2's two files as one folder, so that there are never a new one and an old one together."""
     from bytewright.tokenizer import files
 
-    with tempfile.TemporaryDirectory() as folder, durable.write_folder(out, replace=replace) as writer:
+    with tempfile.TemporaryDirectory() as folder, atomic.write_folder(out, replace=replace) as writer:
         paths = [Path(folder) / name for name in files.GPT2_FILES]
         files.write_gpt2(vocabulary, *paths)
         for path in paths:

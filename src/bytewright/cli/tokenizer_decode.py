@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import tyro
 
-from bytewright import durable
 from bytewright.cli import inputs, options
 from bytewright.errors import UsageError
+from bytewright.storage import atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,8 +62,8 @@ class DecodeIds:
                 from bytewright.data.tokenfile import manifest_path_of
 
                 for path in (self.source, manifest_path_of(self.source)):
-                    durable.refuse_own_input(path, self.out)
-            durable.check_target(self.out, replace=self.replace)
+                    atomic.refuse_own_input(path, self.out)
+            atomic.check_target(self.out, replace=self.replace)
         tokenizer = inputs.load_tokenizer(self.tokenizer)
         ids = self._read_ids(tokenizer)
         if self.out is None:
@@ -76,7 +76,7 @@ class DecodeIds:
                 for chunk in _decode(tokenizer, ids):
                     _write_all(sys.stdout.buffer, chunk)
             return
-        with durable.write_stream(self.out) as stream:
+        with atomic.write_stream(self.out) as stream:
             for chunk in _decode(tokenizer, ids):
                 stream.write(chunk)
         sentence = f"Wrote {self.out}: {self.out.stat().st_size:,} bytes from {len(ids):,} tokens."

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bytewright import durable
 from bytewright.cli import inputs, options
-from bytewright.durations import format_seconds
 from bytewright.errors import UsageError
+from bytewright.formatting import format_seconds
+from bytewright.storage import atomic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,9 @@ class EncodeText:
         from bytewright.data.tokenfile import manifest_path_of
 
         written = (out, manifest_path_of(out))
-        durable.refuse_own_input(source, *written)
+        atomic.refuse_own_input(source, *written)
         for path in written:
-            durable.check_target(path, replace=self.replace)
+            atomic.check_target(path, replace=self.replace)
         tokenizer = inputs.load_tokenizer(self.tokenizer)
 
         from bytewright.cli import console

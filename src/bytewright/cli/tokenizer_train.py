@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bytewright import durable
 from bytewright.cli import inputs, options
-from bytewright.durations import format_seconds
 from bytewright.end_of_text import END_OF_TEXT
+from bytewright.formatting import format_seconds
+from bytewright.storage import atomic
 
 if TYPE_CHECKING:
     from bytewright.tokenizer import Estimate, Phase, Training
@@ -61,7 +61,7 @@ class TrainTokenizer:
         sources = [inputs.require_source(path) for path in inputs.require_some(self.sources, "a text")]
         inputs.require_at_least(1, self.min_count, "--min-count")
         inputs.require_at_least(1, self.num_threads, "--num-threads")
-        durable.check_target(self.out, folder=True, replace=self.replace)
+        atomic.check_target(self.out, folder=True, replace=self.replace)
 
         from bytewright.cli import console
         from bytewright.tokenizer import Progress, estimate_training, train_tokenizer

@@ -74,7 +74,7 @@ def interruption_told(run: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         from bytewright.train.checkpoint import CheckpointFolder
-        from bytewright.train.run_folder import CONFIG
+        from bytewright.train.run import CONFIG
 
         if not (run / CONFIG).is_file():
             raise

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from bytewright import disk, durable
 from bytewright.errors import BytewrightError, StorageError, UsageError
-from bytewright.manifest import Entry
+from bytewright.storage import atomic, filesystem
+from bytewright.storage.manifest import Entry
 
 PART_SUFFIX = ".part"
 BLOCK = 2**18
@@ -64,10 +64,10 @@ def download(
         require_space(target, expected.num_bytes - _size_of(part))
         _fetch(url, part, expected, report, retry_seconds)
         _check(url, part, target, expected, report)
-        with disk.explain("write", target), disk.Directory.open(target.parent) as folder:
+        with filesystem.explain("write", target), filesystem.Directory.open(target.parent) as folder:
             os.fsync(part.fileno())
-            disk.rename(folder, part_of(target).name, target.name)
-            disk.sync_folder(folder)
+            filesystem.rename(folder, part_of(target).name, target.name)
+            filesystem.sync_folder(folder)
 
 
 def part_of(target: Path) -> Path:
@@ -77,17 +77,20 @@ def part_of(target: Path) -> Path:
 
 def matches(path: Path, expected: Entry, *, progress: Progress | None = None) -> bool:
     """Say whether `path` is a file of the expected size and SHA-256."""
-    with disk.explain("read", path):
+    with filesystem.explain("read", path):
         if not path.is_file() or path.stat().st_size != expected.num_bytes:
             return False
-        with disk.open_to_read(path) as file:
+        with filesystem.open_to_read(path) as file:
             return _digest(file, expected.num_bytes, progress) == expected.sha256
 
 
 @contextlib.contextmanager
 def _open_part(target: Path) -> Iterator[BinaryIO]:
     """Open what has arrived so far, and keep other processes out of it."""
-    with io.BufferedRandom(durable.open_in_place(part_of(target))) as part, disk.explain("write", target):
+    with (
+        io.BufferedRandom(atomic.open_in_place(part_of(target))) as part,
+        filesystem.explain("write", target),
+    ):
         try:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -174,7 +177,7 @@ def _receive(
         if size > expected.num_bytes:
             _start_over(part)
             raise DownloadError(f"{url}: sends more than the {expected.num_bytes} bytes that were expected")
-        with disk.explain("write", Path(part.name)):
+        with filesystem.explain("write", Path(part.name)):
             part.write(block)
             part.flush()
         report("download", size, expected.num_bytes)
@@ -184,7 +187,7 @@ def _check(url: str, part: BinaryIO, target: Path, expected: Entry, report: Prog
     part.seek(0)
     found = _digest(part, expected.num_bytes, report)
     if found != expected.sha256:
-        durable.remove(part_of(target))
+        atomic.remove(part_of(target))
         raise DownloadError(
             f"{url}: what came has the SHA-256 {found[:12]}…, but {expected.sha256[:12]}… was expected;"
             " it was removed"
@@ -227,6 +230,6 @@ def _size_of(part: BinaryIO) -> int:
 
 
 def _start_over(part: BinaryIO) -> int:
-    with disk.explain("write", Path(part.name)):
+    with filesystem.explain("write", Path(part.name)):
         part.truncate(0)
     return 0

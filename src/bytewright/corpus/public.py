@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bytewright import durable
 from bytewright.corpus.download import BLOCK, Progress, download, matches, require_space
 from bytewright.errors import FormatError
-from bytewright.manifest import Entry
+from bytewright.storage import atomic
+from bytewright.storage.manifest import Entry
 
 HUB = "https://huggingface.co/datasets"
 TINY_STORIES = f"{HUB}/roneneldan/TinyStories/resolve/f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
@@ -106,7 +106,7 @@ def get_file(file: PublicFile, folder: Path, *, progress: Progress | None = None
     if not matches(packed, file.sent, progress=progress):
         download(file.url, packed, file.sent, progress=progress)
     unpack(packed, target, file.text, progress=progress)
-    durable.remove(packed)
+    atomic.remove(packed)
     return True
 
 
@@ -114,7 +114,7 @@ def unpack(packed: Path, target: Path, expected: Entry, *, progress: Progress | 
     """Unpack a gzip file to `target`, which appears only if it becomes what was expected."""
     require_space(target, expected.num_bytes)
     digest, done = hashlib.sha256(), 0
-    with gzip.open(packed) as source, durable.write_stream(target) as out:
+    with gzip.open(packed) as source, atomic.write_stream(target) as out:
         for block in _blocks(source, packed):
             digest.update(block)
             out.write(block)

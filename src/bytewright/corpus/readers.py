@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bytewright import disk
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
-from bytewright.packed import find_packing
+from bytewright.storage import filesystem
+from bytewright.storage.compression import find_packing
 
 END = END_OF_TEXT.encode()
 BLOCK = 2**20
@@ -78,13 +78,13 @@ def read_pieces(
     """
     path = Path(path)
     packing, kind = _kind_of(path)
-    with disk.explain("read", path):
+    with filesystem.explain("read", path):
         if not packing and find_packing(path) is not None:
             raise UsageError(f"{path}: is compressed in a way that is not read here; unpack it first")
         if kind == ".parquet":
             yield from _pieces_of_rows(path, field, progress)
             return
-        with disk.open_to_read(path) as file:
+        with filesystem.open_to_read(path) as file:
             blocks = _gather(UNPACK[packing](path, _read_blocks(file, path, progress)))
             if kind == ".jsonl":
                 yield from _pieces_of_lines(path, _lines(path, blocks), field)
@@ -278,7 +278,7 @@ def _pieces_of_lines(path: Path, lines: Iterator[bytes], field: str) -> Iterator
 def _pieces_of_rows(path: Path, field: str, progress: Progress | None) -> Iterator[Piece]:
     parquet = import_extra("pyarrow.parquet", path)
     arrow = import_extra("pyarrow", path)
-    disk.refuse_special_file(path)
+    filesystem.refuse_special_file(path)
     total, number = path.stat().st_size, 0
     try:
         with parquet.ParquetFile(path) as file:

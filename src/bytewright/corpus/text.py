@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from bytewright import durable
 from bytewright.corpus.readers import END, Piece, Progress, read_pieces
-from bytewright.durable import StrPath
 from bytewright.end_of_text import SEPARATOR
 from bytewright.errors import UsageError
+from bytewright.storage import atomic
+from bytewright.storage.atomic import StrPath
 
 LINE_ENDS = b"\r\n"
 OTHER_ENDINGS = (".jsonl", ".parquet", ".gz", ".zst")
@@ -57,7 +57,7 @@ def write_documents(
     sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     _check_names(sources, target)
     num_left_out = num_divided = num_before = 0
-    with durable.write_stream(target) as stream:
+    with atomic.write_stream(target) as stream:
         writer = _DocumentWriter(stream)
         for text, is_last in _read_all(sources, field, progress):
             writer.write(text)
@@ -84,14 +84,14 @@ def _check_names(sources: Sequence[StrPath], target: StrPath) -> None:
     if (ending := Path(target).suffix.lower()) in OTHER_ENDINGS:
         raise UsageError(f"{target}: plain text is written, so its name must not end in {ending}")
     for source in sources:
-        durable.refuse_own_input(source, target)
+        atomic.refuse_own_input(source, target)
 
 
 def _read_all(sources: Sequence[StrPath], field: str, progress: Progress | None) -> Iterator[Piece]:
     """Yield the pieces of one file after the other, and tell how far all of them together are."""
     sizes: list[int] = []
     for source in sources:
-        with durable.explain("read", source):
+        with atomic.explain("read", source):
             sizes.append(os.path.getsize(source))
     before = 0
     for source, size in zip(sources, sizes, strict=True):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Int64
 
-from bytewright.data.batches import Tokens, shuffle_epochs
+from bytewright.data.sampler import Tokens, shuffle_epochs
 from bytewright.errors import UsageError
 
 

@@ -24,9 +24,9 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from bytewright import disk, durable
-from bytewright.checked import Json, shorten
 from bytewright.errors import BytewrightError, FormatError, TokenizerError
+from bytewright.storage import atomic, filesystem
+from bytewright.storage.json_reader import Json, shorten
 
 FORMAT = "bytewright token file 1"
 MAX_MANIFEST_BYTES = 2**20
@@ -57,7 +57,7 @@ def dtype_for(vocabulary_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]
     return np.dtype("<u2") if vocabulary_size <= 2**16 else np.dtype("<u4")
 
 
-def manifest_path_of(path: durable.StrPath) -> Path:
+def manifest_path_of(path: atomic.StrPath) -> Path:
     """Return where the manifest of a token file stands: `stories.npy -> stories.npy.json`."""
     path = Path(path)
     return path.with_name(path.name + ".json")
@@ -112,7 +112,7 @@ class TokenFile:
     manifest: Manifest
 
     @classmethod
-    def open(cls, path: durable.StrPath, *, verify: bool = False) -> TokenFile:
+    def open(cls, path: atomic.StrPath, *, verify: bool = False) -> TokenFile:
         """Open a token file; with `verify`, read all of it and check every id.
 
         Without `verify`, ids may be outside the vocabulary if somebody forged the file.
@@ -170,7 +170,7 @@ class TokenFileWriter:
     [7, 8, 299]
     """
 
-    def __init__(self, path: durable.StrPath, *, tokenizer_fingerprint: str, vocabulary_size: int) -> None:
+    def __init__(self, path: atomic.StrPath, *, tokenizer_fingerprint: str, vocabulary_size: int) -> None:
         self.path = Path(path)
         self.num_tokens = 0
         self.num_documents = 0
@@ -184,8 +184,8 @@ class TokenFileWriter:
         self._stream: BinaryIO
 
     def __enter__(self) -> TokenFileWriter:
-        durable.check_target(manifest_path_of(self.path), replace=True)
-        self._stream = self._stack.enter_context(durable.write_stream(self.path))
+        atomic.check_target(manifest_path_of(self.path), replace=True)
+        self._stream = self._stack.enter_context(atomic.write_stream(self.path))
         self._syncer = self._stack.enter_context(ThreadPoolExecutor(max_workers=1))
         self._stream.write(_header(self._dtype, 0))
         return self
@@ -221,7 +221,7 @@ class TokenFileWriter:
     def _wait_for_sync(self) -> None:
         """Hear what the disk said in the background: an error is told once only, to whoever synced first."""
         if self._syncing is not None:
-            with durable.explain("write", self.path):
+            with atomic.explain("write", self.path):
                 self._syncing.result()
 
     def __exit__(
@@ -243,14 +243,14 @@ class TokenFileWriter:
             self._wait_for_sync()
             self._stream.seek(0)
             self._stream.write(_header(self._dtype, self.num_tokens))
-            with durable.explain("write", self.path):  # a full disk must show before the manifest is touched
+            with atomic.explain("write", self.path):  # a full disk must show before the manifest is touched
                 self._stream.flush()
                 os.fsync(self._stream.fileno())
             either = dict.fromkeys([*_manifests_if_any(self.path), new])
-            durable.write_document(
+            atomic.write_document(
                 manifest_path, {"format": FORMAT, "either": [asdict(each) for each in either]}
             )
-        durable.write_document(manifest_path, {"format": FORMAT, **asdict(new)})
+        atomic.write_document(manifest_path, {"format": FORMAT, **asdict(new)})
 
 
 def _header(dtype: np.dtype[np.uint16] | np.dtype[np.uint32], num_tokens: int) -> bytes:
@@ -261,7 +261,7 @@ def _header(dtype: np.dtype[np.uint16] | np.dtype[np.uint32], num_tokens: int) -
 
 def _map_array(path: Path) -> tuple[Ids, os.stat_result]:
     """Check the header of an array against its file's size and map it; also return the status of the file."""
-    with durable.explain("read", path), disk.open_to_read(path) as file:
+    with atomic.explain("read", path), filesystem.open_to_read(path) as file:
         start = file.read(10)
         if start[:6] != _MAGIC:
             raise FormatError(f"{path}: begins with {start[:6]!r}, so it is no .npy file")
@@ -288,7 +288,7 @@ def _read_both(path: Path) -> tuple[Ids, list[Manifest], bool]:
     while True:
         tokens, mapped = _map_array(path)
         described, is_settled = _read_manifests(path)
-        with durable.explain("read", path):
+        with atomic.explain("read", path):
             if os.path.samestat(path.stat(), mapped):
                 return tokens, described, is_settled
 
@@ -298,7 +298,7 @@ def _read_manifests(path: Path) -> tuple[list[Manifest], bool]:
     file = manifest_path_of(path)
     if path.exists() and not file.exists():
         raise FormatError(f"{path}: has no manifest {file.name} beside it, so it is not a token file of ours")
-    root = Json(durable.read_document(file, max_bytes=MAX_MANIFEST_BYTES), file)
+    root = Json(atomic.read_document(file, max_bytes=MAX_MANIFEST_BYTES), file)
     if root["format"].value != FORMAT:
         raise root["format"].complain(shorten(FORMAT))
     if "either" not in root.as_object():

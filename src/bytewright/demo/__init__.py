@@ -5,7 +5,7 @@ does the work, and `report` shows the result on one page. All of it is made of t
 here is needed by them.
 """
 
+from bytewright.demo.pipeline import Outcome, run_demo
 from bytewright.demo.plan import Plan
-from bytewright.demo.show import Outcome, run_demo
 
 __all__ = ["Outcome", "Plan", "run_demo"]

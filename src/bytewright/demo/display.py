@@ -18,8 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bytewright.durations import TimeLeft
-from bytewright.train.display import draw_curve, estimate_time_left, is_number
+from bytewright.formatting import TimeLeft
+from bytewright.train.console import draw_curve, estimate_time_left, is_number
 
 CURVE_WIDTH, CURVE_HEIGHT = 64, 9
 SECONDS_BETWEEN_LINES = 10

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import bytewright
-from bytewright import durable
 from bytewright.errors import BytewrightError
-from bytewright.manifest import measure
+from bytewright.storage import atomic
+from bytewright.storage.manifest import measure
 
 FORMAT = "bytewright demo stage 1"
 STAGES, PLAN = "stages", "plan.json"
@@ -38,7 +38,7 @@ class Record:
     """Fingerprint of its results: what a later stage depends on."""
 
 
-class Ledger:
+class StageCache:
     """The stages of one folder that are done."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,7 @@ class Ledger:
 
     def open(self, plan: Mapping[str, Any]) -> None:
         """Mark the folder as ours, and write down what will be made in it."""
-        durable.write_json(self.folder / STAGES / PLAN, plan)
+        atomic.write_json(self.folder / STAGES / PLAN, plan)
 
     def leave(self) -> None:
         """Take the mark off a folder in which nothing was made."""
@@ -60,7 +60,7 @@ class Ledger:
     def find(self, stage: str, inputs: Mapping[str, Any]) -> Record | None:
         """Return what is known of a stage if it was done with these inputs and its files are intact."""
         try:
-            kept = durable.read_document(self._path(stage), max_bytes=MAX_RECORD_BYTES)
+            kept = atomic.read_document(self._path(stage), max_bytes=MAX_RECORD_BYTES)
         except BytewrightError:
             return None  # never done, or not by us: then it is done now
         if kept.get("fingerprint") != fingerprint(stage, inputs):
@@ -86,7 +86,7 @@ class Ledger:
             "facts": facts,
             "files": self._measure(files),
         }
-        durable.write_document(self._path(stage), kept)
+        atomic.write_document(self._path(stage), kept)
         return _record(kept)
 
     def do(

@@ -21,7 +21,6 @@ import torch
 from jaxtyping import Float64
 from rich.console import Console
 
-from bytewright import durable
 from bytewright.corpus.storybook import Storybook, check_file, read_stories, write_stories
 from bytewright.corpus.storybook.book import GRAMMAR_FILE
 from bytewright.data.tokenfile import TokenFile
@@ -30,6 +29,7 @@ from bytewright.demo.plan import Plan
 from bytewright.end_of_text import END_OF_TEXT, SEPARATOR
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.model import TransformerLM
+from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.tokenizer import default_num_threads
 from bytewright.tokenizer.train import train_tokenizer
@@ -38,7 +38,7 @@ from bytewright.train.checkpoint import CheckpointFolder, find_checkpoint, load_
 from bytewright.train.evaluate_stories import StoryEvaluation, evaluate_stories, split_stories
 from bytewright.train.inputs import count_token_bytes
 from bytewright.train.malloc import freed_memory_kept
-from bytewright.train.run_folder import config_of
+from bytewright.train.run import config_of
 from bytewright.train.setup import build_model, make_optimizer
 from bytewright.train.step import TrainStep
 
@@ -108,7 +108,7 @@ def encode_stories(folder: Path, floor_bits: list[float], report: Report) -> Fac
     stories = split_stories(validation.tokens, end, newline=newline)
     num_bytes = sum(int(token_bytes[story].sum()) for story in stories)
     floor = sum(floor_bits) / num_bytes
-    durable.write_document(folder / FLOOR, {"floor_bits_per_byte": floor, "num_stories": len(stories)})
+    atomic.write_document(folder / FLOOR, {"floor_bits_per_byte": floor, "num_stories": len(stories)})
     return {
         "num_tokens": len(train_tokens),
         "bytes_per_token": int(token_bytes[train_tokens.tokens].sum()) / len(train_tokens),
@@ -180,7 +180,7 @@ def train_model(
     if is_run_of(run, config):
         return resume(run, sample=sample, probe=probe, console=console, display=display)
     if run.exists():
-        durable.remove_folder(run)  # of an earlier plan; everything in the folder of the demo is the demo's
+        atomic.remove_folder(run)  # of an earlier plan; everything in the folder of the demo is the demo's
     return train(config, run, sample=sample, probe=probe, console=console, display=display)
 
 
@@ -213,7 +213,7 @@ def sample_stories(folder: Path, plan: Plan, report: Report) -> Facts:
         texts.append(tokenizer.decode(completion.ids).strip())
         num_tokens += len(completion.ids)
         report("tell", len(texts), plan.num_samples, "stories")
-    durable.write_text(folder / SAMPLES, "".join(text + SEPARATOR for text in texts))
+    atomic.write_text(folder / SAMPLES, "".join(text + SEPARATOR for text in texts))
     return {"num_tokens": num_tokens}
 
 

@@ -16,10 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
-from bytewright import kernels
 from bytewright.generate.cache import KeyValueCache
-from bytewright.generate.packed import PackedBlock, PackedMatrix, pack_block, snapshot, snapshot_gain
-from bytewright.model import TransformerBlock, TransformerLM
+from bytewright.generate.packed_weights import PackedBlock, PackedMatrix, pack_block, snapshot, snapshot_gain
+from bytewright.model import TransformerBlock, TransformerLM, kernels
 from bytewright.model.config import Norm
 from bytewright.model.layers import EPSILON, at_least_float32
 
@@ -106,7 +105,7 @@ class Decoder:
         return self._score(self._run_blocks(ids, attend))
 
     def _attend_by_kernel(self, cache: KeyValueCache, positions: Int[Tensor, " batch"]) -> Attend:
-        from bytewright.kernels.decoding import attend_and_store
+        from bytewright.model.kernels.decoding import attend_and_store
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
             gains = self.blocks[layer].qk_gains
@@ -162,7 +161,7 @@ class Decoder:
 def normalise(x: Float[Tensor, "rows d_model"], gain: Float[Tensor, " d_model"]) -> Tensor:
     """Return `model.layers.rms_norm`: in float32 at least, gains included, and rounded once."""
     if kernels.can_serve(x):
-        from bytewright.kernels.decoding import rms_norm as norm_by_kernel
+        from bytewright.model.kernels.decoding import rms_norm as norm_by_kernel
 
         normalised: Tensor = norm_by_kernel(x, gain, eps=EPSILON)
         return normalised
@@ -172,7 +171,7 @@ def normalise(x: Float[Tensor, "rows d_model"], gain: Float[Tensor, " d_model"])
 def gate_by_silu(joined: Float[Tensor, "rows two_d_ff"]) -> Float[Tensor, "rows d_ff"]:
     """Return silu(gate) * up of the two halves."""
     if kernels.can_serve(joined):
-        from bytewright.kernels.swiglu import silu_gate
+        from bytewright.model.kernels.swiglu import silu_gate
 
         gated: Tensor = silu_gate(joined)
         return gated

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bytewright.generate.generate import Completion, check_prompts
+from bytewright.generate.generator import Completion, check_prompts
 from bytewright.generate.sampling import SamplingConfig, choose_tokens, draw_uniforms, refuse_no_token
 from bytewright.model import TransformerLM
 

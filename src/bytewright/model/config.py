@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from bytewright.described import described
 from bytewright.errors import UsageError, suggest
+from bytewright.field_docs import described
 
 Norm = Literal["pre", "post", "none"]
 Position = Literal["rope", "none"]

@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from bytewright import kernels
 from bytewright.errors import UsageError
+from bytewright.model import kernels
 from bytewright.model.attention import MultiHeadSelfAttention
 from bytewright.model.layers import (
     EPSILON,
@@ -128,7 +128,7 @@ class FusedSelfAttention(MultiHeadSelfAttention):
     def _kernel_serves(self, qkv: Float[Tensor, "*batch seq qkv_width"]) -> bool:
         if not kernels.can_serve(qkv):
             return False
-        from bytewright.kernels.attention import LONGEST, SERVED_HEADS
+        from bytewright.model.kernels.attention import LONGEST, SERVED_HEADS
 
         plain = self.q_norm is None and self.num_kv_heads == self.num_heads
         return plain and qkv.ndim == 3 and qkv.shape[-2] <= LONGEST and self.d_head in SERVED_HEADS
@@ -136,7 +136,7 @@ class FusedSelfAttention(MultiHeadSelfAttention):
     def _attend_by_kernel(
         self, qkv: Float[Tensor, "batch seq qkv_width"]
     ) -> Float[Tensor, "batch seq d_model"]:
-        from bytewright.kernels.attention import rotary_attention
+        from bytewright.model.kernels.attention import rotary_attention
 
         cos, sin = (None, None) if self.rope is None else (self.rope.cos, self.rope.sin)
         attended: Tensor = rotary_attention(qkv, cos, sin, self.num_heads)[0]
@@ -151,7 +151,7 @@ class FusedEmbedding(Embedding):
         refuse_fractions(ids)
         if not kernels.on_gpu(self.weight) or self.weight.dtype != torch.float32:
             return super().forward(ids)
-        from bytewright.kernels.embedding import embed
+        from bytewright.model.kernels.embedding import embed
 
         rows: Tensor = embed(self.weight, ids.long())
         return rows
@@ -165,7 +165,7 @@ class FusedSwiGLU(SwiGLU):
         joined = torch.cat((self.w1.weight.to(x.dtype), self.w3.weight.to(x.dtype)))
         inner = x @ joined.T
         if kernels.can_serve(inner):
-            from bytewright.kernels.swiglu import silu_gate
+            from bytewright.model.kernels.swiglu import silu_gate
 
             return self.w2(silu_gate(inner))
         gate, up = inner.chunk(2, dim=-1)
@@ -224,7 +224,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         compute = _total_cross_entropy
         if kernels.can_serve(hidden):
-            from bytewright.kernels.cross_entropy import total_cross_entropy
+            from bytewright.model.kernels.cross_entropy import total_cross_entropy
 
             compute = total_cross_entropy
         total, hidden_gradient, weight_gradient = compute(hidden, weight, targets, chunk_size, wants_gradient)

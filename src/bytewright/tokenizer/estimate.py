@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
-from bytewright.disk import explain, open_to_read
+from bytewright.storage.filesystem import explain, open_to_read
 from bytewright.tokenizer.memory import memory_now
 from bytewright.tokenizer.tokenizer import check_num_threads
 from bytewright.tokenizer.train import NUM_BYTES, StrPath, check_special_tokens, check_vocab_size, files_of

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bytewright import durable
 from bytewright.errors import FormatError, UsageError
+from bytewright.storage import atomic
 from bytewright.tokenizer.formats.folder import read_folder, write_folder
 from bytewright.tokenizer.formats.gpt2 import read_gpt2, write_gpt2
 from bytewright.tokenizer.formats.huggingface import read_huggingface, warn_of_pattern, write_huggingface
@@ -42,7 +42,7 @@ GPT2_FILES = ("vocab.json", "merges.txt")
 
 
 def read_vocabulary(
-    path: durable.StrPath, special_tokens: Sequence[str] = (), pattern: str | None = None
+    path: atomic.StrPath, special_tokens: Sequence[str] = (), pattern: str | None = None
 ) -> Vocabulary:
     """Read a tokenizer in whichever of the four formats `path` is.
 
@@ -51,7 +51,7 @@ def read_vocabulary(
     and a pattern only for ranks, where it is GPT-2's by default.
     """
     path = Path(path)
-    with durable.explain("read", path):
+    with atomic.explain("read", path):
         is_folder = path.is_dir()
         names = {child.name for child in path.iterdir()} if is_folder else set()
     if not is_folder and path.suffix != ".json":

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from bytewright.errors import UsageError
-from bytewright.packed import find_packing
+from bytewright.storage.compression import find_packing
 
 CONVERT = "which `bytewright corpus text` makes of it"
 OTHER_FORMS = {".parquet": "is Parquet", ".jsonl": "is JSON lines", ".ndjson": "is JSON lines"}

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from bytewright.checked import shorten
 from bytewright.errors import TokenizerError
+from bytewright.storage.json_reader import shorten
 from bytewright.tokenizer.vocabulary import Merge, Vocabulary
 
 

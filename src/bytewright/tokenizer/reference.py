@@ -19,8 +19,8 @@ from itertools import pairwise
 
 import regex
 
-from bytewright.checked import shorten
 from bytewright.errors import TokenizerError, UsageError
+from bytewright.storage.json_reader import shorten
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, check_all_bytes, name_of_pattern
 
 BYTES = tuple(bytes([byte]) for byte in range(256))

@@ -20,11 +20,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from bytewright import _native, durable
-from bytewright.checked import shorten
+from bytewright import _native
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
 from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import TokenizerError, UsageError
+from bytewright.storage import atomic
+from bytewright.storage.json_reader import shorten
 from bytewright.tokenizer.files import read_folder, read_gpt2, write_folder
 from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
@@ -214,7 +215,7 @@ class Tokenizer:
         are safe cuts, and memory follows the longest document. A token file that is there already is
         replaced; the source itself never is.
         """
-        durable.refuse_own_input(source, target, manifest_path_of(target))
+        atomic.refuse_own_input(source, target, manifest_path_of(target))
         require_plain_text(source)
         file = _native.FileEncoder(self._native, os.fspath(source))
         documents = _DocumentCounter(self)

@@ -15,9 +15,9 @@ from pathlib import Path
 from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
-from bytewright.checked import shorten
-from bytewright.durable import explain
 from bytewright.errors import UsageError
+from bytewright.storage.atomic import explain
+from bytewright.storage.json_reader import shorten
 from bytewright.tokenizer.memory import PeakMemory
 from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.tokenizer.ranks import check_reachable

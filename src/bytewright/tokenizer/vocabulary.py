@@ -23,8 +23,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TypeVar
 
-from bytewright.checked import shorten
 from bytewright.errors import TokenizerError, UsageError
+from bytewright.storage.json_reader import shorten
 
 MAX_TOKEN_ID = 2**32 - 1
 

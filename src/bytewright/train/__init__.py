@@ -5,15 +5,15 @@ Read `loss`, `optimizers`, `schedules` and `clip` for the mathematics; `step` an
 extension.
 """
 
-from bytewright.data.batches import get_batch
+from bytewright.data.sampler import get_batch
+from bytewright.model.loss import cross_entropy
+from bytewright.optim.clip import clip_gradients
+from bytewright.optim.reference import SGD, AdamW, Muon
+from bytewright.optim.schedules import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
 from bytewright.train.checkpoint import load_checkpoint, load_model, save_checkpoint
-from bytewright.train.clip import clip_gradients
 from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 from bytewright.train.loop import TrainResult, resume, train
-from bytewright.train.loss import cross_entropy
-from bytewright.train.optimizers import SGD, AdamW, Muon
 from bytewright.train.recipe import read_recipe
-from bytewright.train.schedules import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
 
 __all__ = [
     "SGD",

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from bytewright import durable
-from bytewright.disk import NOT_THERE
 from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.exchange import MAX_CONTEXT, too_few_for_layers
+from bytewright.model.hf_llama import MAX_CONTEXT, too_few_for_layers
 from bytewright.model.shapes import Shape, weight_shapes
+from bytewright.storage import atomic
+from bytewright.storage.filesystem import NOT_THERE
 from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors
 
 FORMAT = "bytewright checkpoint 1"
@@ -64,7 +64,7 @@ def save_checkpoint(
     of_optimizer, skeleton = pack(optimizer.state_dict(), "optimizer")
     metadata = {"format": FORMAT, "iteration": str(iteration), "optimizer": json.dumps(skeleton)}
     if isinstance(out, str | os.PathLike):
-        with durable.write_stream(out) as stream:
+        with atomic.write_stream(out) as stream:
             write_tensors(stream, tensors | of_optimizer, metadata)
     else:
         write_tensors(out, tensors | of_optimizer, metadata)
@@ -78,13 +78,13 @@ def load_checkpoint(src: str | os.PathLike[str] | Readable, model: Module, optim
                 f"{src}: is a folder, and load_checkpoint reads the one file that save_checkpoint wrote;"
                 " load_model gives the model of a run or of one of its checkpoints, and resume trains it on"
             )
-        source, data = os.fspath(src), durable.read_bytes(src)
+        source, data = os.fspath(src), atomic.read_bytes(src)
     else:
         source, data = str(getattr(src, "name", "checkpoint")), src.read()
     tensors, metadata = read_tensors(data, source)
     if metadata.get("format") != FORMAT or not re.fullmatch(r"\d{1,18}", metadata.get("iteration", "")):
         raise FormatError(f"{source}: is a safetensors file, but not a checkpoint of Bytewright")
-    skeleton = durable.parse_json(metadata.get("optimizer", ""), source)
+    skeleton = atomic.parse_json(metadata.get("optimizer", ""), source)
     saved = SavedState(
         source=source,
         weights={name.removeprefix("model."): tensors[name] for name in tensors if name.startswith("model.")},
@@ -180,7 +180,7 @@ class CheckpointFolder:
         target = self.at(state["step"])
         tensors, skeleton = pack(optimizer.state_dict())
         about = {"kind": FORMAT, "step": state["step"], "model": model.config.to_dict()}
-        with durable.write_folder(target, about=about, replace=True, within=self.path.parent) as folder:
+        with atomic.write_folder(target, about=about, replace=True, within=self.path.parent) as folder:
             with folder.write_stream("model.safetensors") as stream:
                 write_tensors(stream, plain_state_dict(model), {"format": "pt"})
             with folder.write_stream("optimizer.safetensors") as stream:
@@ -219,19 +219,19 @@ class CheckpointFolder:
         """Remove all but the last few and the best, and what killed writers left behind."""
         for step in self.steps()[:-keep_last]:
             if step != best:
-                durable.remove_folder(self.at(step), within=self.path.parent)
-        durable.remove_leftovers(self.path, within=self.path.parent)
+                atomic.remove_folder(self.at(step), within=self.path.parent)
+        atomic.remove_leftovers(self.path, within=self.path.parent)
 
 
-def open_checkpoint(path: Path) -> durable.Folder:
+def open_checkpoint(path: Path) -> atomic.Folder:
     """Open the folder of one checkpoint."""
-    folder = durable.open_folder(path)
+    folder = atomic.open_folder(path)
     if folder.about.get("kind") != FORMAT:
         raise FormatError(f"{path}: is not a checkpoint but {folder.about.get('kind')!r}")
     return folder
 
 
-def find_checkpoint(path: durable.StrPath, *, which: str = "best") -> Path:
+def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
     """Find the checkpoint that `path` means: itself, or the "best" or "last" of the run that it is."""
     path = Path(path)
     if which not in ("best", "last"):
@@ -268,7 +268,7 @@ def read_model_config(checkpoint: Path) -> ModelConfig:
 
 
 def load_model(
-    path: durable.StrPath,
+    path: atomic.StrPath,
     *,
     which: Literal["best", "last"] = "best",
     device: torch.device | str = "cpu",
@@ -288,5 +288,5 @@ def load_model(
     return model
 
 
-def _read(folder: durable.Folder, name: str) -> dict[str, Tensor]:
+def _read(folder: atomic.Folder, name: str) -> dict[str, Tensor]:
     return read_tensors(folder.read_bytes(name), str(folder.path / name))[0]

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bytewright.described import described
 from bytewright.errors import UsageError
+from bytewright.field_docs import described
 from bytewright.model import ModelConfig
-from bytewright.train.schedules import (
+from bytewright.optim.schedules import (
     Plan,
     constant_schedule,
     cosine_schedule,

@@ -14,8 +14,8 @@ import sys
 
 import torch
 
+from bytewright.model.loss import language_model_loss
 from bytewright.train.config import TrainConfig
-from bytewright.train.loss import language_model_loss
 from bytewright.train.memory import PeakMemory
 from bytewright.train.setup import build_model, choose_backend, make_optimizer
 from bytewright.train.step import Loss, TrainStep
@@ -47,7 +47,7 @@ class Engine:
         self.memory.start_over()
 
 
-class Engines:
+class CompiledStepCache:
     """Hands out an engine for each of several runs in a row, the last one again where it serves."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from bytewright.data.batches import (
+from bytewright.data.sampler import (
     Tokens,
     TokenStore,
     gather_windows,

@@ -16,13 +16,13 @@ import torch
 
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import FormatError, UsageError
+from bytewright.model.loss import language_model_loss
 from bytewright.train.checkpoint import find_checkpoint, load_model, read_model_config
 from bytewright.train.config import Device, TrainConfig, Windows
 from bytewright.train.evaluate import Evaluation, EvaluationSet, Progress
 from bytewright.train.inputs import count_token_bytes, open_tokens, read_vocabulary_of
-from bytewright.train.loss import language_model_loss
 from bytewright.train.metrics import read_metrics
-from bytewright.train.run_folder import METRICS, config_of_checkpoint, run_of_checkpoint
+from bytewright.train.run import METRICS, config_of_checkpoint, run_of_checkpoint
 from bytewright.train.setup import dtype_of, find_device
 
 

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Integer
 from torch import Tensor
 
-from bytewright.data.batches import Tokens
+from bytewright.data.sampler import Tokens
 from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
 from bytewright.model.layers import at_least_float32

@@ -24,28 +24,28 @@ from typing import Any, TypedDict, Unpack
 
 from rich.console import Console
 
-from bytewright import durable
 from bytewright.account import flops_utilisation, peak_flops
-from bytewright.data.batches import Batch, TokenStore, WindowSampler
 from bytewright.data.documents import DocumentSampler
+from bytewright.data.sampler import Batch, TokenStore, WindowSampler
 from bytewright.errors import DivergenceError, FormatError, StorageError, UsageError, is_out_of_memory
 from bytewright.model import TransformerLM
+from bytewright.model.loss import language_model_loss
+from bytewright.storage import atomic
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
-from bytewright.train.continuity import continue_config
-from bytewright.train.display import Display, make_display
-from bytewright.train.engine import Engines
+from bytewright.train.console import Display, make_display
+from bytewright.train.engine import CompiledStepCache
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.garbage import collector_stopped
 from bytewright.train.inputs import Inputs, make_sampler, open_inputs, text_sampler_of
-from bytewright.train.loss import language_model_loss
 from bytewright.train.malloc import freed_memory_kept
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.norms import measure_norms
-from bytewright.train.pace import StepPlanner
+from bytewright.train.planner import StepPlanner
 from bytewright.train.recipe import MAX_INTEGER, build, to_plain
 from bytewright.train.recorder import Progress, Recorder
-from bytewright.train.run_folder import (
+from bytewright.train.resume_policy import continue_config
+from bytewright.train.run import (
     CONFIG,
     RunFolder,
     config_of,
@@ -95,7 +95,7 @@ class Options(TypedDict, total=False):
     """Writes the samples of `sample_every`; by default the model continues `sample_prompt`."""
     probe: Probe | None
     loss: Loss
-    engines: Engines | None
+    engines: CompiledStepCache | None
     """The same for several runs in a row saves the time to compile each; without, all that is forgotten."""
     final_checkpoint: bool
     """Who wants the metrics alone does without it."""
@@ -105,7 +105,7 @@ class Options(TypedDict, total=False):
 
 def train(
     config: TrainConfig,
-    run: durable.StrPath,
+    run: atomic.StrPath,
     *,
     console: Console | None = None,
     display: Callable[[Console, str], Display] = make_display,
@@ -136,7 +136,7 @@ def train(
 
 
 def resume(
-    run: durable.StrPath,
+    run: atomic.StrPath,
     *,
     console: Console | None = None,
     display: Callable[[Console, str], Display] = make_display,
@@ -216,14 +216,14 @@ class Trainer:
         sample: Sampler | None = None,
         probe: Probe | None = None,
         loss: Loss = language_model_loss,
-        engines: Engines | None = None,
+        engines: CompiledStepCache | None = None,
         final_checkpoint: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.config, self.inputs, self.sampler, self.folder = config, inputs, sampler, folder
         self.sample, self.probe, self.final_checkpoint, self.clock = sample, probe, final_checkpoint, clock
         self.device = find_device(config.device)
-        engines = engines or Engines()
+        engines = engines or CompiledStepCache()
         engines.make_room(config, self.device, loss=loss)
         self.store = TokenStore(inputs.train, self.device)
         self.validation = self._open_validation()

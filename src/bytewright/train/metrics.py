@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from bytewright import disk
-from bytewright.checked import shorten
-from bytewright.durable import explain, open_in_place, parse_json, read_text
 from bytewright.errors import FormatError, StorageError
-from bytewright.manifest import is_damaged_name
+from bytewright.storage import filesystem
+from bytewright.storage.atomic import explain, open_in_place, parse_json, read_text
+from bytewright.storage.json_reader import shorten
+from bytewright.storage.manifest import is_damaged_name
 
 SEALED = re.compile(r'(\{.*), "crc32": "([0-9a-f]{8})"\}')
 """A line with its CRC, which is of the text of the first group."""
@@ -45,7 +45,7 @@ class MetricsLog:
                 raise FormatError(
                     f"{path}: has {found} bytes, but had {position} when the checkpoint was made"
                 )
-            disk.before_operation("truncate", path)
+            filesystem.before_operation("truncate", path)
             self._file.truncate(position)
             self._file.seek(position)
             on_error.pop_all()
@@ -65,16 +65,16 @@ class MetricsLog:
         line = memoryview(dump_line(record))
         with explain("write", self.path):
             while line:  # the system may take less than it is given
-                disk.before_operation("append", self.path)
+                filesystem.before_operation("append", self.path)
                 line = line[self._file.write(line) :]
-        disk.refuse_removed(self.path, self._file.fileno())
+        filesystem.refuse_removed(self.path, self._file.fileno())
 
     def sync(self) -> int:
         """Make sure that all lines survive a power cut; return the position to record in a checkpoint."""
         with explain("write", self.path):
-            disk.before_operation("sync", self.path)
+            filesystem.before_operation("sync", self.path)
             os.fsync(self._file.fileno())
-        disk.refuse_removed(self.path, self._file.fileno())
+        filesystem.refuse_removed(self.path, self._file.fileno())
         return self.position
 
     def close(self) -> None:

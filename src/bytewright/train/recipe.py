@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from bytewright.durable import StrPath, read_document, read_toml
 from bytewright.errors import FormatError, UsageError, suggest
+from bytewright.storage.atomic import StrPath, read_document, read_toml
 from bytewright.train.config import TrainConfig
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ import torch
 
 from bytewright.errors import DivergenceError, UsageError
 from bytewright.train.config import check_not_negative
-from bytewright.train.display import Display
+from bytewright.train.console import Display
 from bytewright.train.evaluate import Evaluation
 from bytewright.train.metrics import MetricsLog, Sink
 from bytewright.train.step import StepResult

@@ -10,12 +10,12 @@ import torch
 from torch.nn import Parameter
 
 from bytewright.account import count_parameters
-from bytewright.data.batches import mix_key
+from bytewright.data.sampler import mix_key
 from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
+from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
+from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
 from bytewright.train.config import Device, OptimizerConfig, Precision, TrainConfig
-from bytewright.train.fused_optimizers import FusedAdamW, FusedMuon, FusedSGD
-from bytewright.train.optimizers import SGD, AdamW, Group, Muon, Together
 from bytewright.train.step import AnyOptimizer
 
 NUM_COPIES = {"adamw": 3, "muon": 3, "sgd": 1}
@@ -87,7 +87,7 @@ def make_optimizer(model: TransformerLM, config: OptimizerConfig) -> AnyOptimize
     muon = (FusedMuon if is_fused else Muon)(
         by_muon, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
-    return Together([muon, adamw])
+    return CombinedOptimizer([muon, adamw])
 
 
 def _by_decay(parameters: list[Parameter], weight_decay: float) -> list[Group]:

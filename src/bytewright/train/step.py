@@ -17,16 +17,16 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from bytewright.data.batches import Batch
+from bytewright.data.sampler import Batch
 from bytewright.model import TransformerLM
 from bytewright.model.cuda_graph import CudaGraphFunction
-from bytewright.train.clip import clip_gradients
-from bytewright.train.fused_optimizers import apply_clipped, fused_parts
-from bytewright.train.loss import language_model_loss
-from bytewright.train.optimizers import Optimizer, Together
+from bytewright.model.loss import language_model_loss
+from bytewright.optim.clip import clip_gradients
+from bytewright.optim.fused import apply_clipped, fused_parts
+from bytewright.optim.reference import CombinedOptimizer, Optimizer
 
 Loss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
-AnyOptimizer = Optimizer | Together
+AnyOptimizer = Optimizer | CombinedOptimizer
 
 
 class StepResult(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bytewright import durable
 from bytewright.errors import UsageError
+from bytewright.storage import atomic
 
 
 def import_summary_writer() -> Any:
@@ -26,7 +26,7 @@ class TensorBoard:
     """The numbers of each record as TensorBoard scalars; what is there from `first_step` on is hidden."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        durable.refuse_links(folder, within=folder.parent)
+        atomic.refuse_links(folder, within=folder.parent)
         self._writer = import_summary_writer()(str(folder), purge_step=first_step)
 
     def write(self, record: Mapping[str, Any]) -> None:

@@ -16,13 +16,13 @@ from functools import partial
 from itertools import count, islice
 from pathlib import Path
 
-from bytewright import disk, durable
 from bytewright.corpus.storybook.book import Storybook
 from bytewright.corpus.storybook.check import CheckReport, StoryCheck
 from bytewright.corpus.storybook.tell import Split
 from bytewright.corpus.storybook.workers import map_in_order
 from bytewright.end_of_text import END_OF_TEXT, SEPARATOR
 from bytewright.errors import FormatError, UsageError
+from bytewright.storage import atomic, filesystem
 
 STORIES_PER_PIECE = 512
 BYTES_PER_READ = 2**20
@@ -61,7 +61,7 @@ def write_stories(
 ) -> Written:
     """Write the first stories of a split, as many as fit into `size` bytes; at least one must."""
     num_stories, num_bytes, bits = 0, 0, 0.0
-    with durable.write_stream(path) as stream, closing(_told(seed, split, num_workers)) as told:
+    with atomic.write_stream(path) as stream, closing(_told(seed, split, num_workers)) as told:
         for text, cost in told:
             if num_bytes + len(text) > size:
                 break
@@ -94,7 +94,7 @@ def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
     path = Path(path)
     end = END_OF_TEXT.encode()
     begun, done = b"", 0
-    with durable.explain("read", path), disk.open_to_read(path) as file:
+    with atomic.explain("read", path), filesystem.open_to_read(path) as file:
         while block := file.read(BYTES_PER_READ):
             *whole, begun = (begun + block).split(end)
             for story in whole:

@@ -2,7 +2,7 @@
 
 Every reader treats its file as hostile: it returns a `Vocabulary` that holds together or raises a
 `FormatError` whose one sentence names the file, the place, what was expected and what was found, in memory
-proportional to the file and time not much more. Every writer goes through `bytewright.durable`. What its
+proportional to the file and time not much more. Every writer uses `bytewright.storage.atomic`. What its
 format has no place for, the reader takes as an argument (which tokens are special; for ranks, the pattern
 too); anything else is refused with a `TokenizerError`, rather than write a file that means something else.
 """
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bytewright import durable
 from bytewright.errors import FormatError, TokenizerError
+from bytewright.storage import atomic
 
 
 @contextmanager
-def blaming(*files: durable.StrPath) -> Iterator[None]:
+def blaming(*files: atomic.StrPath) -> Iterator[None]:
     """Name the files whose contents contradict themselves.
 
     >>> with blaming("vocab.json", "merges.txt"):

@@ -7,9 +7,9 @@ SHA-256 of the file, and both are checked on reading. Nothing is lost: what is r
 
 from __future__ import annotations
 
-from bytewright import durable
-from bytewright.checked import Json, shorten
 from bytewright.errors import FormatError
+from bytewright.storage import atomic
+from bytewright.storage.json_reader import Json, shorten
 from bytewright.tokenizer.formats import blaming
 from bytewright.tokenizer.formats.spelling import read_ids, read_merge, read_token, spell_merges, spell_tokens
 from bytewright.tokenizer.vocabulary import Vocabulary
@@ -20,14 +20,14 @@ FILE = "vocabulary.json"
 
 def write_folder(
     vocabulary: Vocabulary,
-    path: durable.StrPath,
+    path: atomic.StrPath,
     *,
     replace: bool = False,
-    within: durable.StrPath | None = None,
+    within: atomic.StrPath | None = None,
 ) -> None:
     """Write a folder that appears whole or not at all; it replaces an older tokenizer only on request."""
     about = {"kind": KIND, "fingerprint": vocabulary.fingerprint, "vocabulary_size": vocabulary.size}
-    with durable.write_folder(path, about=about, replace=replace, within=within) as writer:
+    with atomic.write_folder(path, about=about, replace=replace, within=within) as writer:
         writer.write_json(
             FILE,
             {
@@ -40,9 +40,9 @@ def write_folder(
         )
 
 
-def read_folder(path: durable.StrPath) -> Vocabulary:
+def read_folder(path: atomic.StrPath) -> Vocabulary:
     """Read a folder that `write_folder` wrote; damage anywhere in it is found."""
-    folder = durable.open_folder(path)
+    folder = atomic.open_folder(path)
     about = Json(folder.about, folder.path / "manifest.json", "about")
     if about.get("kind").value != KIND:
         raise about.get("kind").complain(shorten(KIND))

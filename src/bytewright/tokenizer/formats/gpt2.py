@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from bytewright import durable
-from bytewright.checked import Json, read_lines, shorten
 from bytewright.errors import FormatError, TokenizerError
+from bytewright.storage import atomic
+from bytewright.storage.json_reader import Json, read_lines, shorten
 from bytewright.tokenizer.formats import blaming
 from bytewright.tokenizer.formats.spelling import (
     read_ids,
@@ -29,7 +29,7 @@ HEADER = "#version: 0.2"
 LONGEST_TOKEN_TO_TAKE_APART = 256
 
 
-def write_gpt2(vocabulary: Vocabulary, vocab_path: durable.StrPath, merges_path: durable.StrPath) -> None:
+def write_gpt2(vocabulary: Vocabulary, vocab_path: atomic.StrPath, merges_path: atomic.StrPath) -> None:
     """Write both files; a vocabulary whose pattern is not GPT-2's is refused, since they cannot say so."""
     if vocabulary.pattern != "gpt2":
         raise TokenizerError(
@@ -38,8 +38,8 @@ def write_gpt2(vocabulary: Vocabulary, vocab_path: durable.StrPath, merges_path:
         )
     lines = [HEADER, *spell_merges(vocabulary.merges)]
     spelled = spell_with_special_tokens(vocabulary)
-    durable.write_text(merges_path, "\n".join(lines) + "\n")
-    durable.write_json(vocab_path, spelled)
+    atomic.write_text(merges_path, "\n".join(lines) + "\n")
+    atomic.write_json(vocab_path, spelled)
 
 
 def spell_with_special_tokens(vocabulary: Vocabulary) -> dict[str, int]:
@@ -56,7 +56,7 @@ def spell_with_special_tokens(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def read_gpt2(
-    vocab_path: durable.StrPath, merges_path: durable.StrPath, special_tokens: Iterable[str] | None = None
+    vocab_path: atomic.StrPath, merges_path: atomic.StrPath, special_tokens: Iterable[str] | None = None
 ) -> Vocabulary:
     """Read both files; special tokens that `vocab.json` lacks get the next free ids."""
     special_tokens = list_special_tokens(special_tokens)
@@ -76,7 +76,7 @@ def read_gpt2(
     return vocabulary
 
 
-def read_merges(path: durable.StrPath) -> list[Merge]:
+def read_merges(path: atomic.StrPath) -> list[Merge]:
     """Read the merges of a `merges.txt`, with or without its line of version."""
     lines = read_lines(path)
     first = 1 if lines and lines[0].startswith("#version") else 0

@@ -12,9 +12,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NoReturn
 
-from bytewright import durable
-from bytewright.checked import Json, shorten
 from bytewright.errors import TokenizerError
+from bytewright.storage import atomic
+from bytewright.storage.json_reader import Json, shorten
 from bytewright.tokenizer.formats import blaming
 from bytewright.tokenizer.formats.gpt2 import spell_with_special_tokens
 from bytewright.tokenizer.formats.spelling import read_ids, read_merge, read_token, spell_merges
@@ -36,10 +36,10 @@ _MODEL_KEYS = (
 # Writing
 
 
-def write_huggingface(vocabulary: Vocabulary, path: durable.StrPath) -> None:
+def write_huggingface(vocabulary: Vocabulary, path: atomic.StrPath) -> None:
     """Write a `tokenizer.json` that the `tokenizers` library loads and encodes with as we do."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
-    durable.write_json(
+    atomic.write_json(
         path,
         {
             "version": "1.0",
@@ -98,7 +98,7 @@ def _pre_tokenizer(pattern: str, byte_level: dict[str, object]) -> dict[str, obj
 # Reading
 
 
-def read_huggingface(path: durable.StrPath) -> Vocabulary:
+def read_huggingface(path: atomic.StrPath) -> Vocabulary:
     """Read a `tokenizer.json`; what a `Vocabulary` cannot say is refused."""
     root = Json.read(path)
     root.refuse_other_keys(*_KEYS)

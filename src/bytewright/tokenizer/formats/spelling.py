@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bytewright.checked import Json, shorten
 from bytewright.errors import FormatError
+from bytewright.storage.json_reader import Json, shorten
 from bytewright.tokenizer.vocabulary import Merge
 
 VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}

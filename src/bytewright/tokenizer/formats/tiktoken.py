@@ -13,9 +13,9 @@ import binascii
 import re
 from collections.abc import Iterable, Mapping
 
-from bytewright import durable
-from bytewright.checked import read_lines, shorten
 from bytewright.errors import FormatError, TokenizerError
+from bytewright.storage import atomic
+from bytewright.storage.json_reader import read_lines, shorten
 from bytewright.tokenizer.formats import blaming
 from bytewright.tokenizer.ranks import check_reachable, recover_merges
 from bytewright.tokenizer.vocabulary import Vocabulary, check_all_bytes, name_of_pattern
@@ -24,7 +24,7 @@ FORMAT = "tiktoken's format"
 _RANK = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
-def write_tiktoken(vocabulary: Vocabulary, path: durable.StrPath) -> None:
+def write_tiktoken(vocabulary: Vocabulary, path: atomic.StrPath) -> None:
     """Write the ranks of the ordinary tokens; special tokens and pattern are arguments of tiktoken itself."""
     check_all_bytes(vocabulary, FORMAT)
     check_reachable(vocabulary)
@@ -41,11 +41,11 @@ def write_tiktoken(vocabulary: Vocabulary, path: durable.StrPath) -> None:
         base64.b64encode(token).decode() + f" {id}\n"
         for token, id in sorted(id_of.items(), key=lambda item: item[1])
     ]
-    durable.write_text(path, "".join(lines))
+    atomic.write_text(path, "".join(lines))
 
 
 def read_tiktoken(
-    path: durable.StrPath,
+    path: atomic.StrPath,
     *,
     special_tokens: Mapping[str, int] | Iterable[str] = (),
     pattern: str = "gpt2",
@@ -60,7 +60,7 @@ def read_tiktoken(
         return vocabulary
 
 
-def _read_ranks(path: durable.StrPath) -> dict[int, bytes]:
+def _read_ranks(path: atomic.StrPath) -> dict[int, bytes]:
     tokens: dict[int, bytes] = {}
     line_of: dict[bytes, int] = {}
     for number, line in enumerate(read_lines(path), start=1):

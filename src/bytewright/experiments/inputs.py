@@ -1,0 +1,197 @@
+"""The inputs of a report: the records of one run, of some runs, of a sweep's folder, or of a results.json.
+
+A run that cannot be read does not hide the others: the report names it and the reason. Other entries in the
+folder of a sweep are skipped, so that `FOLDER/*` names its runs. Several runs get names that tell them apart,
+and the SHA-256 of what they were validated on, which decides whether they can be compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bytewright.data.tokenfile import TokenFile
+from bytewright.errors import BytewrightError, UsageError
+from bytewright.experiments.groups import find_axes
+from bytewright.experiments.predict import compare_record
+from bytewright.experiments.records import RunRecord, read_object, read_run, read_sampled
+from bytewright.experiments.results import MODEL, RESULTS, SWEEP, SweepInfo, parse_about, read_results
+from bytewright.storage import atomic
+from bytewright.storage.json_reader import Json
+from bytewright.storage.manifest import is_plain_name
+from bytewright.train.checkpoint import CheckpointFolder, open_checkpoint
+from bytewright.train.inputs import read_vocabulary_of
+from bytewright.train.run import OUTCOME
+
+TOKENS_AT_ONCE = 2**20
+
+
+def read_inputs(paths: Sequence[Path]) -> tuple[SweepInfo | None, list[RunRecord]]:
+    """Read the runs that the paths name: folders of runs, one folder of a sweep, or one results.json."""
+    if len(paths) == 1:
+        (path,) = paths
+        if path.is_file():
+            return read_results(path)
+        if (path / SWEEP).is_file():
+            return read_sweep_folder(path)
+        # A report of one run is written into its folder: the run knows better, for it may have gone on.
+        if (path / RESULTS).is_file() and not _is_begun(path):
+            return read_results(path / RESULTS)
+        return None, [compare_record(read_record(path))]
+    runs = [path for path in paths if not _is_passed_over(path, paths)]
+    for path in runs:
+        if (path / SWEEP).is_file():
+            raise UsageError(f"{path} is a sweep, and a report is of one sweep alone, or of runs")
+        if path.is_file():
+            raise UsageError(f"{path} is a file; a report is of one results.json, or of the folders of runs")
+        if not _is_begun(path):
+            read_record(path)  # to say what is wrong: this is no damage, but a mistake
+    records, unreadable = _read_each(dict.fromkeys(runs))
+    return guess_about(records, unreadable) if unreadable else None, records
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read the record of a run, or of texts that a sweep sampled, out of its folder."""
+    if not (path / "config.json").is_file() and "sampling" in read_object(path / OUTCOME):
+        return read_sampled(path, path.absolute().with_name(MODEL))
+    return read_run(path)
+
+
+def guess_about(records: Sequence[RunRecord], unreadable: Mapping[str, str] | None = None) -> SweepInfo:
+    """Describe runs that no sweep made: what differs between them is what was varied."""
+    names = ", ".join(record.name for record in records[:4]) + (", …" if len(records) > 4 else "")
+    axes = find_axes([record.settings for record in records])
+    return SweepInfo(name=f"{len(records)} runs", question=names, axes=axes, unreadable=unreadable or {})
+
+
+def word_missing(about: SweepInfo) -> list[str]:
+    """Say which runs are not there, and why."""
+    waiting = [f"Not started yet: {', '.join(about.missing)}."] if about.missing else []
+    return waiting + [
+        f"Left out: {name}, which cannot be read: {reason}." for name, reason in about.unreadable.items()
+    ]
+
+
+def _is_begun(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("config.json", OUTCOME))
+
+
+def _is_passed_over(path: Path, given: Sequence[Path]) -> bool:
+    """Say whether what lies in a sweep's folder is no run of it, or the model of runs that are given too."""
+    folder = path.absolute().parent
+    if not (folder / SWEEP).is_file() or not path.exists() or (path / SWEEP).is_file():
+        return False
+    if path.absolute().name == MODEL:
+        beside = [other for other in given if other.absolute().parent == folder]
+        return any(_is_begun(other) and not (other / "config.json").is_file() for other in beside)
+    return not _is_begun(path)
+
+
+def read_sweep_folder(folder: Path) -> tuple[SweepInfo, list[RunRecord]]:
+    """Read the runs of a sweep that have been started, in the order of its plan."""
+    plan = Json(atomic.read_document(folder / SWEEP), folder / SWEEP)
+    about = parse_about(plan["about"])
+    runs, missing = {}, []
+    for run in plan["runs"].elements():
+        name, labels = run["name"].as_text(), run["labels"].as_object()
+        if not is_plain_name(name):
+            raise run["name"].complain("the name of a folder beside it")
+        if _is_begun(folder / name):
+            runs[folder / name] = labels
+        else:
+            missing.append(name)
+    records, unreadable = _read_each(runs)
+    return dataclasses.replace(about, missing=missing, unreadable=unreadable), records
+
+
+def _read_each(runs: Mapping[Path, Mapping[str, Any] | None]) -> tuple[list[RunRecord], dict[str, str]]:
+    """Read runs, with the labels that are given; return the records, and why other runs cannot be read.
+
+    Raises the first error if no run can be read.
+    """
+    records, unreadable, first = [], {}, None
+    names = _name_each(list(runs))
+    for path, labels in runs.items():
+        try:
+            record = compare_record(read_record(path))
+        except BytewrightError as error:
+            unreadable[names[path]] = str(error).replace(f"{path.parent}/", "")
+            first = first or error
+        else:
+            labels = record.labels if labels is None else labels
+            validation = _identify_validation(path, record)
+            records.append(
+                dataclasses.replace(record, name=names[path], labels=labels, validation=validation)
+            )
+    if first and not records:
+        raise first
+    return records, unreadable
+
+
+def _name_each(runs: Sequence[Path]) -> dict[Path, str]:
+    """Name each run by as few of the last parts of its path as tell it from the others.
+
+    >>> list(_name_each([Path("a/tiny"), Path("b/tiny"), Path("b/base")]).values())
+    ['a/tiny', 'b/tiny', 'base']
+    """
+    parts = {path: path.absolute().parts for path in runs}
+    names = {}
+    for path, own in parts.items():
+        others = [other for other in parts.values() if other != own]
+        tells = (n for n in range(1, len(own)) if own[-n:] not in {other[-n:] for other in others})
+        count = next(tells, len(own))
+        names[path] = "/".join(own[-count:])
+    return names
+
+
+def _identify_validation(run: Path, record: RunRecord) -> dict[str, str]:
+    """Return the SHA-256 of a run's validation tokens, and of their text if it can still be decoded."""
+    path = record.settings.get("data.validation")
+    if not isinstance(path, str):
+        return {}
+    try:
+        file = TokenFile.open(path)
+    except (BytewrightError, ValueError):  # ValueError: the path itself is not one that the system accepts
+        file = None
+    recorded = _recorded_tokens(run)
+    if file is None or recorded not in (None, file.manifest.sha256):  # moved, or replaced since
+        return {} if recorded is None else {"tokens": recorded}
+    text = _digest_text(file, run / "tokenizer")
+    return {"tokens": file.manifest.sha256} | ({} if text is None else {"text": text})
+
+
+def _recorded_tokens(run: Path) -> str | None:
+    """Read the SHA-256 of the validation tokens from the outcome or the last checkpoint of a run."""
+    found = read_object(run / OUTCOME).get("data")
+    checkpoints = CheckpointFolder(run / "checkpoints")
+    with contextlib.suppress(BytewrightError, IndexError):  # a run may have no checkpoint that can be read
+        state = open_checkpoint(checkpoints.at(checkpoints.steps()[-1])).read_json("state.json")
+        found = found or (state.get("data") if isinstance(state, dict) else None)
+    tokens = found.get("validation") if isinstance(found, dict) else None
+    return tokens if isinstance(tokens, str) else None
+
+
+_texts: dict[tuple[str, str], str] = {}
+"""SHA-256 of texts by those of their tokens and tokenizer: the runs of a sweep share them."""
+
+
+def _digest_text(file: TokenFile, tokenizer: Path) -> str | None:
+    """Return the SHA-256 of the text that a token file encodes, or None without its tokenizer."""
+    from bytewright.tokenizer import Tokenizer  # needs the native extension; most reports do not
+
+    key = file.manifest.sha256, file.manifest.tokenizer_fingerprint
+    if key not in _texts:
+        digest = hashlib.sha256()
+        try:
+            vocabulary = read_vocabulary_of(file, tokenizer)
+        except BytewrightError:
+            return None
+        decoder = Tokenizer.from_vocabulary(vocabulary)
+        for start in range(0, len(file), TOKENS_AT_ONCE):
+            digest.update(decoder.decode_bytes(file.tokens[start : start + TOKENS_AT_ONCE]))
+        _texts[key] = digest.hexdigest()
+    return _texts[key]

@@ -1,0 +1,107 @@
+"""What a run will take, or should have taken: the accountant's word for the config of a run and its machine.
+
+Before a run the machine is the one it will run on; afterwards it is the one that the run's record names, if
+its rates are known. What a formula says of the model is held against a count on the model itself. Knows
+nothing of sweeps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from bytewright.account.devices import Device, find_known, measure_device
+from bytewright.account.predict import Training
+from bytewright.account.predict import predict as predict_training
+from bytewright.errors import UsageError
+from bytewright.experiments.records import RunRecord
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.train.config import TrainConfig
+from bytewright.train.recipe import build, unflatten
+from bytewright.train.setup import choose_backend, find_device
+
+MOST_LAYERS_COUNTED = 1000
+"""Models with more layers are not built to be counted: config.json may claim any number."""
+
+
+@functools.cache
+def machine_of(device: torch.device) -> Device:
+    """Say what a device can do: by its maker's data sheet if its name is known, else measured."""
+    if device.type == "cuda" and (known := find_known(torch.cuda.get_device_name(device))):
+        memory = float(torch.cuda.get_device_properties(device).total_memory)
+        return dataclasses.replace(known, memory_bytes=memory)
+    return measure_device("cuda" if device.type == "cuda" else "cpu")
+
+
+def predict(
+    config: TrainConfig, machine: Device | None, device: torch.device | None = None
+) -> dict[str, float]:
+    """Predict what a run takes, as far as it can be: parameters, FLOPs, bytes of memory, speed, seconds."""
+    predicted = account(config, machine, device)
+    limits = [predicted["seconds"], None if config.budget.minutes is None else 60 * config.budget.minutes]
+    named = {
+        "parameters": predicted["parameters"],
+        "flops_per_token": predicted["flops_per_token"],
+        "memory_bytes": predicted["peak_memory"],
+        "tokens_per_second": predicted["tokens_per_second"],
+        "seconds": min((limit for limit in limits if limit is not None), default=None),
+    }
+    return {name: float(value) for name, value in named.items() if value is not None}
+
+
+def compare_record(record: RunRecord) -> RunRecord:
+    """Give a record what it lacks of predictions, as far as its machine is known, and what can be counted."""
+    if "sampling.temperature" in record.settings:
+        return record
+    try:
+        config = build(TrainConfig, unflatten(record.settings), source=record.name)
+    except UsageError:  # of another version, which had settings that this one has not
+        return record
+    name = record.environment.get("cuda")
+    device = torch.device("cuda" if name and config.device in ("auto", "cuda") else "cpu")
+    machine = find_known(str(name)) if device.type == "cuda" else None
+    predicted = predict(config, machine, device) | dict(record.predicted)  # said before the run
+    counted = count_on_model(config.model) if config.model.num_layers <= MOST_LAYERS_COUNTED else {}
+    return dataclasses.replace(record, predicted=predicted, measured=counted | dict(record.measured))
+
+
+@functools.cache
+def count_on_model(config: ModelConfig) -> dict[str, float]:
+    """Count parameters, and FLOPs of learning from one token, on the readable twin: by torch, by no formula.
+
+    It runs forward and backward with tensors that have no contents, which takes a moment and no memory.
+
+    >>> count_on_model(ModelConfig(vocab_size=7, context_length=4, d_model=8, num_layers=1, num_heads=2))
+    {'parameters': 1928.0, 'flops_per_token': 11472.0}
+    """
+    model = TransformerLM(dataclasses.replace(config, implementation="reference"), device="meta")
+    ids = torch.zeros(2, config.context_length, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.backward(model(ids).sum())
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {
+        "parameters": float(num_parameters),
+        "flops_per_token": counter.get_total_flops() / ids.numel(),
+    }
+
+
+def account(
+    config: TrainConfig, machine: Device | None, device: torch.device | None = None
+) -> dict[str, float | None]:
+    """Ask the accountant; `device` is the config's own unless given."""
+    device = device or find_device(config.device)
+    training = Training(
+        batch_size=config.batch_size // config.accumulate,
+        accumulate=config.accumulate,
+        num_tokens=(config.num_steps or 0) * config.tokens_per_step,
+        precision=config.precision,
+        compiled=choose_backend(config, device) is not None,
+        optimizer=config.optimizer.name,
+        optimizer_implementation=config.optimizer.implementation,
+        device_kind="cuda" if device.type == "cuda" else "cpu",
+        device=machine,
+    )
+    return predict_training(config.model, training)

@@ -1,0 +1,261 @@
+"""results.json: all runs of a sweep in one small file that outlives their folders.
+
+What the runs have in common stands once, what differs stands with each run, and metrics are columns instead
+of lines, thinned to what a chart can show: so the record of a sweep is some tens of kilobytes of JSON that
+anything reads, and a report made from it shows what one made from the folders does, to the digits that are
+kept and with each run's last sample. Of a path it keeps the end alone, which names the corpus: where that lay
+on a machine is nobody's business. Knows nothing of charts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from bytewright.experiments.records import STEP, Line, RunRecord, Status, is_finite, numbers_in
+from bytewright.storage import atomic
+from bytewright.storage.json_reader import Json, shorten
+from bytewright.train.metrics import check_record, finite
+from bytewright.train.recipe import check_kinds
+
+RESULTS, SWEEP = "results.json", "sweep.json"
+MODEL = "model"
+"""The folder, within that of a sweep that samples, of the run that it samples from."""
+FORMAT = "bytewright results 1"
+COLUMNS = (
+    "step",
+    "tokens",
+    "seconds",
+    "loss",
+    "validation_loss",
+    "bits_per_byte",
+    "lr",
+    "gradient_norm",
+    "tokens_per_second",
+    "mfu",
+    *("sound_sentences", "well_formed", "consistent", "copies", "ended"),
+    *("words_per_story", "distinct_words", "distinct_stories", "num_stories"),
+)
+MAX_LINES = 120
+DIGITS = 7
+"""Significant digits of a kept number: more than a float32 has."""
+
+Design = Literal["grid", "star"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepInfo:
+    """What the runs of a sweep were made for."""
+
+    name: str
+    question: str = ""
+    expectation: str = ""
+    notes: str = ""
+    axes: Sequence[str] = ()
+    """The keys that were varied, in the order of the sweep file."""
+    design: Design = "grid"
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+    """The labels of the runs that others are compared with; empty: none."""
+    missing: Sequence[str] = field(default_factory=list)
+    """The runs of the plan that had not been started when the others were read."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """The runs that could not be read, and why."""
+
+
+def write_results(path: Path, about: SweepInfo | None, records: Sequence[RunRecord]) -> None:
+    """Write the compact record."""
+    records = [without_places(record) for record in records]
+    settings = common([record.settings for record in records])
+    environment = common([record.environment for record in records])
+    runs = []
+    for record in records:
+        fields = dataclasses.asdict(record)
+        del fields["lines"]
+        fields["settings"] = differences(record.settings, settings)
+        fields["environment"] = differences(record.environment, environment)
+        fields["samples"] = {str(step): record.samples[step] for step in sorted(record.samples)[-1:]}
+        fields["metrics"] = to_columns(record.lines)
+        runs.append(fields)
+    value = {
+        "format": FORMAT,
+        "about": None if about is None else dataclasses.asdict(about),
+        "settings": settings,
+        "environment": environment,
+        "runs": runs,
+    }
+    text = to_text(atomic.with_checksum(finite(value)))
+    atomic.write_bytes(path, text.encode(errors="backslashreplace"))  # as JSON escapes
+
+
+def without_places(record: RunRecord) -> RunRecord:
+    """Return the record without the folders of its machine: the ends of paths alone.
+
+    Only runs of earlier versions recorded the command.
+    """
+    settings = {
+        key: _end_of(value, 3) if key.startswith("data.") else value for key, value in record.settings.items()
+    }
+    environment = dict(record.environment)
+    if isinstance(command := environment.get("command"), list):
+        environment["command"] = [_end_of(word, 1) for word in command]
+    reason = re.sub(r"(?<![\w/.])/[^\s:;,'\"]+", lambda match: _end_of(match[0], 3), record.reason)
+    return dataclasses.replace(record, settings=settings, environment=environment, reason=reason)
+
+
+def _end_of(value: Any, num_parts: int) -> Any:
+    """Keep the last parts of an absolute path, also of one that an option is given; all else is as it was.
+
+    >>> _end_of("/home/ada/data/storybook-5MB-563d29/bpe-512/train.npy", 3)
+    'storybook-5MB-563d29/bpe-512/train.npy'
+    >>> _end_of("--out=/home/ada/runs", 1)
+    '--out=runs'
+    """
+    words = str(value)
+    start = words.find("=") + 1 if words.startswith("--") else 0
+    if not words.startswith("/", start):
+        return value
+    return words[:start] + "/".join(Path(words[start:]).parts[1:][-num_parts:])
+
+
+def read_results(path: Path) -> tuple[SweepInfo | None, list[RunRecord]]:
+    """Read what `write_results` wrote."""
+    file = Json(atomic.read_document(path), path)
+    if file.get("format").value != FORMAT:
+        raise file.complain(f'a record that says "format": "{FORMAT}"')
+    about = None if file["about"].value is None else parse_about(file["about"])
+    settings, environment = file["settings"].as_object(), file["environment"].as_object()
+    records = []
+    for run in file["runs"].elements():
+        status = run["status"].as_text()
+        if status not in get_args(Status):
+            raise run["status"].complain(f"one of {', '.join(get_args(Status))}")
+        check_kinds(settings | run["settings"].as_object(), path)
+        records.append(
+            RunRecord(
+                name=run["name"].as_text(),
+                settings=settings | run["settings"].as_object(),
+                lines=from_columns(run["metrics"]),
+                status=status,  # type: ignore[arg-type]  # it is one of them
+                reason=run["reason"].as_text(),
+                labels=run["labels"].as_object(),
+                environment=environment | run["environment"].as_object(),
+                samples=_samples(run["samples"]),
+                predicted=numbers_in(run["predicted"].as_object()),
+                measured=numbers_in(run["measured"].as_object()),
+                floor=numbers_in(run.as_object()).get("floor"),
+                validation=_texts(run.get("validation")),
+            )
+        )
+    return about, records
+
+
+def parse_about(about: Json) -> SweepInfo:
+    """Read what a sweep was made for."""
+    about.refuse_other_keys(*(part.name for part in dataclasses.fields(SweepInfo)))
+    known = about.as_object()  # records of earlier versions do not speak of runs that are not there
+    unreadable = about["unreadable"].as_object() if "unreadable" in known else {}
+    design = about["design"].as_text()
+    if design not in get_args(Design):
+        raise about["design"].complain(f"one of {', '.join(get_args(Design))}")
+    return SweepInfo(
+        name=about["name"].as_text(),
+        question=about["question"].as_text(),
+        expectation=about["expectation"].as_text(),
+        notes=about["notes"].as_text(),
+        axes=[axis.as_text() for axis in about["axes"].elements()],
+        design=design,  # type: ignore[arg-type]  # it is one of them
+        baseline=about["baseline"].as_object(),
+        missing=[name.as_text() for name in about["missing"].elements()] if "missing" in known else [],
+        unreadable={name: about["unreadable"][name].as_text() for name in unreadable},
+    )
+
+
+def common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Give the keys that all mappings have with one value.
+
+    >>> common([{"a": 1, "b": 2}, {"a": 1, "b": 3}])
+    {'a': 1}
+    """
+    if not mappings:
+        return {}
+    first, *others = mappings
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in other and other[key] == value for other in others)
+    }
+
+
+def differences(mapping: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what a mapping has that is not shared."""
+    return {key: value for key, value in mapping.items() if key not in shared}
+
+
+def to_columns(lines: Sequence[Line]) -> dict[str, list[float | None]]:
+    """Turn lines into columns; of many lines, those with an evaluation and some of the others are kept."""
+    every = -(-len(lines) // MAX_LINES) if lines else 1
+    kept = [
+        line
+        for number, line in enumerate(lines)
+        if "validation_loss" in line or number % every == 0 or number == len(lines) - 1
+    ]
+    columns = {}
+    for name in COLUMNS:
+        values = [line.get(name) for line in kept]
+        if any(value is not None for value in values):
+            columns[name] = [rounded(value) if is_finite(value) else None for value in values]
+    return columns
+
+
+def from_columns(columns: Json) -> list[dict[str, Any]]:
+    """Turn columns into lines again."""
+    lists = {name: columns[name].as_array() for name in columns.as_object()}
+    length = len(lists.get("step", []))
+    for name in lists:
+        if len(lists[name]) != length:
+            raise columns[name].complain(f"a list of {length} numbers, as many as there are steps")
+    lines = [
+        {name: values[row] for name, values in lists.items() if values[row] is not None}
+        for row in range(length)
+    ]
+    for row, line in enumerate(lines):
+        check_record(line, f"{columns.file}: {columns.place}, row {row}")
+    return lines
+
+
+def rounded(value: float) -> float:
+    """Round to the digits that are kept; whole numbers stay whole."""
+    return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
+
+
+def _samples(samples: Json) -> dict[int, str]:
+    for step in samples.as_object():
+        if not STEP.fullmatch(step):
+            raise samples.complain(f"texts by their steps (one is called {shorten(step)})")
+    return {int(step): samples[step].as_text() for step in samples.as_object()}
+
+
+def _texts(value: Json) -> dict[str, str]:
+    """Read an object of texts; records of earlier versions do not have it."""
+    return {} if value.value is None else {key: value[key].as_text() for key in value.as_object()}
+
+
+def to_text(value: object, indent: str = "") -> str:
+    """Spell out JSON so that it reads well and diffs well: objects indented, lists of numbers on one line."""
+    import json
+
+    inner = indent + " "
+    if isinstance(value, dict) and value:
+        parts = [
+            f"{inner}{json.dumps(str(k), ensure_ascii=False)}: {to_text(v, inner)}" for k, v in value.items()
+        ]
+        text = "{\n" + ",\n".join(parts) + f"\n{indent}}}"
+    elif isinstance(value, list | tuple) and any(isinstance(item, dict | list) for item in value):
+        text = "[\n" + ",\n".join(inner + to_text(item, inner) for item in value) + f"\n{indent}]"
+    else:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text if indent else text + "\n"

@@ -1,0 +1,343 @@
+"""Charts as SVG: lines over linear or logarithmic axes, and dots with their spread.
+
+`draw` turns a chart into SVG that scales with the page, follows light and dark mode, reads in black and white
+and tells a screen reader its title and description. What diverged is marked by a cross where it leaves the
+chart; lines are labelled at their ends where there is room, and below where there is not. Knows nothing of
+runs or pages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from bytewright.report import svg
+from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series, chart_rows
+from bytewright.report.scales import Scale, choose_ticks, fit_limits, format_ticks, format_value
+
+__all__ = ["NARROW", "WIDE", "Axis", "Chart", "Dot", "DotChart", "Reference", "Series", "chart_rows", "draw"]
+
+WIDE, NARROW = 720, 360
+"""Widths to draw for: a page on a desk, and a phone. Text keeps its size, so the two are drawn apart."""
+LINE = 16
+FEW_POINTS = 16
+"""Up to so many points a series shows each by a mark, and its spread as bars; beyond, a band."""
+MAX_POINTS = 500
+LONG_LABEL = 26
+"""Characters beyond which labels beside the lines would take too much of the plot, and stand below it."""
+FAR_AWAY = 1e4
+"""Pixels above the plot beyond which it makes no difference to a line how far away a point is."""
+STYLE = (Path(__file__).with_name("chart.css")).read_text()
+
+
+def draw(chart: Chart | DotChart, *, width: int = WIDE, standalone: bool = True) -> str:
+    """Draw a chart as an SVG element; a standalone one carries its style and can be a file of its own."""
+    drawn = _draw_lines(chart, width) if isinstance(chart, Chart) else _draw_dots(chart, width)
+    height, content = drawn
+    parts = [
+        svg.element("title", svg.escape(chart.title)),
+        svg.element("desc", svg.escape(chart.description or chart.title)),
+        *([svg.element("style", STYLE)] if standalone else []),
+        *content,
+    ]
+    return svg.element(
+        "svg",
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width} {height:g}",
+        width=width if standalone else None,
+        height=height if standalone else None,
+        role="img",
+        aria_label=chart.title,
+        class_="bw-chart",
+    )
+
+
+# Lines
+
+
+def _draw_lines(chart: Chart, width: int) -> tuple[float, list[str]]:
+    chart = replace(chart, series=[_thin(_from_origin(series, chart.y)) for series in chart.series])
+    labelled = chart.series
+    wide, single = width > 500, len(labelled) == 1
+    x_axis, y_axis = _settle(chart.x, _xs(chart), width // 110), _settle(chart.y, _ys(chart), 6)
+    y_labels = format_ticks(y_axis.ticks or ())
+    left = 10 + svg.CHARACTER_WIDTH * max(map(len, y_labels), default=1)
+    longest = max((len(series.words) for series in labelled), default=0)
+    beside = wide and not single and longest <= LONG_LABEL
+    right = 26 + svg.CHARACTER_WIDTH * longest if beside else 14.0
+    top, plot_height = 2.4 * LINE, width * (0.44 if wide else 0.66)
+    if beside:
+        plot_height = max(plot_height, LINE * len(labelled))
+    x = _scale(x_axis, left, width - right)
+    y = _scale(y_axis, top + plot_height, top)
+    head = chart.y.label + (f" above {chart.y.origin:.4f}" if chart.y.origin else "") + _log(y_axis)
+    content = [svg.text(0, LINE - 4, head, class_="head")]
+    content += _grid(x, y, x_axis, y_axis, y_labels)
+    below = chart.x.label + _log(x_axis)
+    content.append(svg.text(x.end, y.start + 2.6 * LINE, below, text_anchor="end", class_="quiet"))
+    content += _references(chart.references, x, y)
+    content += _inside(x, y, [_line_of(series, chart, labelled, x, y) for series in chart.series])
+    height = y.start + 3 * LINE
+    if single:
+        return height, content
+    if beside:
+        return height, content + _direct_labels(labelled, chart.ordered, x, y)
+    legend_height, legend = _legend(labelled, chart.ordered, height + 4, width)
+    return height + legend_height, content + legend
+
+
+def _from_origin(series: Series, axis: Axis) -> Series:
+    """Turn values into their distances from what the axis begins above."""
+    spread = [(low - axis.origin, high - axis.origin) for low, high in series.spread or ()]
+    return replace(
+        series, points=[(x, y - axis.origin) for x, y in series.points], spread=spread if spread else None
+    )
+
+
+def _thin(series: Series) -> Series:
+    """Keep the shape of a long series: of every bin the lowest and the highest point, and both ends."""
+    if len(series.points) <= MAX_POINTS:
+        return series
+    per_bin = -(-2 * len(series.points) // MAX_POINTS)
+    kept = {0, len(series.points) - 1}
+    for first in range(0, len(series.points), per_bin):
+        indices = range(first, min(first + per_bin, len(series.points)))
+        kept |= {
+            min(indices, key=lambda i: series.points[i][1]),
+            max(indices, key=lambda i: series.points[i][1]),
+        }
+    order = sorted(kept)
+    spread = [series.spread[index] for index in order] if series.spread else None
+    return replace(series, points=[series.points[index] for index in order], spread=spread)
+
+
+def _xs(chart: Chart) -> list[float]:
+    return [x for series in chart.series for x, _ in series.points]
+
+
+def _ys(chart: Chart) -> list[float]:
+    ys = [y for series in chart.series for _, y in series.points]
+    ys += [bound for series in chart.series for pair in series.spread or () for bound in pair]
+    return ys + [reference.value for reference in chart.references]
+
+
+def _settle(axis: Axis, values: Sequence[float], target: int) -> Axis:
+    """Decide the limits and the ticks of an axis; a log axis without a positive value becomes linear."""
+    log = axis.log and any(value > 0 for value in values)
+    low, high = axis.limits or fit_limits(values, log=log)
+    ticks = axis.ticks if axis.ticks is not None else choose_ticks(low, high, log=log, target=target)
+    return replace(axis, log=log, limits=(low, high), ticks=[t for t in ticks if low <= t <= high])
+
+
+def _log(axis: Axis) -> str:
+    return " (log)" if axis.log else ""
+
+
+def _scale(axis: Axis, start: float, end: float) -> Scale:
+    assert axis.limits is not None
+    return Scale(*axis.limits, start, end, log=axis.log)
+
+
+def _grid(x: Scale, y: Scale, x_axis: Axis, y_axis: Axis, y_labels: Sequence[str]) -> list[str]:
+    """Quiet horizontal rules, and ticks below the lower edge; labels that would touch are left out."""
+    content = []
+    for value, label in zip(y_axis.ticks or (), y_labels, strict=True):
+        content.append(svg.line(x.start, y(value), x.end, y(value), "grid"))
+        content.append(svg.text(x.start - 6, y(value) + 4, label, text_anchor="end", class_="quiet"))
+    content.append(svg.line(x.start, y.start, x.end, y.start, "axis"))
+    free_from = -math.inf
+    for value, label in zip(x_axis.ticks or (), format_ticks(x_axis.ticks or ()), strict=True):
+        content.append(svg.line(x(value), y.start, x(value), y.start + 4, "axis"))
+        half = svg.CHARACTER_WIDTH * len(label) / 2
+        if x(value) - half >= free_from:
+            content.append(
+                svg.text(x(value), y.start + 1.2 * LINE, label, text_anchor="middle", class_="quiet")
+            )
+            free_from = x(value) + half + 3
+    return content
+
+
+def _references(references: Sequence[Reference], x: Scale, y: Scale) -> list[str]:
+    content = []
+    for reference in references:
+        place = y(reference.value)
+        words = f"{reference.label} {format_value(reference.value)}"
+        below = place + 0.7 * LINE  # what is compared with a floor lies above it
+        beside = below if below <= y.start else place - 5
+        content.append(svg.line(x.start, place, x.end, place, "floor"))
+        content.append(svg.text(x.end, beside, words, text_anchor="end", class_="halo"))
+    return content
+
+
+def _inside(x: Scale, y: Scale, drawn: Sequence[str]) -> list[str]:
+    """Clip what is drawn to the plot, with room for marks on its edges: an inner svg clips by itself."""
+    room, width, height = 7, x.end - x.start, y.start - y.end
+    box = (x.start - room, y.end - room, width + 2 * room, height + room + 1)
+    view = " ".join(f"{value:.1f}" for value in box)
+    return [svg.element("svg", *drawn, x=box[0], y=box[1], width=box[2], height=box[3], viewBox=view)]
+
+
+def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale, y: Scale) -> str:
+    """Draw one series: its band or bars, its line, its marks, and crosses where it left the chart."""
+    places = [
+        (x(px), max(y(py), y.end - FAR_AWAY) if math.isfinite(py) else y.end - LINE)
+        for px, py in series.points
+    ]
+    few, index = len(series.points) <= FEW_POINTS, labelled.index(series)
+    parts = _spread_of(series, x, y, bars=few)
+    for whole in [places] if series.diverged else _pieces(series, places):
+        for piece in svg.clip(whole, y.end, y.start):
+            d = svg.path(piece)
+            parts.append(svg.element("path", d=d, class_="line", stroke_dasharray=svg.dash_of(index)))
+    stride = 1 if few else max(1, len(places) // 5)
+    for number in range(0 if few else stride // 2, len(places), stride):
+        px, py = series.points[number]
+        if math.isfinite(py) and y.holds(py):
+            parts.append(svg.mark(index, *places[number], title=f"{series.label}: {_point(px, py)}"))
+    parts += [svg.cross(px, y.end, title=f"{series.label}: diverged") for px in _exits(series, places, y)]
+    parts += [svg.cross(x(px), y.end, title=words) for px, words in series.crosses]
+    style = svg.colour_of(index, count=len(labelled), ordered=chart.ordered)
+    return svg.element("g", *parts, style=style) if parts else ""
+
+
+def _pieces(series: Series, places: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """Cut the line where a point has no number: a setting that diverged has no place on it."""
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for place, (_, value) in zip(places, series.points, strict=True):
+        if math.isfinite(value):
+            pieces[-1].append(place)
+        else:
+            pieces.append([])
+    return pieces
+
+
+def _exits(series: Series, places: Sequence[tuple[float, float]], y: Scale) -> list[float]:
+    """Return the pixels at which crosses on the upper edge mark what diverged.
+
+    A run that diverged has one cross: where its line first crosses the edge upwards, or at its beginning if
+    that lies above the edge and the line rises or stays there. Any other line is one of final values, and has
+    a cross at every setting without a number.
+    """
+    if not series.diverged:
+        both = zip(places, series.points, strict=True)
+        return [px for (px, _), (_, value) in both if not math.isfinite(value)]
+    is_out = [py < y.end for _, py in places]
+    before = places[: is_out.index(False) if False in is_out else None]
+    if any(py < before[0][1] for _, py in before) or (before and len(before) == len(places)):
+        return [places[0][0]]
+    for ((x0, y0), (x1, y1)), leaves in zip(pairwise(places), pairwise(is_out), strict=True):
+        if leaves == (False, True):
+            return [x0 + (x1 - x0) * (y0 - y.end) / (y0 - y1)]
+    return []
+
+
+def _point(x: float, y: float) -> str:
+    return f"{format_value(y)} at {format_value(x)}"
+
+
+def _spread_of(series: Series, x: Scale, y: Scale, *, bars: bool) -> list[str]:
+    if not series.spread:
+        return []
+    bounds = [
+        (x(px), y(low), y(high))
+        for (px, _), (low, high) in zip(series.points, series.spread, strict=True)
+        if math.isfinite(low) and math.isfinite(high)
+    ]
+    if bars:
+        return [
+            svg.element("path", d=svg.path([(px, low), (px, high)]), class_="bar") for px, low, high in bounds
+        ]
+    outline = [(px, high) for px, _, high in bounds] + [(px, low) for px, low, _ in reversed(bounds)]
+    return [svg.element("path", d=svg.path(outline, closed=True), class_="band")] if bounds else []
+
+
+def _direct_labels(labelled: Sequence[Series], ordered: bool, x: Scale, y: Scale) -> list[str]:
+    """Write each label beside the end of its line, moved apart where they would collide."""
+    ends = [series.points[-1] if series.points else (x.high, y.low) for series in labelled]
+    at_edge = [(x(px), min(max(y(py), y.end), y.start) if math.isfinite(py) else y.end) for px, py in ends]
+    places = svg.spread_labels([py for _, py in at_edge], LINE - 1, y.end, y.start)
+    content = []
+    for index, (series, (ex, ey), place) in enumerate(zip(labelled, at_edge, places, strict=True)):
+        style = svg.colour_of(index, count=len(labelled), ordered=ordered)
+        elbow = [(max(ex + 6, x.end + 2), ey), (x.end + 9, place)]
+        parts = [svg.element("path", d=svg.path(elbow), class_="leader"), svg.mark(index, x.end + 14, place)]
+        parts.append(svg.text(x.end + 22, place + 4, series.words, class_="label"))
+        content.append(svg.element("g", *parts, style=style))
+    return content
+
+
+def _legend(labelled: Sequence[Series], ordered: bool, top: float, width: int) -> tuple[float, list[str]]:
+    """List the series below the plot, each with a piece of its line."""
+    content, left, row = [], 0.0, 0
+    for index, series in enumerate(labelled):
+        needed = 44 + svg.CHARACTER_WIDTH * len(series.words)
+        if left and left + needed > width:
+            left, row = 0.0, row + 1
+        y = top + row * 1.25 * LINE
+        sample = svg.element(
+            "path",
+            d=svg.path([(left, y), (left + 28, y)]),
+            class_="line",
+            stroke_dasharray=svg.dash_of(index),
+        )
+        style = svg.colour_of(index, count=len(labelled), ordered=ordered)
+        label = svg.text(left + 34, y + 4, series.words, class_="label")
+        parts = [sample, svg.mark(index, left + 14, y), label]
+        content.append(svg.element("g", *parts, style=style))
+        left += needed
+    return (row + 1) * 1.25 * LINE, content
+
+
+# Dots
+
+
+def _draw_dots(chart: DotChart, width: int) -> tuple[float, list[str]]:
+    wide = width > 500
+    values = [bound for dot in chart.dots for bound in (dot.value, *(dot.spread or ()))]
+    axis = _settle(chart.value, values + [reference.value for reference in chart.references], width // 110)
+    names = max((len(dot.label) for dot in chart.dots), default=0)
+    left = 16 + svg.CHARACTER_WIDTH * names if wide else 8.0
+    row, top = (1.6 * LINE if wide else 2.3 * LINE), (2.4 if not chart.references else 3.4) * LINE
+    bottom = top + row * len(chart.dots)
+    x = _scale(axis, left, width - 60)
+    content = [svg.text(0, LINE - 4, chart.value.label, class_="head")]
+    for value, label in zip(axis.ticks or (), format_ticks(axis.ticks or ()), strict=True):
+        content.append(svg.line(x(value), top - 4, x(value), bottom, "grid"))
+        content.append(svg.text(x(value), bottom + 1.1 * LINE, label, text_anchor="middle", class_="quiet"))
+    for reference in chart.references:
+        place = x(reference.value)
+        words = f"{reference.label} {reference.value:,.{_decimals(x)}f}"
+        anchor = "start" if place < (x.start + x.end) / 2 else "end"
+        content.append(svg.line(place, top - 4, place, bottom, "floor"))
+        content.append(svg.text(place, top - 0.6 * LINE, words, text_anchor=anchor, class_="halo"))
+    for number, dot in enumerate(chart.dots):
+        content.append(_row_of(dot, x, top + (number + (0.5 if wide else 0.65)) * row, names_left=wide))
+    return bottom + 1.5 * LINE, content
+
+
+def _decimals(x: Scale) -> int:
+    """Say how many decimals the values beside the dots have: as many as in the tables."""
+    return 4 if x.high < 1000 else 0
+
+
+def _row_of(dot: Dot, x: Scale, y: float, *, names_left: bool) -> str:
+    parts = [
+        svg.text(x.start - 10, y + 4, dot.label, text_anchor="end")
+        if names_left
+        else svg.text(x.start, y - 9, dot.label, class_="halo")
+    ]
+    if dot.spread and all(map(math.isfinite, dot.spread)):
+        low, high = dot.spread
+        parts.append(svg.element("path", d=svg.path([(x(low), y), (x(high), y)]), class_="bar"))
+    if math.isfinite(dot.value):
+        end = x(max(dot.value, *(dot.spread or (dot.value,))))
+        parts.append(svg.mark(0, x(dot.value), y, size=4.2, title=f"{dot.label}: {format_value(dot.value)}"))
+        parts.append(svg.text(end + 9, y + 4, f"{dot.value:,.{_decimals(x)}f}", class_="halo"))
+    else:
+        parts.append(svg.cross(x.end, y, title=f"{dot.label}: diverged"))
+        parts.append(svg.text(x.end - 10, y + 4, "diverged", text_anchor="end", class_="halo"))
+    return svg.element("g", *parts, style=svg.colour_of(0, count=1, ordered=False))

@@ -1,0 +1,321 @@
+"""The charts of a report: learning curves by steps, tokens and time, and what each axis did in the end.
+
+What is compared is a `Metric`. Makes charts out of groups of runs; knows nothing of pages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bytewright.experiments.groups import Group, differing, short_names, word_labels, word_lost, word_value
+from bytewright.experiments.records import RunRecord, is_finite
+from bytewright.experiments.results import SweepInfo
+from bytewright.report.draw import Axis, Chart, Dot, DotChart, Reference, Series
+from bytewright.report.metric import TRAINING, VALIDATION, Metric, floor_of
+from bytewright.report.page import Figure
+from bytewright.report.scales import fit_limits
+
+BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
+MAX_SERIES, MAX_DOTS = 8, 30
+Line = tuple[str, list[tuple[float, Group]]]
+"""The label of a line of a chart, and the groups along it."""
+CROSS = "A cross marks where a run that diverged leaves the chart."
+EARLY = 0.12
+"""The share of a run whose steep fall may leave the chart at the top, so that the rest can be told apart."""
+
+
+def learning_curves(groups: Sequence[Group], metric: Metric, about: SweepInfo | None) -> list[Figure]:
+    """Draw the metric by steps, by tokens and by wall-clock time."""
+    floor = floor_of([run for group in groups for run in group.runs], metric)
+    figures = []
+    for by, words in BY.items():
+        series = []
+        for group in groups:
+            points, spread = group.curve(metric.name, by)
+            has_band = spread and len(group.runs) > 1
+            label, diverged = group.label + group.mark, group.status == "diverged"
+            series.append(Series(label, points, spread if has_band else None, diverged))
+        axis, references, caption = _loss_axis(metric.axis, series, floor)
+        chart = Chart(
+            title=f"{metric.title.capitalize()} by {by.replace('step', 'steps')}",
+            description=f"{metric.axis} of {len(groups)} settings, against {words}",
+            x=Axis(words),
+            y=axis,
+            series=series,
+            references=references,
+            ordered=_is_ordered(groups),
+        )
+        figures.append(Figure(chart, " ".join([*caption, *_curve_caption(groups, by)])))
+    return figures
+
+
+def single_curves(record: RunRecord) -> list[Figure]:
+    """Draw training and validation loss of one run together, by steps, by tokens and by wall-clock time."""
+    metric = VALIDATION if record.column("validation_loss") else TRAINING
+    figures = []
+    for by, words in BY.items():
+        series, crosses = [], []
+        for each in (TRAINING, VALIDATION):
+            points = [(float(line[by]), value) for line, value in record.column(each.name) if by in line]
+            if points:
+                series.append(Series(each.title, points))
+        if series and (end := record.end_of_numbers(by)) is not None:
+            series[0] = Series(series[0].label, [*series[0].points, (end, math.inf)])
+            crosses = [CROSS]
+        axis, references, caption = _loss_axis("loss, nats per token", series, floor_of([record], metric))
+        chart = Chart(
+            title=f"Loss by {by.replace('step', 'steps')}",
+            description=f"training and validation loss of {record.name}, against {words}",
+            x=Axis(words),
+            y=axis,
+            series=series,
+            references=references,
+        )
+        figures.append(Figure(chart, " ".join(caption + crosses)))
+    return figures
+
+
+def _loss_axis(
+    label: str, series: Sequence[Series], floor: float | None
+) -> tuple[Axis, list[Reference], list[str]]:
+    """Choose the axis of a loss, what to compare it with, and what a caption should say of it.
+
+    Where there is a floor and all lies above it, the axis tells the distance to the floor and is logarithmic:
+    then neither the fall at the start nor one bad setting flattens what happens near the floor.
+    """
+    calm = [each for each in series if not each.diverged] or series
+    if floor is None or not any(each.points for each in calm):
+        return Axis(label, limits=_limits(calm, [])), [], []
+    if min(min(_values_of(each), default=math.inf) for each in series) <= floor:
+        return Axis(label, limits=_limits(calm, [floor])), [Reference("entropy floor", floor)], []
+    limits = fit_limits([value - floor for each in calm for value in _values_of(each)], log=True)
+    caption = f"Above the entropy floor of {floor:.4f}, on a log axis."
+    return Axis(label, log=True, origin=floor, limits=limits), [], [caption]
+
+
+def course_of(record: RunRecord) -> list[Figure]:
+    """Draw the learning rate and the gradient norm of one run."""
+    figures = []
+    for name, title in (("lr", "Learning rate"), ("gradient_norm", "Gradient norm")):
+        points = [(float(line["step"]), value) for line, value in record.column(name)]
+        if len(points) > 1:
+            log = name == "gradient_norm" and min(y for _, y in points) > 0
+            chart = Chart(
+                title=title,
+                x=Axis("steps"),
+                y=Axis(title.lower(), log=log),
+                series=[Series(title.lower(), points)],
+            )
+            figures.append(Figure(chart))
+    return figures
+
+
+def axis_figures(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> list[Figure]:
+    """Draw the final metric against every axis: lines over numbers, dots over names."""
+    numeric = [axis for axis in about.axes if _is_numeric(groups, axis)]
+    named = [axis for axis in about.axes if axis not in numeric and len(_values(groups, axis)) > 1]
+    dots = [_dots(groups, metric, about)] if 1 < len(groups) <= MAX_DOTS else []
+    figures = [_against(groups, axis, metric, about) for axis in numeric]
+    if about.design == "star":
+        return dots + figures
+    return figures + dots if named else figures or dots
+
+
+def speed_figures(groups: Sequence[Group], about: SweepInfo) -> list[Figure]:
+    """Draw tokens per second against the axes that change it by more than a quarter."""
+    figures = []
+    for axis in about.axes:
+        if not _is_numeric(groups, axis):
+            continue
+        lines = _split(groups, axis, about)
+        series = [
+            Series(
+                label, [(x, speed) for x, group in points if (speed := group.measured("tokens_per_second"))]
+            )
+            for label, points in lines[:MAX_SERIES]
+        ]
+        speeds = [y for each in series for _, y in each.points]
+        if speeds and max(speeds) > 1.25 * min(speeds):
+            short = short_names(about.axes)[axis].replace("_", " ")
+            chart = Chart(
+                title=f"Speed against {short}",
+                x=_axis_of([x for each in series for x, _ in each.points], short),
+                y=Axis("tokens per second", limits=(0.0, 1.05 * max(speeds))),
+                series=series,
+            )
+            caption = "Tokens per second while training, without evaluations and saves."
+            figures.append(
+                Figure(chart, " ".join([caption, *_word_companions(lines, axis), *_left_out(len(lines))]))
+            )
+    return figures
+
+
+def _against(groups: Sequence[Group], axis: str, metric: Metric, about: SweepInfo) -> Figure:
+    series = []
+    lines = _split(groups, axis, about)
+    for label, points in lines[:MAX_SERIES]:
+        values = [(x, group.mean(metric.name)) for x, group in points]
+        several = any(len(group.runs) > 1 for _, group in points)
+        spread = [group.spread(metric.name) for _, group in points] if several else None
+        crosses = [(x, group.label + group.mark) for x, group in points if group.num_lost]
+        series.append(Series(label, values, spread, crosses=crosses))
+    short = short_names(about.axes)[axis].replace("_", " ")
+    y, references, caption = _final_axis(groups, metric)
+    chart = Chart(
+        title=metric.heading(f" against {short}"),
+        description=f"{metric.axis} at the end of training, by {short}",
+        x=_axis_of([x for each in series for x, _ in each.points], short),
+        y=y,
+        series=series,
+        references=references,
+    )
+    words = [*_axis_caption(groups, about), *_word_companions(lines, axis), *caption, *_left_out(len(lines))]
+    return Figure(chart, " ".join(words))
+
+
+def _final_axis(groups: Sequence[Group], metric: Metric) -> tuple[Axis, list[Reference], list[str]]:
+    """Choose one axis for all charts of final values, so that what matters little looks little."""
+    if metric.limits:
+        return Axis(metric.axis, limits=metric.limits), [], []
+    values = [(0.0, bound) for group in groups for bound in group.spread(metric.name)]
+    floor = floor_of([run for group in groups for run in group.runs], metric)
+    return _loss_axis(metric.axis, [Series("", values)], floor)
+
+
+def _axis_caption(groups: Sequence[Group], about: SweepInfo) -> list[str]:
+    num_seeds = max(len(group.runs) for group in groups)
+    seeds = f", mean of up to {num_seeds} seeds with the lowest and highest" if num_seeds > 1 else ""
+    caption = [f"Final value of every setting{seeds}."]
+    if any(group.status == "diverged" for group in groups):
+        caption.append("A cross at the upper edge marks a setting that diverged.")
+    if lost := word_lost(groups):
+        caption += ["A cross above a point marks that some of its seeds diverged.", *lost]
+    if about.design == "star":
+        caption.append("All else is as in the baseline.")
+    return caption
+
+
+def _axis_of(values: Sequence[float], label: str) -> Axis:
+    """Use a log axis where values are spread over it; tick each value that was tried, if they are few."""
+    distinct = sorted(set(values))
+    log = len(distinct) > 2 and distinct[0] > 0 and distinct[-1] / distinct[0] >= 8
+    ticks = distinct if 2 <= len(distinct) <= 12 else None
+    return Axis(label, log=log, ticks=ticks)
+
+
+def _word_companions(lines: Sequence[Line], axis: str) -> list[str]:
+    """Say what a sweep moved together with an axis: what is seen along it may be their doing."""
+    found: dict[str, list[str]] = {}
+    for _, points in lines:
+        settings = [group.runs[0].settings for _, group in points]
+        for name in differing(settings):
+            ends = f"{word_value(settings[0].get(name))} to {word_value(settings[-1].get(name))}"
+            found.setdefault(name, []).append(ends)
+    own = axis.rpartition(".")[2]  # a vocabulary is of a corpus, of its files and of the model: one thing
+    moved = [
+        f"`{name}`" + (f" ({ends[0]})" if len(set(ends)) == 1 else "")
+        for name, ends in found.items()
+        if name.rpartition(".")[2] != own and not name.startswith("data.") and not name.endswith("_every")
+    ]
+    if not moved:
+        return []
+    listed = " and ".join(filter(None, [", ".join(moved[:-1]), moved[-1]]))
+    return [f"With the {own.replace('_', ' ')} {'move' if len(moved) > 1 else 'moves'} {listed}."]
+
+
+def _split(groups: Sequence[Group], axis: str, about: SweepInfo) -> list[Line]:
+    """Make one line per setting of the other axes; in a star, one line through the baseline."""
+    names = short_names([name for name in about.axes if name != "variant"])
+    lines: dict[str, list[tuple[float, Group]]] = {}
+    for group in groups:
+        x = group.labels.get(axis)
+        if not is_finite(x):
+            continue
+        others = {name: value for name, value in group.labels.items() if name != axis}
+        if about.design == "star":
+            if any(about.baseline.get(name) != value for name, value in others.items()):
+                continue
+            others = {}
+        lines.setdefault(word_labels(others, names) or "final", []).append((float(x), group))
+    return [(label, sorted(points, key=lambda point: point[0])) for label, points in lines.items()]
+
+
+def _left_out(num_lines: int) -> list[str]:
+    """Say that a chart does not show all lines, if there are more than it has room for."""
+    if num_lines <= MAX_SERIES:
+        return []
+    return [f"Of {num_lines} lines the first {MAX_SERIES} are drawn; the table has the rest."]
+
+
+def _dots(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> Figure:
+    name = metric.name
+    dots = [
+        Dot(
+            group.label + group.mark,
+            group.mean(name),
+            group.spread(name) if len(group.values(name)) > 1 else None,
+        )
+        for group in groups
+    ]
+    baseline = [group for group in groups if about.baseline and group.labels == about.baseline]
+    references = (
+        [Reference("baseline", baseline[0].mean(name))] if baseline and baseline[0].values(name) else []
+    )
+    several = any(dot.spread for dot in dots)
+    chart = DotChart(
+        title=metric.heading(),
+        description=f"{metric.axis} at the end of training, by setting",
+        value=Axis(metric.axis),
+        dots=dots,
+        references=references,
+    )
+    caption = ["Mean of the seeds; the bar goes from the lowest to the highest."] if several else []
+    return Figure(chart, " ".join(caption + word_lost(groups)))
+
+
+def _values_of(series: Series) -> list[float]:
+    values = [y for _, y in series.points] + [bound for pair in series.spread or () for bound in pair]
+    return [value for value in values if math.isfinite(value)]
+
+
+def _limits(series: Sequence[Series], lows: Sequence[float]) -> tuple[float, float] | None:
+    """Choose what part of loss curves to show: all but the fall at the start, and `lows`, with some air."""
+    shown = list(lows)
+    for each in series:
+        finite = [(x, y) for x, y in each.points if math.isfinite(y)]
+        shown += [y for x, y in finite if x >= EARLY * finite[-1][0]]
+    return fit_limits(shown, log=False) if shown else None
+
+
+def _curve_caption(groups: Sequence[Group], by: str) -> list[str]:
+    parts = []
+    diverged = [group for group in groups if group.status == "diverged"]
+    if any(len(group.runs) > 1 for group in groups):
+        parts.append("Each curve is the mean over seeds, with the lowest and highest.")
+        if any(len(group.runs) > 1 for group in diverged):
+            parts.append("Where all seeds diverged it is the median alone.")
+        parts += word_lost(groups)
+    if diverged:
+        parts.append(CROSS)
+    if by == "seconds":
+        parts.append("Time includes compiling, evaluations and saves.")
+    return parts
+
+
+def _values(groups: Sequence[Group], axis: str) -> list[Any]:
+    return list(dict.fromkeys(word_value(group.labels.get(axis)) for group in groups))
+
+
+def _is_numeric(groups: Sequence[Group], axis: str) -> bool:
+    values = [group.labels[axis] for group in groups if axis in group.labels]
+    return len(set(values)) > 1 and all(is_finite(value) for value in values)
+
+
+def _is_ordered(groups: Sequence[Group]) -> bool:
+    """Say whether the groups are steps of one number, so that a ramp of colours means something."""
+    if len(groups) < 4 or any(len(group.labels) != 1 for group in groups):
+        return False
+    values = [next(iter(group.labels.values())) for group in groups]
+    return all(is_finite(value) for value in values) and values == sorted(values)

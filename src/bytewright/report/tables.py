@@ -1,0 +1,307 @@
+"""The tables of a report: what each setting reached, what it took, in what runs differ, and where they ran.
+
+Every number comes with what is needed to judge it: the spread over seeds, the difference to the baseline with
+its standard error, the prediction beside what was measured. Made of groups and records; knows nothing of the
+page they go on.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bytewright.experiments.groups import Group, word_lost, word_value
+from bytewright.experiments.records import RunRecord
+from bytewright.experiments.results import SweepInfo, common
+from bytewright.formatting import format_seconds
+from bytewright.report.metric import BITS, VALIDATION, Metric
+from bytewright.report.page import Block, Cell, Table
+
+WHAT_IS_MEASURED = (
+    "Parameters and FLOPs are counted by PyTorch on the readable twin. Memory is what a run took from its"
+    " second step on: on a GPU without its data; on a CPU resident memory, with what malloc keeps and what"
+    " was read of the data. Speed and utilisation are medians while training; time includes compiling,"
+    " evaluations and saves."
+)
+
+
+def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, best: Group | None) -> Table:
+    """One row per setting: the mean and spread over seeds, and the difference to the baseline."""
+    baseline = next((g for g in groups if about.baseline and g.labels == about.baseline), None)
+    has_bits = metric is not BITS and any(group.values("bits_per_byte") for group in groups)
+    columns = ["setting", "seeds", metric.title, "± sd", "perplexity"]
+    columns += ["bits/byte"] if has_bits else ["bytes/token"]
+    columns += ["to baseline", "as good after"] if baseline else []
+    rows: list[list[Cell]] = []
+    for group in groups:
+        values = group.values(metric.name)
+        mean = group.mean(metric.name) if values else None
+        loss = mean if metric is VALIDATION else None
+        row: list[Cell] = [
+            group.label,
+            f"{len(values)} of {len(group.runs)}" if 0 < len(values) < len(group.runs) else len(group.runs),
+            _word_final(group, mean),
+            f"{statistics.stdev(values):.4f}" if len(values) > 1 else None,
+            _or_none(word_perplexity, loss),
+        ]
+        bits = _or_none("{:.4f}".format, _mean(group, "bits_per_byte"))
+        row.append(bits if has_bits else _bytes_per_token(group))
+        row += [_difference(group, baseline, metric), _time_to(group, baseline, metric)] if baseline else []
+        rows.append(row)
+    dropped = {n for n in range(3, len(columns)) if all(row[n] in (None, "") for row in rows)}
+    kept = [n for n in range(len(columns)) if n not in dropped]
+    return Table(
+        [columns[n] for n in kept],
+        [[row[n] for n in kept] for row in rows],
+        caption=" ".join([_caption(metric, baseline, [columns[n] for n in kept]), *word_lost(groups)]),
+        best=[groups.index(best)] if best else [],
+    )
+
+
+def _word_final(group: Group, mean: float | None) -> str | None:
+    if mean is None:
+        return "diverged" if group.status == "diverged" else None
+    return f"{mean:.4f}" if group.status == "complete" else f"{mean:.4f} so far"
+
+
+def _caption(metric: Metric, baseline: Group | None, columns: Sequence[str]) -> str:
+    parts = [f"Final {metric.axis}."]
+    if "± sd" in columns:
+        parts.append("sd: standard deviation over seeds.")
+    if baseline and "to baseline" in columns:
+        error = ", with their standard error over seeds" if "± sd" in columns else ""
+        parts.append(f"Differences are to {baseline.label}{error}.")
+    if "as good after" in columns:
+        parts.append("As good after: time to the final value of that, and its share of the other's time.")
+    return " ".join(parts)
+
+
+def _mean(group: Group, name: str) -> float | None:
+    return group.mean(name) if group.values(name) else None
+
+
+def _bytes_per_token(group: Group) -> str | None:
+    """Word how long tokens are: the loss is told per token, the bits per byte."""
+    loss, bits = _mean(group, "validation_loss"), _mean(group, "bits_per_byte")
+    return f"{loss / bits / math.log(2):.3f}" if loss and bits else None
+
+
+def _difference(group: Group, baseline: Group, metric: Metric) -> str | None:
+    """Word the difference of two means, with its standard error where both have several seeds."""
+    ours, theirs = group.values(metric.name), baseline.values(metric.name)
+    is_final = group.status == baseline.status == "complete"
+    if group is baseline or not is_final or not ours or not theirs:
+        return None
+    difference = statistics.fmean(ours) - statistics.fmean(theirs)
+    if len(ours) > 1 and len(theirs) > 1:
+        error = math.sqrt(statistics.variance(ours) / len(ours) + statistics.variance(theirs) / len(theirs))
+        return f"{difference:+.4f} ± {error:.4f}"
+    return f"{difference:+.4f}"
+
+
+def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
+    """Say how long a setting took to the baseline's final value, as time and as a share of the baseline's.
+
+    Where a seed diverged there is no such time: what was as good for a while did not stay so.
+    """
+    if group is baseline or baseline.status != "complete" or not baseline.values(metric.name):
+        return None
+    if group.num_diverged:
+        return None
+    goal, (points, _) = baseline.mean(metric.name), group.curve(metric.name, "seconds")
+    reached = [seconds for seconds, value in points if value <= goal]
+    end = baseline.curve(metric.name, "seconds")[0]
+    if not reached or not end:
+        return None
+    return f"{format_seconds(reached[0])} ({reached[0] / end[-1][0]:.0%})"
+
+
+def table_of_seeds(groups: Sequence[Group], metric: Metric) -> list[Block]:
+    """Show what every seed reached, where a setting has several: means and spreads are made of these."""
+    if all(len(group.runs) == 1 for group in groups):
+        return []
+    rows: list[list[Cell]] = [
+        [group.label, run.seed, _word_seed(run, metric)] for group in groups for run in group.runs
+    ]
+    caption = f"The final {metric.axis}, of every seed"
+    return [Table(["setting", "seed", metric.title], rows, caption=caption, folded=True)]
+
+
+def _word_seed(run: RunRecord, metric: Metric) -> str | None:
+    value = run.last(metric.name)
+    if value is None:
+        return "diverged" if run.status == "diverged" else None
+    return f"{value:.4f}" if run.status == "complete" else f"{value:.4f} so far"
+
+
+def table_of_odd_ends(groups: Sequence[Group]) -> list[Block]:
+    """Say of every run that is not complete how it ended."""
+    rows: list[list[Cell]] = [
+        [group.label, run.seed, run.status, run.reason]
+        for group in groups
+        for run in group.runs
+        if run.status != "complete"
+    ]
+    caption = "Runs that diverged, stopped or failed, and why."
+    return [Table(["setting", "seed", "", ""], rows, caption=caption)] if rows else []
+
+
+def table_of_costs(groups: Sequence[Group]) -> list[Block]:
+    """Predicted and measured cost side by side."""
+    columns = [
+        "setting",
+        "tokens/s",
+        "ms/step",
+        "MFU",
+        "time",
+        "predicted time",
+        "memory",
+        "predicted memory",
+    ]
+    rows: list[list[Cell]] = []
+    for group in groups:
+        settings = group.runs[0].settings
+        speed, mfu = group.measured("tokens_per_second"), group.measured("mfu")
+        per_step = settings.get("batch_size", 1) * settings.get("model.context_length", 1)
+        predicted = group.runs[0].predicted
+        rows.append(
+            [
+                group.label,
+                round(speed) if speed else None,
+                1000 * per_step / speed if speed else None,
+                f"{mfu:.1%}" if mfu else None,
+                _or_none(format_seconds, group.measured("seconds")),
+                _or_none(format_seconds, predicted.get("seconds")),
+                _or_none(short_bytes, group.measured("memory_bytes")),
+                _or_none(short_bytes, predicted.get("memory_bytes")),
+            ]
+        )
+    kept = [n for n in range(len(columns)) if n == 0 or any(row[n] is not None for row in rows)]
+    if len(kept) == 1:
+        return []
+    caption = (
+        "Speed and utilisation (MFU) are medians while training. Predictions come from the settings and the"
+        " machine alone: made before the start where the run's record has them, and else with the report."
+    )
+    return [Table([columns[n] for n in kept], [[row[n] for n in kept] for row in rows], caption=caption)]
+
+
+def table_of_ratios(groups: Sequence[Group]) -> list[Block]:
+    """Show how close the predictions came: each over what was measured."""
+    titles = {
+        "parameters": "parameters",
+        "flops_per_token": "FLOPs",
+        "memory_bytes": "memory",
+        "tokens_per_second": "tokens/s",
+        "seconds": "time",
+    }
+    rows: list[list[Cell]] = []
+    for group in groups:
+        predicted = group.runs[0].predicted
+        measured = {name: group.measured(name) for name in titles if name in predicted}
+        ratios = {name: predicted[name] / value for name, value in measured.items() if value}
+        rows.append([group.label, *(f"{ratios[name]:.2f}" if name in ratios else None for name in titles)])
+    if all(cell is None for row in rows for cell in row[1:]):
+        return []
+    caption = f"Predicted over measured. {WHAT_IS_MEASURED}"
+    return [Table(["setting", *titles.values()], rows, caption=caption)]
+
+
+def table_of_predictions(record: RunRecord) -> list[Block]:
+    """Show for one run what was predicted beside what was measured, and the one over the other."""
+    predicted, measured = dict(record.predicted), dict(record.measured)
+    if "mfu" in measured and measured.get("tokens_per_second") and "tokens_per_second" in predicted:
+        predicted["mfu"] = measured["mfu"] * predicted["tokens_per_second"] / measured["tokens_per_second"]
+    words: dict[str, tuple[str, Callable[[float], str]]] = {
+        "parameters": ("parameters", lambda value: f"{value:,.0f}"),
+        "flops_per_token": ("FLOPs per token", lambda value: f"{value:,.0f}"),
+        "memory_bytes": ("peak memory", short_bytes),
+        "tokens_per_second": ("tokens per second", lambda value: f"{value:,.0f}"),
+        "mfu": ("utilisation (MFU)", lambda value: f"{value:.1%}"),
+        "seconds": ("time", format_seconds),
+    }
+    rows: list[list[Cell]] = []
+    for name, (title, word) in words.items():
+        if name in predicted or name in measured:
+            both = name in predicted and measured.get(name)
+            ratio = f"{predicted[name] / measured[name]:.2f}" if both else None
+            ours, theirs = _or_none(word, predicted.get(name)), _or_none(word, measured.get(name))
+            rows.append([title, ours, theirs, ratio])
+    return [Table(["", "predicted", "measured", "ratio"], rows, caption=WHAT_IS_MEASURED)] if rows else []
+
+
+def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
+    """Show in what the runs differ, and what they share."""
+    blocks: list[Block] = []
+    shared = common([record.settings for record in records])
+    names = [name for name in dict.fromkeys(n for r in records for n in r.settings) if name not in shared]
+    if len(records) > 1 and names:
+        columns = ["run", *(f"`{name}`" for name in names)]
+        rows = [[run.name, *(_setting(run.settings.get(name)) for name in names)] for run in records]
+        if len(names) > len(records):  # transposed, since many columns do not fit on a page
+            columns, *rows = map(list, zip(columns, *rows, strict=True))
+        blocks.append(Table(columns, rows, caption="What differs between the runs."))
+    rows = [[f"`{name}`", word_value(value)] for name, value in shared.items()]
+    caption = "What all runs share" if len(records) > 1 else "The resolved configuration"
+    blocks.append(Table(["setting", "value"], rows, caption=caption, folded=True))
+    return blocks
+
+
+def _setting(value: Any) -> Cell:
+    """Leave whole numbers for the table to word, alike in all of a column."""
+    return value if type(value) is int else word_value(value)
+
+
+def table_of_environment(records: Sequence[RunRecord]) -> list[Block]:
+    """Show where and with what the runs ran."""
+    shared = common([record.environment for record in records])
+    rows: list[list[Cell]] = [[name, _word_environment(value)] for name, value in shared.items()]
+    for name in dict.fromkeys(n for r in records for n in r.environment if n not in shared):
+        values = list(dict.fromkeys(_word_environment(r.environment.get(name)) for r in records))
+        rows.append(
+            [name, ", ".join(values[:2]) + (f", … ({len(values)} values)" if len(values) > 2 else "")]
+        )
+    return [Table(["", "value"], rows)] if rows else []
+
+
+def _word_environment(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else word_value(value)
+
+
+def _or_none(word: Callable[[float], str], value: float | None) -> str | None:
+    return None if value is None else word(value)
+
+
+def word_perplexity(loss: float) -> str:
+    """Word the perplexity of a loss, in nats per token.
+
+    >>> word_perplexity(1.1870), word_perplexity(9.21)
+    ('3.277', '9,997')
+    """
+    perplexity = math.exp(min(loss, 700))
+    return f"{perplexity:.3f}" if perplexity < 1000 else f"{perplexity:,.0f}"
+
+
+def short_count(number: float) -> str:
+    """Word a large number where there is little room; `account.units` has the words for prose.
+
+    >>> short_count(327_680_000), short_count(999_960), short_count(1234)
+    ('327.7M', '1.0M', '1,234')
+    """
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        value = round(number / size, 1)
+        if value >= (10 if prefix == "k" else 1):
+            return f"{value:.1f}{prefix}"
+    return f"{number:,.0f}"
+
+
+def short_bytes(num_bytes: float) -> str:
+    """Word an amount of memory where there is no room for both readings of GB: in decimal units.
+
+    >>> short_bytes(2.5e9), short_bytes(999_600_000)
+    ('2.50 GB', '1.00 GB')
+    """
+    num_megabytes = round(num_bytes / 1e6)
+    return f"{num_bytes / 1e9:.2f} GB" if num_megabytes >= 1000 else f"{num_megabytes} MB"

@@ -1,0 +1,188 @@
+"""Displays of a run: a live panel with a small loss curve in a terminal, plain lines in a pipe.
+
+A display receives the title of the run, and then every record that goes to metrics.jsonl. The panel is drawn
+at most ten times a second, however many records there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol, runtime_checkable
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from bytewright.errors import escape_controls
+from bytewright.formatting import TimeLeft
+
+CURVE_WIDTH, CURVE_HEIGHT = 60, 8
+BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""The bit of each dot of a braille character, by row and column: a cell of the curve is 2 by 4 dots."""
+
+
+@runtime_checkable
+class Display(Protocol):
+    """Shows a run as it goes."""
+
+    def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
+        """Show a record of metrics."""
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence, for what is no metric."""
+
+    def close(self) -> None:
+        """Show no more."""
+
+
+def make_display(console: Console, title: str) -> Display:
+    """Make the display that fits the console."""
+    return LiveDisplay(console, title) if console.is_terminal else PlainDisplay(console, title)
+
+
+class PlainDisplay:
+    """One line per record: for pipes, files and logs."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._time_left = TimeLeft()
+        self.say(title)
+
+    def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
+        """Print the record as one line."""
+        left = estimate_time_left(self._time_left, record, num_steps)
+        self.say("  ".join(filter(None, [summarise(record, num_steps), left])))
+
+    def say(self, sentence: str) -> None:
+        """Print the sentence."""
+        self._console.print(escape_controls(sentence), soft_wrap=True, highlight=False, markup=False)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class LiveDisplay:
+    """A panel that is drawn over itself: progress, the figures of the moment, and the loss curve."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._title = Text(escape_controls(title))
+        self._losses: list[float] = []
+        self._validation: tuple[int, float] | None = None
+        self._last: tuple[Mapping[str, Any], int | None] | None = None
+        self._time_left, self._left = TimeLeft(), ""
+        self._live = Live(console=console, refresh_per_second=10, transient=False, get_renderable=self._panel)
+        self._live.start()
+
+    def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
+        """Redraw the panel on the next refresh; an event is printed as a line above it."""
+        if "event" in record:
+            self.say(summarise(record, num_steps))
+            return
+        if is_number(record.get("loss")):
+            self._losses.append(record["loss"])
+        if is_number(record.get("validation_loss")):
+            self._validation = (record["step"], record["validation_loss"])
+        self._left = estimate_time_left(self._time_left, record, num_steps)
+        self._last = record, num_steps
+
+    def say(self, sentence: str) -> None:
+        """Print the sentence above the panel."""
+        self._live.console.print(escape_controls(sentence), markup=False, highlight=False)
+
+    def close(self) -> None:
+        """Leave the last panel standing."""
+        self._live.stop()
+
+    def _panel(self) -> Panel:
+        if self._last is None:
+            return Panel("the first steps …", title=self._title, expand=False)
+        record, num_steps = self._last
+        figures = Table.grid(padding=(0, 2))
+        step = f"{record['step']:,}" + (f" of {num_steps:,}" if num_steps else "")
+        figures.add_row("step", ", ".join(filter(None, [step, self._left])))
+        bar = ProgressBar(total=num_steps or 1, completed=record["step"] if num_steps else 0, width=40)
+        figures.add_row("", bar)
+        for name, value in figures_of(record, self._validation):
+            figures.add_row(name, value)
+        curve = Text("\n".join(draw_curve(self._losses, CURVE_WIDTH, CURVE_HEIGHT)), style="cyan")
+        return Panel(Group(figures, curve), title=self._title, expand=False)
+
+
+def estimate_time_left(time_left: TimeLeft, record: Mapping[str, Any], num_steps: int | None) -> str:
+    """Return the time left of a run in words, or nothing where the record or the number of steps is unknown.
+
+    >>> time_left = TimeLeft()
+    >>> [estimate_time_left(time_left, {"step": n, "seconds": n / 2}, 100) for n in (20, 40)]
+    ['', 'about 30 s left']
+    """
+    if not num_steps or not is_number(record.get("seconds")):
+        return ""
+    return time_left(record["seconds"], record["step"], num_steps)
+
+
+def figures_of(record: Mapping[str, Any], validation: tuple[int, float] | None) -> list[tuple[str, str]]:
+    """Spell out the figures that a person looks at."""
+    rows = [("loss", _number(record.get("loss")))]
+    if validation:
+        rows.append(("validation", f"{validation[1]:.4f} (step {validation[0]:,})"))
+    rows.append(("learning rate", _number(record.get("lr"), ".2e")))
+    rows.append(("gradient norm", _number(record.get("gradient_norm"), ".3f")))
+    if is_number(record.get("tokens_per_second")):
+        mfu = f", MFU {record['mfu']:.1%}" if is_number(record.get("mfu")) else ""
+        rows.append(("tokens/s", f"{record['tokens_per_second']:,.0f}{mfu}"))
+    return rows
+
+
+def summarise(record: Mapping[str, Any], num_steps: int | None) -> str:
+    """Put a record on one line.
+
+    >>> summarise({"step": 20, "loss": 3.25, "lr": 1e-3, "tokens_per_second": 1000.0}, 100)
+    'step 20/100  loss 3.2500  lr 1.00e-03  1,000 tokens/s'
+    """
+    parts = [f"step {record['step']}" + (f"/{num_steps}" if num_steps else "")]
+    if "event" in record:
+        return f"{parts[0]}  {record['event']}"
+    parts.append(f"loss {_number(record.get('loss'))}")
+    if is_number(record.get("validation_loss")):
+        parts.append(f"validation {record['validation_loss']:.4f}")
+    if is_number(record.get("bits_per_byte")):
+        parts.append(f"bits/byte {record['bits_per_byte']:.4f}")
+    parts.append(f"lr {_number(record.get('lr'), '.2e')}")
+    if is_number(record.get("tokens_per_second")):
+        parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
+    return "  ".join(parts)
+
+
+def draw_curve(values: Sequence[float], width: int, height: int) -> list[str]:
+    """Draw values as a curve of braille dots, `width` by `height` characters, the newest at the right.
+
+    >>> for line in draw_curve([3, 2, 1, 0], 2, 1): print(line)
+    ⠑⢄
+    """
+    columns, rows = 2 * width, 4 * height
+    values = [value for value in values if math.isfinite(value)]
+    if not values:
+        return [" " * width] * height
+    if len(values) > columns:  # the mean of each stretch, so that the whole run stays in view
+        edges = [i * len(values) // columns for i in range(columns + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(values), max(values)
+    cells = [[0x2800] * width for _ in range(height)]
+    for column, value in enumerate(values):
+        row = round((high - value) / (high - low) * (rows - 1)) if high > low else rows - 1
+        cells[row // 4][column // 2] |= BRAILLE[row % 4][column % 2]
+    return ["".join(map(chr, line)) for line in cells]
+
+
+def is_number(value: object) -> bool:
+    """Say whether a field of a record holds a finite number."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _number(value: Any, form: str = ".4f") -> str:
+    return format(value, form) if is_number(value) else "not finite"

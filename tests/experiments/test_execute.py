@@ -1,0 +1,393 @@
+"""A sweep brings every run to its end: done ones are kept, cut off ones go on, lost ones are marked."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import bytewright
+from bytewright.account.devices import Device, Rate
+from bytewright.errors import StorageError, UsageError, is_out_of_memory
+from bytewright.experiments.execute import Stopped, SweepContext, carry_out_all, prepare_data, write_plan
+from bytewright.experiments.inputs import read_sweep_folder
+from bytewright.experiments.plan import fit_to_memory, in_more_parts, make_plan
+from bytewright.experiments.predict import account
+from bytewright.experiments.records import read_run
+from bytewright.experiments.sweep import Sweep, read_sweep
+from bytewright.model import TransformerLM
+from bytewright.storage import atomic
+from bytewright.train import train
+from bytewright.train.config import TrainConfig
+from bytewright.train.loop import Sampler
+from bytewright.train.recorder import Recorder
+from bytewright.train.run import RunFolder
+from conftest import Run
+from runs import (
+    RECIPE,
+    SWEEP,
+    digest,
+    make_config,
+    metrics_without_clock,
+    write_sweep,
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write_sweep(tmp_path)
+
+
+def short_samples(config: TrainConfig) -> Sampler:
+    return lambda model, step: "text"
+
+
+class Lab:
+    """One sweep in one folder, carried out as often as one likes."""
+
+    def __init__(self, place: Path, *, name: str = "out", make_sampler: object = short_samples) -> None:
+        self.sweep: Sweep = read_sweep(place / "rates.toml")
+        self.folder = place / name
+        self.said: list[str] = []
+        self.bench = SweepContext(
+            folder=self.folder,
+            data_root=place / "data",
+            keep=self.sweep.keep,
+            make_sampler=make_sampler,  # type: ignore[arg-type]
+            say=self.said.append,
+            report=lambda *_: None,
+            console=Console(quiet=True),
+        )
+
+    def run(self) -> None:
+        plan = make_plan(self.sweep, self.folder)
+        made = prepare_data([planned.trial for planned in plan], self.bench)
+        write_plan(self.sweep, self.folder)
+        carry_out_all(plan, made, self.bench)
+
+    def outcome(self, name: str) -> dict[str, object]:
+        return atomic.read_document(self.folder / name / "outcome.json")
+
+
+def test_every_run_ends_and_what_diverged_is_marked_with_the_reason(place: Path) -> None:
+    lab = Lab(place)
+    lab.run()
+    about, records = read_sweep_folder(lab.folder)
+    assert about.question == "Which?"
+    assert [record.status for record in records] == ["complete", "complete", "diverged"]
+    assert "not finite from step 2 on" in records[2].reason
+    assert [record.labels for record in records] == [{"optimizer.lr": lr} for lr in (1e-3, 1e-2, 1e30)]
+    assert records[0].predicted["memory_bytes"] > 0
+    assert records[0].predicted["seconds"] > 0
+    assert not (lab.folder / "lr-1e-3" / "checkpoints").exists()
+
+
+def test_runs_that_share_what_was_compiled_have_the_numbers_of_runs_by_themselves(place: Path) -> None:
+    (place / "base.toml").write_text(RECIPE.replace("save_every = 8", "save_every = 100"))
+    (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
+    lab = Lab(place)
+    lab.run()
+    for trial in lab.sweep.trials:
+        train(trial.config, place / "alone" / trial.name, console=Console(quiet=True))
+        assert digest(lab.folder / trial.name) == digest(place / "alone" / trial.name)
+
+
+def test_a_second_time_nothing_is_left_to_do(place: Path) -> None:
+    lab = Lab(place)
+    lab.run()
+    before = {path: path.stat().st_mtime_ns for path in lab.folder.rglob("metrics.jsonl")}
+    lab.said.clear()
+    lab.run()
+    assert lab.said == []
+    assert before == {path: path.stat().st_mtime_ns for path in lab.folder.rglob("metrics.jsonl")}
+
+
+def test_a_run_that_was_made_with_other_settings_is_refused(place: Path) -> None:
+    Lab(place).run()
+    (place / "base.toml").write_text(RECIPE.replace("d_model = 16", "d_model = 32"))
+    with pytest.raises(
+        UsageError, match=r"lr-1e-3 was made with model\.d_model = 16, but the sweep now says 32"
+    ):
+        Lab(place).run()
+
+
+def test_a_run_that_was_made_with_other_data_is_refused_but_not_one_of_a_tree_that_was_moved(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Lab(place).run()
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("out", "train.npy", "validation.npy", "base.toml", "rates.toml"):
+        shutil.move(place / name, elsewhere / name)
+    monkeypatch.chdir(elsewhere)
+    moved = Lab(elsewhere)
+    assert not any(planned.is_open for planned in make_plan(moved.sweep, moved.folder))
+    (elsewhere / "base.toml").write_text(RECIPE.replace('"train.npy"', '"validation.npy"'))
+    other = Lab(elsewhere)
+    with pytest.raises(UsageError, match=r"lr-1e-3 was made with data\.train = .*now says 'validation\.npy'"):
+        make_plan(other.sweep, other.folder)
+
+
+@pytest.mark.parametrize("link", ["out", "out/lr-0.01"])
+def test_a_sweep_does_not_write_through_a_symbolic_link(place: Path, link: str) -> None:
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
+    (place / "outside").mkdir()
+    (place / link).parent.mkdir(exist_ok=True)
+    (place / link).symlink_to(place / "outside")
+    with pytest.raises(StorageError, match=rf"{link}: it is a symbolic link"):
+        Lab(place).run()
+    assert list((place / "outside").iterdir()) == []
+
+
+def test_checkpoints_are_kept_where_asked_for(place: Path) -> None:
+    (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
+    Lab(place).run()
+    assert [path.name for path in (place / "out/lr-0.01/checkpoints").iterdir()] == ["step-000024"]
+
+
+class Greedy:
+    """Makes samplers that need more memory than there is, unless the batch comes in four parts."""
+
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
+        self.tried: list[int] = []
+
+    def __call__(self, config: TrainConfig) -> Sampler:
+        def sample(model: TransformerLM, step: int) -> str:
+            self.tried.append(config.accumulate)
+            if config.accumulate < self.parts:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return "text"
+
+        return sample
+
+
+def test_a_batch_that_does_not_fit_is_begun_again_in_more_parts(place: Path) -> None:
+    (place / "base.toml").write_text("sample_every = 4\n" + RECIPE)
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
+    greedy = Greedy(4)
+    lab = Lab(place, make_sampler=greedy)
+    lab.run()
+    assert lab.outcome("lr-0.01")["status"] == "complete"
+    assert list(dict.fromkeys(greedy.tried)) == [1, 2, 4]
+    assert json.loads((lab.folder / "lr-0.01/config.json").read_text())["accumulate"] == 4
+    assert [sentence for sentence in lab.said if "accumulate = 4" in sentence]
+    lab.run()  # what it was begun again with is no other setting
+
+
+def test_a_run_that_does_not_fit_any_more_goes_on_from_its_checkpoint(place: Path) -> None:
+    (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)  # a checkpoint is saved at step 8
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
+    lab = Lab(place, make_sampler=Greedy(2))
+    lab.run()
+    assert lab.outcome("lr-0.01")["status"] == "complete"
+    assert [sentence for sentence in lab.said if "goes on with accumulate = 2" in sentence]
+    lines = (lab.folder / "lr-0.01/metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps == sorted(set(steps))
+    assert min(steps) == 4
+
+
+def test_a_run_that_was_cut_into_parts_before_is_cut_into_smaller_ones(place: Path) -> None:
+    recipe = RECIPE.replace("batch_size = 4", "batch_size = 8")
+    (place / "base.toml").write_text("sample_every = 12\n" + recipe)
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
+    config = dataclasses.replace(Lab(place).sweep.trials[0].config, accumulate=4)
+    stopped = train(config, place / "out/lr-0.01", console=Console(quiet=True), sample=interrupting(config))
+    assert stopped.received
+    lab = Lab(place, make_sampler=Greedy(8))
+    lab.run()
+    assert [sentence for sentence in lab.said if "accumulate = " in sentence] == [
+        "lr-0.01: does not fit any more (CUDA out of memory); goes on with accumulate = 8"
+    ]
+    assert lab.outcome("lr-0.01")["status"] == "complete"
+
+
+def test_a_run_that_another_process_writes_is_passed_over_and_left_to_it(place: Path) -> None:
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
+    lab = Lab(place)
+    config = lab.sweep.trials[0].config
+    with RunFolder.create(lab.folder / "lr-1e-3", config):
+        lab.run()
+        assert "[1/2] lr-1e-3: another process is writing it; passed over" in lab.said
+        assert not (lab.folder / "lr-1e-3/outcome.json").exists()
+    assert lab.outcome("lr-0.01")["status"] == "complete"
+    lab.run()
+    assert lab.outcome("lr-1e-3")["status"] == "complete"
+
+
+def test_a_run_has_the_state_that_it_is_shown_with(place: Path) -> None:
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
+    lab = Lab(place)
+    lab.run()
+    outcome = lab.outcome("lr-0.01") | {"status": "failed", "reason": "no memory"}
+    atomic.write_json(lab.folder / "lr-0.01/outcome.json", outcome)
+    assert read_run(lab.folder / "lr-0.01").status == "complete"
+    assert [planned.state for planned in make_plan(lab.sweep, lab.folder)] == ["done"]
+
+
+@pytest.mark.parametrize("budget", ["steps = 24", "minutes = 0.02"])
+def test_a_finished_run_that_lost_the_end_of_its_lines_is_begun_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch, budget: str
+) -> None:
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.05 * recorder.progress.step)
+    (place / "base.toml").write_text(RECIPE.replace("steps = 24", budget))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
+    lab = Lab(place)
+    lab.run()
+    assert read_run(lab.folder / "lr-0.01").status == "complete"
+    metrics = lab.folder / "lr-0.01/metrics.jsonl"
+    first, *lost = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text(first + lost[0][:9])
+    end = json.loads(lost[-1])["step"]
+    record = read_run(lab.folder / "lr-0.01")
+    assert (record.status, record.reason) == ("failed", f"its record ends at step 4 of {end:,}")
+    assert record.loss is None
+    (planned,) = make_plan(lab.sweep, lab.folder)
+    assert (planned.state, planned.detail) == (
+        "resume",
+        f"its record ends at step 4 of {end:,}, begins again",
+    )
+    lab.run()
+    assert [planned.state for planned in make_plan(lab.sweep, lab.folder)] == ["done"]
+
+
+def test_a_run_of_which_no_window_fits_is_marked_and_the_others_go_on(place: Path) -> None:
+    (place / "base.toml").write_text(
+        "sample_every = 4\n" + RECIPE.replace("batch_size = 4", "batch_size = 2")
+    )
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2, 2e-2"))
+    lab = Lab(place, make_sampler=Greedy(99))
+    lab.run()
+    assert sum("needs more memory than there is" in sentence for sentence in lab.said) == 2
+    assert len(make_plan(lab.sweep, lab.folder)) == 2
+    assert all(planned.is_open for planned in make_plan(lab.sweep, lab.folder))
+
+
+def test_a_run_that_failed_is_complete_once_it_has_come_to_its_end(place: Path) -> None:
+    def refuse(model: TransformerLM, step: int) -> str:
+        raise UsageError("there is nothing to say")
+
+    (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
+    lab = Lab(place, make_sampler=lambda config: refuse)
+    lab.run()
+    assert lab.outcome("lr-0.01")["status"] == "failed"
+    assert lab.outcome("lr-0.01")["reason"] == "there is nothing to say"
+    again = Lab(place)
+    again.run()
+    assert "goes on from step 8" in again.said[0]
+    assert (again.outcome("lr-0.01")["status"], again.outcome("lr-0.01")["reason"]) == ("complete", "")
+
+
+def test_the_wish_to_stop_passes_through_what_it_leaves() -> None:
+    @contextlib.contextmanager
+    def place_to_leave() -> Iterator[None]:
+        yield
+
+    with pytest.raises(Stopped) as caught, place_to_leave():
+        raise Stopped(signal.SIGTERM)
+    assert caught.value.received is signal.SIGTERM
+
+
+def test_a_batch_is_cut_before_the_start_where_it_is_predicted_not_to_fit(tmp_path: Path) -> None:
+    def machine(memory_bytes: float) -> Device:
+        rates: dict[Rate, float] = {"fp32": 1e10, "tf32": 1e10, "bf16": 1e10}
+        return Device(name="m", flops_per_second=rates, bytes_per_second=1e10, memory_bytes=memory_bytes)
+
+    config = make_config(tmp_path, batch_size=24)
+    half = account(in_more_parts(config) or config, machine(1e9))["peak_memory"]
+    assert half is not None
+    assert fit_to_memory(config, machine(1e12), name="x").accumulate == 1
+    assert fit_to_memory(config, machine(half / 0.92 + 1), name="x").accumulate == 2
+    with pytest.raises(
+        UsageError,
+        match=r"x cannot fit: even one window at a time .* there are 20\.00 kB \(19\.53 KiB\) for it",
+    ):
+        fit_to_memory(config, machine(20_000), name="x")
+
+
+@pytest.mark.parametrize(("size", "expected"), [(24, [2, 4, 8, 24]), (7, [7]), (1, [])])
+def test_parts_divide_the_batch_and_at_least_halve(tmp_path: Path, size: int, expected: list[int]) -> None:
+    config: TrainConfig | None = make_config(tmp_path, batch_size=size)
+    found = []
+    while config is not None and (config := in_more_parts(config)) is not None:
+        found.append(config.accumulate)
+    assert found == expected
+
+
+def test_a_full_disk_ends_the_sweep_with_one_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise StorageError("cannot write out/lr-1e-3: No space left on device")
+
+    monkeypatch.setattr("bytewright.train.checkpoint.atomic.write_folder", full)
+    with pytest.raises(StorageError, match="No space left"):
+        Lab(place).run()
+
+
+def interrupting(config: TrainConfig) -> Sampler:
+    def sample(model: TransformerLM, step: int) -> str:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return "text"
+
+    return sample
+
+
+def test_a_signal_ends_the_sweep_after_a_save_and_it_goes_on_from_there(place: Path) -> None:
+    (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)
+    whole = Lab(place, name="elsewhere/whole")  # beside each other, one would take over from the other
+    whole.run()
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(Stopped):
+            Lab(place, make_sampler=interrupting).run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not (place / "out/lr-1e-3/outcome.json").exists()
+    again = Lab(place)
+    again.run()
+    assert "goes on from step 12" in again.said[0]
+    for name in ("lr-1e-3", "lr-0.01"):
+        assert metrics_without_clock(again.folder / name) == metrics_without_clock(whole.folder / name)
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_a_sweep_killed_again_and_again_ends_with_the_same_numbers(place: Path, run: Run) -> None:
+    assert run("sweep", "rates.toml", "--out", "whole").code == 0
+    environment = os.environ | {"PYTHONPATH": str(Path(bytewright.__file__).parents[1])}
+    command = [sys.executable, "-m", "bytewright.cli.main", "sweep", "rates.toml", "--out", "parts"]
+    folder = place / "parts/rates"
+    for sign in ("lr-1e-3/metrics.jsonl", "lr-0.01/checkpoints/step-000008"):
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None and not (folder / sign).exists():
+            time.sleep(0.005)
+        process.kill()
+        process.wait()
+    finished = run("sweep", "rates.toml", "--out", "parts")
+    assert finished.code == 0, finished
+    for name in ("lr-1e-3", "lr-0.01", "lr-1e+30"):
+        assert metrics_without_clock(folder / name) == metrics_without_clock(place / "whole/rates" / name)
+    assert (folder / "report.html").is_file()
+
+
+def test_the_seam_to_torch_is_where_it_is_believed_to_be() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB"))
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(2**60)
+    assert is_out_of_memory(raised.value)

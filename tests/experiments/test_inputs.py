@@ -1,0 +1,129 @@
+"""A report is of what can be read: it names what cannot, passes over what is no run, refuses a mixture."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bytewright.experiments.inputs import read_inputs
+from bytewright.storage.atomic import write_json
+from conftest import Run
+from runs import SWEEP, write_sweep
+from sampled_runs import write_sampled
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of two rates, carried out and reported."""
+    from bytewright.cli.main import main
+
+    place = write_sweep(tmp_path_factory.mktemp("swept"))
+    (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert main(["sweep", "rates.toml"]) == 0
+    return place / "runs/rates"
+
+
+@pytest.fixture
+def sweep(swept: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(swept, tmp_path / "rates"))
+
+
+def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(sweep: Path, run: Run) -> None:
+    (sweep / "lr-0.01/metrics.jsonl").write_text("{\n")
+    for paths in ([sweep], [sweep / "lr-1e-3", sweep / "lr-0.01"]):
+        out = sweep.parent / f"report-{len(paths)}"
+        reported = run("report", *paths, "--out", out)
+        assert reported.code == 0, reported
+        assert reported.err.startswith(
+            "left out: lr-0.01, which cannot be read: lr-0.01/metrics.jsonl, line 1: "
+        )
+        for path in (out / "report.html", out / "report.md"):
+            assert (
+                "Left out: lr-0.01, which cannot be read: lr-0.01/metrics.jsonl, line 1: " in path.read_text()
+            )
+        facts = (out / "report.md").read_text()
+        assert "- **runs:** 1 of 2 (none diverged, 1 unreadable)" in facts
+        assert run("report", out / "results.json", "--out", out / "again").code == 0
+        assert (out / "again/report.md").read_text() == facts
+
+
+def test_two_runs_of_one_name_that_cannot_be_read_are_both_named(sweep: Path) -> None:
+    other = Path(shutil.copytree(sweep, sweep.parent / "other"))
+    for folder in (sweep, other):
+        (folder / "lr-0.01/metrics.jsonl").write_text("{\n")
+    about, records = read_inputs([sweep / "lr-1e-3", sweep / "lr-0.01", other / "lr-0.01"])
+    assert about is not None
+    assert list(about.unreadable) == ["rates/lr-0.01", "other/lr-0.01"]
+    assert len(records) == 1
+
+
+def test_labels_that_are_none_make_a_run_unreadable_and_hide_no_other(sweep: Path, run: Run) -> None:
+    write_json(sweep / "lr-0.01/outcome.json", {"status": "complete", "labels": [1]})
+    listed = run("runs", sweep)
+    assert listed.code == 0, listed
+    assert "outcome.json: labels should be a JSON object" in listed.err
+    assert "lr-1e-3" in listed.out
+
+
+def test_a_sweep_without_a_run_that_can_be_read_says_why(sweep: Path, run: Run) -> None:
+    for name in ("lr-1e-3", "lr-0.01"):
+        (sweep / name / "metrics.jsonl").write_text("{\n")
+    refused = run("report", sweep)
+    assert refused.code == 2
+    assert "lr-1e-3/metrics.jsonl" in refused.err
+
+
+def test_a_config_that_is_gone_is_the_reason_that_is_told(sweep: Path) -> None:
+    (sweep / "lr-0.01/config.json").unlink()
+    about, records = read_inputs([sweep])
+    assert [record.name for record in records] == ["lr-1e-3"]
+    assert about is not None
+    assert about.unreadable == {"lr-0.01": "lr-0.01: is not a run, for it has no config.json"}
+
+
+def test_what_else_lies_in_the_folder_of_a_sweep_is_passed_over(sweep: Path, run: Run) -> None:
+    everything = sorted(sweep.iterdir())
+    assert {"report-figures", "report.html", "results.json"} <= {path.name for path in everything}
+    assert [record.name for record in read_inputs(everything)[1]] == ["lr-0.01", "lr-1e-3"]
+    assert run("report", *everything, "--out", sweep.parent / "all").code == 0
+
+
+def test_a_mixture_is_refused_in_one_sentence(sweep: Path, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, words in [
+        (sweep, "is a sweep, and a report is of one sweep alone, or of runs"),
+        (tmp_path / "empty", "is not a run, for it has no config.json"),
+        (sweep / "lr-7", "does not exist"),
+        (shutil.copy(sweep / "results.json", tmp_path), "is a file; a report is of one results.json"),
+    ]:
+        refused = run("report", sweep / "lr-0.01", path, "--out", tmp_path / "out")
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert words in refused.err
+
+
+def test_texts_that_were_sampled_are_reported_without_the_run_of_their_model(tmp_path: Path) -> None:
+    sweep = write_sampled(tmp_path)
+    about = {"name": "t", "question": "", "expectation": "", "notes": "", "axes": ["sampling.temperature"]}
+    plan = {"about": about | {"design": "grid", "baseline": {}}, "runs": []}
+    (sweep / "sweep.json").write_text(json.dumps(plan))
+    names = [record.name for record in read_inputs(sorted(sweep.iterdir()))[1]]
+    assert names == ["temperature-0.5", "temperature-1"]
+    (sweep / "temperature-1/results.json").write_text("of an earlier report")
+    assert [record.name for record in read_inputs([sweep / "temperature-1"])[1]] == ["temperature-1"]
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc", "a/b", "..", "", "a\0b"])
+def test_a_sweep_names_no_runs_outside_its_folder(sweep: Path, name: str, run: Run) -> None:
+    plan = json.loads((sweep / "sweep.json").read_text())
+    plan.pop("checksum", None)
+    plan["runs"][0]["name"] = name
+    (sweep / "sweep.json").write_text(json.dumps(plan))
+    outcome = run("report", sweep)
+    assert outcome.code == 2
+    assert "sweep.json: runs[0].name should be the name of a folder beside it" in outcome.err

@@ -1,0 +1,182 @@
+"""How a run ended is told by its lines: what diverged, what learnt its data by heart, what was cut off."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bytewright.experiments.records import hear_outcome, judge, read_run
+from bytewright.experiments.results import read_results
+from bytewright.storage import atomic
+from bytewright.train import train
+from bytewright.train.recorder import Recorder
+from runs import make_config
+
+SETTINGS = {
+    "model.vocab_size": 40,
+    "model.context_length": 8,
+    "batch_size": 4,
+    "budget.steps": 20,
+    "max_refused": 3,
+}
+
+
+def lines(*losses: float, every: int = 5) -> list[dict[str, Any]]:
+    return [{"step": (n + 1) * every, "loss": loss, "validation_loss": loss} for n, loss in enumerate(losses)]
+
+
+def overfitting(*pairs: tuple[float | None, float]) -> list[dict[str, Any]]:
+    return [
+        {"step": (n + 1) * 5, "validation_loss": validation} | ({} if loss is None else {"loss": loss})
+        for n, (loss, validation) in enumerate(pairs)
+    ]
+
+
+REFUSED = {"event": "refused: the loss is not finite"}
+
+
+@pytest.mark.parametrize(
+    ("found", "events", "status", "word"),
+    [
+        (lines(3, 2, 1, 1), [], "complete", ""),
+        (lines(3, 2), [], "stopped", "step 10"),
+        ([], [], "stopped", "before its first line"),
+        (lines(3, 2), [REFUSED | {"step": step} for step in (11, 12, 13)], "diverged", "from step 11"),
+        (lines(3, 2, 1, 1), [REFUSED | {"step": 7}], "complete", ""),
+        (lines(3, 2), [REFUSED | {"step": step} for step in (2, 7, 11)], "stopped", "step 10"),
+        (lines(3, 2), [REFUSED | {"step": step} for step in (2, 7, 9, 11, 12)], "stopped", "step 10"),
+        (lines(3, 2), [REFUSED | {"step": step} for step in (2, 9, 11, 12, 13)], "diverged", "from step 11"),
+        (lines(9, 8, 7, 4.75), [], "diverged", "worse than guessing (3.69)"),
+        (lines(4, 3.9, 3.8, 3.75), [], "complete", ""),
+        (lines(3, 2, 1, 2.5), [], "diverged", "after 1 at step 15"),
+        (lines(3, 2, 1, 1.9), [], "complete", ""),
+        (lines(3, 90, 40, 2), [], "diverged", "rose to 90 by step 10"),
+        (lines(90, 40, 3, 2), [], "complete", ""),
+        (overfitting((3, 3), (2, 2), (1, 3), (0.1, 3.5)), [], "complete", ""),
+        (overfitting((3, 3), (2, 2), (0.1, 4), (0.1, 9)), [], "complete", ""),
+        (overfitting((3, 3), (2, 2), (0.1, 9), (0.1, 2.1)), [], "complete", ""),
+        (overfitting((3, 3), (2, 2), (3, 3), (3.1, 3.5)), [], "diverged", "after 2 at step 10"),
+        (overfitting((3, 3), (2, 2), (None, 3), (None, 3.5)), [], "diverged", "after 2 at step 10"),
+        (overfitting((9, 9), (8, 8), (7, 7), (6, 6)), [], "diverged", "worse than guessing (3.69)"),
+    ],
+)
+def test_a_run_is_judged_by_its_lines(
+    found: list[dict[str, Any]], events: list[dict[str, Any]], status: str, word: str
+) -> None:
+    judged, reason = judge(SETTINGS, found, events)
+    assert judged == status
+    assert word in reason
+
+
+def test_a_budget_in_tokens_or_minutes_ends_a_run_too() -> None:
+    tokens = {**SETTINGS, "budget.steps": None, "budget.tokens": 20 * 32 - 5}
+    assert judge(tokens, lines(3, 2, 1, 1), [])[0] == "complete"
+    minutes = {**SETTINGS, "budget.steps": None, "budget.minutes": 1.0}
+    short = [line | {"seconds": 30.0} for line in lines(3, 2)]
+    assert judge(minutes, short, [])[0] == "stopped"
+    assert judge(minutes, [*short, {"step": 15, "loss": 1.0, "seconds": 59.5}], [])[0] == "complete"
+
+
+def test_a_run_of_minutes_is_over_when_its_planned_steps_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.05 * recorder.progress.step)
+    run = tmp_path / "a"
+    train(make_config(tmp_path, budget={"steps": None, "minutes": 0.05}), run, console=Console(quiet=True))
+    assert read_run(run).status == "complete"
+    *most, last = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(most))
+    assert read_run(run).status == "stopped"
+    (run / "metrics.jsonl").write_text("".join([*most, last]))
+    config = atomic.read_document(run / "config.json")
+    config["budget"]["minutes"] = 5.0
+    (run / "config.json").write_text(json.dumps(config))
+    assert read_run(run).status == "stopped"
+
+
+def test_a_run_of_minutes_that_lost_its_last_line_is_not_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which no checkpoint was kept that tells its length, and whose time was nearly over by then."""
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.05 * recorder.progress.step)
+    run = tmp_path / "a"
+    config = make_config(tmp_path, budget={"steps": None, "minutes": 0.05}, log_every=1)
+    result = train(config, run, console=Console(quiet=True))
+    shutil.rmtree(run / "checkpoints")
+    (run / "outcome.json").write_text(json.dumps({"status": "complete", "step": result.step}))
+    assert read_run(run).status == "complete"
+    *most, _ = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(most))
+    found = read_run(run)
+    assert found.status == "failed"
+    assert found.reason == f"its record ends at step {result.step - 1} of {result.step}"
+
+
+def test_minutes_beside_steps_are_counted_to_the_last() -> None:
+    both = {**SETTINGS, "budget.steps": 20, "budget.minutes": 1.0}
+    assert judge(both, [{"step": 15, "loss": 1.0, "seconds": 57.0}], [])[0] == "stopped"
+    assert judge(both, [{"step": 15, "loss": 1.0, "seconds": 60.0}], [])[0] == "complete"
+
+
+def test_lines_that_go_on_to_the_end_outdo_how_an_earlier_session_ended(tmp_path: Path) -> None:
+    run = tmp_path / "a"
+    train(make_config(tmp_path), run, console=Console(quiet=True))
+    (run / "outcome.json").write_text('{"status": "failed", "reason": "no memory", "labels": {"x": 1}}')
+    record = read_run(run)
+    assert (record.status, record.reason, record.labels) == ("complete", "", {"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settings", "step", "expected"),
+    [
+        ({"step": 20}, {}, 5, ("failed", "its record ends at step 5 of 20")),
+        ({"step": 20}, {}, 0, ("failed", "its record ends at step 0 of 20")),
+        ({"step": 20}, {"log_every": 0}, 20, ("complete", "")),
+        ({"step": 15}, {"log_every": 0}, 15, ("complete", "")),  # the last line that it ever had
+        ({"step": 15}, {"budget.steps": 40}, 20, None),  # it has gone on since, and was stopped
+        ({"step": 1500}, {"budget.minutes": 1.0}, 1000, ("failed", "its record ends at step 1,000 of 1,500")),
+        ({"step": 15}, {"budget.minutes": 1.0}, 15, ("complete", "")),
+        ({}, {}, 5, ("failed", "its record ends at step 5 of 20")),
+        (
+            {},
+            {"budget.steps": None, "budget.tokens": 15 * 32 - 1},
+            5,
+            ("failed", "its record ends at step 5 of 15"),
+        ),
+        ({}, {"log_every": 0}, 15, ("complete", "")),
+        ({}, {"budget.minutes": 1.0}, 15, ("complete", "")),
+        ({}, {"budget.minutes": 1.0}, 0, None),
+        ({"status": "failed", "reason": "no memory"}, {}, 5, ("failed", "no memory")),
+        ({"status": "well"}, {}, 5, None),
+    ],
+)
+def test_what_is_said_of_the_end_of_a_run_counts_unless_its_lines_were_lost(
+    outcome: dict[str, Any], settings: dict[str, Any], step: int, expected: tuple[str, str] | None
+) -> None:
+    found = [{"step": step, "loss": 1.0}] if step else []
+    assert hear_outcome({"status": "complete", **outcome}, {**SETTINGS, **settings}, found) == expected
+
+
+KEPT = sorted((Path(__file__).parents[2] / "docs/results").glob("*/*/results.json"))
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
+def test_kept_verdicts_are_those_that_their_lines_give_today(path: Path) -> None:
+    _, records = read_results(path)
+    trained = [
+        record
+        for record in records
+        if record.column("loss") and "not finite" not in record.reason  # refusals are not kept
+    ]
+    assert trained or all(record.num_steps == 0 for record in records)
+    for record in trained:
+        assert (record.name, *judge(record.settings, record.lines, [])) == (
+            record.name,
+            record.status,
+            record.reason,
+        )

@@ -1,0 +1,165 @@
+"""`bytewright runs` shows every run, what goes on, what is damaged; and answers what is asked of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bytewright.errors import FormatError
+from bytewright.experiments.records import read_run
+from bytewright.storage import atomic
+from bytewright.train import resume, train
+from bytewright.train.metrics import MetricsLog
+from bytewright.train.run import RunFolder
+from conftest import Run
+from runs import make_config
+from sampled_runs import write_sampled
+
+
+def test_a_run_is_said_to_be_running_while_its_writer_lives(tmp_path: Path, run: Run) -> None:
+    def statuses() -> list[str]:
+        return [row["status"] for row in json.loads(run("runs", tmp_path, "--json").out)]
+
+    with RunFolder.create(tmp_path / "one", make_config(tmp_path)):
+        assert statuses() == ["running"]
+    assert statuses() == ["stopped"]
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged", "stopped"])
+def test_a_run_that_goes_on_is_running_whatever_an_earlier_session_came_to(
+    tmp_path: Path, run: Run, status: str
+) -> None:
+    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
+        folder.metrics.write_text('{"step": 3, "loss": 2.5}\n')
+        outcome = {"status": status, "reason": "no memory", "labels": {}}
+        (folder.path / "outcome.json").write_text(json.dumps(outcome))
+        (row,) = json.loads(run("runs", tmp_path, "--json").out)
+        assert (row["status"], row["reason"], row["loss"]) == ("running", "", 2.5)
+    (row,) = json.loads(run("runs", tmp_path, "--json").out)
+    assert (row["status"], row["reason"]) == (status, "no memory")
+    assert ("no memory" in run("runs", tmp_path).err) == (status != "stopped")
+
+
+@pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b"\xff\n", b'{"event": "refused"}\n'])
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason_beside_the_others(
+    tmp_path: Path, run: Run, damage: bytes
+) -> None:
+    for name in ("bad", "good"):
+        RunFolder.create(tmp_path / name, make_config(tmp_path)).close()
+    (tmp_path / "bad/metrics.jsonl").write_bytes(damage)
+    bad, good = json.loads(run("runs", tmp_path, "--json").out)
+    assert (bad["run"], bad["status"]) == (str(tmp_path / "bad"), "unreadable")
+    assert "metrics.jsonl" in bad["reason"]
+    assert good["status"] == "stopped"
+    listed = run("runs", tmp_path, "--sort=-lr")
+    assert listed.code == 0
+    assert listed.out.index("good") < listed.out.index("bad")
+    assert bad["reason"] in listed.err
+    assert "good" not in run("runs", tmp_path, "--where", "status=unreadable").out
+
+
+@pytest.mark.parametrize("name", ["config.json", "environment.json", "outcome.json", "metrics.jsonl"])
+def test_a_changed_digit_in_what_a_run_recorded_is_noticed(tmp_path: Path, name: str) -> None:
+    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
+        log = MetricsLog(folder.metrics)
+        log.write({"step": 3, "loss": 2.5})
+        log.close()
+    atomic.write_document(folder.path / "outcome.json", {"status": "complete", "step": 3})
+    assert read_run(folder.path).num_steps == 3
+    path = folder.path / name
+    sound = path.read_text()
+    digit = next(place for place, letter in enumerate(sound) if letter in "2345")
+    path.write_text(sound[:digit] + str(int(sound[digit]) + 1) + sound[digit + 1 :])
+    with pytest.raises(FormatError, match=rf"one/{name}.* does not match its"):
+        read_run(folder.path)
+
+
+@pytest.mark.parametrize("name", ["samples", "samples/step-000003.txt"])
+def test_a_text_behind_a_symbolic_link_is_not_shown(tmp_path: Path, name: str) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/step-000003.txt").write_text("the key of the house")
+    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
+        (folder.path / name).parent.mkdir(exist_ok=True)
+        (folder.path / name).symlink_to(tmp_path / "private" / name.removeprefix("samples").strip("/"))
+    with pytest.raises(FormatError, match=r"step-000003\.txt: is read through a symbolic link"):
+        read_run(folder.path)
+
+
+def test_numbers_are_not_more_or_less_than_words(tmp_path: Path, run: Run) -> None:
+    RunFolder.create(tmp_path / "one", make_config(tmp_path)).close()
+    for sign in ("<", "<=", ">", ">="):
+        for word in ("abc", "nan", ""):
+            outcome = run("runs", tmp_path, "--where", f"lr{sign}{word}")
+            assert (outcome.code, outcome.out) == (2, "")
+            assert outcome.err.count("\n") == 1
+            assert f"compares numbers with '{word}', which is none" in outcome.err
+    assert "stopped" in run("runs", tmp_path, "--where", "lr!=abc").out
+    assert "stopped" in run("runs", tmp_path, "--where", "started>2020").out
+
+
+def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> None:
+    for lr in (0.01, 0.02):
+        config = make_config(tmp_path, optimizer={"lr": lr}, budget={"steps": 8})
+        train(config, tmp_path / f"runs/lr-{lr}", console=Console(quiet=True))
+    listed = run("runs", tmp_path / "runs", "--sort=-lr", "--json")
+    rows = json.loads(listed.out)
+    assert [row["optimizer.lr"] for row in rows] == [0.02, 0.01]
+    assert {row["status"] for row in rows} == {"complete"}
+    assert run("runs", tmp_path, "--where", "lr<0.015").out.count("complete") == 1
+    assert run("runs", tmp_path, "--where", "norm=post").out == "No runs.\n"
+    assert "did you mean 'lr'" in run("runs", tmp_path, "--sort", "lrr").err
+    assert run("runs", tmp_path, "--where", "lr").code == 2
+    assert run("runs", tmp_path / "gone").code == 2
+
+    both = [tmp_path / "runs" / name for name in ("lr-0.01", "lr-0.02")]
+    assert run("report", *both).code == 2
+    assert run("report", *both, "--out", tmp_path / "both").out.strip() == str(tmp_path / "both/report.html")
+    assert run("report", both[0]).code == 0
+    assert (both[0] / "report.html").is_file()
+
+
+def test_a_report_shows_a_run_as_it_is_now_not_as_it_was_last_reported(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "one"
+    train(make_config(tmp_path, schedule={"kind": "constant"}), path, console=Console(quiet=True))
+    assert run("report", path).code == 0
+    fields = atomic.read_document(path / "config.json")
+    fields["budget"]["steps"] = 30
+    (path / "config.json").write_text(json.dumps(fields))
+    assert resume(path, console=Console(quiet=True)).step == 30
+    assert run("report", path).code == 0
+    (reported,) = json.loads((path / "results.json").read_text())["runs"]
+    assert reported["metrics"]["step"][-1] == 30
+
+
+def test_texts_that_were_sampled_are_listed_beside_their_model(tmp_path: Path, run: Run) -> None:
+    sweep = write_sampled(tmp_path)
+    names = [Path(row["run"]).name for row in json.loads(run("runs", sweep, "--json").out)]
+    assert names == ["model", "temperature-0.5", "temperature-1"]
+    (row,) = json.loads(run("runs", sweep / "temperature-1", "--json").out)
+    assert (row["status"], row["consistent"], row["words_per_story"]) == ("complete", 0.5, 9.0)
+    assert (row["step"], row["started"]) == (None, None)
+    told = run("runs", sweep, "--where", "temperature<0.7", "--sort", "consistent").out
+    assert "0.7500" in told
+    assert "temperature-1" not in told
+
+
+def test_runs_can_be_asked_for_by_what_their_sweep_calls_them(tmp_path: Path, run: Run) -> None:
+    for name in ("silu", "swiglu"):
+        RunFolder.create(tmp_path / name, make_config(tmp_path)).close()
+        outcome = {"status": "stopped", "labels": {"variant": name}}
+        (tmp_path / name / "outcome.json").write_text(json.dumps(outcome))
+    (row,) = json.loads(run("runs", tmp_path, "--where", "variant=silu", "--json").out)
+    assert row["run"] == str(tmp_path / "silu")
+    rows = json.loads(run("runs", tmp_path, "--sort=-variant", "--json").out)
+    assert [row["variant"] for row in rows] == ["swiglu", "silu"]
+
+
+def test_a_run_of_a_sweep_that_lost_its_config_is_listed_as_unreadable(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "lost").mkdir()
+    (tmp_path / "lost/outcome.json").write_text('{"status": "complete", "labels": {}}')
+    listed = run("runs", tmp_path)
+    assert "unreadable" in listed.out
+    assert "it has no config.json" in listed.err

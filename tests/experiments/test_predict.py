@@ -1,0 +1,50 @@
+"""What is predicted for a run is what the accountant says of that run's own settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from bytewright.account import PRESETS, training_memory
+from bytewright.experiments.predict import account, predict
+from bytewright.experiments.sweep import read_sweep
+from bytewright.model.config import Implementation
+from bytewright.train.recipe import read_recipe
+from runs import TWO_CORES, make_config
+
+CPU = torch.device("cpu")
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize("model", ["reference", "fused"])
+@pytest.mark.parametrize("optimizer", ["reference", "fused"])
+def test_the_memory_of_a_run_heeds_the_twin_of_its_update_rule(
+    tmp_path: Path, model: Implementation, optimizer: Implementation
+) -> None:
+    shape = dataclasses.replace(PRESETS["base"], context_length=64, implementation=model)
+    config = make_config(
+        tmp_path, model=shape.to_dict(), optimizer={"implementation": optimizer}, batch_size=1
+    )
+    predicted = account(config, None, CPU)["peak_memory"]
+    assert predicted == training_memory(shape, optimizer_implementation=optimizer, device="cpu").peak
+    # By resident memory on two cores these steps took 451 MB and 463 MB, or 1,114 MB and 1,123 MB.
+    assert predicted == pytest.approx(1110e6 if optimizer == "fused" else 450e6, rel=0.1)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_plan_on_a_cpu_knows_how_long_smoke_and_recipes_in_fp32_take(path: Path) -> None:
+    if "question = " in path.read_text():
+        configs = [trial.config for trial in read_sweep(path, scale="smoke").trials]
+    else:
+        configs = [read_recipe(path, ["precision=fp32"])]
+    for config in configs:
+        assert predict(config, TWO_CORES, CPU)["seconds"] > 0
+
+
+def test_a_run_by_a_readable_twin_has_a_memory_but_no_speed(tmp_path: Path) -> None:
+    for table in ("model", "optimizer"):
+        config = make_config(tmp_path, **{table: {"implementation": "reference"}})
+        assert set(predict(config, TWO_CORES, CPU)) == {"parameters", "flops_per_token", "memory_bytes"}

@@ -1,0 +1,62 @@
+"""A model writes and is measured in the precision that the rest of the package would use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from bytewright.experiments import stories as writing
+from bytewright.experiments import story_eval as measuring
+from bytewright.experiments.records import read_object
+from bytewright.experiments.stories import SamplingPlan, tell
+from bytewright.experiments.story_eval import evaluate_text
+from bytewright.storage import atomic
+from bytewright.tokenizer import Tokenizer
+from bytewright.train import train
+from runs import make_config
+
+
+class Loaded(Exception):  # noqa: N818  # it ends the test where no GPU is needed yet
+    """The model would be loaded now."""
+
+
+@pytest.fixture
+def written(tmp_path: Path, stories: Path, tokenizer: Path) -> Path:
+    """A run on stories whose config says that it was trained in bf16."""
+    for name in ("train", "validation"):
+        Tokenizer.load(tokenizer).encode_file(stories, tmp_path / f"{name}.npy")
+    config = make_config(
+        tmp_path, model={"vocab_size": 400}, data={"tokenizer": str(tokenizer)}, budget={"steps": 1}
+    )
+    train(config, tmp_path / "run", console=Console(quiet=True))
+    path = tmp_path / "run/config.json"
+    atomic.write_json(path, read_object(path) | {"precision": "bf16"})
+    return tmp_path / "run"
+
+
+def loading(chosen: list[torch.dtype | None]) -> Callable[..., Any]:
+    def load(checkpoint: Path, *, device: torch.device, compute_dtype: torch.dtype | None = None) -> None:
+        chosen.append(compute_dtype)
+        raise Loaded
+
+    return load
+
+
+def test_a_model_is_sampled_in_the_precision_it_was_trained_in_where_that_is_fast(
+    written: Path, stories: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[torch.dtype | None] = []
+    monkeypatch.setattr(writing, "load_model", loading(chosen))
+    monkeypatch.setattr(measuring, "load_model", loading(chosen))
+    for device in ("cuda", "cpu"):
+        monkeypatch.setattr(writing, "find_device", lambda name, device=device: torch.device(device))
+        with pytest.raises(Loaded):
+            tell(written, SamplingPlan(num_stories=1))
+    with pytest.raises(Loaded):  # what it is measured in is what it was trained in, everywhere
+        evaluate_text(written, stories, device="cpu")
+    assert chosen == [torch.bfloat16, None, torch.bfloat16]

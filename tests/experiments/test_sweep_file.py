@@ -1,0 +1,392 @@
+"""A sweep file becomes the runs that it means, or one sentence that says why not."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bytewright.errors import BytewrightError, UsageError
+from bytewright.experiments.axes import expand
+from bytewright.experiments.plan import with_data
+from bytewright.experiments.sweep import Sweep, read_sweep
+from bytewright.train.config import DataConfig
+from bytewright.train.recipe import build
+
+BASE = """
+batch_size = 8
+[model]
+vocab_size = 400
+context_length = 16
+d_model = 16
+num_layers = 1
+num_heads = 2
+[data]
+train = "train.npy"
+[budget]
+steps = 20
+"""
+
+
+def read(folder: Path, text: str, *, base: str = BASE, **more: object) -> Sweep:
+    (folder / "base.toml").write_text(base)
+    (folder / "rates.toml").write_text('base = "base.toml"\n' + text)
+    return read_sweep(folder / "rates.toml", **more)  # type: ignore[arg-type]
+
+
+def names(sweep: Sweep) -> list[str]:
+    return [trial.name for trial in sweep.trials]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ([3, "a"], [3, "a"]),
+        ({"from": 1, "to": 4, "step": 1}, [1, 2, 3, 4]),
+        ({"from": 0.0, "to": 0.9, "step": 0.3}, [0.0, 0.3, 0.6, 0.9]),
+        ({"from": 64, "to": 1, "factor": 0.25}, [64, 16, 4, 1]),
+        ({"from": 1, "to": 1000, "factor": 2}, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]),
+        ({"from": 1e-4, "to": 1e-2, "count": 3, "log": True}, [1e-4, 1e-3, 1e-2]),
+        ({"from": 1e-4, "to": 1e-2, "count": 2}, [1e-4, 1e-2]),
+        ({"from": 5, "to": 5, "count": 1}, [5]),
+        ({"from": 0.99, "to": 0.9995, "count": 3}, [0.99, 0.99475, 0.9995]),
+        ({"from": 0.9985, "to": 0.9995, "step": 0.0005}, [0.9985, 0.999, 0.9995]),
+        ({"from": 65536.0, "to": 262144.0, "factor": 2}, [65536.0, 131072.0, 262144.0]),
+        ({"from": 1000, "to": 2000, "count": 3}, [1000, 1500, 2000]),
+        ({"from": -0.3, "to": 0.3, "step": 0.1}, [-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3]),
+        ({"from": 0.3, "to": 0.0, "step": -0.1}, [0.3, 0.2, 0.1, 0.0]),
+        ({"from": 1e-21, "to": 1.0, "factor": 1e7}, [1e-21, 1e-14, 1e-7, 1.0]),
+        ({"from": 0, "to": 1, "count": 3}, [0, 0.5, 1]),
+        ({"from": 0, "to": 1.0, "step": 0.5}, [0.0, 0.5, 1.0]),
+        ({"from": 0.0, "to": 1.0, "step": 0.3}, [0.0, 0.3, 0.6, 0.9]),
+        ({"from": 1, "to": 4096, "count": 7, "log": True}, [1, 4, 16, 64, 256, 1024, 4096]),
+        ({"from": 1.2345e-3, "to": 0.98765, "count": 3, "log": True}, [1.2345e-3, 0.0349, 0.98765]),
+        ({"from": 10**18 + 1, "to": 10**18 + 3, "step": 2}, [10**18 + 1, 10**18 + 3]),
+    ],
+)
+def test_an_axis_is_spelled_out(value: object, expected: list[object]) -> None:
+    found = expand(value, "x")
+    assert found == expected
+    assert [type(item) for item in found] == [type(item) for item in expected]
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ([], "no values"),
+        ([1, 1], "twice"),
+        ([[1]], "plain values"),
+        (3, "a list of values"),
+        ({"from": 1, "to": 2}, "one of 'step'"),
+        ({"from": 1, "to": 2, "step": 1, "count": 2}, "one of 'step'"),
+        ({"from": 1, "too": 2, "step": 1}, "'too'"),
+        ({"from": 1, "to": 2, "step": 0}, "no range leads"),
+        ({"from": 1, "to": 2, "step": -1}, "no range leads"),
+        ({"from": 0, "to": 2, "factor": 2}, "no range leads"),
+        ({"from": 0.0, "to": 1.0, "count": 3, "log": True}, "above 0"),
+        ({"from": 1, "to": 2, "count": 0}, "whole number"),
+        ({"from": "a", "to": 2, "count": 2}, "must be a number"),
+        ({"from": 1, "to": 10**400, "factor": 10}, "must be a number"),
+        (
+            {"from": 1e-4, "to": 1, "step": 1e-4},
+            "from 0.0001 to 1 by a step of 0.0001 has more than 1,000 values",
+        ),
+        ({"from": 1, "to": 1e12, "step": 1}, "has more than 1,000 values"),
+        ({"from": 1, "to": 1e100, "step": 1e-300}, "has more than 1,000 values"),
+        ({"from": 1, "to": 2, "factor": 1}, "no range leads"),
+        ({"from": 1, "to": 2, "factor": 1.0001}, "has more than 1,000 values"),
+        ({"from": 1, "to": 2, "count": 1}, "a range from 1 to 2 has at least its ends, but count is 1"),
+        ({"from": 1, "to": 9, "factor": 3, "log": True}, "needs a 'count'"),
+    ],
+)
+def test_a_bad_axis_is_one_sentence(value: object, word: str) -> None:
+    with pytest.raises(BytewrightError, match="the axis lr") as caught:
+        expand(value, "the axis lr")
+    assert word in str(caught.value)
+
+
+def test_axes_make_all_combinations_with_every_seed(tmp_path: Path) -> None:
+    sweep = read(tmp_path, 'seeds = 2\n[axes]\n"optimizer.lr" = [1e-3, 1e-2]\nmodel.norm = ["pre", "post"]')
+    assert len(sweep.trials) == 8
+    assert names(sweep)[:3] == [
+        "lr-1e-3_norm-pre_seed-0",
+        "lr-1e-3_norm-pre_seed-1",
+        "lr-1e-3_norm-post_seed-0",
+    ]
+    last = sweep.trials[-1]
+    assert (last.config.optimizer.lr, last.config.model.norm, last.config.seed) == (1e-2, "post", 1)
+    assert sweep.about.axes == ["optimizer.lr", "model.norm"]
+
+
+def test_pairs_move_together(tmp_path: Path) -> None:
+    sweep = read(tmp_path, '[[pairs]]\nbatch_size = [1, 4, 8]\n"optimizer.lr" = [1e-4, 2e-4, 2e-4]')
+    pairs = [(trial.config.batch_size, trial.config.optimizer.lr) for trial in sweep.trials]
+    assert pairs == [(1, 1e-4), (4, 2e-4), (8, 2e-4)]
+    assert names(sweep) == ["batch-size-1", "batch-size-4", "batch-size-8"]
+    assert sweep.about.axes == ["batch_size"]
+
+
+def test_variants_have_names(tmp_path: Path) -> None:
+    sweep = read(
+        tmp_path, 'baseline = "as it is"\n[variants]\n"as it is" = {}\n"no norm" = { "model.norm" = "none" }'
+    )
+    assert names(sweep) == ["as-it-is", "no-norm"]
+    assert [trial.config.model.norm for trial in sweep.trials] == ["pre", "none"]
+    assert sweep.about.baseline == {"variant": "as it is"}
+
+
+def test_a_star_varies_one_thing_at_a_time(tmp_path: Path) -> None:
+    text = 'design = "star"\n[axes]\n"optimizer.beta1" = [0.8, 0.9, 0.95]\n"optimizer.beta2" = [0.95, 0.99]'
+    sweep = read(tmp_path, text)
+    betas = [(trial.config.optimizer.beta1, trial.config.optimizer.beta2) for trial in sweep.trials]
+    assert betas == [(0.9, 0.95), (0.8, 0.95), (0.95, 0.95), (0.9, 0.99)]
+    assert sweep.about.baseline == {"optimizer.beta1": 0.9, "optimizer.beta2": 0.95}
+    assert names(sweep) == ["baseline", "beta1-0.8", "beta1-0.95", "beta2-0.99"]
+
+
+def test_values_are_set_and_replaced_from_outside(tmp_path: Path) -> None:
+    text = '[set]\n"budget.steps" = 5\nschedule.warmup = 2\n[axes]\nseed = [1, 2]'
+    trial = read(tmp_path, text, overrides=["budget.steps=7", "model.norm=post"]).trials[0]
+    assert (trial.config.budget.steps, trial.config.schedule.warmup, trial.config.model.norm) == (
+        7,
+        2,
+        "post",
+    )
+    with pytest.raises(UsageError, match="seed cannot be set to one value, for it is an axis of this sweep"):
+        read(tmp_path, text, overrides=["seed=7"])
+
+
+@pytest.mark.parametrize(
+    ("override", "axis"), [("budget.steps=7", "budget.tokens"), ("optimizer={lr=0.1}", "optimizer.lr")]
+)
+def test_the_axis_that_stands_against_a_value_is_named(tmp_path: Path, override: str, axis: str) -> None:
+    text = '[axes]\n"optimizer.lr" = [0.1]\n[[pairs]]\nbatch_size = [1, 2]\n"budget.tokens" = [64, 128]'
+    with pytest.raises(UsageError, match=f"for {axis} is an axis of this sweep"):
+        read(tmp_path, text, overrides=[override])
+
+
+def test_a_value_may_be_written_as_options_are(tmp_path: Path) -> None:
+    (trial,) = read(tmp_path, "", overrides=["batch-size=4", "optimizer.weight-decay=0.5"]).trials
+    assert (trial.config.batch_size, trial.config.optimizer.weight_decay) == (4, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "optimizer.lr=0.1",
+            "optimizer.lr cannot be set to one value, for the variant 'fast' sets optimizer.lr",
+        ),
+        (
+            "budget.tokens=128",
+            "budget.tokens cannot be set to one value, for the variant 'long' sets budget.steps",
+        ),
+        (
+            "optimizer={lr=0.1}",
+            "optimizer cannot be set to one value, for the variant 'fast' sets optimizer.lr",
+        ),
+        ("seed=7", "seed cannot be set to one value, for this sweep has seeds"),
+    ],
+)
+def test_what_runs_differ_in_cannot_be_set_to_one_value(tmp_path: Path, override: str, words: str) -> None:
+    text = (
+        'seeds = 2\n[variants]\nplain = {}\nfast = { "optimizer.lr" = 0.02 }\nlong = { "budget.steps" = 40 }'
+    )
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, text, overrides=[override])
+    assert str(caught.value) == f"{tmp_path / 'rates.toml'}: {words}; edit the file instead"
+    trials = read(tmp_path, text, overrides=["optimizer.beta2=0.9"]).trials
+    assert {trial.config.optimizer.beta2 for trial in trials} == {0.9}
+
+
+def test_a_limit_from_outside_replaces_those_of_the_sweep(tmp_path: Path) -> None:
+    (trial,) = read(tmp_path, '[set]\n"budget.tokens" = 128', overrides=["budget.steps=100"]).trials
+    assert (trial.config.budget.steps, trial.config.budget.tokens) == (100, None)
+    both = ["budget.steps=100", "budget.minutes=1"]
+    (trial,) = read(tmp_path, '[set]\n"budget.tokens" = 128', overrides=both).trials
+    assert (trial.config.budget.steps, trial.config.budget.minutes) == (100, 1)
+
+
+@pytest.mark.parametrize("design", ["grid", "star"])
+def test_too_many_runs_are_refused_before_any_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, design: str
+) -> None:
+    made = []
+
+    def count(cls: type, fields: object, *, source: str, path: str = "") -> object:
+        made.append(cls)
+        return build(cls, fields, source=source, path=path)
+
+    monkeypatch.setattr("bytewright.experiments.sweep.build", count)
+    values = "{ from = 0.1, to = 0.9, count = 200 }"
+    axes = f'"optimizer.lr" = {values}\n"optimizer.beta1" = {values}'  # 0.9 is the centre of a star
+    words = "makes 40,000 runs" if design == "grid" else "makes 4,000 runs"
+    seeds = 1 if design == "grid" else 10
+    with pytest.raises(UsageError, match=f"{words}; at most 2,000 are believed to be meant"):
+        read(tmp_path, f'design = "{design}"\nseeds = {seeds}\n[axes]\n{axes}')
+    assert len(made) <= 1  # the centre of a star
+
+
+def test_a_limit_that_is_set_replaces_those_of_the_recipe(tmp_path: Path) -> None:
+    (trial,) = read(tmp_path, '[set]\n"budget.minutes" = 5.0').trials
+    assert (trial.config.budget.steps, trial.config.budget.minutes) == (None, 5.0)
+
+
+def test_a_scale_replaces_axes_and_adds_values(tmp_path: Path) -> None:
+    text = (
+        '[set]\nbatch_size = 16\n"budget.steps" = 100\n[axes]\n"optimizer.lr" = [1e-3, 1e-2, 1e-1]\n'
+        '[scale.smoke]\nseeds = [7]\nset = { "budget.steps" = 3 }\naxes = { "optimizer.lr" = [1e-3] }'
+    )
+    (trial,) = read(tmp_path, text, scale="smoke").trials
+    assert (trial.config.batch_size, trial.config.budget.steps, trial.config.seed) == (16, 3, 7)
+    assert len(read(tmp_path, text).trials) == 3
+
+
+def test_a_corpus_sets_the_vocabulary_of_the_model(tmp_path: Path) -> None:
+    sweep = read(tmp_path, '[corpus]\nstorybook = 1000\n[axes]\n"corpus.vocab_size" = [300, 500]')
+    assert [trial.config.model.vocab_size for trial in sweep.trials] == [300, 500]
+    assert [trial.corpus and trial.corpus.storybook for trial in sweep.trials] == [1000, 1000]
+    made = DataConfig(train=Path("t"), validation=Path("v"), tokenizer=Path("k"))
+    trial = read(tmp_path, '[corpus]\nstorybook = 1000\n[set]\ndata.windows = "documents"').trials[0]
+    assert with_data(trial, made).config.data == dataclasses.replace(made, windows="documents")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[axis]\nseed = [1]", ["unknown key axis", "did you mean axes?"]),
+        ('[axes]\n"optimizer.lrr" = [1]', ["unknown key optimizer.lrr", "did you mean optimizer.lr?"]),
+        ('[set]\n"modle.norm" = "post"', ["unknown key modle", "did you mean model?"]),
+        ('[axes]\n"optimizer.lr" = []', ["the axis optimizer.lr has no values"]),
+        ('[axes]\n"optimizer.lr" = ["fast"]', ["optimizer.lr must be a number", "'fast'"]),
+        ('[axes]\n"optimizer.lr" = [-1.0]', ["optimizer.lr must be a number above 0"]),
+        ("[[pairs]]\nbatch_size = [1, 2]\nseed = [1]", ["as many values as each other"]),
+        ("seeds = 0", ["seeds must be"]),
+        (f"seeds = {10**20}", ["seeds must be a number of seeds from 1 to 2,000"]),
+        ("seeds = 2\n[axes]\nseed = [1]", ["seed is an axis, but there are seeds too"]),
+        ("seeds = 2\n[variants]\na = { seed = 1 }", ["the variant 'a' sets seed, but there are seeds too"]),
+        (
+            "[axes]\nseed = [1]\n[variants]\na = {seed = 2}",
+            ["seed is an axis, but the variant 'a' sets it too"],
+        ),
+        ("[axes]\nseed = [1]\n[[pairs]]\nbatch_size = [1]\nseed = [2]", ["seed is an axis twice"]),
+        ('design = "ring"', ["design must be one of 'grid', 'star'"]),
+        (
+            'design = "star"\nbaseline = { "optimizer.lr" = 0.5 }\n[axes]\n"optimizer.lr" = [0.5, 0.25]',
+            ["the baseline of a star is the recipe as it is set, optimizer.lr = 0.001; leave it out"],
+        ),
+        ('keep = "some"', ["keep must be one of"]),
+        ("[variants]", ["[variants] is empty"]),
+        ("[variants]\na = 3", ["the variant 'a' must be a table"]),
+        ('baseline = "nobody"\n[variants]\na = {}', ["baseline that is none of its runs: nobody"]),
+        (
+            '[corpus]\nstorybook = 3_000_000\n[axes]\n"model.vocab_size" = [300, 400]',
+            ["sets model.vocab_size beside a corpus", "set corpus.vocab_size instead"],
+        ),
+        (
+            '[corpus]\nstorybook = 3_000_000\n[set]\n"data.train" = "mine.npy"',
+            ["sets data.train beside a corpus, but the corpus is the data"],
+        ),
+        ("[corpus]\nvocab_size = 300", ["corpus needs either storybook"]),
+        ("[corpus]\nstorybok = 300", ["unknown key corpus.storybok", "did you mean corpus.storybook?"]),
+        ("[sampling]\ntemperature = -1.0", ["temperature"]),
+        ("question = 3", ["question must be a string"]),
+        ("[axes]\nseed = {from = 1, to = 5000, step = 1}", ["has more than 1,000 values"]),
+        ("[axes]\nlr = [0.1]", ["unknown key lr; did you mean optimizer.lr?"]),
+        ("[set]\nvocab_size = 9", ["did you mean model.vocab_size or corpus.vocab_size?"]),
+        ("[variants]\na = { temperature = 1.0 }", ["did you mean sampling.temperature?"]),
+        ("[scale.smoke]\nsteps = 3", []),
+        ("set = 3", ["set must be a table"]),
+        ("[axes", ["is not valid TOML"]),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_names_the_file(tmp_path: Path, text: str, words: list[str]) -> None:
+    if not words:
+        with pytest.raises(BytewrightError, match=r"unknown key scale\.smoke\.steps"):
+            read(tmp_path, text, scale="smoke")
+        return
+    with pytest.raises(BytewrightError) as caught:
+        read(tmp_path, text)
+    sentence = str(caught.value)
+    assert sentence.startswith(str(tmp_path / "rates.toml"))
+    assert sentence.count(str(tmp_path / "rates.toml")) == 1
+    assert "\n" not in sentence
+    for word in words:
+        assert word in sentence
+
+
+def test_a_scale_that_is_no_table_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"rates\.toml: scale\.smoke must be a table, but is 3$"):
+        read(tmp_path, "[scale]\nsmoke = 3", scale="smoke")
+
+
+def test_an_unknown_scale_names_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(BytewrightError, match="no scale 'tiny'; it has smoke"):
+        read(tmp_path, "[scale.smoke]\nseeds = 1", scale="tiny")
+
+
+@pytest.mark.parametrize(
+    "name", ["report.html", "Report.md", "report figures", "logs", "sweep.json", "samples"]
+)
+def test_a_run_cannot_be_called_like_what_a_sweep_writes(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"rates\.toml: makes a run called .*, a name that its folder"):
+        read(tmp_path, f'[variants]\nplain = {{}}\n"{name}" = {{}}')
+    assert len(read(tmp_path, f'seeds = 1\n[variants]\n"{name}" = {{}}').trials) == 1  # …_seed-0
+
+
+def test_only_beside_a_model_no_run_can_be_called_so(tmp_path: Path) -> None:
+    (trial,) = read(tmp_path, "[variants]\nmodel = {}").trials
+    assert trial.name == "model"
+    with pytest.raises(UsageError, match="a run called 'model'"):
+        read(tmp_path, "[sampling]\nnum_stories = 2\n[variants]\nmodel = {}")
+
+
+@pytest.mark.parametrize("more", ["", '[axes]\n"optimizer.lr" = [0.1]', "[corpus]\nstorybook = 3_000_000"])
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        (BASE + "[schedule]\nwarmpu = 3", "unknown key schedule.warmpu; did you mean schedule.warmup?"),
+        (BASE.replace("16", '"16"', 1), "model.context_length must be a whole number, but is '16'"),
+        ('base = "base.toml"\ntitle = "Rates"', "is a sweep, not a recipe; a sweep starts from a recipe"),
+    ],
+)
+def test_what_is_wrong_in_the_base_recipe_is_not_blamed_on_the_sweep(
+    tmp_path: Path, base: str, words: str, more: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, more, base=base)
+    assert str(caught.value) == f"{tmp_path / 'base.toml'}: {words}"
+
+
+def test_what_a_sweep_sets_wrongly_is_not_blamed_on_its_base(tmp_path: Path) -> None:
+    for text in ('[set]\n"schedule.warmpu" = 3', '[set]\n"model.num_heads" = 3'):
+        with pytest.raises(UsageError, match=r"rates\.toml: "):
+            read(tmp_path, text)
+
+
+def test_a_mistake_in_the_base_recipe_names_it(tmp_path: Path) -> None:
+    with pytest.raises(BytewrightError, match=r"base\.toml: is not valid TOML"):
+        read(tmp_path, "", base="batch_size = ")
+    (tmp_path / "rates.toml").write_text('base = "missing.toml"')
+    with pytest.raises(BytewrightError, match=r"missing\.toml"):
+        read_sweep(tmp_path / "rates.toml")
+    (tmp_path / "rates.toml").write_text("")
+    with pytest.raises(BytewrightError, match="names no base recipe"):
+        read_sweep(tmp_path / "rates.toml")
+    with pytest.raises(BytewrightError, match=r"tiny\.toml: is a recipe, not a sweep; `bytewright train`"):
+        read_sweep(Path(__file__).parents[2] / "recipes" / "tiny.toml")
+
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in RECIPES if "question = " in path.read_text()], ids=lambda p: p.stem
+)
+def test_every_sweep_of_the_project_can_be_read_at_both_scales(path: Path) -> None:
+    whole, smoke = read_sweep(path), read_sweep(path, scale="smoke")
+    assert whole.about.question
+    assert whole.about.expectation
+    assert 1 <= len(smoke.trials) <= len(whole.trials)
+    assert all(trial.config.device == "cpu" for trial in smoke.trials)

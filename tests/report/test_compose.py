@@ -1,0 +1,141 @@
+"""A report says what is true of its runs: in the right unit, and with the seeds that were lost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from bytewright.experiments.groups import Group, group_runs
+from bytewright.experiments.records import RunRecord, measure
+from bytewright.experiments.results import SweepInfo
+from bytewright.report.compose import build_report, write_report
+from bytewright.report.draw import Chart, Dot, DotChart, draw
+from bytewright.report.figures import axis_figures, learning_curves
+from bytewright.report.metric import VALIDATION
+from bytewright.report.page import Table
+from bytewright.report.tables import table_of_costs, table_of_groups
+from imagined_runs import make_record
+
+
+def test_length_is_told_in_words_and_the_best_is_the_highest_mean() -> None:
+    def told(temperature: float, distinct: float) -> RunRecord:
+        return dataclasses.replace(
+            make_record("told", labels={"sampling.temperature": temperature}),
+            settings={"sampling.temperature": temperature},
+            lines=[
+                {"step": 0, "distinct_stories": distinct, "words_per_story": 131.4, "distinct_words": 0.25}
+            ],
+        )
+
+    runs = [told(0.5, 1.0), told(0.5, 0.2), told(1.0, 0.8), told(1.0, 0.8)]
+    facts = build_report(runs, SweepInfo(name="t", axes=["sampling.temperature"])).facts
+    assert facts is not None
+    assert list(facts.facts) == [
+        ("best setting", "temperature 1", "of 2"),
+        ("stories that differ", "80.0%", "of them"),
+        ("distinct words", "25.0%", "of all words"),
+        ("length", "131.4", "words per story"),
+    ]
+
+
+def test_a_setting_that_lost_seeds_is_not_the_best_and_says_how_many(tmp_path: Path) -> None:
+    def seeds(rate: float, ends: Sequence[float], num_lost: int) -> list[RunRecord]:
+        return [
+            make_record(
+                f"{rate} {seed}",
+                end,
+                status="diverged" if seed < num_lost else "complete",
+                labels={"optimizer.lr": rate, "seed": seed},
+                settings={"seed": seed},
+            )
+            for seed, end in enumerate(ends)
+        ]
+
+    about = SweepInfo(name="rates", axes=["optimizer.lr"], baseline={"optimizer.lr": 1.0})
+    calm, edge, gone = seeds(1.0, [1.5] * 3, 0), seeds(2.0, [1.2] * 3, 2), seeds(3.0, [1.2] * 3, 3)
+    page = write_report([*calm, *edge, *gone], about, tmp_path).with_suffix(".md").read_text()
+    assert "**reached with:** lr 1 (the best of 1 without a seed that diverged, of 3 settings)" in page
+    assert "**lowest validation loss:** 1.6045 (nats per token, where no seed diverged)" in page
+    sentence = "Of lr 2, 2 of 3 seeds diverged; its value is of the others."
+    groups = group_runs([*calm, *edge, *gone], about.axes)
+    (against,) = axis_figures(groups, VALIDATION, about)
+    assert isinstance(against.chart, Chart)
+    assert against.chart.series[0].crosses == [(2.0, "lr 2 (2 of 3 diverged)")]
+    assert draw(against.chart).count('class="gone"') == 2
+    assert sentence in against.caption
+    (curves, *_) = learning_curves(groups, VALIDATION, about)
+    assert isinstance(curves.chart, Chart)
+    assert curves.chart.x.label == "steps"
+    words = [series.words for series in curves.chart.series]
+    assert words == ["lr 1", "lr 2 (2 of 3 diverged)", "lr 3 (diverged)"]
+    assert sentence in curves.caption
+    table = table_of_groups(groups, VALIDATION, about, groups[0])
+    assert sentence in table.caption
+    assert "as good after" not in table.columns  # they were as good for a while, but did not stay so
+
+    only = build_report([*edge, *gone], about).facts
+    assert only is not None
+    assert only.facts[1] == ("reached with", "lr 2", "though 2 of 3 seeds diverged")
+    dots = _dots_of(group_runs([*calm, *edge], about.axes))
+    assert [dot.label for dot in dots] == ["lr 1", "lr 2 (2 of 3 diverged)"]
+
+
+def _dots_of(groups: Sequence[Group]) -> Sequence[Dot]:
+    figures = axis_figures(groups, VALIDATION, SweepInfo(name="rates", axes=["optimizer.lr"], design="star"))
+    (chart,) = [figure.chart for figure in figures if isinstance(figure.chart, DotChart)]
+    return chart.dots
+
+
+def test_what_moves_with_an_axis_is_said_in_its_caption() -> None:
+    def made(size: int, **more: object) -> RunRecord:
+        settings = {"batch_size": size, "data.train": f"{size}.npy", "eval_every": size, **more}
+        return make_record(f"{size}", labels={"batch_size": size}, settings=settings)
+
+    about = SweepInfo(name="sizes", axes=["batch_size"])
+    alone = group_runs([made(size) for size in (1, 4)], about.axes)
+    assert "With the" not in axis_figures(alone, VALIDATION, about)[0].caption
+    paired = [
+        made(1, **{"optimizer.lr": 1e-3, "schedule.warmup": 9}),
+        made(4, **{"optimizer.lr": 2e-3, "schedule.warmup": 5}),
+    ]
+    (figure,) = axis_figures(group_runs(paired, about.axes), VALIDATION, about)
+    sentence = "With the batch size move `optimizer.lr` (1e-3 to 2e-3) and `schedule.warmup` (9 to 5)."
+    assert sentence in figure.caption
+
+
+def test_the_final_loss_of_every_seed_is_told(tmp_path: Path) -> None:
+    runs = [
+        make_record(
+            f"{seed}",
+            1.5 + seed / 10,
+            status="diverged" if seed == 2 else "complete",
+            labels={"optimizer.lr": 1.0, "seed": seed},
+            settings={"seed": seed},
+        )
+        for seed in range(3)
+    ]
+    page = write_report(runs, SweepInfo(name="rates", axes=["optimizer.lr"]), tmp_path).with_suffix(".md")
+    for row in ("| lr 1 | 0 | 1.6045 |", "| lr 1 | 1 | 1.7043 |", "| lr 1 | 2 | diverged |"):
+        assert row in page.read_text()
+    alone = [dataclasses.replace(runs[0], labels={"optimizer.lr": rate}) for rate in (1.0, 2.0)]
+    page = write_report(alone, SweepInfo(name="rates", axes=["optimizer.lr"]), tmp_path).with_suffix(".md")
+    assert "of every seed" not in page.read_text()
+
+
+def test_where_it_ran_names_the_processor_of_the_record(tmp_path: Path) -> None:
+    record = make_record("a")
+    record = dataclasses.replace(record, environment={**record.environment, "processor": "Abacus 9"})
+    assert "| processor | Abacus 9 |" in write_report([record], None, tmp_path).with_suffix(".md").read_text()
+
+
+def test_the_caption_tells_of_predictions_made_before_and_after() -> None:
+    groups = group_runs([make_record("a", labels={"x": 1}), make_record("b", labels={"x": 2})], ["x"], None)
+    (table,) = table_of_costs(groups)
+    assert isinstance(table, Table)
+    assert "made before the start where the run's record has them, and else with the report" in table.caption
+
+
+def test_of_an_even_number_of_lines_the_median_is_between_the_middle_two() -> None:
+    lines = [{"step": n, "tokens_per_second": speed} for n, speed in enumerate((10.0, 40.0, 20.0, 90.0))]
+    assert measure(lines) == {"tokens_per_second": 30.0}

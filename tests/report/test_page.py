@@ -1,0 +1,151 @@
+"""A page is one file: whole, valid, without requests or scripts, and no text in it can act as markup."""
+
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bytewright.errors import StorageError
+from bytewright.report import (
+    Axis,
+    Chart,
+    Facts,
+    Figure,
+    Page,
+    Sample,
+    Samples,
+    Section,
+    Series,
+    Table,
+)
+from bytewright.report.markdown import write_markdown
+from bytewright.report.page import data_table, numeric_columns, render_html, worded_rows, write_html
+
+VOID = {"meta", "link"}
+HOSTILE = "<script>alert(1)</script> | *loud* `x` </details> \x1b[2J"
+
+
+class Balance(HTMLParser):
+    """Checks that every element is closed in order; collects the text and what would be loaded or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.words = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for key, value in attrs if key in ("href", "src", "srcset")]
+        assert not [key for key, _ in attrs if key.startswith("on")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def make_page(text: str = "There was a fox.") -> Page:
+    chart = Chart(
+        title=f"Loss {text}", x=Axis("steps"), y=Axis("nats"), series=[Series(text, [(1, 2), (2, 1)])]
+    )
+    return Page(
+        title=f"T {text}",
+        lead=text,
+        facts=Facts([("loss", "1.3", text), (text, text)]),
+        sections=[
+            Section(
+                f"S {number} {text}",
+                [text, Figure(chart, text), Table([text, "n"], [[text, 1.5], ["b", None]])],
+            )
+            for number in range(4)
+        ]
+        + [Section("Samples", [Samples([Sample(text, text, prompt=text, note=text)], caption=text)])],
+        footer=text,
+    )
+
+
+@pytest.mark.parametrize("text", ["There was a fox.", HOSTILE])
+def test_the_html_is_balanced_and_asks_for_nothing(text: str) -> None:
+    parser = Balance()
+    parser.feed(render_html(make_page(text)))
+    assert parser.open == []
+    assert "script" not in parser.tags
+    assert all(link.startswith("#") or link == "data:," for link in parser.links)
+    assert not re.search(r"@import|url\(", render_html(make_page(text)))
+
+
+def test_all_words_of_the_page_are_there() -> None:
+    parser = Balance()
+    parser.feed(render_html(make_page("pine marten")))
+    assert parser.words.count("pine marten") > 20
+    assert "1.5" in parser.words
+
+
+def test_links_of_the_contents_lead_somewhere() -> None:
+    page = render_html(make_page())
+    wanted = re.findall(r'href="#([^"]+)"', page)
+    assert wanted
+    assert set(wanted) <= set(re.findall(r'id="([^"]+)"', page))
+
+
+def test_data_beside_a_figure_is_told_to_four_decimals_and_says_what_diverged() -> None:
+    def table_of(*series: Series) -> Table:
+        return data_table(Chart(title="t", x=Axis("steps"), y=Axis("nats"), series=series))
+
+    both = [Series("a", [(780, 1.5), (1560, 1.25)]), Series("b", [(780, 1.125), (1560, math.nan)])]
+    assert worded_rows(table_of(*both)) == [["780", "1.5000", "1.1250"], ["1,560", "1.2500", "diverged"]]
+    apart = [Series(f"s{n}", [(780.0 + n, 1.5)]) for n in range(3)]
+    assert worded_rows(table_of(*apart))[0] == ["s0", "780", "1.5000"]
+    assert numeric_columns(table_of(*both)) == [True, True, True]
+
+
+def test_the_numbers_of_a_column_are_written_in_one_way() -> None:
+    def column(*cells: float) -> list[str]:
+        return [row[0] for row in worded_rows(Table(["n"], [[cell] for cell in cells]))]
+
+    assert column(780.0, 81_920.0, 102_400.0) == ["780", "81,920", "102,400"]
+    assert column(1.25, 1200.5) == ["1.25", "1,200.50"]
+    assert column(0.5, 9665.9) == ["0.5", "9,666"]
+    speeds = Series("a", [(1.0, 9665.9), (2.0, 176_809.0), (3.0, math.nan)])
+    chart = Chart(title="t", x=Axis("steps"), y=Axis("tokens/s"), series=[speeds])
+    assert worded_rows(data_table(chart)) == [["1", "9,666"], ["2", "176,809"], ["3", "diverged"]]
+    losses = Series("a", [(1.0, 1.5), (2.0, 12_345.5)])
+    chart = Chart(title="t", x=Axis("steps"), y=Axis("nats"), series=[losses])
+    assert [row[1] for row in worded_rows(data_table(chart))] == ["1.5000", "12,345.5000"]
+
+
+def test_markdown_points_to_figures_that_are_there_and_only_those(tmp_path: Path) -> None:
+    (tmp_path / "report-figures").mkdir()
+    (tmp_path / "report-figures" / "99-old.svg").write_text("<svg/>")
+    write_markdown(make_page(), tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text()
+    linked = re.findall(r"\]\((report-figures/[^)]+)\)", text)
+    assert len(linked) == 4
+    assert {str(path.relative_to(tmp_path)) for path in (tmp_path / "report-figures").iterdir()} == set(
+        linked
+    )
+
+
+def test_markdown_of_hostile_words_holds_no_markup_outside_fences(tmp_path: Path) -> None:
+    write_markdown(make_page(HOSTILE), tmp_path / "report.md")
+    outside = re.sub(r"(?ms)^(`{3,})text\n.*?^\1$", "", (tmp_path / "report.md").read_text())
+    assert "<script" not in outside
+    assert outside.count("</details>") == outside.count("<details>")
+    tables = [line for line in outside.split("\n") if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in tables} == {3}
+
+
+def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, not a folder")
+    with pytest.raises(StorageError, match="taken"):
+        write_html(make_page(), tmp_path / "taken" / "report.html")

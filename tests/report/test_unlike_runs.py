@@ -1,0 +1,195 @@
+"""A report compares runs only where they can be compared, says where they cannot, and names them briefly."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bytewright.experiments.groups import group_runs
+from bytewright.experiments.inputs import _identify_validation, guess_about
+from bytewright.experiments.records import RunRecord
+from bytewright.experiments.results import SweepInfo
+from bytewright.report.compose import build_report
+from bytewright.report.draw import Chart
+from bytewright.report.page import Figure, Page, Table
+from bytewright.tokenizer import Tokenizer
+from conftest import Run
+from imagined_runs import make_record
+
+RECIPE = """
+batch_size = 4
+device = "cpu"
+eval_tokens = 256
+[model]
+vocab_size = 400
+context_length = 16
+d_model = 16
+num_layers = 1
+num_heads = 2
+[data]
+train = "train.npy"
+validation = "valid.npy"
+tokenizer = "tok"
+[budget]
+steps = 2
+[optimizer]
+lr = 0.01
+"""
+
+
+def validated(name: str, text: str, *, tokens: str = "", **settings: Any) -> RunRecord:
+    """Make a run that was validated on a text, read as certain tokens."""
+    path = f"/home/ada/data/{text}.npy"
+    record = make_record(name, settings={"data.train": path, "data.validation": path, **settings})
+    return dataclasses.replace(record, validation={"text": text, "tokens": tokens or text})
+
+
+def figures_of(page: Page) -> list[Figure]:
+    return [block for section in page.sections for block in section.blocks if isinstance(block, Figure)]
+
+
+def sentences_of(page: Page) -> str:
+    return " ".join(block for section in page.sections for block in section.blocks if isinstance(block, str))
+
+
+def facts_of(page: Page) -> dict[str, tuple[str, str]]:
+    assert page.facts is not None
+    return {name: (value, remark[0]) for name, value, *remark in page.facts.facts}
+
+
+@pytest.mark.parametrize("path", ["\0", "/", "x" * 5000, "\ud800", 7])
+def test_odd_paths_of_validation_data_do_not_end_a_report(tmp_path: Path, path: object) -> None:
+    records = [make_record(name, settings={"data.validation": path}) for name in ("a", "b")]
+    assert "validation texts" not in facts_of(build_report(records))
+    assert _identify_validation(tmp_path, records[0]) == {}
+
+
+@pytest.mark.parametrize(
+    "about", [None, SweepInfo(name="corpora", axes=["variant"], baseline={"variant": "a"})]
+)
+def test_runs_on_different_texts_are_neither_ranked_nor_drawn_together(about: SweepInfo | None) -> None:
+    runs = [validated("a", "stories"), validated("b", "prose")]
+    if about:
+        runs = [dataclasses.replace(run, labels={"variant": run.name}) for run in runs]
+    page = build_report(runs, about)
+    assert facts_of(page)["validation texts"] == ("2", "not comparable with each other")
+    assert set(facts_of(page)) == {"validation texts", "runs", "time in all"}
+    assert "validated on 2 different texts" in sentences_of(page)
+    charts = [figure.chart for figure in figures_of(page)]
+    assert [chart.title for chart in charts] == [
+        "Bits per byte by steps: a on stories.npy",
+        "Bits per byte by steps: b on prose.npy",
+    ]
+    tables = [block for block in page.sections[0].blocks if isinstance(block, Table)]
+    assert [table.caption.partition(". ")[0] for table in tables] == [
+        "Validated on stories.npy",
+        "Validated on prose.npy",
+    ]
+    assert all(not table.best and "to baseline" not in table.columns for table in tables)
+
+
+def test_runs_on_one_text_are_ranked_among_themselves_though_another_is_on_another() -> None:
+    faster = validated("c", "stories", batch_size=8)
+    page = build_report([validated("a", "stories"), validated("b", "prose"), faster])
+    both, alone = [block for block in page.sections[0].blocks if isinstance(block, Table)]
+    assert [row[0] for row in both.rows] == ["a", "c"]
+    assert both.best == [0]
+    assert [row[0] for row in alone.rows] == ["b"]
+    titles = [figure.chart.title for figure in figures_of(page)]
+    assert titles[0] == "Final bits per byte: stories.npy"
+    assert [title.partition(":")[0] for title in titles[1:]] == [
+        *("Bits per byte by steps", "Bits per byte by tokens", "Bits per byte by seconds"),
+        "Bits per byte by steps",
+    ]
+
+
+def test_runs_of_two_tokenizers_on_one_text_are_compared_by_bits_per_byte() -> None:
+    page = build_report(
+        [validated("a", "stories", tokens="as 300"), validated("b", "stories", tokens="as 400")]
+    )
+    assert facts_of(page)["lowest bits per byte"] == ("0.8022", "of validation text")
+    assert "The tokenizers differ, so losses per token are not comparable" in sentences_of(page)
+
+
+def test_one_text_that_was_measured_in_different_windows_is_said_to_be() -> None:
+    page = build_report([validated("a", "stories"), validated("b", "stories", eval_tokens=9)])
+    assert "The runs differ in `eval_tokens`" in sentences_of(page)
+    assert "lowest validation loss" in facts_of(page)
+
+
+def test_unlike_runs_are_called_by_their_names_and_have_no_chart_per_setting() -> None:
+    unlike: dict[str, Any] = {"model.d_model": 8, "batch_size": 8, "optimizer.lr": 0.1, "schedule.warmup": 3}
+    runs = [validated("tiny", "stories"), validated("base", "stories", **unlike)]
+    assert guess_about(runs).axes == []
+    page = build_report(runs)
+    assert len(figures_of(page)) == 4  # the final loss, and the curves by steps, tokens and seconds
+    curves = [figure.chart for figure in figures_of(page) if isinstance(figure.chart, Chart)]
+    assert [series.label for series in curves[0].series] == ["tiny", "base"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ({"data.train": "/home/ada/more.npy"}, ["a", "b"]),  # a path does not name a run
+        ({"log_every": 7, "save_every": 9}, ["a", "b"]),  # nor does what makes no difference
+        ({"optimizer.lr": 0.1, "log_every": 7}, ["lr none", "lr 0.1"]),
+    ],
+)
+def test_what_names_a_run_is_short_and_makes_a_difference(settings: Any, labels: list[str]) -> None:
+    runs = [make_record("a"), make_record("b", settings=settings)]
+    assert [group.label for group in group_runs(runs)] == labels
+
+
+def test_a_path_that_a_sweep_varies_is_worded_by_its_last_part() -> None:
+    runs = [
+        make_record(name, labels={"corpus.text": f"/home/ada/texts/{name}.txt"}) for name in ("news", "prose")
+    ]
+    assert [group.label for group in group_runs(runs, ["corpus.text"])] == ["text news.txt", "text prose.txt"]
+
+
+def test_many_settings_that_differ_are_rows_and_runs_are_columns() -> None:
+    unlike: dict[str, Any] = {"model.d_model": 8, "batch_size": 8, "optimizer.lr": 0.1}
+    page = build_report([validated("tiny", "stories"), validated("base", "stories", **unlike)])
+    (settings,) = [section for section in page.sections if section.title == "Settings"]
+    table = settings.blocks[0]
+    assert isinstance(table, Table)
+    assert table.columns == ["run", "tiny", "base"]
+    assert ["`batch_size`", 4, 8] in list(map(list, table.rows))
+
+
+def test_texts_are_known_by_their_contents(
+    tmp_path: Path, stories: Path, tokenizer: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs a and b read one text with two tokenizers; c reads another text, in the place of a's."""
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(RECIPE)
+    text = stories.read_text()
+    Path("valid.txt").write_text(text[: len(text) // 2])
+    other = run("tokenizer", "train", stories, "--out", "other", "--vocab-size", "300")
+    assert other.code == 0, other
+    for folder, suffix in ((tokenizer, ""), (Path("other"), "-other")):
+        loaded = Tokenizer.load(folder)
+        loaded.encode_file(stories, f"train{suffix}.npy")
+        loaded.encode_file("valid.txt", f"valid{suffix}.npy")
+    Tokenizer.load(tokenizer).save("tok")
+    data = ["data.train=train-other.npy", "data.validation=valid-other.npy", "data.tokenizer=other"]
+    assert run("train", "small.toml", "--out", "runs/a").code == 0
+    assert run("train", "small.toml", "--out", "runs/b", "--set", *data).code == 0
+
+    assert run("report", "runs/a", "runs/b", "--out", "one").code == 0
+    page = Path("one/report.md").read_text()
+    assert "The tokenizers differ" in page
+    assert "lowest bits per byte" in page
+
+    Path("valid.txt").write_text(text[len(text) // 2 :])
+    Tokenizer.load(tokenizer).encode_file("valid.txt", "valid.npy")
+    assert run("train", "small.toml", "--out", "runs/c").code == 0
+    assert run("report", "runs/a", "runs/c", "--out", "two").code == 0
+    page = Path("two/report.md").read_text()
+    assert "- **validation texts:** 2 (not comparable with each other)" in page
+    assert str(tmp_path) not in page
+    assert run("report", "two/results.json", "--out", "again").code == 0
+    assert "- **validation texts:** 2" in Path("again/report.md").read_text()

@@ -1,0 +1,541 @@
+"""What the one door to disk promises when nothing is killed: see faults/ for when something is."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bytewright.errors import FormatError, StorageError, UsageError
+from bytewright.storage import atomic, filesystem
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "folder"
+    with atomic.write_folder(path, about={"kind": "test"}) as writer:
+        writer.write_text("words.txt", "naïve\r\n")
+        writer.write_json("numbers.json", {"pi": 3.14})
+    return path
+
+
+def names_in(path: Path) -> list[str]:
+    return sorted(child.name for child in path.iterdir())
+
+
+# Single files
+
+
+def test_text_bytes_and_json_come_back_as_they_were(tmp_path: Path) -> None:
+    atomic.write_text(tmp_path / "text", "a\r\nb\n☃")
+    atomic.write_bytes(tmp_path / "bytes", b"\x00\xff")
+    atomic.write_json(tmp_path / "json", {"ключ": [1, None, "x"]})
+    assert atomic.read_text(tmp_path / "text") == "a\r\nb\n☃"
+    assert atomic.read_bytes(tmp_path / "bytes") == b"\x00\xff"
+    assert atomic.read_json(tmp_path / "json") == {"ключ": [1, None, "x"]}
+    assert names_in(tmp_path) == ["bytes", "json", "text"]
+
+
+def test_an_error_inside_the_block_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    def write_and_fail() -> None:
+        with atomic.write_stream(tmp_path / "file") as stream:
+            stream.write(b"new" * 1_000_000)
+            raise KeyError
+
+    atomic.write_bytes(tmp_path / "file", b"old")
+    with pytest.raises(KeyError):
+        write_and_fail()
+    assert atomic.read_bytes(tmp_path / "file") == b"old"
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_an_error_of_the_caller_is_not_blamed_on_the_target(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileNotFoundError, match="input"),
+        atomic.write_stream(tmp_path / "out"),
+        open(tmp_path / "input"),
+    ):
+        pass
+    assert names_in(tmp_path) == []
+
+
+def test_missing_folders_above_a_file_are_made_and_unmade_on_failure(tmp_path: Path) -> None:
+    atomic.write_bytes(tmp_path / "a/b/file", b"x")
+    assert atomic.read_bytes(tmp_path / "a/b/file") == b"x"
+    with pytest.raises(KeyError), atomic.write_stream(tmp_path / "c/d/file"):
+        raise KeyError
+    assert names_in(tmp_path) == ["a"]
+
+
+def test_a_temporary_file_of_a_living_writer_is_not_swept(tmp_path: Path) -> None:
+    with atomic.write_stream(tmp_path / "file") as slow:
+        slow.write(b"slow")
+        atomic.write_bytes(tmp_path / "file", b"fast")
+        assert atomic.read_bytes(tmp_path / "file") == b"fast"
+    assert atomic.read_bytes(tmp_path / "file") == b"slow"
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="not a regular file"):
+        atomic.read_bytes(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="not a regular file"):
+        atomic.write_bytes(tmp_path / "pipe", b"x")
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("missing", "cannot read {}: no such file or folder"),
+        ("", "cannot read {}: it is a directory, not a file"),
+        ("file/below", "cannot read {}: a file stands where a folder was expected"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_explained_in_one_sentence(
+    tmp_path: Path, path: str, sentence: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError) as caught:
+        atomic.read_bytes(tmp_path / path)
+    assert str(caught.value) == sentence.format(tmp_path / path)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, "no space left on the disk"),
+        (errno.EDQUOT, "quota"),
+        (errno.EACCES, "permission denied"),
+        (errno.EROFS, "read-only"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_a_write_that_fails_is_explained_and_keeps_its_errno(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
+) -> None:
+    def refuse(operation: str, *paths: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(filesystem, "before_operation", refuse)
+    with pytest.raises(StorageError, match=words) as caught:
+        atomic.write_bytes(tmp_path / "file", b"x")
+    assert caught.value.errno == code
+    assert str(tmp_path / "file") in str(caught.value)
+
+
+def test_writing_over_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="it is a directory, not a file"):
+        atomic.write_bytes(tmp_path, b"x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": 1, "a": 2}', "[NaN]", "[1e999", "[" * 200_000, "1" * 10_000, "", "\ufeff{}"],
+    ids=["repeated-key", "nan", "cut-off", "deep", "huge-number", "empty", "byte-order-mark"],
+)
+def test_json_that_is_not_plain_json_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(FormatError, match=r"x.json: is not valid JSON"):
+        atomic.read_json(tmp_path / "x.json")
+
+
+def test_a_file_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with open(tmp_path / "huge", "wb") as stream:
+        stream.truncate(2**40)  # a hole: reading it would need a terabyte
+    with pytest.raises(FormatError, match="more than the 1000 "):
+        atomic.read_bytes(tmp_path / "huge", max_bytes=1000)
+
+
+# Folders
+
+
+def test_a_folder_comes_back_with_its_manifest(folder: Path) -> None:
+    opened = atomic.open_folder(folder)
+    assert opened.about == {"kind": "test"}
+    assert set(opened.files) == {"words.txt", "numbers.json"}
+    assert opened.read_text("words.txt") == "naïve\r\n"
+    assert opened.read_json("numbers.json") == {"pi": 3.14}
+    assert opened.check("words.txt").read_bytes() == "naïve\r\n".encode()
+    assert names_in(folder.parent) == ["folder"]
+
+
+def test_an_existing_folder_is_replaced_only_on_request(folder: Path) -> None:
+    with (
+        pytest.raises(UsageError, match=r"folder exists already; .* give replace=True$"),
+        atomic.write_folder(folder),
+    ):
+        pass
+    with atomic.write_folder(folder, replace=True) as writer:
+        writer.write_text("words.txt", "other")
+    assert names_in(folder) == ["manifest.json", "words.txt"]
+    assert atomic.open_folder(folder).read_text("words.txt") == "other"
+    assert names_in(folder.parent) == ["folder"]
+
+
+def test_a_folder_with_a_file_of_the_users_own_is_never_replaced(folder: Path) -> None:
+    (folder / "thesis.txt").write_text("years of work")
+    with (
+        pytest.raises(StorageError, match=r"holds 'thesis\.txt'"),
+        atomic.write_folder(folder, replace=True),
+    ):
+        pass
+    assert names_in(folder) == ["manifest.json", "numbers.json", "thesis.txt", "words.txt"]
+
+
+def test_a_file_that_appears_while_the_folder_is_being_built_is_not_lost(folder: Path) -> None:
+    def write_for_hours() -> None:
+        with atomic.write_folder(folder, replace=True) as writer:
+            writer.write_text("words.txt", "other")
+            (folder / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(StorageError, match=r"holds 'thesis\.txt'"):
+        write_for_hours()
+    assert (folder / "thesis.txt").read_text() == "years of work"
+    assert names_in(folder.parent) == ["folder"]
+
+
+def test_a_folder_without_a_manifest_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    with pytest.raises(FormatError, match=r"no manifest\.json"):
+        atomic.open_folder(tmp_path / "photos")
+    with (
+        pytest.raises(FormatError, match=r"no manifest\.json"),
+        atomic.write_folder(tmp_path / "photos", replace=True),
+    ):
+        pass
+    assert names_in(tmp_path / "photos") == ["cat.jpg"]
+
+
+def test_a_changed_byte_is_noticed(folder: Path) -> None:
+    (folder / "words.txt").write_bytes("naïvE\r\n".encode())
+    opened = atomic.open_folder(folder)
+    for read in (opened.read_bytes, opened.check):
+        with pytest.raises(FormatError, match=r"words\.txt: its SHA-256 is"):
+            read("words.txt")
+
+
+@pytest.mark.parametrize("data", [b"na", b"naive and some more bytes"], ids=["truncated", "grown"])
+def test_a_changed_size_is_noticed(folder: Path, data: bytes) -> None:
+    (folder / "words.txt").write_bytes(data)
+    opened = atomic.open_folder(folder)
+    with pytest.raises(FormatError, match=rf"words\.txt: has {len(data)} bytes"):
+        opened.read_bytes("words.txt")
+    with pytest.raises(FormatError, match="but the manifest says 8"):
+        opened.check("words.txt")
+
+
+def test_a_missing_file_is_noticed(folder: Path) -> None:
+    (folder / "words.txt").unlink()
+    with pytest.raises(StorageError, match=r"cannot read .*words\.txt: no such file"):
+        atomic.open_folder(folder).read_bytes("words.txt")
+    with pytest.raises(FormatError, match="lists no file 'other'"):
+        atomic.open_folder(folder).read_bytes("other")
+
+
+def test_a_missing_folder_or_a_file_in_its_place_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot read .*nothing: no such file or folder"):
+        atomic.open_folder(tmp_path / "nothing")
+    with pytest.raises(StorageError, match=r"cannot read .*file: a file stands where a folder was expected"):
+        atomic.open_folder(tmp_path / "file")
+
+
+def _set_name(manifest: dict[str, dict[str, object]], name: str) -> None:
+    manifest["files"] = {name: manifest["files"]["words.txt"]}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda manifest: manifest.clear(),
+        lambda manifest: manifest.update(format="bytewright folder 2"),
+        lambda manifest: manifest.update(files=[]),
+        lambda manifest: manifest.update(about=None),
+        lambda manifest: manifest.update(checksums="f" * 64),
+        lambda manifest: _set_name(manifest, "../../etc/passwd"),
+        lambda manifest: _set_name(manifest, "/etc/passwd"),
+        lambda manifest: _set_name(manifest, ".."),
+        lambda manifest: _set_name(manifest, ""),
+        lambda manifest: manifest["files"].update({"words.txt": 3}),
+        lambda manifest: manifest["files"]["words.txt"].update(bytes=-1),
+        lambda manifest: manifest["files"]["words.txt"].update(bytes=True),
+        lambda manifest: manifest["files"]["words.txt"].update(bytes=1.5),
+        lambda manifest: manifest["files"]["words.txt"].update(sha256="abc"),
+        lambda manifest: manifest["files"]["words.txt"].pop("sha256"),
+    ],
+)
+def test_a_hostile_manifest_is_refused(
+    folder: Path, spoil: Callable[[dict[str, dict[str, dict[str, object]]]], None]
+) -> None:
+    manifest = atomic.read_document(folder / "manifest.json")
+    spoil(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(FormatError, match=r"manifest\.json: "):
+        atomic.open_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "manifest.json", "nul\0"])
+def test_a_name_that_leaves_the_folder_is_a_bug_in_the_caller(tmp_path: Path, name: str) -> None:
+    with (
+        pytest.raises(ValueError, match="not a plain file name"),
+        atomic.write_folder(tmp_path / "f") as writer,
+    ):
+        writer.write_bytes(name, b"x")
+    assert names_in(tmp_path) == []
+
+
+def test_a_removed_folder_is_gone(folder: Path) -> None:
+    atomic.remove_folder(folder)
+    assert names_in(folder.parent) == []
+    with pytest.raises(StorageError, match=r"cannot remove .*folder: no such file"):
+        atomic.remove_folder(folder)
+
+
+# Checksums
+
+
+def with_one_bit_changed(data: bytes) -> Iterator[bytes]:
+    for place in range(len(data)):
+        for bit in range(8):
+            yield data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+
+
+def test_a_document_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same(tmp_path: Path) -> None:
+    fields = {"lr": 0.001, "naïve": [1, None, True, -0.0], "tables": {"10": 1e-30, "9": "x"}}
+    path = tmp_path / "config.json"
+    atomic.write_document(path, fields)
+    sound = path.read_bytes()
+    assert atomic.read_document(path) == fields
+    num_refused = 0
+    for damaged in with_one_bit_changed(sound):
+        path.write_bytes(damaged)
+        try:
+            assert atomic.read_document(path) == fields, damaged
+        except FormatError:
+            num_refused += 1
+    assert num_refused > 8 * len(sound) * 0.9
+
+
+def test_a_manifest_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same(folder: Path) -> None:
+    sound = atomic.open_folder(folder)
+    path = folder / "manifest.json"
+    for damaged in with_one_bit_changed(path.read_bytes()):
+        path.write_bytes(damaged)
+        with contextlib.suppress(FormatError):
+            assert atomic.open_folder(folder) == sound, damaged
+
+
+def test_a_document_may_be_indented_in_another_way_and_edited_if_its_checksum_is_removed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config.json"
+    atomic.write_document(path, {"seed": 1})
+    edited = json.loads(path.read_text())
+    path.write_text(json.dumps(edited))
+    assert atomic.read_document(path) == {"seed": 1}
+    edited["seed"] = 2
+    path.write_text(json.dumps(edited))
+    with pytest.raises(FormatError, match=r'config\.json: .* if you edited it, remove its "checksum"'):
+        atomic.read_document(path)
+    del edited["checksum"]
+    path.write_text(json.dumps(edited))
+    assert atomic.read_document(path) == {"seed": 2}
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", '{"checksum": 3}', '{"checksum": "", "a": 1e400}'])
+def test_what_is_not_a_document_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(FormatError, match=r"config\.json: "):
+        atomic.read_document(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("depth", [500, 900, 950, 990, 1000, 1100, 100_000])
+def test_a_document_that_is_nested_deeply_is_no_traceback(tmp_path: Path, depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    (tmp_path / "config.json").write_text(f'{{"checksum": "", "a": {nested}}}')
+    with pytest.raises(FormatError):
+        atomic.read_document(tmp_path / "config.json")
+
+
+# Links
+
+
+def write_below(path: Path) -> None:
+    atomic.write_bytes(path / "file", b"x", within=path.parent)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: atomic.write_bytes(path, b"x"),
+        lambda path: atomic.write_folder(path).__enter__(),
+        lambda path: atomic.write_folder(path, replace=True).__enter__(),
+        atomic.remove_folder,
+        atomic.open_in_place,
+        atomic.check_target,
+        lambda path: atomic.check_target(path, folder=True, replace=True),
+        lambda path: atomic.refuse_links(path, within=path.parent),
+        write_below,
+        lambda path: atomic.write_folder(path / "sub", within=path.parent).__enter__(),
+        lambda path: atomic.remove_folder(path / "sub", within=path.parent),
+        lambda path: atomic.open_in_place(path / "file", within=path.parent),
+    ],
+)
+@pytest.mark.parametrize("points_to", ["file", "folder", "nothing"])
+def test_a_symbolic_link_is_refused_and_what_it_points_to_stays(
+    tmp_path: Path, write: Callable[[Path], object], points_to: str
+) -> None:
+    (tmp_path / "outside" / "folder" / "sub").mkdir(parents=True)
+    (tmp_path / "outside" / "file").write_text("years of work")
+    (tmp_path / "given").mkdir()
+    link = tmp_path / "given" / "link"
+    link.symlink_to(f"../outside/{points_to}")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StorageError, match=r"given/link: it is a symbolic link"):
+        write(link)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "outside" / "file").read_text() == "years of work"
+
+
+def test_links_on_the_way_to_the_folder_that_was_named_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to("disk")
+    atomic.write_bytes(tmp_path / "runs" / "file", b"x")
+    atomic.write_bytes(tmp_path / "runs" / "sub" / "file", b"y", within=tmp_path / "runs")
+    assert (tmp_path / "disk" / "file").read_bytes() == b"x"
+    assert (tmp_path / "disk" / "sub" / "file").read_bytes() == b"y"
+
+
+def test_a_link_that_replaces_the_folder_during_a_write_does_not_divert_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "run" / "samples").mkdir(parents=True)
+
+    def replace_by_link(operation: str, *paths: Path) -> None:
+        if operation == "create":
+            (tmp_path / "run" / "samples").rename(tmp_path / "moved")
+            (tmp_path / "run" / "samples").symlink_to("../outside")
+
+    monkeypatch.setattr(filesystem, "before_operation", replace_by_link)
+    atomic.write_bytes(tmp_path / "run" / "samples" / "file", b"x", within=tmp_path / "run")
+    assert names_in(tmp_path / "outside") == []
+    assert (tmp_path / "moved" / "file").read_bytes() == b"x"
+
+
+def test_a_file_that_is_written_in_place_must_have_one_name(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "log").hardlink_to(tmp_path / "thesis.txt")
+    with pytest.raises(StorageError, match=r"log: the file has 2 names \(hard links\)"):
+        atomic.open_in_place(tmp_path / "log")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="not a regular file"):
+        atomic.open_in_place(tmp_path / "pipe")
+
+
+def test_a_folder_that_a_write_must_stay_within_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cannot write .*: the folder .*/run does not exist"):
+        atomic.write_bytes(tmp_path / "run" / "samples" / "file", b"x", within=tmp_path / "run")
+    assert names_in(tmp_path) == []
+    with pytest.raises(ValueError, match="leaves"):
+        atomic.write_bytes(tmp_path / "run" / ".." / "sub" / "file", b"x", within=tmp_path / "run")
+
+
+# Leftovers of killed processes
+
+
+def test_leftovers_of_any_name_are_removed_from_a_folder_but_not_those_of_living_writers(
+    tmp_path: Path,
+) -> None:
+    for name in (".a.01234567.bytewright-tmp", "..b.01234567.bytewright-tmp.89abcdef.bytewright-tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").touch()
+    (tmp_path / ".git").touch()
+    with atomic.write_stream(tmp_path / "file"):
+        atomic.remove_leftovers(tmp_path)
+        assert len(names_in(tmp_path)) == 2
+    assert names_in(tmp_path) == [".git", "file"]
+    atomic.remove_leftovers(tmp_path / "missing")
+
+
+def test_the_probe_of_a_killed_check_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / ".probe.01234567.bytewright-tmp").touch()
+    atomic.check_target(tmp_path / "new" / "file")
+    assert names_in(tmp_path) == []
+
+
+# Asking before the work starts
+
+
+def test_a_target_that_will_do_is_left_untouched(tmp_path: Path, folder: Path) -> None:
+    atomic.check_target(tmp_path / "new")
+    atomic.check_target(tmp_path / "new/below", folder=True)
+    atomic.check_target(folder, folder=True, replace=True)
+    assert names_in(tmp_path) == ["folder"]
+
+
+def test_a_target_that_will_not_do_is_refused_at_once(tmp_path: Path, folder: Path) -> None:
+    atomic.write_bytes(tmp_path / "file", b"")
+    with pytest.raises(UsageError, match=r"folder exists already; .* give --replace$"):
+        atomic.check_target(folder, folder=True)
+    with pytest.raises(UsageError, match=r"file exists already; .* give --replace$"):
+        atomic.check_target(tmp_path / "file")
+    with pytest.raises(StorageError, match="it is a directory, not a file"):
+        atomic.check_target(folder, replace=True)
+    with pytest.raises(StorageError, match="a file stands where a folder was expected"):
+        atomic.check_target(tmp_path / "file", folder=True, replace=True)
+    with pytest.raises(StorageError, match="a file stands where a folder was expected"):
+        atomic.check_target(tmp_path / "file/below")
+
+
+def test_a_target_in_a_folder_that_takes_no_files_is_refused_at_once() -> None:
+    if not Path("/proc/self").is_dir():
+        pytest.skip("needs a /proc, which takes no files even from root")
+    with pytest.raises(StorageError, match="cannot write /proc/"):
+        atomic.check_target("/proc/tokenizer", folder=True)
+
+
+def test_an_unwritable_folder_is_refused_at_once(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="permission denied"):
+        atomic.check_target(tmp_path / "file")
+
+
+# Numbers and text that JSON and TOML allow and nothing else can hold
+
+
+@pytest.mark.parametrize(
+    "number", ["1e400", "-1e400", "1" + 400 * "0", "-1" + 5000 * "0", "1" + 400 * "0" + ".5"]
+)
+def test_a_number_beyond_the_range_of_a_float_is_refused(number: str) -> None:
+    with pytest.raises(FormatError, match=r"state\.json: is not valid JSON .*beyond the range of a float"):
+        atomic.parse_json(f'{{"seconds": {number}}}', "state.json")
+
+
+def test_numbers_within_the_range_of_a_float_are_read_exactly() -> None:
+    assert atomic.parse_json("[1e308, 12345678901234567890, -0.1]", "x") == [
+        1e308,
+        12345678901234567890,
+        -0.1,
+    ]
+
+
+def test_bytes_of_a_path_that_are_not_utf8_survive_json(tmp_path: Path) -> None:
+    atomic.write_json(tmp_path / "x.json", {"path": "run\udcff", "text": "ä\n"})
+    assert atomic.read_json(tmp_path / "x.json") == {"path": "run\udcff", "text": "ä\n"}
+
+
+@pytest.mark.parametrize("value", [5000 * "[" + 5000 * "]", 5000 * "{a=" + "1" + 5000 * "}", 5000 * "9"])
+def test_toml_that_python_cannot_hold_is_refused_in_one_sentence(tmp_path: Path, value: str) -> None:
+    (tmp_path / "x.toml").write_text(f"seed = {value}\n")
+    with pytest.raises(FormatError, match=r"x\.toml: is not valid TOML"):
+        atomic.read_toml(tmp_path / "x.toml")

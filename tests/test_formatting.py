@@ -1,0 +1,65 @@
+"""Durations read as people say them, and no part of one is ever a whole larger unit."""
+
+from __future__ import annotations
+
+import io
+import re
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bytewright.cli import console
+from bytewright.demo import pipeline
+from bytewright.formatting import TimeLeft, format_seconds
+from bytewright.report import compose, tables
+
+UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+@given(st.floats(0, 1e7))
+@example(119.7)
+@example(59.97)
+@example(3599.6)
+@example(0.99951)
+def test_a_duration_is_right_to_half_its_last_digit_and_no_part_of_it_is_a_larger_unit(
+    seconds: float,
+) -> None:
+    parts = re.findall(r"([\d.]+) (ms|s|min|h)", format_seconds(seconds))
+    numbers, units = zip(*[(float(number), unit) for number, unit in parts], strict=True)
+    assert sum(number * UNITS[unit] for number, unit in zip(numbers, units, strict=True)) == pytest.approx(
+        seconds, abs=max(0.51 * UNITS[units[-1]] * (0.1 if units == ("s",) else 1), 1e-9)
+    )
+    for number, unit in zip(numbers, units, strict=True):
+        assert number < {"ms": 1000, "s": 60, "min": 60, "h": 1e9}[unit]
+
+
+def test_all_modules_format_durations_with_one_function() -> None:
+    for module in (pipeline, tables, compose):
+        assert module.format_seconds is format_seconds
+
+
+def test_an_estimate_counts_only_what_was_done_since_its_first_update() -> None:
+    time_left = TimeLeft()
+    assert time_left(100.0, 250, 1000) == ""  # 250 were done before: nothing is known about the speed
+    assert time_left(110.0, 500, 1000) == "about 20 s left"
+    assert time_left(130.0, 1000, 1000) == ""
+    assert time_left(140.0, 0, 1000) == ""  # the next file of the same kind
+    assert time_left(141.0, 100, 1000) == "about 9 s left"
+
+
+def test_a_line_of_progress_never_says_that_nothing_is_left_of_unfinished_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, clock = io.StringIO(), iter([0.0, 2.0, 8.0, 14.0])
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    compose = console._plain_lines(Console(file=out, width=200))
+    for done in (25, 50, 75):
+        compose("encode", done, 100, "tokens")
+    assert out.getvalue().splitlines() == [
+        "encode: 25% (25 of 100 tokens)",
+        "encode: 50% (50 of 100 tokens), about 12 s left",
+        "encode: 75% (75 of 100 tokens), about 6 s left",
+    ]

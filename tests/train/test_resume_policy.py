@@ -1,0 +1,192 @@
+"""A resume goes on with the run as it began; what may change in its config, and what is refused by name."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bytewright.errors import FormatError, UsageError
+from bytewright.storage import atomic
+from bytewright.train import resume, train
+from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.metrics import read_metrics
+from bytewright.train.recipe import flatten, to_plain
+from bytewright.train.recorder import Recorder
+from bytewright.train.resume_policy import FREE, find_changes
+from bytewright.train.step import StepResult
+from runs import digest, make_config
+
+
+def edit(run: Path, **changes: Any) -> None:
+    """Change fields of a run's config.json, nested ones by `budget={"steps": 5}`."""
+    fields = atomic.read_document(run / "config.json")
+    for name, value in changes.items():
+        fields[name] = {**fields[name], **value} if isinstance(value, dict) else value
+    atomic.write_json(run / "config.json", fields)
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data and a run of 24 steps whose last checkpoint is lost, so that it stands at 21."""
+    folder = tmp_path_factory.mktemp("stopped")
+    train(make_config(folder), folder / "run", console=Console(file=io.StringIO()))
+    shutil.copytree(folder / "run", folder / "whole")
+    atomic.remove_folder(CheckpointFolder(folder / "run" / "checkpoints").at(24))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, stopped_run: Path) -> Path:
+    """A copy of the stopped run and its data, to be edited."""
+    shutil.copytree(stopped_run, tmp_path / "copy")
+    return tmp_path / "copy/run"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"optimizer": {"lr": 0.02}}, "optimizer.lr is 0.02, but the 21 steps so far were taken with 0.01;"),
+        ({"optimizer": {"weight_decay": 0.0}}, "optimizer.weight_decay is 0.0"),
+        ({"optimizer": {"max_grad_norm": 2.0}}, "optimizer.max_grad_norm is 2.0"),
+        ({"seed": 1}, "seed is 1, but the 21 steps so far were taken with 0;"),
+        ({"batch_size": 8}, "batch_size is 8"),
+        ({"precision": "bf16"}, "precision is 'bf16', but the 21 steps so far were taken with 'fp32';"),
+        ({"eval_tokens": 32}, "eval_tokens is 32"),
+        ({"model": {"rope_theta": 500.0}}, "model.rope_theta is 500.0"),
+        ({"schedule": {"warmup": 5}}, "schedule.warmup is 5 and was 3, by which the learning rate of step 1"),
+        ({"schedule": {"kind": "linear"}}, "schedule.kind is 'linear' .* the learning rate of step 4"),
+        ({"budget": {"steps": 48}}, "budget.steps is 48 and was 24, by which the learning rate of step 4"),
+        ({"budget": {"steps": None, "minutes": 5.0}}, "budget.steps is None and was 24"),
+    ],
+)
+def test_what_decided_the_steps_so_far_is_refused_by_its_name(
+    run: Path, quiet: Console, changes: dict[str, Any], words: str
+) -> None:
+    before, metrics = digest(run), (run / "metrics.jsonl").read_bytes()
+    edit(run, **changes)
+    with pytest.raises(UsageError, match=r"run/config\.json: " + words) as raised:
+        resume(run, console=quiet)
+    assert "\n" not in str(raised.value)
+    assert digest(run) == before
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_what_only_says_when_to_look_may_change_and_the_weights_are_the_same(
+    run: Path, stopped_run: Path, quiet: Console
+) -> None:
+    edit(run, log_every=5, eval_every=3, save_every=2, keep_last=5, norms_every=4, max_refused=3)
+    edit(run, budget={"minutes": 100.0})
+    resume(run, console=quiet)
+    ours, theirs = digest(run), digest(stopped_run / "whole")
+    assert all(ours[name] == theirs[name] for name in ("step", "weights", "optimizer", "settings"))
+
+
+def test_where_and_how_it_is_computed_may_change(run: Path, quiet: Console) -> None:
+    edit(run, accumulate=2, model={"implementation": "reference"}, optimizer={"implementation": "reference"})
+    assert resume(run, console=quiet).step == 24
+
+
+def test_data_that_was_moved_is_still_the_same_data(tmp_path: Path, run: Path, quiet: Console) -> None:
+    for file in run.parent.glob("*.npy*"):
+        shutil.move(file, tmp_path)
+    edit(run, data={name: str(tmp_path / f"{name}.npy") for name in ("train", "validation")})
+    assert resume(run, console=quiet).step == 24
+
+
+@pytest.mark.parametrize("schedule", [{"kind": "constant"}, {"kind": "wsd", "decay": 0.25}])
+def test_a_run_whose_decay_has_not_begun_goes_on_longer_as_if_it_had_always_been_meant_to(
+    tmp_path: Path, quiet: Console, schedule: dict[str, Any]
+) -> None:
+    longer = make_config(tmp_path, schedule=schedule, budget={"steps": 40}, save_every=6)
+    train(longer, tmp_path / "longer", console=quiet)
+    train(make_config(tmp_path, schedule=schedule, save_every=6), tmp_path / "run", console=quiet)
+    atomic.remove_folder(CheckpointFolder(tmp_path / "run" / "checkpoints").at(24))
+    edit(tmp_path / "run", budget={"steps": 40})
+    assert resume(tmp_path / "run", console=quiet).step == 40
+    ours, theirs = digest(tmp_path / "run"), digest(tmp_path / "longer")
+    assert all(ours[name] == theirs[name] for name in ("step", "weights", "optimizer", "settings"))
+
+
+def test_a_decay_that_has_begun_cannot_be_taken_back(tmp_path: Path, quiet: Console) -> None:
+    config = make_config(tmp_path, schedule={"kind": "wsd", "decay": 0.25}, save_every=7)
+    train(config, tmp_path / "run", console=quiet)
+    edit(tmp_path / "run", budget={"steps": 40})
+    with pytest.raises(
+        UsageError, match=r"budget.steps is 40 and was 24, .* rate of step 19, which was taken"
+    ):
+        resume(tmp_path / "run", console=quiet)
+
+
+def test_more_minutes_at_a_constant_rate_are_planned_anew(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.5 * recorder.progress.step)
+    budget, schedule = {"steps": None, "minutes": 0.25}, {"kind": "constant"}
+    config = make_config(tmp_path, budget=budget, schedule=schedule)
+    assert train(config, tmp_path / "run", console=quiet).step == 29
+    edit(tmp_path / "run", budget={"minutes": 0.5})
+    assert resume(tmp_path / "run", console=quiet).step >= 57  # 60 at half a second each, planned by then
+
+
+def test_a_run_of_minutes_that_gets_more_of_them_is_planned_soon_and_decays(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Recorder.add
+
+    def add_and_stop_at_35(recorder: Recorder, step: int, result: StepResult) -> None:
+        add(recorder, step, result)
+        if step == 35:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.5 * recorder.progress.step)
+    monkeypatch.setattr(Recorder, "add", add_and_stop_at_35)
+    schedule = {"kind": "wsd", "final": 0.0, "decay": 0.2}
+    config = make_config(tmp_path, budget={"steps": None, "minutes": 0.5}, schedule=schedule, log_every=1)
+    assert train(config, tmp_path / "run", console=quiet).received == signal.SIGTERM
+    edit(tmp_path / "run", budget={"minutes": 0.52})
+    assert resume(tmp_path / "run", console=quiet).step >= 60
+    *_, last = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert last["lr"] == 0.0
+
+
+def test_a_checkpoint_that_keeps_no_config_is_refused(run: Path, quiet: Console) -> None:
+    last = CheckpointFolder(run / "checkpoints").at(21)
+    kept = {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
+    about, state = atomic.open_folder(last).about, json.loads((last / "state.json").read_text())
+    del state["config"]
+    with atomic.write_folder(last, about=about, replace=True) as folder:
+        for name, content in kept.items():
+            folder.write_bytes(name, content)
+        folder.write_json("state.json", state)
+    with pytest.raises(FormatError, match=r"step-000021: .*; this is not the config of a run"):
+        resume(run, console=quiet)
+
+
+def test_other_windows_of_the_same_data_are_a_change_and_another_place_is_none(tmp_path: Path) -> None:
+    before = to_plain(make_config(tmp_path))
+    moved = {**before, "data": {**before["data"], "train": "elsewhere.npy", "tokenizer": "tok"}}
+    assert find_changes(before, moved) == {}
+    cut_otherwise = {**before, "data": {**before["data"], "windows": "documents"}}
+    assert find_changes(before, cut_otherwise) == {"data.windows": ("side by side", "documents")}
+
+
+def test_every_field_of_a_config_is_either_free_or_bound(tmp_path: Path) -> None:
+    """Whoever adds a field has to decide; the names in the list of free ones exist."""
+    fields = set(flatten(to_plain(make_config(tmp_path))))
+    assert fields >= FREE
+    tables = ("budget.", "model.", "optimizer.", "schedule.")
+    assert {name for name in fields - FREE if not name.startswith(tables)} == {
+        "batch_size",
+        "data.windows",
+        "eval_tokens",
+        "precision",
+        "seed",
+    }

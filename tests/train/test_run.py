@@ -1,0 +1,279 @@
+"""What a run leaves behind in its folder, and what it leaves alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from bytewright.errors import StorageError
+from bytewright.model import TransformerLM
+from bytewright.model.loss import language_model_loss
+from bytewright.storage import atomic, filesystem
+from bytewright.storage.atomic import write_json
+from bytewright.train import resume, train
+from bytewright.train.checkpoint import find_checkpoint
+from bytewright.train.metrics import MetricsLog, read_metrics
+from bytewright.train.run import RunFolder, config_of, config_of_checkpoint, run_of_checkpoint
+from runs import make_config
+
+
+def run_out_of_memory(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    raise MemoryError
+
+
+def test_a_run_that_could_not_begin_leaves_no_folder(tmp_path: Path, quiet: Console) -> None:
+    with pytest.raises(MemoryError):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=run_out_of_memory)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_could_not_begin_leaves_what_it_found_in_its_folder(
+    tmp_path: Path, quiet: Console
+) -> None:
+    (tmp_path / "run/.git").mkdir(parents=True)
+    (tmp_path / "run/.git/HEAD").write_text("ref: refs/heads/main\n")
+    with pytest.raises(MemoryError):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=run_out_of_memory)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".git"]
+    assert (tmp_path / "run/.git/HEAD").is_file()
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+
+
+def test_a_checkpoint_belongs_to_a_run_only_where_runs_keep_theirs(tmp_path: Path, quiet: Console) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    checkpoint = find_checkpoint(tmp_path / "run")
+    assert run_of_checkpoint(checkpoint) == tmp_path / "run"
+    assert config_of_checkpoint(checkpoint) is not None
+    shutil.copytree(checkpoint, tmp_path / "foreign/models/ours")
+    write_json(tmp_path / "foreign/config.json", {"architectures": ["LlamaForCausalLM"]})
+    assert config_of_checkpoint(tmp_path / "foreign/models/ours") is None
+    assert run_of_checkpoint(Path("/model")) is None
+
+
+@pytest.mark.parametrize(
+    "name", [".lock", "metrics.jsonl", "checkpoints", "samples", "tokenizer", "tensorboard"]
+)
+def test_a_run_folder_with_a_symbolic_link_is_refused_and_nothing_is_written_through_it(
+    tmp_path: Path, quiet: Console, name: str
+) -> None:
+    RunFolder.create(tmp_path / "run", make_config(tmp_path)).close()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "run/.lock").unlink()
+    target = "../thesis.txt" if name in (".lock", "metrics.jsonl") else "../outside"
+    (tmp_path / "run" / name).symlink_to(target)
+    with pytest.raises(StorageError, match=rf"run/{name}: it is a symbolic link"):
+        resume(tmp_path / "run", console=quiet)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    assert list((tmp_path / "outside").iterdir()) == []
+    (tmp_path / "run" / name).unlink()
+    assert resume(tmp_path / "run", console=quiet).step == 24
+
+
+def test_what_killed_processes_left_in_a_run_is_removed_when_it_is_resumed(
+    tmp_path: Path, quiet: Console
+) -> None:
+    run = tmp_path / "run"
+    train(make_config(tmp_path), run, console=quiet)
+    (run / "samples").mkdir()
+    leftovers = [
+        run / ".config.json.01234567.bytewright-tmp",
+        run / ".tokenizer.01234567.bytewright-tmp",
+        run / "samples/.step-000003.txt.01234567.bytewright-tmp",
+        run / "checkpoints/..step-000003.01234567.bytewright-tmp.89abcdef.bytewright-tmp",
+    ]
+    for path in leftovers:
+        path.touch()
+    resume(run, console=quiet)
+    assert not any(path.exists() for path in leftovers)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        (".", "run"),
+        (".lock", r"run/\.lock"),
+        ("metrics.jsonl", r"run/metrics\.jsonl"),
+        ("config.json", r"run/config\.json"),
+    ],
+)
+@pytest.mark.parametrize("changes", [{}, {"save_every": 100, "log_every": 100, "eval_every": 100}])
+def test_a_run_that_is_removed_while_it_is_trained_fails_and_names_what_is_missing(
+    tmp_path: Path, quiet: Console, name: str, missing: str, changes: dict[str, Any]
+) -> None:
+    run = tmp_path / "run"
+    calls = 0
+
+    def removing(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            shutil.rmtree(run) if name == "." else (run / name).unlink()
+        return language_model_loss(model, ids, targets)
+
+    with pytest.raises(StorageError, match=rf"{missing} was removed"):
+        train(make_config(tmp_path, **changes), run, console=quiet, loss=removing, final_checkpoint=False)
+    assert run.exists() == (name != ".")
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.json"])
+def test_a_run_whose_files_are_overwritten_while_it_is_trained_fails(
+    tmp_path: Path, quiet: Console, name: str
+) -> None:
+    run = tmp_path / "run"
+    calls = 0
+
+    def overwriting(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 15:
+            (run / name).write_text("{}")
+        return language_model_loss(model, ids, targets)
+
+    with pytest.raises(StorageError, match=rf"run/{name} was changed while it was in use"):
+        train(make_config(tmp_path), run, console=quiet, loss=overwriting)
+
+
+def test_a_run_that_is_removed_while_it_is_saved_is_named(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove_run(operation: str, *paths: Path) -> None:
+        if operation == "create" and "step-000007" in str(paths[0]):
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+
+    monkeypatch.setattr(filesystem, "before_operation", remove_run)
+    with pytest.raises(StorageError, match="run was removed"):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet)
+
+
+def test_a_log_that_is_replaced_while_it_is_written_is_noticed(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "old.jsonl")
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(StorageError, match=r"metrics\.jsonl was replaced"):
+        log.write({"step": 1})
+    log.close()
+
+
+def test_a_checkpoint_whose_log_is_missing_is_refused_and_no_log_is_made(
+    tmp_path: Path, quiet: Console
+) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    (tmp_path / "run/metrics.jsonl").unlink()
+    with pytest.raises(StorageError, match=r"metrics\.jsonl: no such file"):
+        resume(tmp_path / "run", console=quiet)
+    assert not (tmp_path / "run/metrics.jsonl").exists()
+
+
+def test_a_run_records_no_host_name_no_absolute_path_and_no_command_line(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bytewright", "train", "secret.toml", "--out=/home/ada/secret"])
+    monkeypatch.setattr(platform, "node", lambda: "host-of-ada")
+    run = tmp_path / "runs/run"
+    train(make_config(tmp_path), run, console=quiet)
+    texts = {
+        path: path.read_text() for path in run.rglob("*") if path.suffix != ".safetensors" and path.is_file()
+    }
+    assert {path.name for path in texts} >= {".lock", "config.json", "environment.json", "state.json"}
+    for path, text in texts.items():
+        assert not any(words in text for words in (str(tmp_path), "secret", "host-of-ada")), path
+    assert json.loads(texts[run / "config.json"])["data"]["train"] == "../../train.npy"
+
+
+@pytest.mark.parametrize("place", ["moved", "through a link", "elsewhere"])
+def test_a_run_finds_its_data_from_anywhere_and_when_all_is_moved(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    project = tmp_path / "project"
+    (project / "data").mkdir(parents=True)
+    config = make_config(project / "data", budget={"steps": 2})
+    train(config, project / "runs/run", console=quiet)
+    monkeypatch.chdir("/")
+    run = project / "runs/run"
+    if place == "moved":
+        project.rename(tmp_path / "moved")
+        run = tmp_path / "moved/runs/run"
+    elif place == "through a link":
+        (tmp_path / "link").symlink_to(run)
+        run = tmp_path / "link"
+    assert resume(run, console=quiet).step == 2
+    data = run.resolve().parents[1] / "data"
+    assert config_of(run).data.train == data / "train.npy"
+
+
+def test_a_run_that_was_moved_away_from_its_data_names_the_place_to_correct(
+    tmp_path: Path, quiet: Console
+) -> None:
+    train(make_config(tmp_path, budget={"steps": 2}), tmp_path / "run", console=quiet)
+    (tmp_path / "far/away").mkdir(parents=True)
+    shutil.move(tmp_path / "run", tmp_path / "far/away/run")
+    with pytest.raises(
+        StorageError, match=r"away/train\.npy: no such .* correct data in .*run/config\.json"
+    ) as e:
+        resume(tmp_path / "far/away/run", console=quiet)
+    assert e.value.exit_code == 2
+
+
+def test_a_run_of_an_earlier_version_with_absolute_paths_is_resumed(tmp_path: Path, quiet: Console) -> None:
+    run = tmp_path / "run"
+    train(make_config(tmp_path), run, console=quiet)
+    shutil.rmtree(find_checkpoint(run, which="last"))
+    fields = atomic.read_document(run / "config.json")
+    fields["data"] |= {name: str(tmp_path / f"{name}.npy") for name in ("train", "validation")}
+    write_json(run / "config.json", fields)
+    assert resume(run, console=quiet).num_new_steps == 3
+
+
+def test_a_path_that_goes_up_from_a_link_is_the_one_that_the_system_finds(
+    tmp_path: Path, quiet: Console
+) -> None:
+    (tmp_path / "disk/data").mkdir(parents=True)
+    config = make_config(tmp_path / "disk", budget={"steps": 2})
+    (tmp_path / "link").symlink_to("disk/data")
+    data = dataclasses.replace(config.data, train=tmp_path / "link/../train.npy")
+    train(dataclasses.replace(config, data=data), tmp_path / "run", console=quiet)
+    assert resume(tmp_path / "run", console=quiet).step == 2
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    return [record for record in read_metrics(run / "metrics.jsonl") if "event" in record]
+
+
+def test_a_run_that_goes_on_elsewhere_says_what_is_other_there(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_power(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("the power is gone")
+
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "first")
+    with pytest.raises(RuntimeError, match="the power is gone"):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=lose_power)
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "second")
+    resume(tmp_path / "run", console=quiet)
+    assert events(tmp_path / "run") == [{"step": 0, "event": "resumed with commit second (was first)"}]
+
+
+def test_a_run_that_is_complete_has_no_news(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    monkeypatch.setenv("BYTEWRIGHT_COMMIT", "another")
+    resume(tmp_path / "run", console=quiet)
+    assert events(tmp_path / "run") == []
+
+
+def test_a_run_that_goes_on_where_it_was_has_no_news(tmp_path: Path, quiet: Console) -> None:
+    train(make_config(tmp_path), tmp_path / "run", console=quiet)
+    shutil.rmtree(find_checkpoint(tmp_path / "run", which="last"))
+    resume(tmp_path / "run", console=quiet)
+    assert events(tmp_path / "run") == []
