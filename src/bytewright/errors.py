@@ -1,18 +1,41 @@
-"""The errors a user of Bytewright can meet, and the exit code each one means.
+"""The errors that Bytewright raises on purpose, and the exit code of each.
 
-Every mistake in what we were given raises a subclass of `BytewrightError` whose message is one sentence that
-names the file, the place, what was expected and what was found. The command line prints that sentence and
-leaves with `exit_code`; it never shows a traceback for one of these. Anything else that escapes is our bug.
+Invalid input raises a subclass of `BytewrightError`. Its message is one sentence: what is wrong, what was
+expected and found, and how to fix it. Its fields hold the same values for programs. The command line prints
+the sentence and exits with `exit_code`. Any other exception that reaches the user is a bug.
 """
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
 
 
 class BytewrightError(Exception):
-    """Base of all errors that Bytewright raises on purpose."""
+    """Base class of all errors that Bytewright raises on purpose.
+
+    >>> error = UsageError("batch_size must be at least 1, but is 0", key="batch_size", found=0)
+    >>> error.key, error.found, str(error)
+    ('batch_size', 0, 'batch_size must be at least 1, but is 0')
+    """
 
     exit_code = 1
+
+    def __init__(
+        self,
+        *args: object,
+        path: str | PathLike[str] | None = None,
+        key: str | None = None,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        super().__init__(*args)
+        self.path = None if path is None else Path(path)
+        """The file or folder that is wrong."""
+        self.key = key
+        """The setting, field, option or argument that is wrong."""
+        self.expected = expected
+        self.found = found
 
 
 class UsageError(BytewrightError, ValueError):
@@ -22,7 +45,7 @@ class UsageError(BytewrightError, ValueError):
 
 
 class FormatError(BytewrightError, ValueError):
-    """A file is not what it claims to be: truncated, malformed, contradictory or hostile."""
+    """The contents of a file are invalid: truncated, malformed, contradictory or hostile."""
 
     exit_code = 2
 
@@ -34,38 +57,39 @@ class TokenizerError(BytewrightError, ValueError):
 
 
 class DivergenceError(BytewrightError, ArithmeticError):
-    """A model's numbers are not finite: those of too many steps in a row, or of the text it is to write."""
+    """Values of the model are not finite: in too many successive steps, or while it generates text."""
 
     exit_code = 1
 
 
 class StorageError(BytewrightError, OSError):
-    """The disk refused: a missing or unreadable file, an unwritable target, no space left."""
+    """A disk operation failed: a missing or unreadable file, an unwritable target, no space left."""
 
     exit_code = 1
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error means that there is not enough memory; torch has no class for that on a CPU.
+    """Return whether an error means that memory ran out; torch has no class for that on a CPU.
 
     >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     True
     """
-    said = ("can't allocate memory", "not enough memory", "out of memory")
-    is_said = isinstance(error, RuntimeError) and any(words in str(error) for words in said)
-    return is_said or isinstance(error, MemoryError)
+    phrases = ("can't allocate memory", "not enough memory", "out of memory")
+    if isinstance(error, RuntimeError):
+        return any(phrase in str(error) for phrase in phrases)
+    return isinstance(error, MemoryError)
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line of what an error says, or its kind if it says nothing."""
+    """Return the first line of an error's message, or the name of its class if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def escape_controls(text: str, keep: str = "") -> str:
-    r"""Write characters that are not printable as escapes, except those in `keep`.
+    r"""Return `text` with characters that are not printable escaped, except those in `keep`.
 
-    Text from a file must pass through this before it is shown on a terminal: control characters, line breaks
-    and changes of the writing direction would otherwise act there. Lone surrogates could not be encoded.
+    Escape text from a file before it is shown on a terminal: the terminal would execute control characters,
+    line breaks and changes of the writing direction. Lone surrogates cannot be encoded.
 
     >>> print(escape_controls("run\x1b[2J\n\udcff"))
     run\x1b[2J\n\udcff
@@ -76,7 +100,7 @@ def escape_controls(text: str, keep: str = "") -> str:
 
 
 def suggest(key: str, known: Iterable[str], path: str = "") -> str:
-    """End a sentence about an unknown key: with the one that was probably meant, or with all there are.
+    """Return the end of a message about an unknown key: the closest known key, or all known keys.
 
     >>> suggest("warmpu", ["kind", "warmup"], path="schedule."), suggest("x", ["kind", "warmup"])
     ('; did you mean schedule.warmup?', '; known are kind, warmup')
