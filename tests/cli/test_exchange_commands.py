@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bytewright.cli.import_model import NoOptimizer
+from bytewright.cli.exchange import NoOptimizer
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_bpe

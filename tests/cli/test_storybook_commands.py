@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bytewright.cli.corpus_storybook import parse_size
+from bytewright.cli.corpus import parse_size
 from bytewright.corpus.storybook import Storybook, read_stories, write_stories
 from bytewright.end_of_text import SEPARATOR
 from bytewright.errors import UsageError

@@ -1,4 +1,5 @@
-"""The command line: one file per command, each only asking the library and printing what it answers.
+"""The command line: one module per command or group of commands; each calls the library and prints results.
 
-Nothing imports this package but its own modules. Start reading at `main`.
+Start with `main`, which maps each command to a class. `options` holds what commands share as options and
+checks, `console` what they print with. No other package imports this one.
 """

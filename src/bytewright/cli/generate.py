@@ -65,9 +65,9 @@ class Generate:
 
     def run(self) -> None:
         """Write."""
-        from bytewright.cli import console, inputs
+        from bytewright.cli import console
 
-        inputs.require_at_least(1, self.count, "--count")
+        options.require_at_least(1, self.count, "--count")
         from bytewright.generate import Generator, SamplingConfig
         from bytewright.generate.generator import check_prompts
         from bytewright.generate.text import encode_prompt, stop_tokens_of, stream_text
@@ -75,7 +75,7 @@ class Generate:
         from bytewright.train.run import config_of_checkpoint, load_tokenizer_of
         from bytewright.train.setup import dtype_of, find_device, precision_to_write_in
 
-        checkpoint = find_checkpoint(inputs.require_exists(self.path), which=self.which)
+        checkpoint = find_checkpoint(options.require_exists(self.path), which=self.which)
         tokenizer = load_tokenizer_of(checkpoint)
         device = find_device(self.device)
         precision = self.precision

@@ -1,4 +1,4 @@
-"""`bytewright sweep`: a question, all its runs, and the report that answers it."""
+"""`bytewright sweep`, `runs` and `report`: run experiments, list them, and write reports about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bytewright.cli import console, inputs, options
+from bytewright.cli import console, options
 from bytewright.errors import UsageError
 from bytewright.formatting import format_seconds
 
@@ -70,14 +70,14 @@ class RunSweep:
 
     def run(self) -> int:
         """Plan, carry out, report."""
-        inputs.require_at_least(1, self.jobs, "--jobs")
+        options.require_at_least(1, self.jobs, "--jobs")
         from bytewright.experiments.sweep import read_sweep
         from bytewright.train.engine import CompiledStepCache
 
-        paths = inputs.require_some(self.files, "a sweep file")
+        paths = options.require_some(self.files, "a sweep file")
         overrides = options.list_overrides(self.set)
         sweeps = [
-            read_sweep(inputs.require_file(path), scale=self.scale, overrides=overrides) for path in paths
+            read_sweep(options.require_file(path), scale=self.scale, overrides=overrides) for path in paths
         ]
         folders = [self.out / (path.stem + (f"-{self.scale}" if self.scale else "")) for path in paths]
         if len(set(folders)) < len(folders):
@@ -197,3 +197,121 @@ def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
     cost = f", about {format_seconds(seconds)} of training" if seconds else ""
     out.print(f"{left} of {len(plan)} runs to do{cost}.")
     sys.stdout.flush()  # in a pipe, too, the plan comes before the work
+
+
+SPARED = ("started", "tokens", "seconds", "tokens_per_second")
+"""The figures that a narrow terminal does without, one after the other; --json has them all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """List the runs below a folder, with their key figures.
+
+    --where keeps the runs that meet a condition on any figure or setting, or on the variant of a sweep;
+    --sort orders them by one, and with a minus before it downwards. A setting is called by its full name or
+    by the last part of it.
+
+    For example:
+      bytewright runs
+      bytewright runs runs/learning_rate --where 'lr<=1e-2' --where status=complete --sort validation_loss
+      bytewright runs runs/silu_ffn --where variant=silu
+      bytewright runs --sort=-started --json
+    """
+
+    folders: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="FOLDER …", help="Where to look.", help_behavior_hint="(default: runs)"),
+    ] = (Path("runs"),)
+
+    where: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="CONDITION")] = ()
+    """Keep the runs for which this holds, such as lr<=1e-3; may be given several times."""
+
+    sort: Annotated[str | None, tyro.conf.arg(metavar="KEY", help_behavior_hint="(default: by name)")] = None
+    """The figure or setting to sort by."""
+
+    json: bool = False
+    """Print all figures and settings as JSON."""
+
+    def run(self) -> None:
+        """List."""
+        import json
+
+        from bytewright.cli import console
+        from bytewright.experiments.listing import (
+            KEY_FIGURES,
+            UNREADABLE,
+            choose,
+            list_runs,
+            sort_rows,
+            word_figure,
+        )
+
+        rows = sort_rows(choose(list_runs(self.folders), self.where), self.sort)
+        if self.json:
+            print(json.dumps(rows, indent=2, allow_nan=False))
+            return
+        if not rows:
+            print("No runs.")
+            return
+        shown = [name for name in KEY_FIGURES if any(row.get(name) is not None for row in rows)]
+        out = console.stdout()
+        unbounded = out.options.update(max_width=10_000)
+        for left_out in range(len(SPARED) + 1):
+            kept = [name for name in shown if name not in SPARED[:left_out]]
+            table = console.table(*(name.replace("_", " ") for name in kept))
+            for row in rows:
+                table.add_row(*(word_figure(name, row.get(name)) for name in kept))
+            if out.measure(table, options=unbounded).maximum <= out.width:
+                break
+        out.print(table)
+        for row in rows:
+            if row["status"] == UNREADABLE:
+                console.stderr().print(f"{UNREADABLE}: {row['reason']}", soft_wrap=True)
+            elif row["status"] in ("diverged", "failed"):
+                console.stderr().print(f"{row['run']} {row['status']}: {row['reason']}", soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write the report of one run, of several side by side, or of a whole sweep.
+
+    A report is report.html (one file, to be opened in any browser), report.md with its figures beside it, and
+    results.json, the numbers themselves, from which the report can be made again without the runs. They go
+    into the folder of the run or of the sweep; runs from several folders need --out.
+
+    For example:
+      bytewright report runs/base
+      bytewright report runs/learning_rate
+      bytewright report runs/first runs/second --out comparison
+    """
+
+    paths: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(
+            metavar="RUN …",
+            help="Folders of runs, one folder of a sweep, or one results.json.",
+            help_behavior_hint="(required)",
+        ),
+    ] = ()
+
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: beside the runs)")
+    ] = None
+    """Where to write it."""
+
+    def run(self) -> None:
+        """Write the report, and say where it is."""
+        from bytewright.cli import console
+        from bytewright.experiments.inputs import read_inputs
+        from bytewright.report.compose import write_report
+
+        first, *others = options.require_some(self.paths, "a run")
+        if self.out is None and others:
+            raise UsageError("several runs have no folder of their own; say with --out where the report goes")
+        about, records = read_inputs(self.paths)
+        for name, reason in about.unreadable.items() if about else ():
+            console.stderr().print(f"left out: {name}, which cannot be read: {reason}", soft_wrap=True)
+        folder = self.out or (first.parent if first.is_file() else first)
+        console.stdout().print(str(write_report(records, about, folder)), soft_wrap=True)

@@ -1,0 +1,143 @@
+"""`bytewright export` and `bytewright import`: exchange models with Hugging Face's `transformers`."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from bytewright.cli import options
+from bytewright.end_of_text import END_OF_TEXT
+from bytewright.errors import UsageError
+from bytewright.storage import atomic
+
+if TYPE_CHECKING:
+    from bytewright.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Write the model of a run, and its tokenizer, as a folder that `transformers` loads.
+
+    It is loaded as a LlamaForCausalLM and gives the same scores. Models that are no Llama (another place for
+    the norms, no positions, no gate, norms on queries and keys) are refused.
+
+    For example:
+      bytewright export runs/base --to hf --out base-hf
+    """
+
+    path: options.RunPath
+
+    to: Literal["hf"]
+    """The form to write: hf for Hugging Face's transformers."""
+
+    out: options.OutputFolder
+    """The folder to write."""
+
+    which: Literal["best", "last"] = "best"
+    """Which checkpoint of the run."""
+
+    replace: options.Replace = False
+
+    def run(self) -> None:
+        """Read, and write."""
+        from bytewright.cli import console
+        from bytewright.model.hf_llama import write_llama
+        from bytewright.tokenizer.files import warn_of_pattern
+        from bytewright.train.checkpoint import find_checkpoint, load_model
+        from bytewright.train.run import load_tokenizer_of
+
+        atomic.check_target(self.out, folder=True, replace=self.replace)
+        checkpoint = find_checkpoint(options.require_exists(self.path), which=self.which)
+        model = load_model(checkpoint)
+        tokenizer = load_tokenizer_of(checkpoint)
+        write_llama(
+            model,
+            self.out,
+            tokenizer_json=describe_tokenizer(tokenizer),
+            end_of_text=find_end_of_text(tokenizer),
+            replace=self.replace,
+        )
+        if (warning := warn_of_pattern(tokenizer.vocabulary)) is not None:
+            console.stderr().print(warning, soft_wrap=True)
+        sentence = f"Wrote {self.out}: load it with AutoModelForCausalLM.from_pretrained({str(self.out)!r})."
+        console.stdout().print(sentence, soft_wrap=True)
+
+
+def describe_tokenizer(tokenizer: Tokenizer) -> bytes:
+    """Return the content of a `tokenizer.json`."""
+    from bytewright.tokenizer.files import write_huggingface
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_huggingface(tokenizer.vocabulary, Path(folder) / "tokenizer.json")
+        return (Path(folder) / "tokenizer.json").read_bytes()
+
+
+def find_end_of_text(tokenizer: Tokenizer) -> tuple[str, int] | None:
+    """Find the special token that ends a text: the usual one, or else the first there is."""
+    specials = tokenizer.special_tokens
+    if not specials:
+        return None
+    name = END_OF_TEXT if END_OF_TEXT in specials else min(specials, key=lambda special: specials[special])
+    return name, specials[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportModel:
+    """Read a Llama from a folder of `transformers`, and write it as a run that can write and be measured.
+
+    The folder holds config.json, model.safetensors (or several files and model.safetensors.index.json) and
+    tokenizer.json (byte-level BPE). What our model or tokenizer cannot do is refused. The run has no record
+    of training, so it cannot be resumed.
+
+    For example:
+      bytewright import base-hf --out runs/imported
+      bytewright generate runs/imported --prompt 'Once upon a time'
+    """
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    """The folder to read."""
+
+    out: options.OutputFolder
+    """The folder of the run to write."""
+
+    without_tokenizer: bool = False
+    """Read the model alone; it can then be measured on token files but not write text."""
+
+    def run(self) -> None:
+        """Read, and write."""
+        from bytewright.cli import console
+        from bytewright.model.hf_llama import read_llama
+        from bytewright.tokenizer.files import read_huggingface, write_folder
+        from bytewright.train.checkpoint import CheckpointFolder
+        from bytewright.train.run import refuse_existing_run
+
+        refuse_existing_run(self.out)
+        model = read_llama(options.require_exists(self.path))
+        vocabulary = None if self.without_tokenizer else read_huggingface(self.path / "tokenizer.json")
+        if vocabulary is not None and vocabulary.size > model.config.vocab_size:
+            raise UsageError(
+                f"{self.path}: the tokenizer has ids up to {vocabulary.size - 1}, the model only "
+                f"{model.config.vocab_size} of them"
+            )
+        with atomic.explain("write", self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
+        if vocabulary is not None:
+            write_folder(vocabulary, self.out / "tokenizer", within=self.out)
+        CheckpointFolder(self.out / "checkpoints").save(model, NoOptimizer(), {"step": 0})
+        sentence = f"Wrote {self.out}: {sum(p.numel() for p in model.parameters()):,} parameters."
+        console.stdout().print(sentence, soft_wrap=True)
+
+
+class NoOptimizer:
+    """Stands where a checkpoint keeps the state of an optimizer; there was none."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Take nothing."""

@@ -1,0 +1,394 @@
+"""`bytewright tokenizer train`, `encode`, `decode` and `convert`."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+
+import tyro
+
+from bytewright.cli import options
+from bytewright.end_of_text import END_OF_TEXT
+from bytewright.errors import UsageError
+from bytewright.formatting import format_seconds
+from bytewright.storage import atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bytewright.tokenizer import Estimate, Phase, Tokenizer, Training
+    from bytewright.tokenizer.tokenizer import Ids
+    from bytewright.tokenizer.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainTokenizer:
+    """Learn a byte-level BPE vocabulary from text files, or from folders of them.
+
+    Says first how long it will take and how much memory it will need; ends with a table of its phases.
+
+    For example:
+      bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000
+      bytewright tokenizer train books/ notes.txt --out mine --vocab-size 32000 --pattern gpt4
+      bytewright tokenizer train chat.txt --out chat --vocab-size 8000 --special-tokens '<|user|>' '<|end|>'
+    """
+
+    sources: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="TEXT [TEXT ...]", help_behavior_hint="(required)"),
+    ]
+    """Text files, or folders of them; of other formats `bytewright corpus text` makes one."""
+
+    out: options.OutputFolder
+    """Where the tokenizer goes."""
+
+    vocab_size: int
+    """How many tokens to have in the end: 256 bytes, the merges, and the special tokens."""
+
+    special_tokens: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[TOKEN ...]")] = (END_OF_TEXT,)
+    """Tokens that are never split and never counted; give the option without a value for none."""
+
+    pattern: str = "gpt2"
+    """How text is cut into words before merging: gpt2, gpt4, or a regular expression (in Rust's syntax)."""
+
+    min_count: int = 1
+    """Stop when no pair occurs this often."""
+
+    num_threads: options.NumThreads = None
+
+    replace: options.Replace = False
+
+    def run(self) -> None:
+        """Check everything that can be checked, train, write, and account for the time."""
+        sources = [options.require_source(path) for path in options.require_some(self.sources, "a text")]
+        options.require_at_least(1, self.min_count, "--min-count")
+        options.require_at_least(1, self.num_threads, "--num-threads")
+        atomic.check_target(self.out, folder=True, replace=self.replace)
+
+        from bytewright.cli import console
+        from bytewright.tokenizer import Progress, estimate_training, train_tokenizer
+        from bytewright.tokenizer.files import write_folder
+
+        remarks = console.stderr()
+        estimate = estimate_training(
+            sources, self.vocab_size, self.special_tokens, pattern=self.pattern, num_threads=self.num_threads
+        )
+        remarks.print(_expect(estimate))
+        with console.progress() as report:
+
+            def on_progress(progress: Progress) -> None:
+                report(progress.phase, progress.done, progress.total, progress.unit)
+
+            training = train_tokenizer(
+                sources,
+                self.vocab_size,
+                self.special_tokens,
+                pattern=self.pattern,
+                min_count=self.min_count,
+                num_threads=self.num_threads,
+                progress=on_progress,
+            )
+        started = time.perf_counter()
+        write_folder(training.vocabulary, self.out, replace=self.replace)
+        _print(training, time.perf_counter() - started, self.out)
+
+
+def _expect(estimate: Estimate) -> str:
+    from bytewright.cli.console import format_bytes
+
+    return (
+        f"{format_bytes(estimate.corpus_bytes)} of text: about {format_seconds(max(estimate.seconds, 0.001))}"
+        f" and {format_bytes(estimate.memory_bytes)} of memory."
+    )
+
+
+def _print(training: Training, seconds_writing: float, out: Path) -> None:
+    from bytewright.cli import console
+    from bytewright.tokenizer import Phase
+
+    phases = [*training.phases, Phase(name="write", seconds=seconds_writing, wall_seconds=seconds_writing)]
+    total = sum(phase.wall_seconds for phase in phases)
+    table = console.table("phase", "time", "share", "of all threads", "throughput")
+    for phase in phases:
+        table.add_row(
+            phase.name,
+            format_seconds(phase.wall_seconds),
+            f"{phase.wall_seconds / total:.0%}",
+            format_seconds(phase.seconds),
+            _throughput(phase, training),
+        )
+    table.add_row(
+        "all",
+        format_seconds(total),
+        "100%",
+        "",
+        f"{console.format_bytes(training.corpus_bytes / total)}/s",
+    )
+    printer = console.stdout()
+    printer.print(table)
+    printer.print(
+        f"{training.num_words:,} words, {training.num_distinct_words:,} of them distinct;"
+        f" {len(training.vocabulary.merges):,} merges;"
+        f" peak memory {console.format_bytes(training.peak_memory_bytes)}."
+    )
+    if training.stopped:
+        printer.print(training.stopped)
+    printer.print(f"Wrote {out}: {len(training.vocabulary.tokens):,} tokens.", soft_wrap=True)
+
+
+def _throughput(phase: Phase, training: Training) -> str:
+    from bytewright.cli import console
+
+    if phase.name == "write" or not phase.wall_seconds:
+        return ""
+    if phase.name == "merge":
+        return f"{len(training.vocabulary.merges) / phase.wall_seconds:,.0f} merges/s"
+    return f"{console.format_bytes(training.corpus_bytes / phase.wall_seconds)}/s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeText:
+    """Turn text into token ids: a file into a token file, or a short text into numbers on the terminal.
+
+    A token file is a .npy array, uint16 if the vocabulary allows, with a manifest beside it.
+
+    For example:
+      bytewright tokenizer encode stories-10k stories.txt --out stories.npy
+      bytewright tokenizer encode stories-10k --text 'Once upon a time'
+    """
+
+    tokenizer: options.TokenizerPath
+
+    source: options.OptionalFile = None
+    """The text file to encode; needs --out."""
+
+    out: options.OutputFile = None
+    """The token file to write."""
+
+    text: options.GivenText = None
+    """Encode this text instead, and print its ids."""
+
+    num_threads: options.NumThreads = None
+
+    replace: options.Replace = False
+
+    def run(self) -> None:
+        """Encode a text or a file."""
+        options.require_at_least(1, self.num_threads, "--num-threads")
+        if self.text is not None:
+            if self.source is not None or self.out is not None:
+                raise UsageError("give either --text or a file with --out, not both")
+            text = self.text.encode("utf-8", "surrogateescape")  # its bytes, valid or not
+            print(*options.load_tokenizer(self.tokenizer).encode(text))
+            return
+        if self.source is None or self.out is None:
+            raise UsageError("give a file and --out, or --text")
+        self._encode_file(options.require_file(self.source), self.out)
+
+    def _encode_file(self, source: Path, out: Path) -> None:
+        from bytewright.data.tokenfile import manifest_path_of
+
+        written = (out, manifest_path_of(out))
+        atomic.refuse_own_input(source, *written)
+        for path in written:
+            atomic.check_target(path, replace=self.replace)
+        tokenizer = options.load_tokenizer(self.tokenizer)
+
+        from bytewright.cli import console
+
+        num_bytes = source.stat().st_size
+        started = time.perf_counter()
+        with console.progress() as report:
+            tokens = tokenizer.encode_file(
+                source,
+                out,
+                num_threads=self.num_threads,
+                progress=lambda done, total: report("encode", done, total, "bytes"),
+            )
+        seconds = time.perf_counter() - started
+        console.stdout().print(
+            f"Wrote {out}: {len(tokens):,} tokens ({tokens.manifest.dtype}),"
+            f" {num_bytes / len(tokens):.2f} bytes per token; {console.format_bytes(num_bytes)}"
+            f" in {format_seconds(seconds)}, {console.format_bytes(num_bytes / seconds)}/s.",
+            soft_wrap=True,
+        )
+
+
+IDS_AT_A_TIME = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeIds:
+    """Turn token ids back into the exact bytes they stand for.
+
+    Refuses a token file that was encoded with another tokenizer.
+
+    For example:
+      bytewright tokenizer decode stories-10k stories.npy --out again.txt
+      bytewright tokenizer decode stories-10k stories.npy | head
+      bytewright tokenizer decode stories-10k --ids 430 511 32
+    """
+
+    tokenizer: options.TokenizerPath
+
+    source: options.OptionalFile = None
+    """The token file to decode."""
+
+    out: options.OutputFile = None
+    """The text file to write; standard output by default."""
+
+    ids: Annotated[
+        tuple[int, ...], tyro.conf.arg(metavar="ID [ID ...]", help_behavior_hint="(optional)")
+    ] = ()
+    """Decode these ids instead."""
+
+    replace: options.Replace = False
+
+    def run(self) -> None:
+        """Decode ids or a file, to stdout or a file."""
+        from bytewright.cli import console
+
+        if (self.source is None) == (not self.ids):
+            raise UsageError("give either a token file or --ids")
+        if self.source is not None:
+            options.require_file(self.source)
+        if self.out is not None:
+            if self.source is not None:
+                from bytewright.data.tokenfile import manifest_path_of
+
+                for path in (self.source, manifest_path_of(self.source)):
+                    atomic.refuse_own_input(path, self.out)
+            atomic.check_target(self.out, replace=self.replace)
+        tokenizer = options.load_tokenizer(self.tokenizer)
+        ids = self._read_ids(tokenizer)
+        if self.out is None:
+            if sys.stdout.isatty():
+                decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
+                for chunk in _decode(tokenizer, ids):
+                    console.write_text(decoder.decode(chunk))
+                console.write_text(decoder.decode(b"", final=True) + "\n")
+            else:
+                for chunk in _decode(tokenizer, ids):
+                    _write_all(sys.stdout.buffer, chunk)
+            return
+        with atomic.write_stream(self.out) as stream:
+            for chunk in _decode(tokenizer, ids):
+                stream.write(chunk)
+        sentence = f"Wrote {self.out}: {self.out.stat().st_size:,} bytes from {len(ids):,} tokens."
+        console.stdout().print(sentence, soft_wrap=True)
+
+    def _read_ids(self, tokenizer: Tokenizer) -> Sequence[int] | Ids:
+        if self.source is None:
+            return self.ids
+        from bytewright.data import TokenFile
+
+        tokens = TokenFile.open(self.source, verify=True)
+        tokens.require_tokenizer(tokenizer.fingerprint)
+        return tokens.tokens
+
+
+def _write_all(stream: BinaryIO, data: bytes) -> None:
+    """Write all of it: an unbuffered stdout (python -u) takes as much at a time as the pipe has room for."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[stream.write(rest) :]
+
+
+def _decode(tokenizer: Tokenizer, ids: Sequence[int] | Ids) -> Iterator[bytes]:
+    """Decode a stretch at a time, so that a long file does not have to fit in memory."""
+    from bytewright.cli import console
+
+    with console.progress() as report:
+        for start in range(0, len(ids), IDS_AT_A_TIME):
+            yield tokenizer.decode_bytes(ids[start : start + IDS_AT_A_TIME])
+            report("decode", min(start + IDS_AT_A_TIME, len(ids)), len(ids), "tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertTokenizer:
+    """Read a tokenizer in whichever format it is, and write it in another.
+
+    bytewright and gpt2 (vocab.json, merges.txt) are folders; huggingface (tokenizer.json) and
+    tiktoken (ranks) are files. gpt2 and tiktoken do not say which tokens are special, and tiktoken
+    has no pattern either: give these when reading such files. Anything else that a format cannot
+    say is refused.
+
+    For example:
+      bytewright tokenizer convert stories-10k --to huggingface --out tokenizer.json
+      bytewright tokenizer convert gpt2/ --special-tokens '<|endoftext|>' --to bytewright --out gpt2-ours
+      bytewright tokenizer convert ranks.tiktoken --pattern gpt4 --to huggingface --out tokenizer.json
+    """
+
+    tokenizer: options.TokenizerPath
+
+    to: Literal["bytewright", "gpt2", "huggingface", "tiktoken"]
+    """The format to write."""
+
+    out: Annotated[Path, tyro.conf.arg(metavar="PATH")]
+    """The folder or file to write."""
+
+    special_tokens: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="TOKEN [TOKEN ...]", help_behavior_hint="(optional)")
+    ] = ()
+    """Special tokens, for the formats that do not name them."""
+
+    pattern: Annotated[str | None, tyro.conf.arg(metavar="PATTERN", help_behavior_hint="(default: gpt2)")] = (
+        None
+    )
+    """How text is cut into words, for tiktoken ranks, which do not say: gpt2, gpt4, or an expression."""
+
+    replace: options.Replace = False
+
+    def run(self) -> None:
+        """Read, and write."""
+        from bytewright.cli import console
+        from bytewright.tokenizer import files
+
+        if self.to == "huggingface" and self.out.suffix != ".json":
+            raise UsageError(f"{self.out}: the name must end in .json, by which this format is recognised")
+        if self.to == "tiktoken" and self.out.suffix == ".json":
+            raise UsageError(f"{self.out}: the name must not end in .json, which stands for huggingface")
+        atomic.check_target(self.out, folder=self.to in ("bytewright", "gpt2"), replace=self.replace)
+        vocabulary = options.load_vocabulary(self.tokenizer, self.special_tokens, self.pattern)
+        match self.to:
+            case "bytewright":
+                files.write_folder(vocabulary, self.out, replace=self.replace)
+            case "gpt2":
+                write_gpt2_folder(vocabulary, self.out, replace=self.replace)
+            case "huggingface":
+                files.write_huggingface(vocabulary, self.out)
+            case "tiktoken":
+                files.write_tiktoken(vocabulary, self.out)
+        written = vocabulary.ids_of_ordinary_tokens if self.to == "tiktoken" else vocabulary.tokens
+        sentence = f"Wrote {self.out}: {len(written):,} tokens in the {self.to} format."
+        console.stdout().print(sentence, soft_wrap=True)
+        if self.to == "huggingface" and (warning := files.warn_of_pattern(vocabulary)) is not None:
+            console.stderr().print(warning, soft_wrap=True)
+        if self.to == "tiktoken":
+            console.stdout().print(tell_what_ranks_leave_out(vocabulary), soft_wrap=True)
+
+
+def tell_what_ranks_leave_out(vocabulary: Vocabulary) -> str:
+    """Say what whoever reads the file of ranks has to know besides."""
+    by_id = sorted(vocabulary.special_tokens.items(), key=lambda item: item[1])
+    specials = ", ".join(f"{special} (id {id})" for special, id in by_id)
+    return f"Left out, to be given again when the file is read: the pattern ({vocabulary.pattern})" + (
+        f" and the special tokens {specials}." if specials else "."
+    )
+
+
+def write_gpt2_folder(vocabulary: Vocabulary, out: Path, *, replace: bool) -> None:
+    """Write GPT-2's two files as one folder, so that there are never a new one and an old one together."""
+    from bytewright.tokenizer import files
+
+    with tempfile.TemporaryDirectory() as folder, atomic.write_folder(out, replace=replace) as writer:
+        paths = [Path(folder) / name for name in files.GPT2_FILES]
+        files.write_gpt2(vocabulary, *paths)
+        for path in paths:
+            writer.write_bytes(path.name, path.read_bytes())
