@@ -22,7 +22,7 @@ import numpy.typing as npt
 from trainers import OURS
 from vocabularies import tiktoken_encoding, tokenizer_json, vocabulary_files
 
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.corpus import END_OF_TEXT
 
 Ids = npt.NDArray[np.uint32]
 Call = Callable[[], Any]

@@ -16,7 +16,7 @@ from typing import Any
 
 from vocabularies import GPT2_PATTERN, printable_bytes
 
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.corpus import END_OF_TEXT
 
 Tokens = list[bytes]
 """What was learned, in order of creation: the bytes each merge makes, without single bytes and specials."""

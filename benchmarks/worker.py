@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from harness import Call, timed
 
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.corpus import END_OF_TEXT
 
 WARM_CALLS = 5
 WARM_BUDGET_SECONDS = 5.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.corpus import END_OF_TEXT
 
 NAMES = [
     "Mila",

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bytewright.cli.corpus import parse_size
+from bytewright.corpus import SEPARATOR
 from bytewright.corpus.storybook import Storybook, read_stories, write_stories
-from bytewright.end_of_text import SEPARATOR
 from bytewright.errors import UsageError
 from conftest import HANG_SECONDS, Outcome, Run
 

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from bytewright.corpus import readers
+from bytewright.corpus import END_OF_TEXT, readers
 from bytewright.corpus.readers import read_documents, read_pieces
-from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 
 DOCUMENTS = ["One owl.\nTwo owls!", "Zoë said: 🦉", "  indented, and <|endof not ended", "x" * 50]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bytewright.corpus import SEPARATOR
 from bytewright.corpus.storybook import (
     KnownStories,
     Storybook,
@@ -19,7 +20,6 @@ from bytewright.corpus.storybook import (
     write_stories,
 )
 from bytewright.corpus.storybook.workers import map_in_order
-from bytewright.end_of_text import SEPARATOR
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 
 BOOK = Storybook.load()

@@ -13,10 +13,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from bytewright.corpus import readers
+from bytewright.corpus import END_OF_TEXT, readers
 from bytewright.corpus.readers import read_documents
 from bytewright.corpus.text import write_documents
-from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import FormatError, StorageError, UsageError
 from conftest import HANG_SECONDS, Run
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from bytewright.cli import options
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError
 from bytewright.formatting import format_seconds
 from bytewright.storage import atomic

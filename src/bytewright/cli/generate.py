@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from bytewright.cli import options
-from bytewright.end_of_text import END_OF_TEXT, SEPARATOR
+from bytewright.corpus import END_OF_TEXT, SEPARATOR
 
 BATCH = 32
 """How many texts are written at a time."""

@@ -1,4 +1,9 @@
-"""Where text comes from: the storybook, whose entropy is known, downloads, and readers of the usual files.
+"""Text files: the storybook with its known entropy, downloads of public corpora, readers of common formats.
 
-Nothing here knows what a token is. The parts are imported from their own modules.
+A document in a text file ends with `END_OF_TEXT`. Import the parts from their modules; start with `readers`.
 """
+
+END_OF_TEXT = "<|endoftext|>"
+"""The special token that ends a document in text files, tokenizers and token files."""
+SEPARATOR = f"\n{END_OF_TEXT}\n"
+"""The bytes after each document in the text files that Bytewright writes: the token on a line of its own."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import filesystem
 from bytewright.storage.compression import find_packing

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from bytewright.corpus import SEPARATOR
 from bytewright.corpus.readers import END, Piece, Progress, read_pieces
-from bytewright.end_of_text import SEPARATOR
 from bytewright.errors import UsageError
 from bytewright.storage import atomic
 from bytewright.storage.atomic import StrPath

@@ -21,12 +21,12 @@ import torch
 from jaxtyping import Float64
 from rich.console import Console
 
+from bytewright.corpus import END_OF_TEXT, SEPARATOR
 from bytewright.corpus.storybook import Storybook, check_file, read_stories, write_stories
 from bytewright.corpus.storybook.book import GRAMMAR_FILE
 from bytewright.data.tokenfile import TokenFile
 from bytewright.demo.display import FloorDisplay
 from bytewright.demo.plan import Plan
-from bytewright.end_of_text import END_OF_TEXT, SEPARATOR
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.model import TransformerLM
 from bytewright.storage import atomic

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.records import FLOOR
 from bytewright.storage import atomic, filesystem

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from bytewright.end_of_text import SEPARATOR
+from bytewright.corpus import SEPARATOR
 from bytewright.errors import (
     BytewrightError,
     DivergenceError,

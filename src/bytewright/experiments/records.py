@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.storage import atomic
 from bytewright.train.checkpoint import CheckpointFolder, open_checkpoint

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bytewright.end_of_text import END_OF_TEXT
+from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.train.checkpoint import find_checkpoint, load_model

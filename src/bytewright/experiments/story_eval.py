@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import Storybook, read_stories
-from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.checkpoint import find_checkpoint, load_model

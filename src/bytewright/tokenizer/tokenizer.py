@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bytewright import _native
+from bytewright.corpus import END_OF_TEXT
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
-from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import TokenizerError, UsageError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import shorten

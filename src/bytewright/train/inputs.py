@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Int64
 
+from bytewright.corpus import END_OF_TEXT
 from bytewright.data.documents import DocumentSampler, find_documents
 from bytewright.data.sampler import Tokens, WindowSampler
 from bytewright.data.tokenfile import TokenFile
-from bytewright.end_of_text import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
 from bytewright.generate.text import make_text_sampler
 from bytewright.model import ModelConfig, TransformerLM

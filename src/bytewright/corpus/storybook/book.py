@@ -7,13 +7,13 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 
+from bytewright.corpus import END_OF_TEXT, SEPARATOR
 from bytewright.corpus.storybook.check import Checker, CheckReport
 from bytewright.corpus.storybook.entropy import Entropy, compute_entropy
 from bytewright.corpus.storybook.grammar import Grammar
 from bytewright.corpus.storybook.notation import read_grammar
 from bytewright.corpus.storybook.parse import Parse, Parser
 from bytewright.corpus.storybook.tell import Split, Story, Teller
-from bytewright.end_of_text import END_OF_TEXT, SEPARATOR
 from bytewright.errors import UsageError
 
 GRAMMAR_FILE = "storybook.grammar"

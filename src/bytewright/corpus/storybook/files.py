@@ -16,11 +16,11 @@ from functools import partial
 from itertools import count, islice
 from pathlib import Path
 
+from bytewright.corpus import END_OF_TEXT, SEPARATOR
 from bytewright.corpus.storybook.book import Storybook
 from bytewright.corpus.storybook.check import CheckReport, StoryCheck
 from bytewright.corpus.storybook.tell import Split
 from bytewright.corpus.storybook.workers import map_in_order
-from bytewright.end_of_text import END_OF_TEXT, SEPARATOR
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import atomic, filesystem
 

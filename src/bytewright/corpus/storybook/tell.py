@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
 
+from bytewright.corpus import SEPARATOR
 from bytewright.corpus.storybook.grammar import Choice, Grammar, Mention, Part, Plot
-from bytewright.end_of_text import SEPARATOR
 
 Split = Literal["train", "validation"]
 VALIDATION_SHARE = 0.1
