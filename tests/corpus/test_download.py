@@ -1,4 +1,4 @@
-"""A download arrives whole and checked or not at all, whatever a real server on this machine does."""
+"""A download is complete and verified or does not appear, however a real local server behaves."""
 
 from __future__ import annotations
 
@@ -21,9 +21,16 @@ from typing import NamedTuple
 import pytest
 from web_server import Behaviour, serve
 
-from bytewright.corpus import public
-from bytewright.corpus.download import DownloadError, download, matches, part_of
-from bytewright.corpus.public import CORPORA, PublicCorpus, PublicFile, get_file
+from bytewright.corpus.download import (
+    CORPORA,
+    DownloadError,
+    PublicCorpus,
+    PublicFile,
+    download,
+    get_file,
+    matches,
+    part_of,
+)
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from bytewright.storage.manifest import Entry
 from conftest import HANG_SECONDS, Run
@@ -37,7 +44,7 @@ def entry_of(data: bytes) -> Entry:
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server is on this machine."""
+    """Connect to the local server directly."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
@@ -63,26 +70,26 @@ def files_of(target: Path) -> list[str]:
     return sorted(path.name for path in target.parent.iterdir())
 
 
-def test_a_file_arrives_with_progress_and_nothing_else_is_left(served: Served) -> None:
-    told: list[tuple[str, int, int]] = []
-    download(served.url, served.target, entry_of(DATA), progress=lambda *progress: told.append(progress))
+def test_a_download_reports_progress_and_leaves_only_the_target(served: Served) -> None:
+    reports: list[tuple[str, int, int]] = []
+    download(served.url, served.target, entry_of(DATA), progress=lambda *report: reports.append(report))
     assert served.target.read_bytes() == DATA
     assert files_of(served.target) == ["file.txt"]
-    assert [progress[1] for progress in told if progress[0] == "download"][-1] == len(DATA)
-    assert told[-1] == ("check", len(DATA), len(DATA))
+    assert [done for stage, done, _ in reports if stage == "download"][-1] == len(DATA)
+    assert reports[-1] == ("check", len(DATA), len(DATA))
     assert matches(served.target, entry_of(DATA))
     assert not matches(served.target, Entry(len(DATA), "0" * 64))
     assert not matches(served.target, Entry(len(DATA) + 1, entry_of(DATA).sha256))
 
 
-def test_a_connection_that_breaks_off_again_and_again_is_resumed_where_it_was(served: Served) -> None:
+def test_a_connection_that_breaks_repeatedly_is_resumed(served: Served) -> None:
     served.behaviour.breaks_off_after = 300_000
     fetch(served)
     assert served.target.read_bytes() == DATA
     assert served.behaviour.asked == [None, "bytes=300000-", "bytes=600000-", "bytes=900000-"]
 
 
-def test_a_network_that_fails_in_mid_transfer_is_not_taken_for_the_disk(
+def test_network_errors_during_a_transfer_are_retried(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = iter([OSError(errno.EHOSTUNREACH, "No route to host"), ssl.SSLError("bad record")])
@@ -99,7 +106,7 @@ def test_a_network_that_fails_in_mid_transfer_is_not_taken_for_the_disk(
     assert len(served.behaviour.asked) == 3
 
 
-def test_what_an_earlier_attempt_brought_is_not_asked_for_again(served: Served) -> None:
+def test_bytes_of_an_earlier_attempt_are_not_requested_again(served: Served) -> None:
     served.target.parent.mkdir()
     part_of(served.target).write_bytes(DATA[:400_000])
     fetch(served)
@@ -107,7 +114,7 @@ def test_what_an_earlier_attempt_brought_is_not_asked_for_again(served: Served) 
     assert served.behaviour.asked == ["bytes=400000-"]
 
 
-def test_a_part_that_is_whole_already_is_only_checked(served: Served) -> None:
+def test_a_complete_part_is_only_verified(served: Served) -> None:
     served.target.parent.mkdir()
     part_of(served.target).write_bytes(DATA)
     fetch(served)
@@ -115,8 +122,8 @@ def test_a_part_that_is_whole_already_is_only_checked(served: Served) -> None:
     assert served.behaviour.asked == []
 
 
-def test_a_server_that_knows_no_ranges_sends_all_of_it_again(served: Served) -> None:
-    served.behaviour.knows_ranges = False
+def test_a_server_without_range_support_sends_the_whole_file(served: Served) -> None:
+    served.behaviour.supports_ranges = False
     served.target.parent.mkdir()
     part_of(served.target).write_bytes(b"x" * 400_000)
     fetch(served)
@@ -131,25 +138,25 @@ def test_ranges_survive_a_redirect(served: Served) -> None:
     assert served.behaviour.asked == [None, "bytes=600000-"]
 
 
-def test_a_server_that_is_busy_is_asked_again(served: Served) -> None:
+def test_a_request_to_a_busy_server_is_repeated(served: Served) -> None:
     served.behaviour.refusals = [503, 429, 500]
     fetch(served)
     assert served.target.read_bytes() == DATA
 
 
-def test_a_server_that_announces_no_length_is_believed_by_the_checksum(served: Served) -> None:
+def test_without_an_announced_length_the_checksum_decides(served: Served) -> None:
     served.behaviour.announces = False
     fetch(served)
     assert served.target.read_bytes() == DATA
 
 
-def assert_refused(
-    served: Served, *words: str, expected: Entry | None = None, kept: int | None = None
-) -> None:
-    """The download fails in one sentence, no target appears, and `kept` bytes of a part stay, or no part."""
+def assert_rejected(served: Served, *words: str, found: object = None, kept: int | None = None) -> None:
+    """The download fails with one sentence, no target appears, and `kept` bytes (or no part) remain."""
     with pytest.raises(DownloadError) as caught:
-        fetch(served, expected)
+        fetch(served)
     assert "\n" not in str(caught.value)
+    assert served.url in str(caught.value)
+    assert caught.value.found == found
     for word in words:
         assert word in str(caught.value)
     assert not served.target.exists()
@@ -157,81 +164,81 @@ def assert_refused(
     assert (part.stat().st_size if part.exists() else None) == kept
 
 
-def test_a_server_that_announces_more_than_it_ever_sends_is_given_up(served: Served) -> None:
+def test_a_server_that_sends_less_than_it_announces_is_an_error(served: Served) -> None:
     served.behaviour.data = DATA[:500_000]
     served.behaviour.claims = len(DATA)
-    assert_refused(served, "sends nothing after 500000 of the 1000000 bytes", kept=0)
+    assert_rejected(served, "sends only 500000 of the expected 1000000 bytes", found=500_000, kept=0)
 
 
-def test_a_server_that_is_down_is_given_up_after_some_attempts_with_the_way_to_go_on(served: Served) -> None:
+def test_a_download_fails_after_some_attempts_and_can_be_resumed(served: Served) -> None:
     served.target.parent.mkdir()
     part_of(served.target).write_bytes(DATA[:70])
     served.behaviour.refusals = [503] * 100
-    assert_refused(served, "gave up after 6 attempts", "503", "70 of 1000000 bytes", "goes on", kept=70)
+    words = ("no data in 6 attempts", "503", "70 of 1000000 bytes", "run the command again to resume")
+    assert_rejected(served, *words, found=70, kept=70)
     assert len(served.behaviour.asked) == 6
 
 
-def test_an_address_where_nobody_answers_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_one_sentence(tmp_path: Path) -> None:
     with serve(Behaviour(DATA)) as url:
-        pass  # and gone
+        pass  # the server has ended
     served = Served(Behaviour(DATA), url, tmp_path / "file.txt")
-    assert_refused(served, "cannot reach the server", kept=0)
+    assert_rejected(served, "cannot reach the server", found=0, kept=0)
 
 
-def test_a_file_that_is_not_there_is_said_at_once(served: Served) -> None:
+def test_a_missing_file_is_reported_without_a_retry(served: Served) -> None:
     served.behaviour.refusals = [404]
-    assert_refused(served, "404 Not Found", kept=0)
+    assert_rejected(served, "the server answered 404 Not Found", found=404, kept=0)
     assert len(served.behaviour.asked) == 1
 
 
 @pytest.mark.parametrize("claims", [len(DATA) - 1, len(DATA) + 1, 10**15])
-def test_a_server_that_announces_another_length_is_refused_before_a_byte_is_taken(
-    served: Served, claims: int
-) -> None:
+def test_another_announced_length_is_rejected_before_a_byte_is_written(served: Served, claims: int) -> None:
     served.behaviour.claims = claims
-    assert_refused(served, f"has {claims} bytes there, but 1000000 were expected", kept=0)
+    assert_rejected(served, found=claims, kept=0)
     assert served.behaviour.asked == [None]
 
 
-def test_wrong_bytes_are_found_by_their_checksum_and_removed(served: Served) -> None:
-    served.behaviour.data = DATA[:-1] + bytes([DATA[-1] ^ 1])
-    assert_refused(served, "SHA-256", "it was removed", kept=None)
+def test_a_wrong_checksum_removes_the_received_bytes(served: Served) -> None:
+    wrong = DATA[:-1] + bytes([DATA[-1] ^ 1])
+    served.behaviour.data = wrong
+    assert_rejected(
+        served, "expected SHA-256", "the file was removed", found=entry_of(wrong).sha256, kept=None
+    )
     served.behaviour.data = DATA
     fetch(served)
     assert served.target.read_bytes() == DATA
 
 
-def test_a_part_of_another_file_is_found_by_the_checksum_and_the_next_attempt_starts_anew(
-    served: Served,
-) -> None:
+def test_after_a_part_of_another_file_the_next_attempt_starts_from_the_beginning(served: Served) -> None:
     served.target.parent.mkdir()
     part_of(served.target).write_bytes(b"x" * 1000)
-    assert_refused(served, "SHA-256", kept=None)
+    assert_rejected(served, found=entry_of(b"x" * 1000 + DATA[1000:]).sha256, kept=None)
     fetch(served)
     assert served.target.read_bytes() == DATA
 
 
-def test_more_bytes_than_announced_beforehand_are_cut_off_and_refused(served: Served) -> None:
+def test_more_bytes_than_expected_are_rejected(served: Served) -> None:
     served.behaviour.announces = False
     served.behaviour.data = DATA * 2
-    assert_refused(served, "more than the 1000000 bytes", kept=0)
+    assert_rejected(served, "more than the expected 1000000 bytes", kept=0)
 
 
-def test_a_range_that_starts_elsewhere_is_refused(served: Served) -> None:
+def test_a_range_with_another_start_is_rejected(served: Served) -> None:
     served.target.parent.mkdir()
     part_of(served.target).write_bytes(DATA[:1000])
     served.behaviour.range_offset = 7
-    assert_refused(served, "from 1000 on", "bytes 1007-", kept=1000)
+    assert_rejected(served, "expected the bytes from 1000 on", found="bytes 1007-999999/1000000", kept=1000)
 
 
-def test_a_file_that_became_shorter_than_our_part_is_refused_and_the_part_goes(served: Served) -> None:
+def test_a_file_shorter_than_the_received_part_is_rejected_and_the_part_emptied(served: Served) -> None:
     served.target.parent.mkdir()
     part_of(served.target).write_bytes(DATA[:600_000])
     served.behaviour.data = DATA[:500_000]
-    assert_refused(served, "has 500000 bytes there, but 1000000 were expected", kept=0)
+    assert_rejected(served, "expected 1000000 bytes, but the server's file has 500000", found=500_000, kept=0)
 
 
-def test_a_part_longer_than_the_file_is_begun_anew(served: Served) -> None:
+def test_a_part_longer_than_the_file_is_downloaded_again(served: Served) -> None:
     served.target.parent.mkdir()
     part_of(served.target).write_bytes(DATA + b"x")
     fetch(served)
@@ -243,24 +250,25 @@ def test_two_processes_do_not_write_one_file(served: Served) -> None:
     served.target.parent.mkdir()
     with part_of(served.target).open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match="is being downloaded by another process"):
+        with pytest.raises(UsageError, match="another process is downloading this file") as caught:
             fetch(served)
+        assert caught.value.path == served.target
 
 
-def test_a_disk_without_room_is_refused_before_anything_is_asked_for(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(StorageError, match="bytes are still to come, but the disk has only"):
+def test_too_little_disk_space_is_reported_before_the_first_request(served: Served) -> None:
+    with pytest.raises(
+        StorageError, match=r"1000000000000000000 more bytes are needed, but only \d+ are free"
+    ):
         fetch(served, Entry(10**18, "0" * 64))
     assert served.behaviour.asked == []
 
 
 @pytest.mark.fault
-def test_a_killed_download_goes_on_where_it_was(served: Served) -> None:
+def test_a_killed_download_is_resumed(served: Served) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path;"
         "from bytewright.corpus.download import download; from bytewright.storage.manifest import Entry\n"
-        "def kill(what, done, total):\n"
+        "def kill(stage, done, total):\n"
         "    if done > 400_000: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"download({served.url!r}, Path({str(served.target)!r}), Entry({len(DATA)}, ''), progress=kill)"
     )
@@ -277,7 +285,7 @@ def test_a_killed_download_goes_on_where_it_was(served: Served) -> None:
 # The corpora
 
 
-def test_the_addresses_are_of_one_revision_and_the_sums_have_the_right_form() -> None:
+def test_addresses_name_a_revision_and_checksums_are_sha256() -> None:
     for corpus in CORPORA.values():
         for file in corpus.files:
             assert file.url.startswith("https://")
@@ -291,7 +299,7 @@ def packed_file(url: str, packed: bytes) -> PublicFile:
     return PublicFile(url=f"{url}.gz", sent=entry_of(packed), text=entry_of(DATA))
 
 
-def test_a_packed_file_is_unpacked_checked_and_the_packed_one_removed(served: Served) -> None:
+def test_a_compressed_file_is_decompressed_verified_and_removed(served: Served) -> None:
     packed = gzip.compress(DATA)
     served.behaviour.data = packed
     folder = served.target.parent
@@ -299,37 +307,35 @@ def test_a_packed_file_is_unpacked_checked_and_the_packed_one_removed(served: Se
     assert get_file(file, folder)
     assert served.target.read_bytes() == DATA
     assert files_of(served.target) == ["file.txt"]
-    assert not get_file(file, folder), "it is there already"
+    assert not get_file(file, folder), "a valid copy exists"
     assert len(served.behaviour.asked) == 1
 
 
-@pytest.mark.parametrize("packed", [b"not packed at all", gzip.compress(DATA)[:-5], gzip.compress(DATA[:-1])])
-def test_a_packed_file_that_becomes_something_else_is_refused(served: Served, packed: bytes) -> None:
+@pytest.mark.parametrize("packed", [b"not compressed", gzip.compress(DATA)[:-5], gzip.compress(DATA[:-1])])
+def test_a_compressed_file_with_unexpected_contents_is_rejected(served: Served, packed: bytes) -> None:
     served.behaviour.data = packed
-    with pytest.raises(FormatError):
+    with pytest.raises(FormatError) as caught:
         get_file(packed_file(served.url, packed), served.target.parent)
+    assert caught.value.path == served.target.parent / "file.txt.gz"
     assert not served.target.exists()
 
 
-def test_no_room_to_unpack_is_refused_and_the_packed_file_stays_for_the_next_time(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_space_to_decompress_the_downloaded_file_is_kept(served: Served) -> None:
     packed = gzip.compress(bytes(10_000))
     served.behaviour.data = packed
     file = PublicFile(url=f"{served.url}.gz", sent=entry_of(packed), text=Entry(10**18, "0" * 64))
-    with pytest.raises(StorageError, match="the disk has only"):
+    with pytest.raises(StorageError) as caught:
         get_file(file, served.target.parent)
+    assert caught.value.path == served.target
     assert files_of(served.target) == ["file.txt.gz"]
     with pytest.raises(BytewrightError):
         get_file(file, served.target.parent)
     assert len(served.behaviour.asked) == 1, "it was not downloaded again"
 
 
-def test_the_command_brings_the_files_and_says_so(
-    run: Run, served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_downloads_the_files(run: Run, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     file = PublicFile(url=served.url, sent=entry_of(DATA), text=entry_of(DATA))
-    monkeypatch.setattr(public, "CORPORA", {"tinystories": PublicCorpus(about="tales", files=(file,))})
+    monkeypatch.setitem(CORPORA, "tinystories", PublicCorpus(about="tales", files=(file,)))
     outcome = run("corpus", "get", "tinystories", "--out", served.target.parent)
     assert outcome.code == 0
     assert outcome.out.startswith(f"Wrote {served.target}: 1.0 MB, SHA-256 {file.text.sha256[:12]}…")

@@ -1,4 +1,4 @@
-"""A real web server on a thread of its own, that can be told to misbehave in the ways that servers do."""
+"""A real web server in a thread, with configurable misbehaviour."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Behaviour:
-    """What the server does, and what it was asked."""
+    """What the server does, and the requests it received."""
 
     data: bytes
     breaks_off_after: int | None = None
     """Bytes of an answer after which the connection is closed."""
-    knows_ranges: bool = True
+    supports_ranges: bool = True
     claims: int | None = None
-    """The length that it announces, if not the true one."""
+    """The announced length, if it is not the true one."""
     announces: bool = True
-    """Whether it announces a length at all."""
+    """Whether the server announces a length."""
     range_offset: int = 0
-    """How far its ranges start beside what was asked for."""
+    """The difference between the start of the sent and of the requested range."""
     refusals: list[int] = field(default_factory=list)
-    """Codes to answer the first requests with."""
+    """Status codes of the first answers."""
     redirects: bool = False
-    """Whether every path but /final is sent on to /final."""
+    """Whether every path except /final is redirected to /final."""
     asked: list[str | None] = field(default_factory=list)
     """The Range header of each request, in order."""
 
@@ -47,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
         if behaviour.refusals:
             self.send_error(behaviour.refusals.pop(0))
             return
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and behaviour.knows_ranges else 0
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and behaviour.supports_ranges else 0
         total = len(behaviour.data) if behaviour.claims is None else behaviour.claims
         if start and start >= len(behaviour.data):
             self.send_response(416)
@@ -64,12 +64,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(behaviour.data[start:][: behaviour.breaks_off_after])
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextlib.contextmanager
 def serve(behaviour: Behaviour) -> Iterator[str]:
-    """Run a server; yields the address of its file."""
+    """Run a server; yield the address of its file."""
     handler = type("Handler", (_Handler,), {"behaviour": behaviour})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

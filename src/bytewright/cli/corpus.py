@@ -47,7 +47,7 @@ class GetCorpus:
     def run(self) -> None:
         """Bring one file after the other."""
         from bytewright.cli import console
-        from bytewright.corpus.public import CORPORA, get_file
+        from bytewright.corpus.download import CORPORA, get_file
 
         corpus = CORPORA[self.name]
         console.stderr().print(f"{self.name}: {corpus.about}.", soft_wrap=True)

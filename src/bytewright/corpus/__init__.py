@@ -1,6 +1,8 @@
-"""Text files: the storybook with its known entropy, downloads of public corpora, readers of common formats.
+"""Sources of text: the synthetic storybook, public corpora, and readers of common file formats.
 
-A document in a text file ends with `END_OF_TEXT`. Import the parts from their modules; start with `readers`.
+Read `readers` first. It yields the documents of text, JSON Lines and Parquet files. `text` writes them as one
+plain text file, `stats` counts words and documents, `download` fetches public corpora, and `storybook`
+generates stories with known entropy. In text files `END_OF_TEXT` ends a document. Depends on `storage`.
 """
 
 END_OF_TEXT = "<|endoftext|>"

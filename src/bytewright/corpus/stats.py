@@ -1,10 +1,9 @@
-"""What is in a corpus: documents, words, characters, and which words are the most common.
+"""Count the documents, words and characters of a corpus, and list the most common words.
 
-A word is a run of letters and digits, apostrophes inside it included, in lower case; "Don't" is one. All
-figures are exact up to `EXACT_WORDS` different words. Beyond that, memory is kept bounded: words that came
-least often so far leave the table, the number of different words becomes an estimate (within about 1 %),
-and the counts of the most common ones remain exact unless they were rare for long; the result says so.
-This module knows nothing of tokens.
+A word is a run of letters and digits in lower case, including apostrophes inside: "Don't" is one word. All
+counts are exact up to `EXACT_WORDS` distinct words. Beyond that, the table drops the rarest words to bound
+memory. The number of distinct words then is an estimate (within about 1 %), `is_exact` is False, and the
+counts of common words are exact unless the words were rare at first.
 """
 
 from __future__ import annotations
@@ -16,39 +15,39 @@ from collections import Counter
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from bytewright.corpus.readers import Progress, read_pieces
+from bytewright.corpus.readers import ByteProgress, read_chunks
 
 WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 EXACT_WORDS = 2**21
-"""How many different words are kept; as a table of Python strings, about 250 MB."""
+"""The largest number of words in the table, which then needs about 250 MB."""
 SKETCH_SIZE = 2**13
-"""How many of the smallest hashes estimate a number of different words, to about 1/√8192 = 1.1 %."""
+"""The number of smallest hashes kept for the estimate; the relative error is about 1/√8192 = 1.1 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusStats:
-    """The figures of a corpus."""
+    """The counts of a corpus."""
 
     num_bytes: int
-    """Bytes of text: without the marks between documents, and unpacked."""
+    """Bytes of decompressed text, without the marks between documents."""
     num_documents: int
     num_words: int
     num_distinct_words: int
     is_exact: bool
-    """Whether the number of different words is counted, not estimated."""
+    """Whether the number of distinct words is counted rather than estimated."""
     num_characters: int
     num_invalid_bytes: int
-    """Bytes that are not UTF-8; no character is counted for them."""
+    """Bytes that are not UTF-8; they do not count as characters."""
     num_zero_bytes: int
-    """Characters as good as any, to a tokenizer too; but a text that holds many is probably none."""
+    """Zero bytes are valid characters, but a file with many of them is probably not text."""
     longest_document: int
     """In bytes."""
     common_words: tuple[tuple[str, int], ...]
-    """The most common words and how often each came, the most common first."""
+    """The most common words with their counts, in decreasing order."""
 
     @property
     def mean_document(self) -> float:
-        """Bytes of a document on average."""
+        """The mean length of a document in bytes."""
         return self.num_bytes / max(self.num_documents, 1)
 
 
@@ -58,9 +57,9 @@ def measure_corpus(
     field: str = "text",
     num_common: int = 20,
     exact_words: int = EXACT_WORDS,
-    progress: Progress | None = None,
+    progress: ByteProgress | None = None,
 ) -> CorpusStats:
-    """Read a file of any format that `readers` knows, once, and count what is in it.
+    """Return the counts of a file in any format of `readers`; the file is read once.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -73,7 +72,7 @@ def measure_corpus(
     """
     words = WordCounts(exact_words)
     num_bytes = num_documents = num_characters = num_invalid = num_zero = length = longest = 0
-    for text, is_last in read_pieces(path, field=field, progress=progress):
+    for text, is_last in read_chunks(path, field=field, progress=progress):
         decoded = text.decode("utf-8", "surrogateescape")
         invalid = 0 if text.isascii() else sum("\udc80" <= character <= "\udcff" for character in decoded)
         words.add(WORD.findall(decoded.lower()))
@@ -99,7 +98,7 @@ def measure_corpus(
 
 
 class WordCounts:
-    """How often each word came, in a table of at most about `most` words.
+    """The count of each word, in a table of about `most` words at most.
 
     >>> words = WordCounts(most=100)
     >>> words.add(["a", "b", "a"])
@@ -115,14 +114,14 @@ class WordCounts:
         self._smallest = SmallestHashes(SKETCH_SIZE)
 
     def add(self, words: list[str]) -> None:
-        """Count words."""
+        """Add words to the counts."""
         self._counts.update(words)
         self.total += len(words)
         if len(self._counts) > self._most:
             self._drop_rare()
 
     def num_distinct(self) -> int:
-        """Tell how many different words there were: counted while they all fit, estimated afterwards."""
+        """Return the number of distinct words: exact while all fit into the table, then an estimate."""
         if self.is_exact:
             return len(self._counts)
         for word in self._counts:
@@ -130,11 +129,11 @@ class WordCounts:
         return self._smallest.estimate()
 
     def most_common(self, count: int) -> list[tuple[str, int]]:
-        """List the most common words; on a tie, in the order of the alphabet."""
+        """Return the most common words; equal counts are sorted alphabetically."""
         return heapq.nsmallest(count, self._counts.items(), key=lambda item: (-item[1], item[0]))
 
     def _drop_rare(self) -> None:
-        """Keep the more common half; the sketch remembers that the others were there."""
+        """Keep the more common half of the table; the sketch records all words for the estimate."""
         self.is_exact = False
         for word in self._counts:
             self._smallest.add(word)
@@ -142,19 +141,19 @@ class WordCounts:
 
 
 class SmallestHashes:
-    """An estimate of how many different things were added: from the `size` smallest of their hashes.
+    """An estimate of the number of distinct words from their `size` smallest hashes.
 
-    Hashes are spread evenly over [0, 1). If the k-th smallest of n different ones is h, then n is about
-    (k - 1) / h, with a relative error of about 1/√k. Adding a thing again changes nothing.
+    Hashes are uniform over [0, 1). If the k-th smallest of n distinct hashes is h, then n is about
+    (k - 1) / h, with a relative error of about 1/√k. Adding a word again has no effect.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._heap: list[int] = []  # negative, so that the largest of the smallest is at hand
+        self._heap: list[int] = []  # negated: the first element is the largest kept hash
         self._members: set[int] = set()
 
     def add(self, word: str) -> None:
-        """Take note of a word."""
+        """Add a word."""
         digest = blake2b(word.encode("utf-8", "surrogateescape"), digest_size=8).digest()
         hashed = int.from_bytes(digest, "big")
         if hashed in self._members:
@@ -167,7 +166,7 @@ class SmallestHashes:
             self._members.add(hashed)
 
     def estimate(self) -> int:
-        """Estimate how many different words were added."""
+        """Return the estimated number of distinct words."""
         if len(self._heap) < self._size:
             return len(self._heap)
         return round((self._size - 1) * 2**64 / -self._heap[0])

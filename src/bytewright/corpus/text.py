@@ -1,9 +1,8 @@
-"""The documents of any files that `readers` knows as one plain text, which is what a tokenizer reads.
+"""Write the documents of files in any format of `readers` as one plain text file, the input of a tokenizer.
 
-After each document stands `<|endoftext|>` on a line of its own, as after the stories of the storybook. Line
-ends around a document are not kept, and a document without text is left out: what is written is exactly what
-`readers.read_documents` reads back. A document that holds the mark itself ends there, as in any text, and the
-result says how many did. The text appears whole or not at all, in memory for the longest line or a few rows.
+A line with `<|endoftext|>` follows each document. Line ends around a document are removed, and empty
+documents are omitted, so `readers.read_documents` reads back exactly what was written. A document that
+contains the mark is split there, and the result counts such documents. The file is written atomically.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bytewright.corpus import SEPARATOR
-from bytewright.corpus.readers import END, Piece, Progress, read_pieces
+from bytewright.corpus.readers import END, ByteProgress, Chunk, read_chunks
 from bytewright.errors import UsageError
 from bytewright.storage import atomic
 from bytewright.storage.atomic import StrPath
 
 LINE_ENDS = b"\r\n"
-OTHER_ENDINGS = (".jsonl", ".parquet", ".gz", ".zst")
-"""Names by which a reader would not know the file again as the plain text that it is."""
+OTHER_SUFFIXES = (".jsonl", ".parquet", ".gz", ".zst")
+"""Suffixes with which `readers` would not read the written file as plain text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenText:
-    """What was written, and what became of documents that could not stay as they were."""
+    """The size of the written text, and how many documents were omitted or split."""
 
     num_bytes: int
     num_documents: int
     num_left_out: int
-    """Documents without any text."""
+    """Omitted documents without text."""
     num_divided: int
-    """Documents that held the mark inside, and are now more than one."""
+    """Documents that contained the mark and were split."""
 
 
 def write_documents(
@@ -42,9 +41,9 @@ def write_documents(
     target: StrPath,
     *,
     field: str = "text",
-    progress: Progress | None = None,
+    progress: ByteProgress | None = None,
 ) -> WrittenText:
-    r"""Write the documents of one or more files as one text; `progress` hears of all files together.
+    r"""Write the documents of one or more files as one text; `progress` counts the bytes of all files.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +58,7 @@ def write_documents(
     num_left_out = num_divided = num_before = 0
     with atomic.write_stream(target) as stream:
         writer = _DocumentWriter(stream)
-        for text, is_last in _read_all(sources, field, progress):
+        for text, is_last in _read_files(sources, field, progress):
             writer.write(text)
             if is_last:
                 writer.end_document()
@@ -67,8 +66,8 @@ def write_documents(
                 num_divided += writer.num_documents > num_before + 1
                 num_before = writer.num_documents
         if not writer.num_documents:
-            others = f" and in the {len(sources) - 1} after it" if len(sources) > 1 else ""
-            raise UsageError(f"{sources[0]}: there is no text in it{others}")
+            others = f" (and {len(sources) - 1} other files)" if len(sources) > 1 else ""
+            raise UsageError(f"{sources[0]}{others}: no text found", path=sources[0])
         num_bytes = stream.tell()
     return WrittenText(
         num_bytes=num_bytes,
@@ -80,50 +79,50 @@ def write_documents(
 
 def _check_names(sources: Sequence[StrPath], target: StrPath) -> None:
     if not sources:
-        raise UsageError("there is nothing to write: no file was given")
-    if (ending := Path(target).suffix.lower()) in OTHER_ENDINGS:
-        raise UsageError(f"{target}: plain text is written, so its name must not end in {ending}")
+        raise UsageError("expected at least one source file", key="source")
+    if (suffix := Path(target).suffix.lower()) in OTHER_SUFFIXES:
+        raise UsageError(f"{target}: a plain text file must not be named *{suffix}", path=target)
     for source in sources:
         atomic.refuse_own_input(source, target)
 
 
-def _read_all(sources: Sequence[StrPath], field: str, progress: Progress | None) -> Iterator[Piece]:
-    """Yield the pieces of one file after the other, and tell how far all of them together are."""
+def _read_files(sources: Sequence[StrPath], field: str, progress: ByteProgress | None) -> Iterator[Chunk]:
+    """Yield the chunks of all files in order, and report the progress over all of them."""
     sizes: list[int] = []
     for source in sources:
         with atomic.explain("read", source):
             sizes.append(os.path.getsize(source))
     before = 0
     for source, size in zip(sources, sizes, strict=True):
-        yield from read_pieces(source, field=field, progress=_shift(progress, before, sum(sizes)))
+        yield from read_chunks(source, field=field, progress=_shift(progress, before, sum(sizes)))
         before += size
 
 
-def _shift(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """Let the progress of one file be heard as that of all, of which `before` bytes are done."""
+def _shift(progress: ByteProgress | None, before: int, total: int) -> ByteProgress | None:
+    """Return a callback for one file that reports the progress over all files."""
     return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 class _DocumentWriter:
-    """Writes a document that comes in pieces, and divides it where a mark stands in it."""
+    """Writes documents chunk by chunk, and splits them at end-of-text marks."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.num_documents = 0
         self._stream = stream
         self._is_open = False
         self._held = b""
-        """Line ends that are part of the document only if more of it follows."""
+        """Line ends that are part of the document only if more text follows."""
 
-    def write(self, piece: bytes) -> None:
-        """Go on with the document; no mark is cut by the end of a piece."""
-        first, *others = piece.split(END)
+    def write(self, chunk: bytes) -> None:
+        """Write the next chunk of the document; chunks never end inside a mark."""
+        first, *others = chunk.split(END)
         self._write_text(first)
         for text in others:
             self.end_document()
             self._write_text(text)
 
     def end_document(self) -> None:
-        """Write the mark, unless there was no text."""
+        """Write the mark, unless the document is empty."""
         if self._is_open:
             self._stream.write(SEPARATOR.encode())
             self.num_documents += 1
