@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from bytewright.optim.reference import NEWTON_SCHULZ, orthogonalise
 from bytewright.report.charts import Axis, Chart, Series
-from bytewright.report.draw import draw
+from bytewright.report.draw import draw_chart
 from bytewright.train import SGD
 
 # SGD on the mean of squares
@@ -115,7 +115,7 @@ def without(variant):
 
 
 PICTURES = {
-    "sgd.svg": draw(
+    "sgd.svg": draw_chart(
         Chart(
             title="Mean of the squares after each step",
             x=Axis("step", ticks=range(0, 11, 2)),
@@ -124,7 +124,7 @@ PICTURES = {
             ordered=True,
         )
     ),
-    "novels.svg": draw(
+    "novels.svg": draw_chart(
         Chart(
             title="Training loss on novels",
             x=Axis("million tokens"),

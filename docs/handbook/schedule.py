@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bytewright.report.charts import Axis, Chart, Series
-from bytewright.report.draw import draw
+from bytewright.report.draw import draw_chart
 from bytewright.train import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
 
 WARMUP, END, DECAY = 10, 100, 40
@@ -22,7 +22,7 @@ def schedule_rows():
 
 
 PICTURES = {
-    "schedule.svg": draw(
+    "schedule.svg": draw_chart(
         Chart(
             title="Four schedules",
             x=Axis("update"),

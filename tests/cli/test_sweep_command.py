@@ -62,7 +62,7 @@ def test_a_finished_run_without_checkpoints_is_not_begun_again(place: Path, run:
 def test_a_run_that_lost_its_end_is_told_as_such_and_does_not_win(place: Path, run: Run) -> None:
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
     assert run("sweep", "rates.toml").code == 0
-    won = "**reached with:** lr 0.01"
+    won = "**best setting:** lr 0.01"
     assert won in (place / "runs/rates/report.md").read_text()
     metrics = place / "runs/rates/lr-0.01/metrics.jsonl"
     whole = metrics.read_text().splitlines(keepends=True)

@@ -16,10 +16,10 @@ from bytewright.experiments.inputs import read_inputs
 from bytewright.experiments.predict import compare_record
 from bytewright.experiments.records import RunRecord, measure, read_run
 from bytewright.experiments.results import SweepInfo, read_results, write_results
+from bytewright.report.charts import Chart
+from bytewright.report.compare import VALIDATION
 from bytewright.report.compose import build_report, write_report
-from bytewright.report.draw import Chart
 from bytewright.report.figures import axis_figures, learning_curves, speed_figures
-from bytewright.report.metric import VALIDATION
 from bytewright.report.page import Table
 from bytewright.report.tables import table_of_predictions, table_of_ratios
 from bytewright.storage import atomic
@@ -166,7 +166,7 @@ def test_a_run_that_was_stopped_counts_only_as_long_as_none_is_complete(tmp_path
     write_report([*mixed, *of_rate(2.0, cut)], about, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "lowest validation loss:** 1.6045" in text
-    assert "(the best of 1 that came to their end, of 2 settings)" in text
+    assert "(best of 1 finished, of 2 settings)" in text
     assert "| **lr 1** | **1 of 2** | **1.6045** |" in text
     assert "| lr 2 | 1 | 1.1255 so far |" in text
     (group, _) = group_runs([*mixed, *of_rate(2.0, cut)])
@@ -265,7 +265,7 @@ def test_a_chart_says_that_it_does_not_show_all_lines() -> None:
     assert captions(8) == []
     against_loss, against_speed = captions(10)
     for caption in (against_loss, against_speed):
-        assert caption.endswith("Of 10 lines the first 8 are drawn; the table has the rest.")
+        assert caption.endswith("The chart shows the first 8 of 10 lines; the table has all.")
 
 
 def test_a_run_as_good_as_the_best_is_said_to_be_one_of_several() -> None:
@@ -278,8 +278,8 @@ def test_a_run_as_good_as_the_best_is_said_to_be_one_of_several() -> None:
         for n in range(1, 6)
     ]
     page = build_report(records, SweepInfo(name="t", axes=["sampling.temperature"]))
-    assert page.facts is not None
-    assert page.facts.facts[0][1:] == ("temperature 0.1", "first of 3 that are equally good, of 5")
+    assert page.figures is not None
+    assert page.figures.figures[0][1:] == ("temperature 0.1", "first of 3 that are equally good, of 5")
 
 
 def test_a_report_of_nothing_is_refused() -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 from bytewright.experiments.groups import Group, group_runs
 from bytewright.experiments.records import RunRecord, measure
 from bytewright.experiments.results import SweepInfo
+from bytewright.report import Chart, Dot, DotChart, draw_chart
+from bytewright.report.compare import VALIDATION
 from bytewright.report.compose import build_report, write_report
-from bytewright.report.draw import Chart, Dot, DotChart, draw
 from bytewright.report.figures import axis_figures, learning_curves
-from bytewright.report.metric import VALIDATION
 from bytewright.report.page import Table
 from bytewright.report.tables import table_of_costs, table_of_groups
 from imagined_runs import make_record
 
 
-def test_length_is_told_in_words_and_the_best_is_the_highest_mean() -> None:
+def test_the_best_sampling_setting_has_the_highest_mean_and_length_is_in_words() -> None:
     def told(temperature: float, distinct: float) -> RunRecord:
         return dataclasses.replace(
             make_record("told", labels={"sampling.temperature": temperature}),
@@ -29,11 +29,11 @@ def test_length_is_told_in_words_and_the_best_is_the_highest_mean() -> None:
         )
 
     runs = [told(0.5, 1.0), told(0.5, 0.2), told(1.0, 0.8), told(1.0, 0.8)]
-    facts = build_report(runs, SweepInfo(name="t", axes=["sampling.temperature"])).facts
+    facts = build_report(runs, SweepInfo(name="t", axes=["sampling.temperature"])).figures
     assert facts is not None
-    assert list(facts.facts) == [
+    assert list(facts.figures) == [
         ("best setting", "temperature 1", "of 2"),
-        ("stories that differ", "80.0%", "of them"),
+        ("distinct stories", "80.0%", "of them"),
         ("distinct words", "25.0%", "of all words"),
         ("length", "131.4", "words per story"),
     ]
@@ -55,28 +55,28 @@ def test_a_setting_that_lost_seeds_is_not_the_best_and_says_how_many(tmp_path: P
     about = SweepInfo(name="rates", axes=["optimizer.lr"], baseline={"optimizer.lr": 1.0})
     calm, edge, gone = seeds(1.0, [1.5] * 3, 0), seeds(2.0, [1.2] * 3, 2), seeds(3.0, [1.2] * 3, 3)
     page = write_report([*calm, *edge, *gone], about, tmp_path).with_suffix(".md").read_text()
-    assert "**reached with:** lr 1 (the best of 1 without a seed that diverged, of 3 settings)" in page
-    assert "**lowest validation loss:** 1.6045 (nats per token, where no seed diverged)" in page
+    assert "**best setting:** lr 1 (best of 1 without diverged seeds, of 3 settings)" in page
+    assert "**lowest validation loss:** 1.6045 (nats per token, of settings without diverged seeds)" in page
     sentence = "Of lr 2, 2 of 3 seeds diverged; its value is of the others."
     groups = group_runs([*calm, *edge, *gone], about.axes)
     (against,) = axis_figures(groups, VALIDATION, about)
     assert isinstance(against.chart, Chart)
     assert against.chart.series[0].crosses == [(2.0, "lr 2 (2 of 3 diverged)")]
-    assert draw(against.chart).count('class="gone"') == 2
+    assert draw_chart(against.chart).count('class="gone"') == 2
     assert sentence in against.caption
     (curves, *_) = learning_curves(groups, VALIDATION, about)
     assert isinstance(curves.chart, Chart)
     assert curves.chart.x.label == "steps"
-    words = [series.words for series in curves.chart.series]
+    words = [series.full_label for series in curves.chart.series]
     assert words == ["lr 1", "lr 2 (2 of 3 diverged)", "lr 3 (diverged)"]
     assert sentence in curves.caption
     table = table_of_groups(groups, VALIDATION, about, groups[0])
     assert sentence in table.caption
     assert "as good after" not in table.columns  # they were as good for a while, but did not stay so
 
-    only = build_report([*edge, *gone], about).facts
+    only = build_report([*edge, *gone], about).figures
     assert only is not None
-    assert only.facts[1] == ("reached with", "lr 2", "though 2 of 3 seeds diverged")
+    assert only.figures[1] == ("best setting", "lr 2", "although 2 of 3 seeds diverged")
     dots = _dots_of(group_runs([*calm, *edge], about.axes))
     assert [dot.label for dot in dots] == ["lr 1", "lr 2 (2 of 3 diverged)"]
 
@@ -94,13 +94,15 @@ def test_what_moves_with_an_axis_is_said_in_its_caption() -> None:
 
     about = SweepInfo(name="sizes", axes=["batch_size"])
     alone = group_runs([made(size) for size in (1, 4)], about.axes)
-    assert "With the" not in axis_figures(alone, VALIDATION, about)[0].caption
+    assert "Varied together" not in axis_figures(alone, VALIDATION, about)[0].caption
     paired = [
         made(1, **{"optimizer.lr": 1e-3, "schedule.warmup": 9}),
         made(4, **{"optimizer.lr": 2e-3, "schedule.warmup": 5}),
     ]
     (figure,) = axis_figures(group_runs(paired, about.axes), VALIDATION, about)
-    sentence = "With the batch size move `optimizer.lr` (1e-3 to 2e-3) and `schedule.warmup` (9 to 5)."
+    sentence = (
+        "Varied together with the batch size: `optimizer.lr` (1e-3 to 2e-3) and `schedule.warmup` (9 to 5)."
+    )
     assert sentence in figure.caption
 
 
@@ -133,7 +135,7 @@ def test_the_caption_tells_of_predictions_made_before_and_after() -> None:
     groups = group_runs([make_record("a", labels={"x": 1}), make_record("b", labels={"x": 2})], ["x"], None)
     (table,) = table_of_costs(groups)
     assert isinstance(table, Table)
-    assert "made before the start where the run's record has them, and else with the report" in table.caption
+    assert "made before the run if its record has them, and with the report otherwise" in table.caption
 
 
 def test_of_an_even_number_of_lines_the_median_is_between_the_middle_two() -> None:

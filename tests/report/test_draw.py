@@ -9,19 +9,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bytewright.report.draw import (
-    NARROW,
-    WIDE,
+from bytewright.report.charts import (
     Axis,
     Chart,
     Dot,
     DotChart,
     Reference,
+    Scale,
     Series,
     chart_rows,
-    draw,
+    choose_ticks,
+    fit_limits,
+    format_ticks,
 )
-from bytewright.report.scales import Scale, choose_ticks, fit_limits, format_ticks
+from bytewright.report.draw import NARROW, WIDE, draw_chart
 from bytewright.report.svg import spread_labels
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -32,7 +33,7 @@ def chart(*series: Series, **more: object) -> Chart:
 
 
 def parse(made: Chart | DotChart, width: int = WIDE) -> ElementTree.Element:
-    return ElementTree.fromstring(draw(made, width=width))
+    return ElementTree.fromstring(draw_chart(made, width=width))
 
 
 def texts(root: ElementTree.Element) -> list[str]:
@@ -51,7 +52,7 @@ def test_every_series_is_labelled_and_told_apart_without_colour(width: int) -> N
 
 
 def test_a_chart_tells_a_screen_reader_what_it_shows_and_runs_nothing() -> None:
-    drawn = draw(chart(Series("a", falling), description="It falls."))
+    drawn = draw_chart(chart(Series("a", falling), description="It falls."))
     root = ElementTree.fromstring(drawn)
     assert root.get("role") == "img"
     assert root.findtext(f"{SVG}title") == "Loss"
@@ -143,7 +144,7 @@ def test_the_floor_is_drawn_and_named() -> None:
 
 def test_a_long_series_keeps_its_peaks_when_thinned() -> None:
     points = [(float(n), 100.0 if n == 7777 else 1.0) for n in range(20_000)]
-    made = draw(chart(Series("a", points)))
+    made = draw_chart(chart(Series("a", points)))
     assert len(made) < 30_000
     (line,) = [e for e in ElementTree.fromstring(made).iter(f"{SVG}path") if e.get("class") == "line"]
     heights = {float(pair.split()[1]) for pair in (line.get("d") or "").lstrip("M").split("L")}
@@ -151,7 +152,7 @@ def test_a_long_series_keeps_its_peaks_when_thinned() -> None:
 
 
 def test_words_from_outside_stay_words() -> None:
-    made = draw(chart(Series("<script>&", falling), Series("b", falling), description="<b>"))
+    made = draw_chart(chart(Series("<script>&", falling), Series("b", falling), description="<b>"))
     assert "<script>&" in texts(ElementTree.fromstring(made))
 
 
@@ -199,7 +200,7 @@ def test_thinned_data_keeps_every_value_of_a_short_series() -> None:
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_poor_data_still_makes_a_chart(points: list[tuple[float, float]], log: bool, width: int) -> None:
     made = Chart(title="t", x=Axis("x", log=log), y=Axis("y", log=log), series=[Series("a", points)])
-    drawn = draw(made, width=width)
+    drawn = draw_chart(made, width=width)
     assert "nan" not in drawn
     assert "inf" not in drawn
     ElementTree.fromstring(drawn)

@@ -10,8 +10,8 @@ import pytest
 
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
+from bytewright.report.compare import BITS, TRAINING, VALIDATION, Metric, choose_metric
 from bytewright.report.compose import build_report, write_report
-from bytewright.report.metric import BITS, TRAINING, VALIDATION, Metric, choose_metric
 from imagined_runs import make_record
 
 WHOLE = make_record("whole", labels={"optimizer.lr": 1e-3})
@@ -51,9 +51,9 @@ def test_a_run_without_an_evaluation_does_not_decide_what_is_compared(
 @pytest.mark.parametrize("early", [cut(3, reason="at step 3"), cut(0, status="failed", reason="no memory")])
 def test_a_report_of_a_sweep_that_goes_on_shows_the_validation_loss(early: RunRecord, tmp_path: Path) -> None:
     about = SweepInfo(name="rates", axes=["optimizer.lr"])
-    facts = build_report([WHOLE, early], about).facts
+    facts = build_report([WHOLE, early], about).figures
     assert facts is not None
-    assert facts.facts[0] == ("lowest validation loss", "1.6045", "nats per token")
+    assert facts.figures[0] == ("lowest validation loss", "1.6045", "nats per token")
     page = write_report([WHOLE, early], about, tmp_path).with_suffix(".md").read_text()
     assert "Validation loss by steps" in page
     assert early.reason in page

@@ -11,17 +11,17 @@ from bytewright.errors import StorageError
 from bytewright.report import (
     Axis,
     Chart,
-    Facts,
     Figure,
+    KeyFigures,
     Page,
+    PageSection,
     Sample,
     Samples,
-    Section,
     Series,
     Table,
 )
 from bytewright.report.markdown import write_markdown
-from bytewright.report.page import data_table, numeric_columns, render_html, worded_rows, write_html
+from bytewright.report.page import data_table, format_rows, numeric_columns, render_html, write_html
 
 VOID = {"meta", "link"}
 HOSTILE = "<script>alert(1)</script> | *loud* `x` </details> \x1b[2J"
@@ -61,15 +61,15 @@ def make_page(text: str = "There was a fox.") -> Page:
     return Page(
         title=f"T {text}",
         lead=text,
-        facts=Facts([("loss", "1.3", text), (text, text)]),
+        figures=KeyFigures([("loss", "1.3", text), (text, text)]),
         sections=[
-            Section(
+            PageSection(
                 f"S {number} {text}",
                 [text, Figure(chart, text), Table([text, "n"], [[text, 1.5], ["b", None]])],
             )
             for number in range(4)
         ]
-        + [Section("Samples", [Samples([Sample(text, text, prompt=text, note=text)], caption=text)])],
+        + [PageSection("Samples", [Samples([Sample(text, text, prompt=text, note=text)], caption=text)])],
         footer=text,
     )
 
@@ -103,25 +103,25 @@ def test_data_beside_a_figure_is_told_to_four_decimals_and_says_what_diverged() 
         return data_table(Chart(title="t", x=Axis("steps"), y=Axis("nats"), series=series))
 
     both = [Series("a", [(780, 1.5), (1560, 1.25)]), Series("b", [(780, 1.125), (1560, math.nan)])]
-    assert worded_rows(table_of(*both)) == [["780", "1.5000", "1.1250"], ["1,560", "1.2500", "diverged"]]
+    assert format_rows(table_of(*both)) == [["780", "1.5000", "1.1250"], ["1,560", "1.2500", "diverged"]]
     apart = [Series(f"s{n}", [(780.0 + n, 1.5)]) for n in range(3)]
-    assert worded_rows(table_of(*apart))[0] == ["s0", "780", "1.5000"]
+    assert format_rows(table_of(*apart))[0] == ["s0", "780", "1.5000"]
     assert numeric_columns(table_of(*both)) == [True, True, True]
 
 
 def test_the_numbers_of_a_column_are_written_in_one_way() -> None:
     def column(*cells: float) -> list[str]:
-        return [row[0] for row in worded_rows(Table(["n"], [[cell] for cell in cells]))]
+        return [row[0] for row in format_rows(Table(["n"], [[cell] for cell in cells]))]
 
     assert column(780.0, 81_920.0, 102_400.0) == ["780", "81,920", "102,400"]
     assert column(1.25, 1200.5) == ["1.25", "1,200.50"]
     assert column(0.5, 9665.9) == ["0.5", "9,666"]
     speeds = Series("a", [(1.0, 9665.9), (2.0, 176_809.0), (3.0, math.nan)])
     chart = Chart(title="t", x=Axis("steps"), y=Axis("tokens/s"), series=[speeds])
-    assert worded_rows(data_table(chart)) == [["1", "9,666"], ["2", "176,809"], ["3", "diverged"]]
+    assert format_rows(data_table(chart)) == [["1", "9,666"], ["2", "176,809"], ["3", "diverged"]]
     losses = Series("a", [(1.0, 1.5), (2.0, 12_345.5)])
     chart = Chart(title="t", x=Axis("steps"), y=Axis("nats"), series=[losses])
-    assert [row[1] for row in worded_rows(data_table(chart))] == ["1.5000", "12,345.5000"]
+    assert [row[1] for row in format_rows(data_table(chart))] == ["1.5000", "12,345.5000"]
 
 
 def test_markdown_points_to_figures_that_are_there_and_only_those(tmp_path: Path) -> None:

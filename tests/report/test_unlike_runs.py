@@ -12,8 +12,8 @@ from bytewright.experiments.groups import group_runs
 from bytewright.experiments.inputs import _identify_validation, guess_about
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
+from bytewright.report.charts import Chart
 from bytewright.report.compose import build_report
-from bytewright.report.draw import Chart
 from bytewright.report.page import Figure, Page, Table
 from bytewright.tokenizer import Tokenizer
 from conftest import Run
@@ -56,8 +56,8 @@ def sentences_of(page: Page) -> str:
 
 
 def facts_of(page: Page) -> dict[str, tuple[str, str]]:
-    assert page.facts is not None
-    return {name: (value, remark[0]) for name, value, *remark in page.facts.facts}
+    assert page.figures is not None
+    return {name: (value, remark[0]) for name, value, *remark in page.figures.figures}
 
 
 @pytest.mark.parametrize("path", ["\0", "/", "x" * 5000, "\ud800", 7])
@@ -76,7 +76,7 @@ def test_runs_on_different_texts_are_neither_ranked_nor_drawn_together(about: Sw
         runs = [dataclasses.replace(run, labels={"variant": run.name}) for run in runs]
     page = build_report(runs, about)
     assert facts_of(page)["validation texts"] == ("2", "not comparable with each other")
-    assert set(facts_of(page)) == {"validation texts", "runs", "time in all"}
+    assert set(facts_of(page)) == {"validation texts", "runs", "total time"}
     assert "validated on 2 different texts" in sentences_of(page)
     charts = [figure.chart for figure in figures_of(page)]
     assert [chart.title for chart in charts] == [

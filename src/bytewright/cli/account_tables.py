@@ -13,7 +13,7 @@ from bytewright.account.summary import SETTINGS
 from bytewright.account.units import word_bytes, word_count
 from bytewright.cli import console
 from bytewright.formatting import format_seconds
-from bytewright.report.draw import Axis, Chart, Series, draw
+from bytewright.report import Axis, Chart, Series, draw_chart
 from bytewright.storage import atomic
 
 PLOTTED_CONTEXTS = [2**power for power in range(8, 18)]
@@ -243,4 +243,4 @@ def write_plot(path: Path) -> None:
         ],
         ordered=True,
     )
-    atomic.write_text(path, draw(chart))
+    atomic.write_text(path, draw_chart(chart))

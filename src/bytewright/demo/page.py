@@ -19,8 +19,8 @@ from bytewright.demo import stages
 from bytewright.demo.ledger import Record
 from bytewright.demo.plan import EXPECTED_SECONDS, Plan
 from bytewright.experiments.records import RunRecord, read_run
-from bytewright.report.draw import Axis, Chart, Reference, Series
-from bytewright.report.page import Facts, Figure, Page, Sample, Samples, Section, Table, write_html
+from bytewright.report.charts import Axis, Chart, Reference, Series
+from bytewright.report.page import Figure, KeyFigures, Page, PageSection, Sample, Samples, Table, write_html
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.inspect import longest_tokens, show_token, split_text
 
@@ -42,7 +42,7 @@ class Results:
         return self.records[stage].facts
 
 
-def write_report(results: Results, path: Path) -> None:
+def write_demo_page(results: Results, path: Path) -> None:
     """Write the page."""
     write_html(make_page(results), path)
 
@@ -58,7 +58,7 @@ def make_page(results: Results) -> Page:
             " more of them, and what it told was parsed back. The grammar states how probable each story is,"
             " so the loss has a floor: the entropy of the stories."
         ),
-        facts=Facts(
+        figures=KeyFigures(
             [
                 ("floor", f"{measured['floor']:.3f}", "bits per byte, exact"),
                 (
@@ -72,13 +72,13 @@ def make_page(results: Results) -> Page:
             ]
         ),
         sections=[
-            Section("The curve", _curve(results, run)),
-            Section("Stories it told", _stories(results)),
-            Section("How they were checked", _check(results)),
-            Section("On the way", _on_the_way(run, results)),
-            Section("Tokens", _tokens(results)),
-            Section("What it cost", _cost(results, run)),
-            Section("Going on", _going_on(results)),
+            PageSection("The curve", _curve(results, run)),
+            PageSection("Stories it told", _stories(results)),
+            PageSection("How they were checked", _check(results)),
+            PageSection("On the way", _on_the_way(run, results)),
+            PageSection("Tokens", _tokens(results)),
+            PageSection("What it cost", _cost(results, run)),
+            PageSection("Going on", _going_on(results)),
         ],
         footer="Written by `bytewright demo`; every figure was measured in this run.",
     )

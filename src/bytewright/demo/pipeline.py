@@ -22,7 +22,7 @@ from bytewright.account import count_parameters
 from bytewright.corpus.storybook import read_stories
 from bytewright.demo import stages
 from bytewright.demo.ledger import PLAN, STAGES, Record, StageCache
-from bytewright.demo.page import Results, write_report
+from bytewright.demo.page import Results, write_demo_page
 from bytewright.demo.plan import EXPECTED_SECONDS, Plan
 from bytewright.demo.stages import Report
 from bytewright.errors import UsageError, escape_controls
@@ -82,7 +82,7 @@ class _Show:
         self._measure(validation)
         self._sample()
         self._check()
-        write_report(Results(folder=self.folder, plan=self.plan, records=self.records), report)
+        write_demo_page(Results(folder=self.folder, plan=self.plan, records=self.records), report)
         run = self.folder / stages.RUN
         self.out.print()
         self._say("The model is a run like any other:")

@@ -125,7 +125,7 @@ class Group:
         return points
 
 
-def word_lost(groups: Sequence[Group]) -> list[str]:
+def describe_lost(groups: Sequence[Group]) -> list[str]:
     """Say in which settings only some seeds diverged: their means look better than they are."""
     return [
         f"Of {group.label}, {group.num_lost} of {len(group.runs)} seeds diverged; its value is of the others."
@@ -168,7 +168,7 @@ def group_runs(
             for name, value in labels.items()
             if (worded is None or name in worded) and (not centre or centre.get(name) != value)
         }
-        words = word_labels(telling, names) or ("baseline" if centre else runs[0].name)
+        words = format_labels(telling, names) or ("baseline" if centre else runs[0].name)
         made.append(Group(words, labels, runs))
     return made if len({group.label for group in made}) == len(made) else name_after_runs(made)
 
@@ -224,23 +224,23 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     return {name: short if last.count(short) == 1 else name for name, short in zip(names, last, strict=True)}
 
 
-def word_labels(labels: Mapping[str, Any], names: Mapping[str, str]) -> str:
+def format_labels(labels: Mapping[str, Any], names: Mapping[str, str]) -> str:
     """Word what a group is.
 
-    >>> word_labels({"optimizer.lr": 0.001, "batch_size": 64}, {"optimizer.lr": "lr"})
+    >>> format_labels({"optimizer.lr": 0.001, "batch_size": 64}, {"optimizer.lr": "lr"})
     'lr 1e-3, batch size 64'
     """
     parts = []
     for name, value in labels.items():
-        words = word_value(value).rpartition("/")[2]  # of a path, its last part
+        words = format_setting(value).rpartition("/")[2]  # of a path, its last part
         parts.append(words if name == "variant" else f"{names.get(name, name)} {words}".replace("_", " "))
     return ", ".join(parts)
 
 
-def word_value(value: object) -> str:
+def format_setting(value: object) -> str:
     """Word the value of a setting.
 
-    >>> [word_value(value) for value in (0.0003, 0.95, 64, True, None, "post")]
+    >>> [format_setting(value) for value in (0.0003, 0.95, 64, True, None, "post")]
     ['3e-4', '0.95', '64', 'yes', 'none', 'post']
     """
     if value is None:

@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 
 from bytewright.errors import UsageError, suggest
 from bytewright.experiments.corpora import CorpusConfig
-from bytewright.experiments.groups import short_names, word_value
+from bytewright.experiments.groups import format_setting, short_names
 from bytewright.experiments.results import MODEL, RESULTS, SWEEP, SweepInfo
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.experiments.sweep_file import (
@@ -279,6 +279,6 @@ def _name(labels: Labels, varied: Sequence[str]) -> str:
     names = short_names([*varied, "seed"])
     parts = []
     for key, value in labels.items():
-        words = word_value(value).replace(",", "")
+        words = format_setting(value).replace(",", "")
         parts.append(words if key == "variant" else f"{names.get(key, key)}-{words}")
     return "_".join(re.sub(r"[^A-Za-z0-9.+-]+", "-", part).strip("-.") for part in parts) or "run"

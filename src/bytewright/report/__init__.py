@@ -1,26 +1,28 @@
-"""Reports: one self-contained page of charts and tables about runs and sweeps.
+"""Reports about runs and sweeps: one self-contained page of charts, tables and samples.
 
-Read `compose` first: it selects what a report shows. `figures` and `tables` compute charts and tables from
-runs, `draw` renders a chart as SVG, `page` and `markdown` write the page. Depends on `experiments`;
-`charts`, `draw` and `page` depend on neither runs nor training.
+Read `compose` first: it selects the content of a report. `compare` decides which runs are comparable and by
+which metric; `figures` and `tables` compute charts and tables from runs; `charts`, `draw` and `svg` draw
+charts; `page` and `markdown` render the page. Depends on `experiments`; the drawing and rendering modules
+depend on neither runs nor training.
 """
 
-from bytewright.report.draw import Axis, Chart, Dot, DotChart, Reference, Series, draw
-from bytewright.report.page import Facts, Figure, Page, Sample, Samples, Section, Table
+from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series
+from bytewright.report.draw import draw_chart
+from bytewright.report.page import Figure, KeyFigures, Page, PageSection, Sample, Samples, Table
 
 __all__ = [
     "Axis",
     "Chart",
     "Dot",
     "DotChart",
-    "Facts",
     "Figure",
+    "KeyFigures",
     "Page",
+    "PageSection",
     "Reference",
     "Sample",
     "Samples",
-    "Section",
     "Series",
     "Table",
-    "draw",
+    "draw_chart",
 ]

@@ -1,10 +1,10 @@
-"""Charts as values: lines over two axes, or one dot with its spread per row. `plots` draws them.
+"""Charts as values, and the scales that place their data: limits, ticks and number formats.
 
     Chart(title="Validation loss", x=Axis("tokens"), y=Axis("nats per token"),
           series=[Series("lr 1e-3", [(1e6, 3.2), (2e6, 2.7)])], references=[Reference("floor", 1.2)])
 
-A y that is not finite means that the run diverged there. `chart_rows` gives the data of a chart as a table:
-all of it, unless there is more than anyone reads.
+A non-finite y means that the run diverged at that x. `chart_rows` returns the data of a chart as a table.
+`draw` renders charts as SVG; this module depends on neither SVG nor runs.
 """
 
 from __future__ import annotations
@@ -13,41 +13,45 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+MISSING = "\N{EN DASH}"
+"""Shown in place of a missing value."""
+
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows. Limits and ticks are chosen from the data unless given."""
+    """One axis of a chart. Limits and ticks are chosen from the data unless given."""
 
     label: str
     log: bool = False
-    """The chart says so beside the label; the label itself names the values, which are plain."""
+    """Whether the scale is logarithmic; the chart appends "(log)" to the label."""
     origin: float = 0.0
-    """What a log axis of y begins above: a floor. Limits and ticks are distances from it, data are not."""
+    """Subtracted from y, such as an entropy floor. Limits and ticks are relative to it, data are not."""
     limits: tuple[float, float] | None = None
     ticks: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together, in order of x. `spread` gives the lowest and highest y at each point."""
+    """One line of a chart: points in order of x. `spread` holds the lowest and highest y at each point."""
 
     label: str
     points: Sequence[tuple[float, float]]
     spread: Sequence[tuple[float, float]] | None = None
     diverged: bool = False
-    """Say so beside its label, and mark where it leaves the chart."""
+    """Add "(diverged)" to the label, and mark where the line leaves the chart."""
     crosses: Sequence[tuple[float, str]] = ()
-    """Where some repetitions diverged though there is a y: the x of each, and what to say of it."""
+    """The x and hover text of points that have a y although some repetitions diverged."""
 
     @property
-    def words(self) -> str:
-        """What it is called wherever it is shown."""
+    def full_label(self) -> str:
+        """The label as shown in the chart and its table."""
         return self.label + (" (diverged)" if self.diverged else "")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A horizontal line (vertical in a `DotChart`) to compare with: a floor, a baseline."""
+    """A horizontal line (vertical in a `DotChart`) to compare with, such as a floor or a baseline."""
 
     label: str
     value: float
@@ -55,7 +59,7 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Lines over two axes. `ordered` series are steps of one quantity, and coloured along a ramp."""
+    """Lines over two axes. `ordered` series vary one quantity and are coloured along a ramp."""
 
     title: str
     x: Axis
@@ -68,7 +72,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Dot:
-    """One row of a `DotChart`: a value, perhaps with the lowest and highest of its repetitions."""
+    """One row of a `DotChart`: a value, optionally with the lowest and highest of its repetitions."""
 
     label: str
     value: float
@@ -77,7 +81,7 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class DotChart:
-    """One value per named row: for comparing things that have no order."""
+    """One value per named row, for settings that have no order."""
 
     title: str
     value: Axis
@@ -89,11 +93,11 @@ class DotChart:
 def chart_rows(
     chart: Chart | DotChart, max_points: int | None = None
 ) -> tuple[list[str], list[list[str | float]]]:
-    """Give the data behind a chart: the headings and the rows of a table.
+    """Return the data of a chart as the headings and rows of a table.
 
-    Series that share their x stand side by side; where most cells would be blank, or where there are a lowest
-    and a highest too, they stand one below the other. Of a series with more than `max_points` every nth is
-    given, and the last.
+    Series that share their x are columns of one row. If most cells would be blank, or if the series have a
+    spread, their points are separate rows instead. A series with more than `max_points` is reduced to every
+    nth point and the last one.
     """
     if isinstance(chart, DotChart):
         has_spread = any(dot.spread for dot in chart.dots)
@@ -108,9 +112,9 @@ def chart_rows(
     columns = [dict(series.points) for series in chart.series]
     rows: list[list[str | float]] = [[x, *(column.get(x, "") for column in columns)] for x in xs]
     if 2 * sum(cell != "" for row in rows for cell in row[1:]) >= len(columns) * len(rows):
-        return [chart.x.label, *(series.words for series in chart.series)], rows
+        return [chart.x.label, *(series.full_label for series in chart.series)], rows
     return ["", chart.x.label, chart.y.label], [
-        [series.words, x, y]
+        [series.full_label, x, y]
         for series, shown in zip(chart.series, kept, strict=True)
         for x, y in series.points
         if x in shown
@@ -118,18 +122,163 @@ def chart_rows(
 
 
 def _rows_with_spread(chart: Chart, kept: Sequence[set[float]]) -> tuple[list[str], list[list[str | float]]]:
-    """Give every point with its lowest and highest; a series that is alone needs no name in front."""
+    """Return one row per point with its spread; the name column is omitted if there is only one series."""
     rows: list[list[str | float]] = []
     for series, shown in zip(chart.series, kept, strict=True):
         bounds = series.spread or [(math.nan, math.nan)] * len(series.points)
         for (x, y), pair in zip(series.points, bounds, strict=True):
             if x in shown:
-                rows.append([series.words, x, y, *(bound if math.isfinite(bound) else "" for bound in pair)])
+                bounds_shown = (bound if math.isfinite(bound) else "" for bound in pair)
+                rows.append([series.full_label, x, y, *bounds_shown])
     if len(chart.series) == 1:
-        return [chart.x.label, chart.series[0].words, "lowest", "highest"], [row[1:] for row in rows]
+        return [chart.x.label, chart.series[0].full_label, "lowest", "highest"], [row[1:] for row in rows]
     return ["", chart.x.label, chart.y.label, "lowest", "highest"], rows
 
 
 def _every_nth(xs: Sequence[float], max_points: int | None) -> set[float]:
     every = -(-len(xs) // max_points) if max_points and xs else 1
     return {*xs[::every], *xs[-1:]}
+
+
+# Scales
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps values from `low` to `high` onto pixels from `start` to `end`.
+
+    >>> Scale(1, 100, 0, 200, log=True)(10)
+    100.0
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Return the pixel of a value; values that a log scale cannot show (0 and below) map to its start."""
+        if self.log:
+            value = max(value, math.ulp(0.0))
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def holds(self, value: float) -> bool:
+        """Return whether the value lies on the scale, with a tolerance of a millionth of its length."""
+        slack = 1e-6 * abs(self.end - self.start)
+        first, last = sorted((self.start, self.end))
+        return (value > 0 or not self.log) and first - slack <= self(value) <= last + slack
+
+
+def fit_limits(values: Sequence[float], *, log: bool, margin: float = 0.04) -> tuple[float, float]:
+    """Return limits that contain all finite values, with a margin around them.
+
+    >>> fit_limits([2.0, 4.0], log=False, margin=0.5)
+    (1.0, 5.0)
+    """
+    usable = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
+    if not usable:
+        return (1.0, 10.0) if log else (0.0, 1.0)
+    low, high = min(usable), max(usable)
+    if log:
+        air = (high / low) ** margin if high > low else 2.0
+        return low / air, high * air
+    air = (high - low) * margin if high > low else (abs(high) * 0.1 or 1.0)
+    return low - air, high + air
+
+
+def choose_ticks(low: float, high: float, *, log: bool, target: int = 6) -> list[float]:
+    """Return about `target` round values between `low` and `high`: 1, 2 or 5 times a power of ten.
+
+    >>> choose_ticks(0.0, 1.0, log=False)
+    [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    >>> choose_ticks(1e-5, 1e-1, log=True)
+    [1e-05, 0.0001, 0.001, 0.01, 0.1]
+    >>> choose_ticks(1.0, 100.0, log=True)
+    [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]
+    """
+    if not log or high / low < 4:
+        return _linear_ticks(low, high, target)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for mantissas in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{m}e{power}") for power in range(first, last + 1) for m in mantissas]
+        within = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+        if len(within) <= target + 1:
+            break
+    return within[:: -(-len(within) // (target + 1))] if within else _linear_ticks(low, high, target)
+
+
+def _linear_ticks(low: float, high: float, target: int) -> list[float]:
+    """Return multiples of the round step that gives the number of ticks closest to `target`."""
+    rough = (high - low) / target
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = min((1, 2, 5, 10), key=lambda mantissa: abs(math.log(mantissa * power / rough))) * power
+    decimals = max(0, -math.floor(math.log10(step)))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    ticks = (round(number * step, decimals) + 0.0 for number in range(first, last + 1))  # + 0.0: no -0.0
+    return sorted(set(ticks))  # between adjacent floats, several multiples round to the same value
+
+
+def format_ticks(ticks: Sequence[float]) -> list[str]:
+    """Format the ticks of one axis uniformly: with the decimals they need, large ones with a prefix.
+
+    >>> format_ticks([0.0, 0.5, 1.0]), format_ticks([0.0, 2e7, 4e7]), format_ticks([1e-4, 1e-3])
+    (['0.0', '0.5', '1.0'], ['0', '20M', '40M'], ['1e-4', '1e-3'])
+    >>> format_ticks([1, 32, 1024, 32768]), format_ticks([5e5, 1e6, 1.5e6])
+    (['1', '32', '1024', '32,768'], ['0.5M', '1M', '1.5M'])
+    """
+    sizes = [abs(tick) for tick in ticks if tick]
+    if not sizes:
+        return ["0" for _ in ticks]
+    if min(sizes) < 1e-3:
+        return [_scientific(tick, 4) if 0 < abs(tick) < 0.01 else format_value(tick) for tick in ticks]
+    if all(size == int(size) for size in sizes) and (
+        max(sizes) < 10_000 or any(size >= 1000 and size % 100 for size in sizes)
+    ):
+        return [format_value(tick) for tick in ticks]
+    if max(sizes) >= 1000 * min(sizes):
+        return [_prefixed(tick) for tick in ticks]
+    for size, prefix in PREFIXES:
+        if max(sizes) >= 10 * size or (max(sizes) >= size and all(s % (size / 10) == 0 for s in sizes)):
+            return [_plain(tick / size) + prefix if tick else "0" for tick in ticks]
+    if max(sizes) / min(sizes) >= 50:
+        return [_plain(tick) for tick in ticks]
+    decimals = max(len(_plain(tick).partition(".")[2]) for tick in ticks)
+    return [f"{tick:.{decimals}f}" for tick in ticks]
+
+
+def format_value(value: float, digits: int = 4) -> str:
+    """Format a single value to `digits` significant digits.
+
+    >>> [format_value(v) for v in (3e-4, 0.0123456, 1.4532, 27.0, 12345.6, 327_680_000)]
+    ['3e-4', '0.01235', '1.453', '27', '12,346', '327,680,000']
+    """
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):
+        return MISSING if math.isnan(value) else "∞" if value > 0 else "-∞"
+    if abs(value) >= 10**digits:
+        return f"{value:,.0f}"
+    if abs(value) < 1e-3:
+        return _scientific(value, digits)
+    return _plain(float(f"{value:.{digits}g}"))
+
+
+def _prefixed(value: float) -> str:
+    for size, prefix in PREFIXES:
+        if abs(value) >= size:
+            return _plain(value / size) + prefix
+    return _plain(value)
+
+
+def _scientific(value: float, digits: int) -> str:
+    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
+
+
+def _plain(value: float) -> str:
+    text = f"{value:.6f}".rstrip("0").rstrip(".")
+    return text if text not in ("-0", "") else "0"

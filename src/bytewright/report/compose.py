@@ -1,46 +1,71 @@
-"""The report of one run, of some runs, or of a sweep: what was asked, what came out, and what it took.
+"""Compose the report of one run, of several runs, or of a sweep.
 
-`build_report` turns records into a `Page`; `write_report` writes it as `report.html`, as `report.md` with its
-figures, and keeps the numbers themselves in `results.json`. Everything on the page comes from the records, so
-the same records give the same page. Knows nothing of where records come from.
+`write_report` writes `report.html`, `report.md` with its figures, and the numbers as `results.json`.
+`build_report` selects the content. Everything on the page is computed from the records: equal records give
+equal pages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import bytewright
 from bytewright.errors import UsageError
-from bytewright.experiments.groups import Group, are_of_one_sweep, group_runs, name_after_runs, settled
+from bytewright.experiments.groups import Group, settled
 from bytewright.experiments.inputs import guess_about, word_missing
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import RESULTS, SweepInfo, common, without_places, write_results
 from bytewright.formatting import format_seconds
-from bytewright.report.figures import axis_figures, course_of, learning_curves, single_curves, speed_figures
+from bytewright.report.compare import (
+    BITS,
+    Comparison,
+    Metric,
+    compare_runs,
+    comparison_notes,
+    floor_of,
+    group_by_setting,
+)
+from bytewright.report.figures import (
+    axis_figures,
+    learning_curves,
+    schedule_figures,
+    single_curves,
+    speed_figures,
+)
 from bytewright.report.markdown import write_markdown
-from bytewright.report.metric import BITS, Metric, choose_metric, floor_of, split_by_text, word_differences
-from bytewright.report.page import Block, Facts, Figure, Page, Sample, Samples, Section, write_html
-from bytewright.report.sampling import report_sampling
+from bytewright.report.page import (
+    Block,
+    Cell,
+    Figure,
+    KeyFigures,
+    Page,
+    PageSection,
+    Sample,
+    Samples,
+    Table,
+    write_html,
+)
 from bytewright.report.tables import (
+    format_perplexity,
     short_count,
     table_of_costs,
     table_of_environment,
     table_of_groups,
-    table_of_odd_ends,
+    table_of_incomplete_runs,
     table_of_predictions,
     table_of_ratios,
     table_of_seeds,
     tables_of_settings,
-    word_perplexity,
 )
 
 MAX_SAMPLES = 6
 FLOOR_NOTE = (
-    "The floor is the entropy of the validation stories, each whole and after the end of the one before. The"
-    " model is measured on windows; those that begin in mid-story read higher, for want of what came before."
+    "The floor is the entropy of the validation stories, where each follows the end of the previous one. The"
+    " model is evaluated on windows; those that begin inside a story lack its beginning, so their loss is"
+    " higher."
 )
 
 
@@ -55,32 +80,32 @@ def write_report(records: Sequence[RunRecord], about: SweepInfo | None, folder: 
 
 
 def build_report(records: Sequence[RunRecord], about: SweepInfo | None = None) -> Page:
-    """Compose the page: one run tells its course, several are compared."""
+    """Return the page: the curves of a single run, or the comparison of several."""
     if not records:
-        raise UsageError("there are no runs to report: none has begun, or all failed as they did")
-    is_alone = len(records) == 1 and not (about and (about.missing or about.unreadable))
-    if is_alone and "sampling.temperature" not in records[0].settings:
+        raise UsageError("no runs to report: no run of the sweep has started, or all failed at the start")
+    is_single = len(records) == 1 and not (about and (about.missing or about.unreadable))
+    samples_text = any("sampling.temperature" in record.settings for record in records)
+    if is_single and not samples_text:
         return _report_one(records[0], about)
     about = about or guess_about(records)
-    if any("sampling.temperature" in record.settings for record in records):
-        return report_sampling(_group(records, about), about)
-    comparisons = _compare(records, about)
+    if samples_text:
+        return _report_sampling(group_by_setting(records, about), about)
+    comparisons = compare_runs(records, about)
     groups = [group for part in comparisons for group in part.groups]
     sections = [
-        Section("What came out", _outcome(comparisons, about)),
-        Section("Learning curves", _curves(comparisons, about)),
-        Section("Samples", _samples(groups, comparisons[0].best)),
-        Section(
-            "What it took",
-            [*table_of_costs(groups), *table_of_ratios(groups), *speed_figures(groups, about)],
+        PageSection("Results", _results(comparisons, about)),
+        PageSection("Learning curves", _curves(comparisons, about)),
+        PageSection("Samples", _samples(groups, comparisons[0].best)),
+        PageSection(
+            "Cost", [*table_of_costs(groups), *table_of_ratios(groups), *speed_figures(groups, about)]
         ),
-        Section("Settings", tables_of_settings(records)),
-        Section("Where it ran", table_of_environment(records)),
+        PageSection("Settings", tables_of_settings(records)),
+        PageSection("Environment", table_of_environment(records)),
     ]
     return Page(
         title=about.name,
         lead=about.question,
-        facts=_facts(comparisons, records, about),
+        figures=_figures_of_runs(comparisons, records, about),
         sections=[section for section in sections if section.blocks],
         footer=_footer(records),
     )
@@ -94,14 +119,14 @@ def _report_one(record: RunRecord, about: SweepInfo | None) -> Page:
     if record.floor is not None:
         blocks.insert(1, FLOOR_NOTE)
     sections = [
-        Section("Learning curves", blocks),
-        Section("Samples", [Samples(samples)] if samples else []),
-        Section("Course", course_of(record)),
-        Section("What it took", table_of_predictions(record)),
-        Section("Settings", tables_of_settings([record])),
-        Section("Where it ran", table_of_environment([record])),
+        PageSection("Learning curves", blocks),
+        PageSection("Samples", [Samples(samples)] if samples else []),
+        PageSection("Schedule and gradients", schedule_figures(record)),
+        PageSection("Cost", table_of_predictions(record)),
+        PageSection("Settings", tables_of_settings([record])),
+        PageSection("Environment", table_of_environment([record])),
     ]
-    status = "" if record.status == "complete" else f"It has {record.status}: {record.reason}."
+    status = "" if record.status == "complete" else f"Status: {record.status}, {record.reason}."
     if about and about.expectation:
         blocks.insert(0, f"Expected: {about.expectation}")
     if about and about.notes:
@@ -109,65 +134,28 @@ def _report_one(record: RunRecord, about: SweepInfo | None) -> Page:
     return Page(
         title=about.name if about else record.name,
         lead=f"{about.question if about else ''} {status}".strip(),
-        facts=_facts_of_one(record),
+        figures=_figures_of_one(record),
         sections=[section for section in sections if section.blocks],
         footer=_footer([record]),
     )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Runs that were validated on one text, and what they are compared by."""
-
-    text: str
-    groups: Sequence[Group]
-    metric: Metric
-    best: Group | None
-
-    @property
-    def runs(self) -> list[RunRecord]:
-        """All runs of all groups."""
-        return [run for group in self.groups for run in group.runs]
-
-
-def _compare(records: Sequence[RunRecord], about: SweepInfo) -> list[Comparison]:
-    """Put runs together that can be compared, text by text."""
-    texts = split_by_text(records)
-    comparisons = []
-    for text, runs in texts.items():
-        groups = _group(runs, about)
-        if len(texts) > 1 and not are_of_one_sweep(records):  # settings name a run only among its like
-            groups = name_after_runs(groups)
-        metric = choose_metric(runs, prefer_bits=len(texts) > 1)
-        comparisons.append(Comparison(text, groups, metric, _best(groups, metric)))
-    return comparisons
-
-
-def _group(records: Sequence[RunRecord], about: SweepInfo) -> list[Group]:
-    return group_runs(records, about.axes, about.baseline if about.design == "star" else None)
-
-
-def _best(groups: Sequence[Group], metric: Metric) -> Group | None:
-    """Return the lowest; one that lost seeds only if there is no other, since its survivors say little."""
-    reached = [group for group in settled(groups) if group.values(metric.name)]
-    sound = [group for group in reached if not group.num_lost]
-    return min(sound or reached, key=lambda group: group.mean(metric.name), default=None)
-
-
 # Key figures
 
 
-def _facts(comparisons: Sequence[Comparison], records: Sequence[RunRecord], about: SweepInfo) -> Facts:
-    facts: list[tuple[str, str, str]] = []
+def _figures_of_runs(
+    comparisons: Sequence[Comparison], records: Sequence[RunRecord], about: SweepInfo
+) -> KeyFigures:
+    figures: list[tuple[str, str, str]] = []
     groups, metric, best = comparisons[0].groups, comparisons[0].metric, comparisons[0].best
     if len(comparisons) > 1:
-        facts.append(("validation texts", str(len(comparisons)), "not comparable with each other"))
+        figures.append(("validation texts", str(len(comparisons)), "not comparable with each other"))
     elif best:
-        is_chosen = any(group.num_lost for group in settled(groups)) and not best.num_lost
-        unit = f"{metric.unit}, where no seed diverged" if is_chosen else metric.unit
-        facts.append(("lowest " + metric.title, f"{best.mean(metric.name):.4f}", unit))
-        facts.append(("reached with", best.label, _of_groups(groups, best)))
-        facts += _gap(best.runs, metric, best.mean(metric.name))
+        is_restricted = any(group.num_lost for group in settled(groups)) and not best.num_lost
+        unit = f"{metric.unit}, of settings without diverged seeds" if is_restricted else metric.unit
+        figures.append(("lowest " + metric.title, f"{best.mean(metric.name):.4f}", unit))
+        figures.append(("best setting", best.label, _describe_rank(groups, best)))
+        figures += _gap(best.runs, metric, best.mean(metric.name))
     seconds = sum(record.measured.get("seconds", 0.0) for record in records)
     diverged = sum(record.status == "diverged" for record in records)
     remark = f"{diverged} diverged" if diverged else "none diverged"
@@ -175,23 +163,23 @@ def _facts(comparisons: Sequence[Comparison], records: Sequence[RunRecord], abou
         remark += f", {len(about.unreadable)} unreadable"
     num_absent = len(about.missing) + len(about.unreadable)
     count = f"{len(records)} of {len(records) + num_absent}" if num_absent else str(len(records))
-    facts.append(("runs", count, remark))
-    facts.append(("time in all", format_seconds(seconds), "of training"))
-    return Facts(facts)
+    figures.append(("runs", count, remark))
+    figures.append(("total time", format_seconds(seconds), "of training"))
+    return KeyFigures(figures)
 
 
-def _of_groups(groups: Sequence[Group], best: Group) -> str:
-    """Say among how many a setting is the best, and whether that is the last word."""
+def _describe_rank(groups: Sequence[Group], best: Group) -> str:
+    """Return among how many settings one is the best, and whether runs are excluded or unfinished."""
     compared = settled(groups)
     if best.num_lost:
-        return f"though {best.num_lost} of {len(best.runs)} seeds diverged"
+        return f"although {best.num_lost} of {len(best.runs)} seeds diverged"
     if any(group.num_lost for group in compared):
-        num_sound = sum(not group.num_diverged for group in compared)
-        return f"the best of {num_sound} without a seed that diverged, of {len(groups)} settings"
+        count = sum(not group.num_diverged for group in compared)
+        return f"best of {count} without diverged seeds, of {len(groups)} settings"
     if len(compared) < len(groups):
-        return f"the best of {len(compared)} that came to their end, of {len(groups)} settings"
+        return f"best of {len(compared)} finished, of {len(groups)} settings"
     so_far = "" if any(group.status == "complete" for group in groups) else " so far"
-    return f"the best of {len(groups)} settings{so_far}" if len(groups) > 1 else so_far.strip()
+    return f"best of {len(groups)} settings{so_far}" if len(groups) > 1 else so_far.strip()
 
 
 def _gap(runs: Sequence[RunRecord], metric: Metric, value: float) -> list[tuple[str, str, str]]:
@@ -201,32 +189,31 @@ def _gap(runs: Sequence[RunRecord], metric: Metric, value: float) -> list[tuple[
     return []
 
 
-def _facts_of_one(record: RunRecord) -> Facts:
-    facts: list[tuple[str, str, str]] = []
+def _figures_of_one(record: RunRecord) -> KeyFigures:
+    figures: list[tuple[str, str, str]] = []
     loss, bits = record.last("validation_loss"), record.last("bits_per_byte")
     if loss is not None:
-        facts.append(
-            ("validation loss", f"{loss:.4f}", f"nats per token; perplexity {word_perplexity(loss)}")
-        )
+        perplexity = format_perplexity(loss)
+        figures.append(("validation loss", f"{loss:.4f}", f"nats per token; perplexity {perplexity}"))
     elif record.loss is not None:
-        facts.append(("training loss", f"{record.loss:.4f}", "nats per token"))
+        figures.append(("training loss", f"{record.loss:.4f}", "nats per token"))
     if bits is not None:
-        facts.append(("bits per byte", f"{bits:.4f}", BITS.unit))
-        facts += _gap([record], BITS, bits)
+        figures.append(("bits per byte", f"{bits:.4f}", BITS.unit))
+        figures += _gap([record], BITS, bits)
     tokens = record.lines[-1].get("tokens") if record.lines else None
     if tokens:
-        facts.append(("tokens", short_count(tokens), f"{record.num_steps:,} steps"))
+        figures.append(("tokens", short_count(tokens), f"{record.num_steps:,} steps"))
     if "seconds" in record.measured:
         speed = record.measured.get("tokens_per_second")
         remark = f"{short_count(speed)} tokens/s" if speed else ""
-        facts.append(("time", format_seconds(record.measured["seconds"]), remark))
-    return Facts(facts)
+        figures.append(("time", format_seconds(record.measured["seconds"]), remark))
+    return KeyFigures(figures)
 
 
 # Sections
 
 
-def _outcome(comparisons: Sequence[Comparison], about: SweepInfo) -> list[Block]:
+def _results(comparisons: Sequence[Comparison], about: SweepInfo) -> list[Block]:
     blocks: list[Block] = []
     if about.expectation:
         blocks.append(f"Expected: {about.expectation}")
@@ -234,16 +221,16 @@ def _outcome(comparisons: Sequence[Comparison], about: SweepInfo) -> list[Block]
         blocks.append(
             f"The runs were validated on {len(comparisons)} different texts. A lower value on one text than"
             " on another may only mean that the text is easier to predict. Each text therefore has its own"
-            " tables and charts, and no run is called the best of all."
+            " tables and charts, and there is no overall best run."
         )
     for part in comparisons:
         floor = [FLOOR_NOTE] if floor_of(part.runs, part.metric) else []
         table = table_of_groups(part.groups, part.metric, about, part.best if len(part.groups) > 1 else None)
         if len(comparisons) > 1:
             table = replace(table, caption=f"Validated on {part.text}. {table.caption}")
-        blocks += _name_text(axis_figures(settled(part.groups), part.metric, about), part, comparisons)
-        blocks += [*floor, *word_differences(part.runs, part.metric)]
-        blocks += [table, *table_of_seeds(part.groups, part.metric), *table_of_odd_ends(part.groups)]
+        blocks += _add_text_name(axis_figures(settled(part.groups), part.metric, about), part, comparisons)
+        blocks += [*floor, *comparison_notes(part.runs, part.metric)]
+        blocks += [table, *table_of_seeds(part.groups, part.metric), *table_of_incomplete_runs(part.groups)]
     blocks += word_missing(about)
     if about.notes:
         blocks.append(about.notes)
@@ -251,33 +238,32 @@ def _outcome(comparisons: Sequence[Comparison], about: SweepInfo) -> list[Block]
 
 
 def _curves(comparisons: Sequence[Comparison], about: SweepInfo) -> list[Block]:
-    """Draw the learning curves of each text; of a run that is alone, only one chart."""
+    """Return the learning curves of each text; a text with a single setting has only one chart."""
     blocks: list[Block] = []
     for part in comparisons:
         figures = learning_curves(part.groups, part.metric, about)
-        is_alone = len(part.groups) == 1 < len(comparisons)
-        blocks += _name_text(figures[:1] if is_alone else figures, part, comparisons)
+        is_single = len(part.groups) == 1 < len(comparisons)
+        blocks += _add_text_name(figures[:1] if is_single else figures, part, comparisons)
     return blocks
 
 
-def _name_text(
+def _add_text_name(
     figures: Sequence[Figure], part: Comparison, comparisons: Sequence[Comparison]
 ) -> Sequence[Figure]:
-    """Add to the titles of charts which text they are of, if there are several."""
+    """Add the name of the validation text to the titles of charts, if there are several texts."""
     if len(comparisons) == 1:
         return figures
-    of = part.groups[0].label + " on " if len(part.groups) == 1 else ""
+    label = part.groups[0].label + " on " if len(part.groups) == 1 else ""
     return [
-        replace(figure, chart=replace(figure.chart, title=f"{figure.chart.title}: {of}{part.text}"))
+        replace(figure, chart=replace(figure.chart, title=f"{figure.chart.title}: {label}{part.text}"))
         for figure in figures
     ]
 
 
 def _samples(groups: Sequence[Group], best: Group | None) -> list[Block]:
-    """Show the last text of each setting, the best first."""
-    ranked = sorted(groups, key=lambda group: group is not best)
+    """Return the last sample of each setting, the best setting first."""
     samples = []
-    for group in ranked:
+    for group in sorted(groups, key=lambda group: group is not best):
         run = next((run for run in group.runs if run.samples), None)
         if run is not None:
             step = max(run.samples)
@@ -292,3 +278,82 @@ def _footer(records: Sequence[RunRecord]) -> str:
     commit = environment.get("commit")
     version = environment.get("bytewright", bytewright.__version__)
     return f"Made by bytewright {version}" + (f" at commit `{commit}`." if commit else ".")
+
+
+# Sweeps that sample text from one model
+
+
+SAMPLING_METRICS = (
+    Metric("consistent", "stories consistent throughout", "share", "", (-0.02, 1.02)),
+    Metric("well_formed", "well-formed stories", "share", "", (-0.02, 1.02)),
+    Metric("sound_sentences", "grammatical sentences", "share", "", (-0.02, 1.02)),
+    Metric("copies", "copies of training stories", "share", "", (-0.02, 1.02)),
+    Metric("distinct_stories", "distinct stories", "share", "", (-0.02, 1.02)),
+    Metric("distinct_words", "distinct words", "share of all words", ""),
+    Metric("words_per_story", "length", "words per story", ""),
+    Metric("ended", "stories ended by the model", "share", "", (-0.02, 1.02)),
+)
+DRAWN = ("consistent", "sound_sentences", "distinct_words")
+MAX_STORIES = 8
+
+
+def _report_sampling(groups: Sequence[Group], about: SweepInfo) -> Page:
+    known = [metric for metric in SAMPLING_METRICS if any(group.values(metric.name) for group in groups)]
+    best = _highest(groups, known[0]) if known else []
+    blocks: list[Block] = [f"Expected: {about.expectation}"] if about.expectation else []
+    for metric in known:
+        if metric.name in DRAWN:
+            blocks += axis_figures(groups, metric, about)[:1]
+    blocks += [_table_of_sampling(groups, known, best), *word_missing(about)]
+    samples = [
+        Sample(group.label, text) for group in groups for text in list(group.runs[0].samples.values())[-1:]
+    ]
+    every = -(-len(samples) // MAX_STORIES) if samples else 1
+    sections = [
+        PageSection("Results", blocks),
+        PageSection("The first story of each setting", [Samples(samples[::every])] if samples else []),
+    ]
+    return Page(
+        title=about.name,
+        lead=about.question,
+        figures=_figures_of_sampling(groups, known, best),
+        sections=[section for section in sections if section.blocks],
+    )
+
+
+def _highest(groups: Sequence[Group], metric: Metric) -> list[Group]:
+    """Return the settings with the highest mean; several if they are equal."""
+    means = [group.mean(metric.name) for group in groups if group.values(metric.name)]
+    return [group for group in groups if means and group.mean(metric.name) == max(means)]
+
+
+def _figures_of_sampling(
+    groups: Sequence[Group], known: Sequence[Metric], best: Sequence[Group]
+) -> KeyFigures:
+    if not best:
+        return KeyFigures([("settings", str(len(groups)))])
+    first, *others = best
+    rank = f"first of {len(best)} equally good, of {len(groups)}" if others else f"of {len(groups)}"
+    figures: list[tuple[str, str, str]] = [("best setting", first.label, rank)]
+    for metric in known[:4]:
+        unit = metric.unit.removeprefix("share").strip() or "of them"
+        figures.append((metric.title, str(_format_share(metric, first.mean(metric.name))), unit))
+    return KeyFigures(figures)
+
+
+def _format_share(metric: Metric, value: float) -> str | float:
+    """Format a share in percent; return any other value rounded."""
+    return f"{value:.1%}" if metric.unit.startswith("share") else round(value, 1)
+
+
+def _table_of_sampling(groups: Sequence[Group], known: Sequence[Metric], best: Sequence[Group]) -> Table:
+    rows: list[list[Cell]] = [
+        [group.label, *(_format_share(metric, group.mean(metric.name)) for metric in known)]
+        for group in groups
+    ]
+    return Table(
+        ["setting", *(metric.title for metric in known)],
+        rows,
+        caption="Shares of the stories, sentences or words of each setting; length in words.",
+        best=[groups.index(group) for group in best],
+    )

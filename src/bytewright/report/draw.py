@@ -1,9 +1,8 @@
-"""Charts as SVG: lines over linear or logarithmic axes, and dots with their spread.
+"""Render charts as SVG: lines over linear or logarithmic axes, and dots with their spread.
 
-`draw` turns a chart into SVG that scales with the page, follows light and dark mode, reads in black and white
-and tells a screen reader its title and description. What diverged is marked by a cross where it leaves the
-chart; lines are labelled at their ends where there is room, and below where there is not. Knows nothing of
-runs or pages.
+`draw_chart` returns SVG that scales with the page, follows light and dark mode, is readable in black and
+white, and has a title and description for screen readers. A cross marks where a diverged series leaves the
+chart. Lines are labelled at their ends if there is room, and in a legend below otherwise.
 """
 
 from __future__ import annotations
@@ -15,28 +14,36 @@ from itertools import pairwise
 from pathlib import Path
 
 from bytewright.report import svg
-from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series, chart_rows
-from bytewright.report.scales import Scale, choose_ticks, fit_limits, format_ticks, format_value
-
-__all__ = ["NARROW", "WIDE", "Axis", "Chart", "Dot", "DotChart", "Reference", "Series", "chart_rows", "draw"]
+from bytewright.report.charts import (
+    Axis,
+    Chart,
+    Dot,
+    DotChart,
+    Reference,
+    Scale,
+    Series,
+    choose_ticks,
+    fit_limits,
+    format_ticks,
+    format_value,
+)
 
 WIDE, NARROW = 720, 360
-"""Widths to draw for: a page on a desk, and a phone. Text keeps its size, so the two are drawn apart."""
+"""Widths of the two drawings of a chart, for desktop and phone; the font size is the same in both."""
 LINE = 16
 FEW_POINTS = 16
-"""Up to so many points a series shows each by a mark, and its spread as bars; beyond, a band."""
+"""A series of at most this many points has a mark at each and its spread as bars; a longer one has a band."""
 MAX_POINTS = 500
 LONG_LABEL = 26
-"""Characters beyond which labels beside the lines would take too much of the plot, and stand below it."""
+"""Labels with more characters are placed in a legend below the plot instead of next to the lines."""
 FAR_AWAY = 1e4
-"""Pixels above the plot beyond which it makes no difference to a line how far away a point is."""
+"""Points are clamped to this many pixels above the plot; the visible part of a line stays the same."""
 STYLE = (Path(__file__).with_name("chart.css")).read_text()
 
 
-def draw(chart: Chart | DotChart, *, width: int = WIDE, standalone: bool = True) -> str:
-    """Draw a chart as an SVG element; a standalone one carries its style and can be a file of its own."""
-    drawn = _draw_lines(chart, width) if isinstance(chart, Chart) else _draw_dots(chart, width)
-    height, content = drawn
+def draw_chart(chart: Chart | DotChart, *, width: int = WIDE, standalone: bool = True) -> str:
+    """Return a chart as an SVG element; a standalone one includes its style and can be saved as a file."""
+    height, content = _draw_lines(chart, width) if isinstance(chart, Chart) else _draw_dots(chart, width)
     parts = [
         svg.element("title", svg.escape(chart.title)),
         svg.element("desc", svg.escape(chart.description or chart.title)),
@@ -66,11 +73,11 @@ def _draw_lines(chart: Chart, width: int) -> tuple[float, list[str]]:
     x_axis, y_axis = _settle(chart.x, _xs(chart), width // 110), _settle(chart.y, _ys(chart), 6)
     y_labels = format_ticks(y_axis.ticks or ())
     left = 10 + svg.CHARACTER_WIDTH * max(map(len, y_labels), default=1)
-    longest = max((len(series.words) for series in labelled), default=0)
-    beside = wide and not single and longest <= LONG_LABEL
-    right = 26 + svg.CHARACTER_WIDTH * longest if beside else 14.0
+    longest = max((len(series.full_label) for series in labelled), default=0)
+    side_labels = wide and not single and longest <= LONG_LABEL
+    right = 26 + svg.CHARACTER_WIDTH * longest if side_labels else 14.0
     top, plot_height = 2.4 * LINE, width * (0.44 if wide else 0.66)
-    if beside:
+    if side_labels:
         plot_height = max(plot_height, LINE * len(labelled))
     x = _scale(x_axis, left, width - right)
     y = _scale(y_axis, top + plot_height, top)
@@ -84,14 +91,14 @@ def _draw_lines(chart: Chart, width: int) -> tuple[float, list[str]]:
     height = y.start + 3 * LINE
     if single:
         return height, content
-    if beside:
+    if side_labels:
         return height, content + _direct_labels(labelled, chart.ordered, x, y)
     legend_height, legend = _legend(labelled, chart.ordered, height + 4, width)
     return height + legend_height, content + legend
 
 
 def _from_origin(series: Series, axis: Axis) -> Series:
-    """Turn values into their distances from what the axis begins above."""
+    """Subtract the origin of the axis from all values of a series."""
     spread = [(low - axis.origin, high - axis.origin) for low, high in series.spread or ()]
     return replace(
         series, points=[(x, y - axis.origin) for x, y in series.points], spread=spread if spread else None
@@ -99,7 +106,7 @@ def _from_origin(series: Series, axis: Axis) -> Series:
 
 
 def _thin(series: Series) -> Series:
-    """Keep the shape of a long series: of every bin the lowest and the highest point, and both ends."""
+    """Reduce a long series to the lowest and highest point of every bin, and both ends."""
     if len(series.points) <= MAX_POINTS:
         return series
     per_bin = -(-2 * len(series.points) // MAX_POINTS)
@@ -126,7 +133,7 @@ def _ys(chart: Chart) -> list[float]:
 
 
 def _settle(axis: Axis, values: Sequence[float], target: int) -> Axis:
-    """Decide the limits and the ticks of an axis; a log axis without a positive value becomes linear."""
+    """Choose the limits and ticks of an axis; a log axis without a positive value becomes linear."""
     log = axis.log and any(value > 0 for value in values)
     low, high = axis.limits or fit_limits(values, log=log)
     ticks = axis.ticks if axis.ticks is not None else choose_ticks(low, high, log=log, target=target)
@@ -143,7 +150,7 @@ def _scale(axis: Axis, start: float, end: float) -> Scale:
 
 
 def _grid(x: Scale, y: Scale, x_axis: Axis, y_axis: Axis, y_labels: Sequence[str]) -> list[str]:
-    """Quiet horizontal rules, and ticks below the lower edge; labels that would touch are left out."""
+    """Draw horizontal rules, and ticks below the lower edge; omit labels that would overlap."""
     content = []
     for value, label in zip(y_axis.ticks or (), y_labels, strict=True):
         content.append(svg.line(x.start, y(value), x.end, y(value), "grid"))
@@ -166,15 +173,15 @@ def _references(references: Sequence[Reference], x: Scale, y: Scale) -> list[str
     for reference in references:
         place = y(reference.value)
         words = f"{reference.label} {format_value(reference.value)}"
-        below = place + 0.7 * LINE  # what is compared with a floor lies above it
-        beside = below if below <= y.start else place - 5
+        below = place + 0.7 * LINE  # the data lie above a floor, so its label goes below
+        label_y = below if below <= y.start else place - 5
         content.append(svg.line(x.start, place, x.end, place, "floor"))
-        content.append(svg.text(x.end, beside, words, text_anchor="end", class_="halo"))
+        content.append(svg.text(x.end, label_y, words, text_anchor="end", class_="halo"))
     return content
 
 
 def _inside(x: Scale, y: Scale, drawn: Sequence[str]) -> list[str]:
-    """Clip what is drawn to the plot, with room for marks on its edges: an inner svg clips by itself."""
+    """Clip drawings to the plot, with room for marks on its edges; an inner svg element clips its content."""
     room, width, height = 7, x.end - x.start, y.start - y.end
     box = (x.start - room, y.end - room, width + 2 * room, height + room + 1)
     view = " ".join(f"{value:.1f}" for value in box)
@@ -182,7 +189,7 @@ def _inside(x: Scale, y: Scale, drawn: Sequence[str]) -> list[str]:
 
 
 def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale, y: Scale) -> str:
-    """Draw one series: its band or bars, its line, its marks, and crosses where it left the chart."""
+    """Draw one series: its band or bars, its line, its marks, and crosses where it leaves the chart."""
     places = [
         (x(px), max(y(py), y.end - FAR_AWAY) if math.isfinite(py) else y.end - LINE)
         for px, py in series.points
@@ -205,7 +212,7 @@ def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale,
 
 
 def _pieces(series: Series, places: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    """Cut the line where a point has no number: a setting that diverged has no place on it."""
+    """Split the line at non-finite points, which are settings that diverged."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for place, (_, value) in zip(places, series.points, strict=True):
         if math.isfinite(value):
@@ -216,11 +223,11 @@ def _pieces(series: Series, places: Sequence[tuple[float, float]]) -> list[list[
 
 
 def _exits(series: Series, places: Sequence[tuple[float, float]], y: Scale) -> list[float]:
-    """Return the pixels at which crosses on the upper edge mark what diverged.
+    """Return the x pixels of the crosses on the upper edge that mark divergence.
 
-    A run that diverged has one cross: where its line first crosses the edge upwards, or at its beginning if
-    that lies above the edge and the line rises or stays there. Any other line is one of final values, and has
-    a cross at every setting without a number.
+    A diverged run has one cross: where its line first crosses the edge upwards, or at its start if that lies
+    above the edge and the line rises or stays there. Any other line shows final values, and has a cross at
+    every setting without a finite value.
     """
     if not series.diverged:
         both = zip(places, series.points, strict=True)
@@ -256,7 +263,7 @@ def _spread_of(series: Series, x: Scale, y: Scale, *, bars: bool) -> list[str]:
 
 
 def _direct_labels(labelled: Sequence[Series], ordered: bool, x: Scale, y: Scale) -> list[str]:
-    """Write each label beside the end of its line, moved apart where they would collide."""
+    """Write each label next to the end of its line, moved apart where labels would overlap."""
     ends = [series.points[-1] if series.points else (x.high, y.low) for series in labelled]
     at_edge = [(x(px), min(max(y(py), y.end), y.start) if math.isfinite(py) else y.end) for px, py in ends]
     places = svg.spread_labels([py for _, py in at_edge], LINE - 1, y.end, y.start)
@@ -265,16 +272,16 @@ def _direct_labels(labelled: Sequence[Series], ordered: bool, x: Scale, y: Scale
         style = svg.colour_of(index, count=len(labelled), ordered=ordered)
         elbow = [(max(ex + 6, x.end + 2), ey), (x.end + 9, place)]
         parts = [svg.element("path", d=svg.path(elbow), class_="leader"), svg.mark(index, x.end + 14, place)]
-        parts.append(svg.text(x.end + 22, place + 4, series.words, class_="label"))
+        parts.append(svg.text(x.end + 22, place + 4, series.full_label, class_="label"))
         content.append(svg.element("g", *parts, style=style))
     return content
 
 
 def _legend(labelled: Sequence[Series], ordered: bool, top: float, width: int) -> tuple[float, list[str]]:
-    """List the series below the plot, each with a piece of its line."""
+    """List the series below the plot, each with a sample of its line."""
     content, left, row = [], 0.0, 0
     for index, series in enumerate(labelled):
-        needed = 44 + svg.CHARACTER_WIDTH * len(series.words)
+        needed = 44 + svg.CHARACTER_WIDTH * len(series.full_label)
         if left and left + needed > width:
             left, row = 0.0, row + 1
         y = top + row * 1.25 * LINE
@@ -285,7 +292,7 @@ def _legend(labelled: Sequence[Series], ordered: bool, top: float, width: int) -
             stroke_dasharray=svg.dash_of(index),
         )
         style = svg.colour_of(index, count=len(labelled), ordered=ordered)
-        label = svg.text(left + 34, y + 4, series.words, class_="label")
+        label = svg.text(left + 34, y + 4, series.full_label, class_="label")
         parts = [sample, svg.mark(index, left + 14, y), label]
         content.append(svg.element("g", *parts, style=style))
         left += needed
@@ -320,7 +327,7 @@ def _draw_dots(chart: DotChart, width: int) -> tuple[float, list[str]]:
 
 
 def _decimals(x: Scale) -> int:
-    """Say how many decimals the values beside the dots have: as many as in the tables."""
+    """Return the number of decimals of the values next to the dots: the same as in the tables."""
     return 4 if x.high < 1000 else 0
 
 

@@ -1,7 +1,4 @@
-"""The charts of a report: learning curves by steps, tokens and time, and what each axis did in the end.
-
-What is compared is a `Metric`. Makes charts out of groups of runs; knows nothing of pages.
-"""
+"""The charts of a report: learning curves by steps, tokens and time, and final values by axis of a sweep."""
 
 from __future__ import annotations
 
@@ -9,25 +6,31 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bytewright.experiments.groups import Group, differing, short_names, word_labels, word_lost, word_value
+from bytewright.experiments.groups import (
+    Group,
+    describe_lost,
+    differing,
+    format_labels,
+    format_setting,
+    short_names,
+)
 from bytewright.experiments.records import RunRecord, is_finite
 from bytewright.experiments.results import SweepInfo
-from bytewright.report.draw import Axis, Chart, Dot, DotChart, Reference, Series
-from bytewright.report.metric import TRAINING, VALIDATION, Metric, floor_of
+from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series, fit_limits
+from bytewright.report.compare import TRAINING, VALIDATION, Metric, floor_of
 from bytewright.report.page import Figure
-from bytewright.report.scales import fit_limits
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_SERIES, MAX_DOTS = 8, 30
 Line = tuple[str, list[tuple[float, Group]]]
-"""The label of a line of a chart, and the groups along it."""
-CROSS = "A cross marks where a run that diverged leaves the chart."
+"""The label of a line of a chart, and the x and group of each point."""
+CROSS = "A cross marks where a diverged run leaves the chart."
 EARLY = 0.12
-"""The share of a run whose steep fall may leave the chart at the top, so that the rest can be told apart."""
+"""The initial share of a run that does not determine the limits of y, since the loss falls steeply there."""
 
 
 def learning_curves(groups: Sequence[Group], metric: Metric, about: SweepInfo | None) -> list[Figure]:
-    """Draw the metric by steps, by tokens and by wall-clock time."""
+    """Return charts of the metric by steps, by tokens and by wall-clock time."""
     floor = floor_of([run for group in groups for run in group.runs], metric)
     figures = []
     for by, words in BY.items():
@@ -52,7 +55,7 @@ def learning_curves(groups: Sequence[Group], metric: Metric, about: SweepInfo | 
 
 
 def single_curves(record: RunRecord) -> list[Figure]:
-    """Draw training and validation loss of one run together, by steps, by tokens and by wall-clock time."""
+    """Return charts of training and validation loss of one run by steps, tokens and wall-clock time."""
     metric = VALIDATION if record.column("validation_loss") else TRAINING
     figures = []
     for by, words in BY.items():
@@ -80,23 +83,23 @@ def single_curves(record: RunRecord) -> list[Figure]:
 def _loss_axis(
     label: str, series: Sequence[Series], floor: float | None
 ) -> tuple[Axis, list[Reference], list[str]]:
-    """Choose the axis of a loss, what to compare it with, and what a caption should say of it.
+    """Return the axis of a loss, its reference lines, and a sentence for the caption.
 
-    Where there is a floor and all lies above it, the axis tells the distance to the floor and is logarithmic:
-    then neither the fall at the start nor one bad setting flattens what happens near the floor.
+    If all values lie above a floor, the axis shows the distance to the floor on a log scale. Differences near
+    the floor are then visible despite the steep start and despite bad settings.
     """
-    calm = [each for each in series if not each.diverged] or series
-    if floor is None or not any(each.points for each in calm):
-        return Axis(label, limits=_limits(calm, [])), [], []
+    converged = [each for each in series if not each.diverged] or series
+    if floor is None or not any(each.points for each in converged):
+        return Axis(label, limits=_limits(converged, [])), [], []
     if min(min(_values_of(each), default=math.inf) for each in series) <= floor:
-        return Axis(label, limits=_limits(calm, [floor])), [Reference("entropy floor", floor)], []
-    limits = fit_limits([value - floor for each in calm for value in _values_of(each)], log=True)
-    caption = f"Above the entropy floor of {floor:.4f}, on a log axis."
+        return Axis(label, limits=_limits(converged, [floor])), [Reference("entropy floor", floor)], []
+    limits = fit_limits([value - floor for each in converged for value in _values_of(each)], log=True)
+    caption = f"Distance to the entropy floor of {floor:.4f}, on a log axis."
     return Axis(label, log=True, origin=floor, limits=limits), [], [caption]
 
 
-def course_of(record: RunRecord) -> list[Figure]:
-    """Draw the learning rate and the gradient norm of one run."""
+def schedule_figures(record: RunRecord) -> list[Figure]:
+    """Return charts of the learning rate and the gradient norm of one run."""
     figures = []
     for name, title in (("lr", "Learning rate"), ("gradient_norm", "Gradient norm")):
         points = [(float(line["step"]), value) for line, value in record.column(name)]
@@ -113,7 +116,7 @@ def course_of(record: RunRecord) -> list[Figure]:
 
 
 def axis_figures(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> list[Figure]:
-    """Draw the final metric against every axis: lines over numbers, dots over names."""
+    """Return charts of the final metric against every axis: lines for numbers, dots for names."""
     numeric = [axis for axis in about.axes if _is_numeric(groups, axis)]
     named = [axis for axis in about.axes if axis not in numeric and len(_values(groups, axis)) > 1]
     dots = [_dots(groups, metric, about)] if 1 < len(groups) <= MAX_DOTS else []
@@ -124,7 +127,7 @@ def axis_figures(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> l
 
 
 def speed_figures(groups: Sequence[Group], about: SweepInfo) -> list[Figure]:
-    """Draw tokens per second against the axes that change it by more than a quarter."""
+    """Return charts of tokens per second against the axes that change it by more than a quarter."""
     figures = []
     for axis in about.axes:
         if not _is_numeric(groups, axis):
@@ -145,9 +148,12 @@ def speed_figures(groups: Sequence[Group], about: SweepInfo) -> list[Figure]:
                 y=Axis("tokens per second", limits=(0.0, 1.05 * max(speeds))),
                 series=series,
             )
-            caption = "Tokens per second while training, without evaluations and saves."
+            caption = "Tokens per second during training, without evaluations and checkpoints."
             figures.append(
-                Figure(chart, " ".join([caption, *_word_companions(lines, axis), *_left_out(len(lines))]))
+                Figure(
+                    chart,
+                    " ".join([caption, *_describe_companions(lines, axis), *_describe_omitted(len(lines))]),
+                )
             )
     return figures
 
@@ -171,12 +177,17 @@ def _against(groups: Sequence[Group], axis: str, metric: Metric, about: SweepInf
         series=series,
         references=references,
     )
-    words = [*_axis_caption(groups, about), *_word_companions(lines, axis), *caption, *_left_out(len(lines))]
-    return Figure(chart, " ".join(words))
+    sentences = [
+        *_axis_caption(groups, about),
+        *_describe_companions(lines, axis),
+        *caption,
+        *_describe_omitted(len(lines)),
+    ]
+    return Figure(chart, " ".join(sentences))
 
 
 def _final_axis(groups: Sequence[Group], metric: Metric) -> tuple[Axis, list[Reference], list[str]]:
-    """Choose one axis for all charts of final values, so that what matters little looks little."""
+    """Return one axis for all charts of final values, so that their effects are comparable."""
     if metric.limits:
         return Axis(metric.axis, limits=metric.limits), [], []
     values = [(0.0, bound) for group in groups for bound in group.spread(metric.name)]
@@ -186,34 +197,34 @@ def _final_axis(groups: Sequence[Group], metric: Metric) -> tuple[Axis, list[Ref
 
 def _axis_caption(groups: Sequence[Group], about: SweepInfo) -> list[str]:
     num_seeds = max(len(group.runs) for group in groups)
-    seeds = f", mean of up to {num_seeds} seeds with the lowest and highest" if num_seeds > 1 else ""
+    seeds = f", the mean of up to {num_seeds} seeds with the lowest and highest" if num_seeds > 1 else ""
     caption = [f"Final value of every setting{seeds}."]
     if any(group.status == "diverged" for group in groups):
         caption.append("A cross at the upper edge marks a setting that diverged.")
-    if lost := word_lost(groups):
-        caption += ["A cross above a point marks that some of its seeds diverged.", *lost]
+    if lost := describe_lost(groups):
+        caption += ["A cross above a point marks a setting of which some seeds diverged.", *lost]
     if about.design == "star":
-        caption.append("All else is as in the baseline.")
+        caption.append("All other settings are those of the baseline.")
     return caption
 
 
 def _axis_of(values: Sequence[float], label: str) -> Axis:
-    """Use a log axis where values are spread over it; tick each value that was tried, if they are few."""
+    """Return a log axis for values that span a factor of 8; up to twelve values each get a tick."""
     distinct = sorted(set(values))
     log = len(distinct) > 2 and distinct[0] > 0 and distinct[-1] / distinct[0] >= 8
     ticks = distinct if 2 <= len(distinct) <= 12 else None
     return Axis(label, log=log, ticks=ticks)
 
 
-def _word_companions(lines: Sequence[Line], axis: str) -> list[str]:
-    """Say what a sweep moved together with an axis: what is seen along it may be their doing."""
+def _describe_companions(lines: Sequence[Line], axis: str) -> list[str]:
+    """Return a sentence on the settings that vary together with an axis, since they may cause its effect."""
     found: dict[str, list[str]] = {}
     for _, points in lines:
         settings = [group.runs[0].settings for _, group in points]
         for name in differing(settings):
-            ends = f"{word_value(settings[0].get(name))} to {word_value(settings[-1].get(name))}"
+            ends = f"{format_setting(settings[0].get(name))} to {format_setting(settings[-1].get(name))}"
             found.setdefault(name, []).append(ends)
-    own = axis.rpartition(".")[2]  # a vocabulary is of a corpus, of its files and of the model: one thing
+    own = axis.rpartition(".")[2]  # corpus.vocab_size and model.vocab_size are the same quantity
     moved = [
         f"`{name}`" + (f" ({ends[0]})" if len(set(ends)) == 1 else "")
         for name, ends in found.items()
@@ -222,11 +233,11 @@ def _word_companions(lines: Sequence[Line], axis: str) -> list[str]:
     if not moved:
         return []
     listed = " and ".join(filter(None, [", ".join(moved[:-1]), moved[-1]]))
-    return [f"With the {own.replace('_', ' ')} {'move' if len(moved) > 1 else 'moves'} {listed}."]
+    return [f"Varied together with the {own.replace('_', ' ')}: {listed}."]
 
 
 def _split(groups: Sequence[Group], axis: str, about: SweepInfo) -> list[Line]:
-    """Make one line per setting of the other axes; in a star, one line through the baseline."""
+    """Return one line per setting of the other axes; in a star design, one line through the baseline."""
     names = short_names([name for name in about.axes if name != "variant"])
     lines: dict[str, list[tuple[float, Group]]] = {}
     for group in groups:
@@ -238,15 +249,15 @@ def _split(groups: Sequence[Group], axis: str, about: SweepInfo) -> list[Line]:
             if any(about.baseline.get(name) != value for name, value in others.items()):
                 continue
             others = {}
-        lines.setdefault(word_labels(others, names) or "final", []).append((float(x), group))
+        lines.setdefault(format_labels(others, names) or "final", []).append((float(x), group))
     return [(label, sorted(points, key=lambda point: point[0])) for label, points in lines.items()]
 
 
-def _left_out(num_lines: int) -> list[str]:
-    """Say that a chart does not show all lines, if there are more than it has room for."""
+def _describe_omitted(num_lines: int) -> list[str]:
+    """Return a sentence if a chart does not show all lines."""
     if num_lines <= MAX_SERIES:
         return []
-    return [f"Of {num_lines} lines the first {MAX_SERIES} are drawn; the table has the rest."]
+    return [f"The chart shows the first {MAX_SERIES} of {num_lines} lines; the table has all."]
 
 
 def _dots(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> Figure:
@@ -271,8 +282,8 @@ def _dots(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> Figure:
         dots=dots,
         references=references,
     )
-    caption = ["Mean of the seeds; the bar goes from the lowest to the highest."] if several else []
-    return Figure(chart, " ".join(caption + word_lost(groups)))
+    caption = ["Mean over seeds; bars extend from the lowest to the highest."] if several else []
+    return Figure(chart, " ".join(caption + describe_lost(groups)))
 
 
 def _values_of(series: Series) -> list[float]:
@@ -281,7 +292,7 @@ def _values_of(series: Series) -> list[float]:
 
 
 def _limits(series: Sequence[Series], lows: Sequence[float]) -> tuple[float, float] | None:
-    """Choose what part of loss curves to show: all but the fall at the start, and `lows`, with some air."""
+    """Return limits of y that contain `lows` and the curves after their steep start."""
     shown = list(lows)
     for each in series:
         finite = [(x, y) for x, y in each.points if math.isfinite(y)]
@@ -295,17 +306,17 @@ def _curve_caption(groups: Sequence[Group], by: str) -> list[str]:
     if any(len(group.runs) > 1 for group in groups):
         parts.append("Each curve is the mean over seeds, with the lowest and highest.")
         if any(len(group.runs) > 1 for group in diverged):
-            parts.append("Where all seeds diverged it is the median alone.")
-        parts += word_lost(groups)
+            parts.append("If all seeds diverged, it is the median.")
+        parts += describe_lost(groups)
     if diverged:
         parts.append(CROSS)
     if by == "seconds":
-        parts.append("Time includes compiling, evaluations and saves.")
+        parts.append("Time includes compilation, evaluations and checkpoints.")
     return parts
 
 
 def _values(groups: Sequence[Group], axis: str) -> list[Any]:
-    return list(dict.fromkeys(word_value(group.labels.get(axis)) for group in groups))
+    return list(dict.fromkeys(format_setting(group.labels.get(axis)) for group in groups))
 
 
 def _is_numeric(groups: Sequence[Group], axis: str) -> bool:
@@ -314,7 +325,7 @@ def _is_numeric(groups: Sequence[Group], axis: str) -> bool:
 
 
 def _is_ordered(groups: Sequence[Group]) -> bool:
-    """Say whether the groups are steps of one number, so that a ramp of colours means something."""
+    """Return whether the groups are increasing values of one number, which a colour ramp can show."""
     if len(groups) < 4 or any(len(group.labels) != 1 for group in groups):
         return False
     values = [next(iter(group.labels.values())) for group in groups]

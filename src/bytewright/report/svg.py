@@ -1,8 +1,7 @@
-"""A small SVG writer: elements as text, the marks that tell series apart, and labels that do not collide.
+"""SVG primitives: escaped elements, polylines, the marks of series, and label placement.
 
-Everything is plain text built from escaped values; nothing here knows what a chart is. Series are told apart
-three times over, by colour, by dash pattern and by the shape of their marks, so that a page printed in black
-and white, or read by someone who does not see the colours, still tells them apart.
+Colour, dash pattern and mark shape each distinguish series, so that charts are readable in black and white
+and by colour-blind readers. This module does not depend on charts.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ Point = tuple[float, float]
 DASHES = ("", "7 3", "2 2.5", "10 3 2 3", "5 2 1 2 1 2", "14 4")
 NUM_COLOURS, NUM_RAMP = 8, 9
 CHARACTER_WIDTH = 6.6
-"""Mean width of a character at the chart's size of text, in pixels; on the wide side."""
+"""Upper estimate of the mean width of a character at the chart's font size, in pixels."""
 
 
 def element(name: str, *content: str, **attributes: str | float | None) -> str:
-    """Write one element; `content` is markup already, attribute values are escaped, None leaves one out.
+    """Return one element. `content` must be markup; attribute values are escaped, and None omits one.
 
     >>> element("text", "a &lt; b", x=1.25, class_="label", stroke_width=2)
     '<text x="1.2" class="label" stroke-width="2">a &lt; b</text>'
@@ -34,12 +33,12 @@ def element(name: str, *content: str, **attributes: str | float | None) -> str:
 
 
 def escape(words: str) -> str:
-    """Write text so that it cannot act as markup and every character of it can be shown."""
+    """Return text with markup characters escaped and unprintable characters replaced."""
     return html.escape(printable(words))
 
 
 def printable(words: str) -> str:
-    r"""Replace characters that a page cannot show (controls, lone surrogates) by a visible stand-in.
+    r"""Replace control characters, unassigned characters and lone surrogates by U+FFFD.
 
     >>> printable("a\x00b\nc")
     'a�b\nc'
@@ -53,17 +52,17 @@ def printable(words: str) -> str:
 
 
 def text(x: float, y: float, words: str, **attributes: str | float | None) -> str:
-    """Write words at a place."""
+    """Return a text element."""
     return element("text", escape(words), x=x, y=y, **attributes)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
-    """Draw a straight line."""
+    """Return a straight line."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
 
 
 def path(points: Sequence[tuple[float, float]], *, closed: bool = False) -> str:
-    """Spell out the `d` of a polyline.
+    """Return the `d` attribute of a polyline.
 
     >>> path([(0, 0), (1.26, 2)])
     'M0 0L1.3 2'
@@ -73,7 +72,7 @@ def path(points: Sequence[tuple[float, float]], *, closed: bool = False) -> str:
 
 
 def clip(points: Sequence[Point], top: float, bottom: float) -> list[list[Point]]:
-    """Cut a polyline at an upper and a lower edge; return the pieces between them.
+    """Clip a polyline to an upper and a lower edge; return the pieces between them.
 
     >>> clip([(0, 5), (2, -5), (4, -5), (6, 5)], 0, 10)
     [[(0, 5), (1.0, 0.0)], [(5.0, 0.0), (6, 5)]]
@@ -94,24 +93,24 @@ def clip(points: Sequence[Point], top: float, bottom: float) -> list[list[Point]
 
 
 def _along(start: Point, end: Point, share: float) -> Point:
-    """Return the point at a share of the way from one point to another."""
+    """Interpolate linearly between two points."""
     return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
 
 
 def colour_of(index: int, *, count: int, ordered: bool) -> str:
-    """Give the `style` that sets a series' colour: one of a set, or its place on a ramp of `count`."""
+    """Return the `style` attribute that sets a series' colour: one of a palette, or a step of a ramp."""
     if ordered and count > 1:
         return f"--c:var(--r{round(index * (NUM_RAMP - 1) / (count - 1))})"
     return f"--c:var(--c{index % NUM_COLOURS})"
 
 
 def dash_of(index: int) -> str | None:
-    """Give the dash pattern of a series; the first is drawn through."""
+    """Return the dash pattern of a series; the first series is solid (None)."""
     return DASHES[index % len(DASHES)] or None
 
 
 def mark(index: int, x: float, y: float, *, size: float = 3.6, title: str = "") -> str:
-    """Draw the mark of series `index`; `title` is what hovering over it tells."""
+    """Return the mark of series `index`; `title` is its hover text."""
     r, shape, filled = size, index % 4, index // 4 % 2 == 0
     class_ = "mark" if filled else "hollow"
     content = (element("title", escape(title)),) if title else ()
@@ -126,7 +125,7 @@ def mark(index: int, x: float, y: float, *, size: float = 3.6, title: str = "") 
 
 
 def cross(x: float, y: float, *, size: float = 4.5, title: str = "") -> str:
-    """Draw the mark of what left the chart."""
+    """Return the cross that marks where a series diverged."""
     d = path([(x - size, y - size), (x + size, y + size)]) + path(
         [(x - size, y + size), (x + size, y - size)]
     )
@@ -135,17 +134,17 @@ def cross(x: float, y: float, *, size: float = 4.5, title: str = "") -> str:
 
 
 def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move labels apart as little as possible, so that they stand `gap` apart and between `low` and `high`.
+    """Return label positions that are `gap` apart and between `low` and `high`.
 
-    The sum of squared moves is the least there is: labels that would collide form a block, which stands at
-    the mean of what its labels want.
+    Minimises the sum of squared moves: labels that would overlap form a block, which is centred on the mean
+    of the positions wanted (isotonic regression by pooling adjacent violators).
 
     >>> spread_labels([50.0, 52.0, 90.0], 10.0, 0.0, 100.0)
     [46.0, 56.0, 90.0]
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     gap = min(gap, (high - low) / max(1, len(wanted) - 1))
-    blocks: list[list[float]] = []  # [sum of wishes less the gaps before them, number of labels]
+    blocks: list[list[float]] = []  # [sum of wanted positions minus the gaps before them, number of labels]
     for rank, index in enumerate(order):
         blocks.append([wanted[index] - rank * gap, 1])
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:

@@ -1,8 +1,7 @@
-"""The tables of a report: what each setting reached, what it took, in what runs differ, and where they ran.
+"""The tables of a report: final values, cost, predictions, settings and environment of runs.
 
-Every number comes with what is needed to judge it: the spread over seeds, the difference to the baseline with
-its standard error, the prediction beside what was measured. Made of groups and records; knows nothing of the
-page they go on.
+Values come with the figures that qualify them: the spread over seeds, the difference to the baseline with its
+standard error, the prediction next to the measurement.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bytewright.experiments.groups import Group, word_lost, word_value
+from bytewright.experiments.groups import Group, describe_lost, format_setting
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo, common
 from bytewright.formatting import format_seconds
-from bytewright.report.metric import BITS, VALIDATION, Metric
+from bytewright.report.compare import BITS, VALIDATION, Metric
 from bytewright.report.page import Block, Cell, Table
 
-WHAT_IS_MEASURED = (
-    "Parameters and FLOPs are counted by PyTorch on the readable twin. Memory is what a run took from its"
-    " second step on: on a GPU without its data; on a CPU resident memory, with what malloc keeps and what"
-    " was read of the data. Speed and utilisation are medians while training; time includes compiling,"
-    " evaluations and saves."
+MEASUREMENT_NOTE = (
+    "Parameters and FLOPs are counted by PyTorch on the reference model. Memory is the peak after the first"
+    " step: on a GPU, allocated memory without the data; on a CPU, resident memory including the malloc cache"
+    " and the pages of the data that were read. Speed and utilisation (MFU) are medians during training. Time"
+    " includes compilation, evaluations and checkpoints."
 )
 
 
 def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, best: Group | None) -> Table:
-    """One row per setting: the mean and spread over seeds, and the difference to the baseline."""
+    """Return one row per setting: the mean and spread over seeds, and the difference to the baseline."""
     baseline = next((g for g in groups if about.baseline and g.labels == about.baseline), None)
     has_bits = metric is not BITS and any(group.values("bits_per_byte") for group in groups)
     columns = ["setting", "seeds", metric.title, "± sd", "perplexity"]
@@ -42,9 +41,9 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
         row: list[Cell] = [
             group.label,
             f"{len(values)} of {len(group.runs)}" if 0 < len(values) < len(group.runs) else len(group.runs),
-            _word_final(group, mean),
+            _format_final(group, mean),
             f"{statistics.stdev(values):.4f}" if len(values) > 1 else None,
-            _or_none(word_perplexity, loss),
+            _or_none(format_perplexity, loss),
         ]
         bits = _or_none("{:.4f}".format, _mean(group, "bits_per_byte"))
         row.append(bits if has_bits else _bytes_per_token(group))
@@ -55,15 +54,15 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
     return Table(
         [columns[n] for n in kept],
         [[row[n] for n in kept] for row in rows],
-        caption=" ".join([_caption(metric, baseline, [columns[n] for n in kept]), *word_lost(groups)]),
+        caption=" ".join([_caption(metric, baseline, [columns[n] for n in kept]), *describe_lost(groups)]),
         best=[groups.index(best)] if best else [],
     )
 
 
-def _word_final(group: Group, mean: float | None) -> str | None:
-    if mean is None:
-        return "diverged" if group.status == "diverged" else None
-    return f"{mean:.4f}" if group.status == "complete" else f"{mean:.4f} so far"
+def _format_final(of: Group | RunRecord, value: float | None) -> str | None:
+    if value is None:
+        return "diverged" if of.status == "diverged" else None
+    return f"{value:.4f}" if of.status == "complete" else f"{value:.4f} so far"
 
 
 def _caption(metric: Metric, baseline: Group | None, columns: Sequence[str]) -> str:
@@ -74,7 +73,9 @@ def _caption(metric: Metric, baseline: Group | None, columns: Sequence[str]) -> 
         error = ", with their standard error over seeds" if "± sd" in columns else ""
         parts.append(f"Differences are to {baseline.label}{error}.")
     if "as good after" in columns:
-        parts.append("As good after: time to the final value of that, and its share of the other's time.")
+        parts.append(
+            "As good after: time to reach the baseline's final value, and its share of the baseline's time."
+        )
     return " ".join(parts)
 
 
@@ -83,13 +84,13 @@ def _mean(group: Group, name: str) -> float | None:
 
 
 def _bytes_per_token(group: Group) -> str | None:
-    """Word how long tokens are: the loss is told per token, the bits per byte."""
+    """Return the mean length of a token, which is the ratio of loss per token to bits per byte."""
     loss, bits = _mean(group, "validation_loss"), _mean(group, "bits_per_byte")
     return f"{loss / bits / math.log(2):.3f}" if loss and bits else None
 
 
 def _difference(group: Group, baseline: Group, metric: Metric) -> str | None:
-    """Word the difference of two means, with its standard error where both have several seeds."""
+    """Format the difference of two means, with its standard error if both have several seeds."""
     ours, theirs = group.values(metric.name), baseline.values(metric.name)
     is_final = group.status == baseline.status == "complete"
     if group is baseline or not is_final or not ours or not theirs:
@@ -102,9 +103,9 @@ def _difference(group: Group, baseline: Group, metric: Metric) -> str | None:
 
 
 def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
-    """Say how long a setting took to the baseline's final value, as time and as a share of the baseline's.
+    """Format the time to reach the baseline's final value, and its share of the baseline's time.
 
-    Where a seed diverged there is no such time: what was as good for a while did not stay so.
+    Return None if a seed diverged, since the value did not last.
     """
     if group is baseline or baseline.status != "complete" or not baseline.values(metric.name):
         return None
@@ -119,37 +120,32 @@ def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
 
 
 def table_of_seeds(groups: Sequence[Group], metric: Metric) -> list[Block]:
-    """Show what every seed reached, where a setting has several: means and spreads are made of these."""
+    """Return the final value of every seed, if a setting has several."""
     if all(len(group.runs) == 1 for group in groups):
         return []
     rows: list[list[Cell]] = [
-        [group.label, run.seed, _word_seed(run, metric)] for group in groups for run in group.runs
+        [group.label, run.seed, _format_final(run, run.last(metric.name))]
+        for group in groups
+        for run in group.runs
     ]
-    caption = f"The final {metric.axis}, of every seed"
+    caption = f"Final {metric.axis}, of every seed"
     return [Table(["setting", "seed", metric.title], rows, caption=caption, folded=True)]
 
 
-def _word_seed(run: RunRecord, metric: Metric) -> str | None:
-    value = run.last(metric.name)
-    if value is None:
-        return "diverged" if run.status == "diverged" else None
-    return f"{value:.4f}" if run.status == "complete" else f"{value:.4f} so far"
-
-
-def table_of_odd_ends(groups: Sequence[Group]) -> list[Block]:
-    """Say of every run that is not complete how it ended."""
+def table_of_incomplete_runs(groups: Sequence[Group]) -> list[Block]:
+    """Return the status of every run that is not complete, and the reason."""
     rows: list[list[Cell]] = [
         [group.label, run.seed, run.status, run.reason]
         for group in groups
         for run in group.runs
         if run.status != "complete"
     ]
-    caption = "Runs that diverged, stopped or failed, and why."
-    return [Table(["setting", "seed", "", ""], rows, caption=caption)] if rows else []
+    caption = "Runs that diverged, stopped or failed."
+    return [Table(["setting", "seed", "status", "reason"], rows, caption=caption)] if rows else []
 
 
 def table_of_costs(groups: Sequence[Group]) -> list[Block]:
-    """Predicted and measured cost side by side."""
+    """Return predicted and measured cost per setting."""
     columns = [
         "setting",
         "tokens/s",
@@ -182,14 +178,14 @@ def table_of_costs(groups: Sequence[Group]) -> list[Block]:
     if len(kept) == 1:
         return []
     caption = (
-        "Speed and utilisation (MFU) are medians while training. Predictions come from the settings and the"
-        " machine alone: made before the start where the run's record has them, and else with the report."
+        "Speed and utilisation (MFU) are medians during training. Predictions use only the settings and the"
+        " machine. They were made before the run if its record has them, and with the report otherwise."
     )
     return [Table([columns[n] for n in kept], [[row[n] for n in kept] for row in rows], caption=caption)]
 
 
 def table_of_ratios(groups: Sequence[Group]) -> list[Block]:
-    """Show how close the predictions came: each over what was measured."""
+    """Return the ratio of each prediction to the measurement."""
     titles = {
         "parameters": "parameters",
         "flops_per_token": "FLOPs",
@@ -205,12 +201,12 @@ def table_of_ratios(groups: Sequence[Group]) -> list[Block]:
         rows.append([group.label, *(f"{ratios[name]:.2f}" if name in ratios else None for name in titles)])
     if all(cell is None for row in rows for cell in row[1:]):
         return []
-    caption = f"Predicted over measured. {WHAT_IS_MEASURED}"
+    caption = f"Predicted divided by measured. {MEASUREMENT_NOTE}"
     return [Table(["setting", *titles.values()], rows, caption=caption)]
 
 
 def table_of_predictions(record: RunRecord) -> list[Block]:
-    """Show for one run what was predicted beside what was measured, and the one over the other."""
+    """Return predictions, measurements and their ratios of one run."""
     predicted, measured = dict(record.predicted), dict(record.measured)
     if "mfu" in measured and measured.get("tokens_per_second") and "tokens_per_second" in predicted:
         predicted["mfu"] = measured["mfu"] * predicted["tokens_per_second"] / measured["tokens_per_second"]
@@ -229,11 +225,11 @@ def table_of_predictions(record: RunRecord) -> list[Block]:
             ratio = f"{predicted[name] / measured[name]:.2f}" if both else None
             ours, theirs = _or_none(word, predicted.get(name)), _or_none(word, measured.get(name))
             rows.append([title, ours, theirs, ratio])
-    return [Table(["", "predicted", "measured", "ratio"], rows, caption=WHAT_IS_MEASURED)] if rows else []
+    return [Table(["", "predicted", "measured", "ratio"], rows, caption=MEASUREMENT_NOTE)] if rows else []
 
 
 def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
-    """Show in what the runs differ, and what they share."""
+    """Return the settings in which the runs differ, and those that they share."""
     blocks: list[Block] = []
     shared = common([record.settings for record in records])
     names = [name for name in dict.fromkeys(n for r in records for n in r.settings) if name not in shared]
@@ -242,42 +238,42 @@ def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
         rows = [[run.name, *(_setting(run.settings.get(name)) for name in names)] for run in records]
         if len(names) > len(records):  # transposed, since many columns do not fit on a page
             columns, *rows = map(list, zip(columns, *rows, strict=True))
-        blocks.append(Table(columns, rows, caption="What differs between the runs."))
-    rows = [[f"`{name}`", word_value(value)] for name, value in shared.items()]
-    caption = "What all runs share" if len(records) > 1 else "The resolved configuration"
+        blocks.append(Table(columns, rows, caption="Settings that differ between the runs."))
+    rows = [[f"`{name}`", format_setting(value)] for name, value in shared.items()]
+    caption = "Settings that all runs share" if len(records) > 1 else "Resolved configuration"
     blocks.append(Table(["setting", "value"], rows, caption=caption, folded=True))
     return blocks
 
 
 def _setting(value: Any) -> Cell:
-    """Leave whole numbers for the table to word, alike in all of a column."""
-    return value if type(value) is int else word_value(value)
+    """Format a setting; integers are left to `Table`, which formats all of a column alike."""
+    return value if type(value) is int else format_setting(value)
 
 
 def table_of_environment(records: Sequence[RunRecord]) -> list[Block]:
-    """Show where and with what the runs ran."""
+    """Return the hardware and software of the runs."""
     shared = common([record.environment for record in records])
-    rows: list[list[Cell]] = [[name, _word_environment(value)] for name, value in shared.items()]
+    rows: list[list[Cell]] = [[name, _format_environment(value)] for name, value in shared.items()]
     for name in dict.fromkeys(n for r in records for n in r.environment if n not in shared):
-        values = list(dict.fromkeys(_word_environment(r.environment.get(name)) for r in records))
+        values = list(dict.fromkeys(_format_environment(r.environment.get(name)) for r in records))
         rows.append(
             [name, ", ".join(values[:2]) + (f", … ({len(values)} values)" if len(values) > 2 else "")]
         )
     return [Table(["", "value"], rows)] if rows else []
 
 
-def _word_environment(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else word_value(value)
+def _format_environment(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else format_setting(value)
 
 
-def _or_none(word: Callable[[float], str], value: float | None) -> str | None:
-    return None if value is None else word(value)
+def _or_none(form: Callable[[float], str], value: float | None) -> str | None:
+    return None if value is None else form(value)
 
 
-def word_perplexity(loss: float) -> str:
-    """Word the perplexity of a loss, in nats per token.
+def format_perplexity(loss: float) -> str:
+    """Format the perplexity of a loss in nats per token.
 
-    >>> word_perplexity(1.1870), word_perplexity(9.21)
+    >>> format_perplexity(1.1870), format_perplexity(9.21)
     ('3.277', '9,997')
     """
     perplexity = math.exp(min(loss, 700))
@@ -285,7 +281,7 @@ def word_perplexity(loss: float) -> str:
 
 
 def short_count(number: float) -> str:
-    """Word a large number where there is little room; `account.units` has the words for prose.
+    """Format a large number compactly.
 
     >>> short_count(327_680_000), short_count(999_960), short_count(1234)
     ('327.7M', '1.0M', '1,234')
@@ -298,7 +294,7 @@ def short_count(number: float) -> str:
 
 
 def short_bytes(num_bytes: float) -> str:
-    """Word an amount of memory where there is no room for both readings of GB: in decimal units.
+    """Format an amount of memory compactly, in decimal units.
 
     >>> short_bytes(2.5e9), short_bytes(999_600_000)
     ('2.50 GB', '1.00 GB')

@@ -1,8 +1,8 @@
-"""What a report compares its runs by, which runs it can compare, and the floor under them.
+"""Which runs are comparable, by which metric, and their entropy floor.
 
-Runs are comparable if they were validated on the same text. The metric is the validation loss where they read
-the same tokens, bits per byte where their tokenizers differ, and the training loss where no run has been
-validated. `split_by_text` separates runs that are not comparable.
+Runs are comparable if they were validated on the same text. The metric is the validation loss if they read
+the same tokens, bits per byte if their tokenizers differ, and the training loss if no run was validated.
+`compare_runs` returns one `Comparison` per validation text.
 """
 
 from __future__ import annotations
@@ -11,31 +11,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from bytewright.experiments.groups import Group, are_of_one_sweep, group_runs, name_after_runs, settled
 from bytewright.experiments.records import RunRecord, is_finite
+from bytewright.experiments.results import SweepInfo
 
-SAME = 1e-3
-"""Floors on the same text may differ by the windows left out: in records up to 0.1.0, by the batch's size."""
+FLOOR_TOLERANCE = 1e-3
+"""Relative difference of floors on the same text: in records up to 0.1.0 it depends on the batch size."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What is compared: its name in the metrics, and how it is called in a sentence and on an axis."""
+    """A compared quantity: its name in the metrics file, its title and its unit."""
 
     name: str
     title: str
     unit: str
     when: str = "Final "
-    """What the title of a chart begins with; nothing for what is measured once."""
+    """First word of a chart's title; empty for quantities that are measured once."""
     limits: tuple[float, float] | None = None
-    """Of the axis; None: as the data wants it."""
+    """Limits of the axis; None: chosen from the data."""
 
     @property
     def axis(self) -> str:
-        """What stands on the axis."""
+        """The label of an axis."""
         return f"{self.title}, {self.unit}"
 
     def heading(self, rest: str = "") -> str:
-        """Begin the title of a chart."""
+        """Return the title of a chart of final values."""
         return f"{self.when}{self.title}{rest}" if self.when else f"{self.title.capitalize()}{rest}"
 
 
@@ -44,11 +46,51 @@ TRAINING = Metric("loss", "training loss", "nats per token")
 BITS = Metric("bits_per_byte", "bits per byte", "of validation text")
 
 
-def choose_metric(records: Sequence[RunRecord], *, prefer_bits: bool = False) -> Metric:
-    """Choose what can be compared between the runs that are complete; as long as none is, between others.
+@dataclass(frozen=True)
+class Comparison:
+    """Runs that were validated on one text, grouped by setting, and the metric that compares them."""
 
-    A run that stopped or failed before its first evaluation has nothing to compare in any metric.
-    `prefer_bits` chooses bits per byte, where they are known, even if all runs read the same tokens.
+    text: str
+    groups: Sequence[Group]
+    metric: Metric
+    best: Group | None
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """All runs of all groups."""
+        return [run for group in self.groups for run in group.runs]
+
+
+def compare_runs(records: Sequence[RunRecord], about: SweepInfo) -> list[Comparison]:
+    """Return the comparable runs, one `Comparison` per validation text."""
+    texts = split_by_text(records)
+    comparisons = []
+    for text, runs in texts.items():
+        groups = group_by_setting(runs, about)
+        if len(texts) > 1 and not are_of_one_sweep(records):  # settings identify a run only on one text
+            groups = name_after_runs(groups)
+        metric = choose_metric(runs, prefer_bits=len(texts) > 1)
+        comparisons.append(Comparison(text, groups, metric, _find_best(groups, metric)))
+    return comparisons
+
+
+def group_by_setting(records: Sequence[RunRecord], about: SweepInfo) -> list[Group]:
+    """Group the runs of a sweep by their settings; groups of a star design are named by their differences."""
+    return group_runs(records, about.axes, about.baseline if about.design == "star" else None)
+
+
+def _find_best(groups: Sequence[Group], metric: Metric) -> Group | None:
+    """Return the group with the lowest mean; groups with diverged seeds count only if there are no others."""
+    reached = [group for group in settled(groups) if group.values(metric.name)]
+    without_loss = [group for group in reached if not group.num_lost]
+    return min(without_loss or reached, key=lambda group: group.mean(metric.name), default=None)
+
+
+def choose_metric(records: Sequence[RunRecord], *, prefer_bits: bool = False) -> Metric:
+    """Return the metric that all complete runs have, or, if no run is complete, all evaluated runs.
+
+    Runs that stopped or failed before their first evaluation are ignored. `prefer_bits` selects bits per
+    byte, if recorded, even if all runs read the same tokens.
     """
     complete = [record for record in records if record.status == "complete" and record.lines]
     judged = complete or [record for record in records if record.column("validation_loss")]
@@ -59,7 +101,7 @@ def choose_metric(records: Sequence[RunRecord], *, prefer_bits: bool = False) ->
 
 
 def have_same_tokens(records: Sequence[RunRecord]) -> bool:
-    """Return whether runs that were validated on one text read it as the same tokens."""
+    """Return whether runs that were validated on one text read the same tokens of it."""
     digests = {record.validation.get("tokens") for record in records}
     if None not in digests:
         return len(digests) == 1
@@ -71,10 +113,10 @@ def have_same_tokens(records: Sequence[RunRecord]) -> bool:
 
 
 def split_by_text(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Separate runs by the text that they were validated on; the keys name the texts.
+    """Return runs by the name of the text that they were validated on.
 
-    A text is known by its SHA-256. Where some run's is unknown, the folder of a sweep's corpus, the SHA-256
-    of the tokens and the path of the token file stand for it, in this order.
+    Texts are identified by their SHA-256. If that of some run is unknown, the folder of a sweep's corpus, the
+    SHA-256 of the tokens and the path of the token file identify the text, in this order.
     """
     have_digests = all("text" in record.validation for record in records)
     found: dict[str, list[RunRecord]] = {}
@@ -99,8 +141,8 @@ def _name_text(record: RunRecord) -> str:
     return (_corpus_of(path) or path).name
 
 
-def word_differences(records: Sequence[RunRecord], metric: Metric) -> list[str]:
-    """Say what to keep in mind when runs that were validated on one text are compared."""
+def comparison_notes(records: Sequence[RunRecord], metric: Metric) -> list[str]:
+    """Return caveats for comparing runs that were validated on one text."""
     notes = []
     if metric is BITS and not have_same_tokens(records):
         notes.append("The tokenizers differ, so losses per token are not comparable; bits per byte are.")
@@ -111,7 +153,7 @@ def word_differences(records: Sequence[RunRecord], metric: Metric) -> list[str]:
 
 
 def floor_of(records: Sequence[RunRecord], metric: Metric) -> float | None:
-    """Give the entropy floor in the units of the metric, where all runs have one and the same."""
+    """Return the entropy floor in the unit of the metric, or None unless all runs have the same floor."""
     floors = []
     for record in records:
         if record.floor is None or metric not in (BITS, VALIDATION):
@@ -120,6 +162,6 @@ def floor_of(records: Sequence[RunRecord], metric: Metric) -> float | None:
             floors.append(record.floor)
             continue
         both = [line for line, _ in record.column("bits_per_byte") if is_finite(line.get("validation_loss"))]
-        if both:  # loss over bits gives the bytes per token, in which the floor is told per byte
+        if both:  # the ratio of loss to bits per byte converts the floor to nats per token
             floors.append(record.floor * both[-1]["validation_loss"] / both[-1]["bits_per_byte"])
-    return min(floors) if floors and max(floors) - min(floors) < SAME * max(floors) else None
+    return min(floors) if floors and max(floors) - min(floors) < FLOOR_TOLERANCE * max(floors) else None
