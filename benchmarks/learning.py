@@ -30,8 +30,7 @@ from rich.table import Table
 
 from bytewright.account import count_parameters
 from bytewright.data.sampler import TokenStore
-from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.loss import language_model_loss
+from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.storage import atomic
 from bytewright.train.config import Device, TrainConfig
 from bytewright.train.evaluate import Evaluation, EvaluationSet

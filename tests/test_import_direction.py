@@ -34,6 +34,18 @@ ORDER = {
 }
 """The parts of bytewright, and the modules of its two largest packages, each after everything it imports."""
 
+REFERENCE = _names("""
+    tokenizer.reference model.layers model.attention model.transformer model.loss optim.reference optim.clip
+    generate.reference
+""")
+"""The modules that define results."""
+
+FUSED = _names("""
+    _native model.fused model.kernels model.cuda_graph optim.fused generate.decoder generate.packed_weights
+    generate.generator
+""")
+"""The modules that compute the same results faster; they import the reference modules, never the reverse."""
+
 MODULES = [
     ".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in (SOURCE / "bytewright").rglob("*.py")
 ]
@@ -106,10 +118,38 @@ def test_importing_bytewright_imports_only_the_settings_for_torch() -> None:
     }
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.endswith((".reference", ".layers"))])
+def find_fused_imports(source: str) -> set[str]:
+    """Return the fused modules that a source text imports, directly or through other modules."""
+    pending, seen = imported_modules(source), set()
+    while pending:
+        name = pending.pop()
+        seen.add(name)
+        path = SOURCE / name.replace(".", "/")
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if name.startswith("bytewright.") and file.is_file():
+                pending |= imported_modules(file.read_text()) - seen
+    fused = tuple(f"bytewright.{name}" for name in FUSED)
+    return {name for name in seen if f"{name}.".startswith(tuple(f"{prefix}." for prefix in fused))}
+
+
+@pytest.mark.parametrize("module", REFERENCE)
 def test_a_reference_module_imports_no_fused_one(module: str) -> None:
-    source = (SOURCE / module.replace(".", "/")).with_suffix(".py").read_text()
-    assert not {name for name in imported_modules(source) if "fused" in name or "kernels" in name}
+    source = (SOURCE / "bytewright" / module.replace(".", "/")).with_suffix(".py").read_text()
+    assert not find_fused_imports(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from bytewright.model.fused import linear_cross_entropy",
+        "def late():\n    from bytewright.model.kernels import attention",
+        "from bytewright.model import TransformerLM",  # the package selects the fused implementation
+        "from bytewright.generate.generator import generate",
+        "import bytewright._native",
+    ],
+)
+def test_a_seeded_import_of_fused_code_is_found(source: str) -> None:
+    assert find_fused_imports(source)
 
 
 def test_only_the_text_module_of_generate_imports_the_tokenizer() -> None:

@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.kernels import cross_entropy
-from bytewright.model.loss import language_model_loss
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import apply_clipped, fused_parts
 from bytewright.train.config import OptimizerConfig, OptimizerName

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from bytewright.account import training_memory
 from bytewright.account.activations import WIDE, Precision
-from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.fused import LOGITS_AT_ONCE
-from bytewright.model.loss import language_model_loss
 from runs import rerun_unchecked
 
 pytest.importorskip("triton", reason="the kernels of the fast twin are not here")

@@ -12,11 +12,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from bytewright.data.documents import DocumentSampler, find_documents
-from bytewright.data.sampler import gather_windows, split_windows
+from bytewright.data.sampler import DocumentSampler, find_documents, gather_windows, split_windows
 from bytewright.errors import UsageError
-from bytewright.model import TransformerLM
-from bytewright.model.loss import language_model_loss
+from bytewright.model import TransformerLM, language_model_loss
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import load_model, resume, train
 from bytewright.train.inputs import make_sampler, open_inputs

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bytewright.data.rng import Permutation
 from bytewright.data.sampler import (
-    Permutation,
     Tokens,
     TokenStore,
     WindowSampler,

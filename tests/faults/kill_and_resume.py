@@ -21,8 +21,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bytewright.model import TransformerLM
-from bytewright.model.loss import language_model_loss
+from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import filesystem
 from bytewright.train import resume, train
 from bytewright.train.recipe import read_config

@@ -7,7 +7,9 @@ import jaxtyping
 import pytest
 
 from bytewright.errors import UsageError
-from bytewright.model import ModelConfig
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.config import weight_shapes
+from model_choices import CHOICES, small_config
 
 BASE: dict[str, Any] = {
     "vocab_size": 100,
@@ -90,3 +92,12 @@ def test_a_missing_option_is_named() -> None:
 def test_plain_fields_read_back_to_an_equal_config() -> None:
     config = ModelConfig(**BASE, norm="post", num_kv_heads=2, rope_theta=123.0)
     assert ModelConfig.from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_weight_shapes_are_those_of_the_built_model(choice: str, implementation: str) -> None:
+    for d_ff in (None, 48):
+        config = small_config(choice, implementation=implementation, d_ff=d_ff)
+        weights = TransformerLM(config).state_dict()
+        assert weight_shapes(config) == {name: tuple(weight.shape) for name, weight in weights.items()}

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bytewright.model import ModelConfig, TransformerLM, kernels
-from bytewright.model.loss import language_model_loss
+from bytewright.model import ModelConfig, TransformerLM, kernels, language_model_loss
 
 pytest.importorskip("triton")
 ON_GPU = torch.cuda.is_available()

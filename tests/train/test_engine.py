@@ -11,8 +11,7 @@ from rich.console import Console
 
 import bytewright.train.engine
 from bytewright.errors import DivergenceError
-from bytewright.model import TransformerLM
-from bytewright.model.loss import language_model_loss
+from bytewright.model import TransformerLM, language_model_loss
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.engine import CompiledStepCache
 from bytewright.train.memory import PeakMemory

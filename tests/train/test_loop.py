@@ -25,8 +25,7 @@ from bytewright.errors import (
     FormatError,
     UsageError,
 )
-from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.loss import language_model_loss
+from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import (
     BudgetConfig,

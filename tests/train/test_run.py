@@ -15,8 +15,7 @@ import torch
 from rich.console import Console
 
 from bytewright.errors import StorageError
-from bytewright.model import TransformerLM
-from bytewright.model.loss import language_model_loss
+from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic, filesystem
 from bytewright.storage.atomic import write_json
 from bytewright.train import resume, train

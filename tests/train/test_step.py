@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from bytewright.errors import UsageError
-from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.loss import language_model_loss
+from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.setup import make_optimizer
 from bytewright.train.step import TrainStep

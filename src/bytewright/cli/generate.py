@@ -69,7 +69,7 @@ class Generate:
 
         options.require_at_least(1, self.count, "--count")
         from bytewright.generate import Generator, SamplingConfig
-        from bytewright.generate.generator import check_prompts
+        from bytewright.generate.reference import check_prompts
         from bytewright.generate.text import encode_prompt, stop_tokens_of, stream_text
         from bytewright.train.checkpoint import find_checkpoint, load_model
         from bytewright.train.run import config_of_checkpoint, load_tokenizer_of

@@ -1,6 +1,7 @@
-"""Ids on disk: token files, memory-mapped, with a manifest that says which tokenizer made them.
+"""Token ids: files on disk and the batches that training draws from them.
 
-Nothing here knows text, or needs the native extension; a tokenizer appears only as its fingerprint.
+Read `tokenfile` first (memory-mapped ids with a manifest that names their tokenizer), then `sampler` (which
+tokens a step trains on) and `rng` (orders and keys computed from a seed). Depends on `errors` and `storage`.
 """
 
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter, dtype_for

@@ -4,7 +4,8 @@
 generation by the definition, which the cached one must equal. All of these handle ids; `text` handles text.
 """
 
-from bytewright.generate.generator import Completion, Generator, generate, stream
+from bytewright.generate.generator import Generator, generate, stream
+from bytewright.generate.reference import Completion
 from bytewright.generate.sampling import SamplingConfig
 
 __all__ = ["Completion", "Generator", "SamplingConfig", "generate", "stream"]

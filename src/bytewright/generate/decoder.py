@@ -20,6 +20,7 @@ from bytewright.generate.cache import KeyValueCache
 from bytewright.generate.packed_weights import PackedBlock, PackedMatrix, pack_block, snapshot, snapshot_gain
 from bytewright.model import TransformerBlock, TransformerLM, kernels
 from bytewright.model.config import Norm
+from bytewright.model.fused import gate_by_silu
 from bytewright.model.layers import EPSILON, at_least_float32
 
 HEAD_SIZES = (16, 32, 64, 128, 256)
@@ -166,17 +167,6 @@ def normalise(x: Float[Tensor, "rows d_model"], gain: Float[Tensor, " d_model"])
         normalised: Tensor = norm_by_kernel(x, gain, eps=EPSILON)
         return normalised
     return rms_norm(at_least_float32(x), gain.shape, gain, EPSILON).to(x.dtype)
-
-
-def gate_by_silu(joined: Float[Tensor, "rows two_d_ff"]) -> Float[Tensor, "rows d_ff"]:
-    """Return silu(gate) * up of the two halves."""
-    if kernels.can_serve(joined):
-        from bytewright.model.kernels.swiglu import silu_gate
-
-        gated: Tensor = silu_gate(joined)
-        return gated
-    gate, up = joined.chunk(2, dim=-1)
-    return silu(gate) * up
 
 
 def attend_to_cache(

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
-from bytewright.errors import UsageError
 from bytewright.generate.decoder import Decoder
+from bytewright.generate.reference import Completion, check_prompts, find_reason
 from bytewright.generate.sampling import SamplingConfig, refuse_no_token
 from bytewright.generate.steps import Steps
 from bytewright.model import ModelConfig, TransformerLM
@@ -26,26 +24,6 @@ PLAIN = SamplingConfig()
 """Every token by its probability."""
 MOST_GRAPHS = 8
 """On a GPU, how many graphs a `Generator` keeps, each with buffers of its own."""
-
-
-Reason = Literal["stop", "length", "context"]
-"""A stop token came, `max_new_tokens` were written, or prompt and completion fill the model's context."""
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What was written after a prompt, and why it ends there."""
-
-    ids: list[int]
-    """The new ids alone; a stop token is not among them."""
-    reason: Reason
-
-
-def find_reason(config: ModelConfig, prompt: Sequence[int], num_written: int, max_new_tokens: int) -> Reason:
-    """Return why a sequence ended after `num_written` new tokens."""
-    if num_written == max_new_tokens:
-        return "length"
-    return "context" if len(prompt) + num_written == config.context_length else "stop"
 
 
 def generate(
@@ -133,26 +111,6 @@ class Generator:
         if len(self._steps) > MOST_GRAPHS:
             del self._steps[next(iter(self._steps))]
         return steps
-
-
-def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise `UsageError` for a prompt that the model cannot read, naming the prompt by its number."""
-    if not len(prompts):
-        raise UsageError("there is no prompt to continue")
-    for number, prompt in enumerate(prompts):
-        if not len(prompt):
-            raise UsageError(f"prompt {number} is empty: the model needs at least one token to go on from")
-        if len(prompt) >= config.context_length:
-            raise UsageError(
-                f"prompt {number} has {len(prompt)} tokens, which leaves no room in the model's context of "
-                f"{config.context_length}"
-            )
-        for place, id in enumerate(prompt):
-            if not hasattr(id, "__index__") or not 0 <= id < config.vocab_size:
-                raise UsageError(
-                    f"prompt {number} has the id {id} at place {place}, outside the vocabulary of "
-                    f"{config.vocab_size}"
-                )
 
 
 class _Batch:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bytewright.errors import UsageError
-from bytewright.generate.generator import Generator, Reason, check_prompts, find_reason, generate
+from bytewright.generate.generator import Generator, generate
+from bytewright.generate.reference import Reason, check_prompts, find_reason
 from bytewright.generate.sampling import SamplingConfig
 from bytewright.model import ModelConfig, TransformerLM
 

@@ -1,8 +1,9 @@
-"""The Transformer and its parts, each as a readable twin with a fast one behind the same name.
+"""The Transformer language model, in a reference and a fused implementation.
 
-`config` (sizes and choices), `layers`, `attention` and `transformer` are read in that order; `fused` holds
-the fast twins, `shapes` what a config says of its weights, `exchange` the way to other tools and back.
-Imports neither the native extension nor anything that trains.
+Read `config`, `layers`, `attention`, `transformer` and `loss` in this order: they define the model. `fused`
+computes the same with fewer operations, on NVIDIA GPUs with the Triton kernels in `kernels`, and is used by
+default. `cuda_graph` captures GPU work. `hf_llama` exports to `transformers` and imports from it. Depends on
+`errors` and `storage`, not on the native extension.
 """
 
 from bytewright.model.attention import (
@@ -11,6 +12,7 @@ from bytewright.model.attention import (
     scaled_dot_product_attention,
 )
 from bytewright.model.config import ModelConfig
+from bytewright.model.fused import language_model_loss
 from bytewright.model.layers import Embedding, Linear, RMSNorm, SwiGLU, silu, softmax
 from bytewright.model.transformer import TransformerBlock, TransformerLM
 
@@ -24,6 +26,7 @@ __all__ = [
     "SwiGLU",
     "TransformerBlock",
     "TransformerLM",
+    "language_model_loss",
     "scaled_dot_product_attention",
     "silu",
     "softmax",

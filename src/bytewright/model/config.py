@@ -25,6 +25,8 @@ Implementation = Literal["fused", "reference"]
 MAX_SIZE = 2**28
 """The largest size that is believed: the bytes of a matrix of two such sizes can still be counted."""
 
+Shape = tuple[int, ...]
+
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "norm": get_args(Norm),
     "position": get_args(Position),
@@ -143,3 +145,44 @@ def _check_size(name: str, value: object) -> None:
         raise UsageError(f"{name} must be a positive whole number, not {value!r}")
     if value > MAX_SIZE:
         raise UsageError(f"{name} must be at most {MAX_SIZE}, but is larger")
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Give the shape of every weight by its name, in the order of the data.
+
+    >>> tiny = ModelConfig(vocab_size=50, context_length=8, d_model=16, num_layers=1, num_heads=2)
+    >>> shapes = weight_shapes(tiny)
+    >>> shapes["token_embeddings.weight"], shapes["layers.0.attn.q_proj.weight"], len(shapes)
+    ((50, 16), (16, 16), 12)
+    """
+    d = config.d_model
+    shapes: dict[str, Shape] = {"token_embeddings": (config.vocab_size, d)}
+    block = _block_shapes(config)
+    for layer in range(config.num_layers):
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in block.items()}
+    if config.norm == "pre":
+        shapes["ln_final"] = (d,)
+    if not config.tie_embeddings:
+        shapes["lm_head"] = (config.vocab_size, d)
+    return {f"{name}.weight": shape for name, shape in shapes.items()}
+
+
+def _block_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Give the shapes of one block, all of which are alike; matrices are (out, in)."""
+    d, f, d_head = config.d_model, config.ffn_width, config.d_head
+    queries, keys = config.num_heads * d_head, config.kv_heads * d_head
+    shapes: dict[str, Shape] = {
+        "attn.q_proj": (queries, d),
+        "attn.k_proj": (keys, d),
+        "attn.v_proj": (keys, d),
+        "attn.output_proj": (d, queries),
+        "ffn.w1": (f, d),
+        "ffn.w2": (d, f),
+    }
+    if config.ffn == "swiglu":
+        shapes["ffn.w3"] = (f, d)
+    if config.qk_norm:
+        shapes |= {"attn.q_norm": (d_head,), "attn.k_norm": (d_head,)}
+    if config.norm != "none":
+        shapes |= {"ln1": (d,), "ln2": (d,)}
+    return shapes

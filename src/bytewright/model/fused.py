@@ -26,7 +26,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from bytewright.errors import UsageError
 from bytewright.model import kernels
 from bytewright.model.attention import MultiHeadSelfAttention
 from bytewright.model.layers import (
@@ -34,10 +33,12 @@ from bytewright.model.layers import (
     Embedding,
     SwiGLU,
     at_least_float32,
+    check_integers,
     check_range,
-    refuse_fractions,
     rms_norm,
 )
+from bytewright.model.loss import check_targets, cross_entropy
+from bytewright.model.transformer import LAYER_CLASSES, LayerClasses, TransformerLM
 
 LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**29}
 """How many logits the loss works on at a time: what a CPU's cache holds, or enough to keep a GPU busy."""
@@ -148,7 +149,7 @@ class FusedEmbedding(Embedding):
 
     def forward(self, ids: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
         """Look up the row of every id."""
-        refuse_fractions(ids)
+        check_integers(ids)
         if not kernels.on_gpu(self.weight) or self.weight.dtype != torch.float32:
             return super().forward(ids)
         from bytewright.model.kernels.embedding import embed
@@ -163,13 +164,30 @@ class FusedSwiGLU(SwiGLU):
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Transform each position by itself."""
         joined = torch.cat((self.w1.weight.to(x.dtype), self.w3.weight.to(x.dtype)))
-        inner = x @ joined.T
-        if kernels.can_serve(inner):
-            from bytewright.model.kernels.swiglu import silu_gate
+        return self.w2(gate_by_silu(x @ joined.T))
 
-            return self.w2(silu_gate(inner))
-        gate, up = inner.chunk(2, dim=-1)
-        return self.w2(silu(gate) * up)
+
+def gate_by_silu(joined: Float[Tensor, "*batch two_d_ff"]) -> Float[Tensor, "*batch d_ff"]:
+    """Return silu(gate) * up, where gate and up are the halves of the last dimension."""
+    if kernels.can_serve(joined):
+        from bytewright.model.kernels.swiglu import silu_gate
+
+        gated: Tensor = silu_gate(joined)
+        return gated
+    gate, up = joined.chunk(2, dim=-1)
+    return silu(gate) * up
+
+
+LAYER_CLASSES["fused"] = LayerClasses(FusedEmbedding, FusedSelfAttention, FusedSwiGLU)
+
+
+def language_model_loss(
+    model: TransformerLM, ids: Integer[Tensor, "*batch seq"], targets: Integer[Tensor, "*batch seq"]
+) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy of predicting `targets` from `ids`, by the model's implementation."""
+    if model.config.implementation == "reference":
+        return cross_entropy(model(ids), targets)
+    return linear_cross_entropy(model.hidden_states(ids), model.output_weight, targets)
 
 
 def linear_cross_entropy(
@@ -198,16 +216,6 @@ def linear_cross_entropy(
         check_range("targets", targets, len(weight))
         raise
     return loss
-
-
-def check_targets(predictions: Tensor, targets: Tensor) -> None:
-    """Raise unless there is one id for each prediction; some other shapes would be spread over them."""
-    refuse_fractions(targets)
-    if targets.shape != predictions.shape[:-1]:
-        raise UsageError(
-            f"targets of shape {tuple(targets.shape)} do not fit predictions of shape"
-            f" {tuple(predictions.shape)}; expected {tuple(predictions.shape[:-1])}"
-        )
 
 
 def choose_chunk_size(device_type: str, vocab_size: int) -> int:

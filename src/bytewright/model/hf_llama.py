@@ -21,10 +21,9 @@ import safetensors.torch
 from torch import Tensor
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.model.config import ModelConfig
+from bytewright.model.config import ModelConfig, weight_shapes
 from bytewright.model.fused import halves_from_pairs, pairs_from_halves
 from bytewright.model.layers import EPSILON
-from bytewright.model.shapes import weight_shapes
 from bytewright.model.transformer import TransformerLM
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json

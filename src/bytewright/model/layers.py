@@ -123,7 +123,7 @@ class Embedding(Layer):
 
     def forward(self, ids: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
         """Look up the row of every id; ids of any integer type (token files hold uint16)."""
-        refuse_fractions(ids)
+        check_integers(ids)
         ids = ids.long()
         try:
             rows: Tensor = _LookUp.apply(self.weight, ids)  # type: ignore[no-untyped-call]
@@ -133,10 +133,10 @@ class Embedding(Layer):
         return rows
 
 
-def refuse_fractions(ids: Tensor) -> None:
-    """Raise unless ids are of an integer type: a cast would cut off what follows the point."""
+def check_integers(ids: Tensor) -> None:
+    """Raise if ids are of a floating-point type: a cast would silently drop the fraction."""
     if ids.is_floating_point():
-        raise UsageError(f"ids must be integers, but these are {ids.dtype}")
+        raise UsageError(f"ids must be integers, but these are {ids.dtype}", key="ids", found=ids.dtype)
 
 
 def check_range(name: str, indices: Tensor, size: int) -> None:

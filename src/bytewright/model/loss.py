@@ -1,28 +1,21 @@
-"""How wrong the predictions are: the cross-entropy of the next token, in nats.
-
-`cross_entropy` is the readable twin, straight from the definition with the log-sum-exp kept in range. The
-fast twin works on hidden states and never holds all logits at once; `language_model_loss` calls the one that
-the model's `implementation` names. Nothing here knows about optimizers or data.
-"""
+"""The reference loss: the mean cross-entropy of the next token, in nats."""
 
 from __future__ import annotations
 
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from bytewright.model import TransformerLM
-from bytewright.model.fused import check_targets, linear_cross_entropy
-from bytewright.model.layers import at_least_float32, check_range
+from bytewright.errors import UsageError
+from bytewright.model.layers import at_least_float32, check_integers, check_range
 
 
 def cross_entropy(
     logits: Float[Tensor, "*batch vocab"], targets: Integer[Tensor, "*batch"]
 ) -> Float[Tensor, ""]:
-    """Mean of -log softmax(logits)[target] over all positions.
+    """Return the mean of -log softmax(logits)[target] over all positions.
 
-    The largest logit is taken off first, so that `exp` stays at most 1 whatever the logits are.
-    Half-precision logits are raised to float32: a sum of ten thousand exponentials has no place in 8 bits of
-    mantissa.
+    The largest logit is subtracted first, so that `exp` cannot overflow. Half-precision logits are converted
+    to float32: 8 bits of mantissa are too few for a sum of ten thousand exponentials.
 
     >>> import torch
     >>> round(cross_entropy(torch.zeros(2, 3, 10), torch.zeros(2, 3, dtype=torch.long)).item(), 6)  # ln 10
@@ -42,10 +35,15 @@ def cross_entropy(
     return (log_normaliser - log_score).mean()
 
 
-def language_model_loss(
-    model: TransformerLM, ids: Integer[Tensor, "*batch seq"], targets: Integer[Tensor, "*batch seq"]
-) -> Float[Tensor, ""]:
-    """Mean cross-entropy of predicting `targets` from `ids`, by the twin that the model is built from."""
-    if model.config.implementation == "reference":
-        return cross_entropy(model(ids), targets)
-    return linear_cross_entropy(model.hidden_states(ids), model.output_weight, targets)
+def check_targets(predictions: Tensor, targets: Tensor) -> None:
+    """Raise unless `targets` holds one id for each prediction; torch would broadcast some other shapes."""
+    check_integers(targets)
+    expected, found = tuple(predictions.shape[:-1]), tuple(targets.shape)
+    if found != expected:
+        raise UsageError(
+            f"targets of shape {found} do not fit predictions of shape {tuple(predictions.shape)};"
+            f" expected {expected}",
+            key="targets",
+            expected=expected,
+            found=found,
+        )

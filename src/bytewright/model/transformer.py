@@ -1,17 +1,17 @@
 """The Transformer language model: embed, run the blocks, normalise, score every token of the vocabulary.
 
-Both twins share this skeleton, its parameters, their names and their initialisation: `config.implementation`
-only chooses the classes of the sublayers, and a state dict of one loads into the other. Parameters are kept
-in `dtype`; the residual stream, and with it every matrix product, runs in `compute_dtype` (the same by
-default).
+The reference and the fused implementation share this module, the parameters, their names and their
+initialisation. `config.implementation` selects the layer classes (`LAYER_CLASSES`), so a state dict of one
+implementation loads into the other. Parameters have the type `dtype`; the residual stream, and with it every
+matrix product, has the type `compute_dtype` (by default the same).
 
-A loss wants `hidden_states` and `output_weight` rather than logits, so that the scores of a whole batch never
-need to exist at once (`fused.linear_cross_entropy`). Nothing here knows about losses, caches or training.
+`hidden_states` and `output_weight` allow a loss to compute the logits in chunks instead of all at once.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Integer
@@ -20,9 +20,20 @@ from torch.nn import ModuleList, Parameter
 
 from bytewright.errors import UsageError
 from bytewright.model.attention import MultiHeadSelfAttention, RotaryPositionalEmbedding
-from bytewright.model.config import ModelConfig
-from bytewright.model.fused import FusedEmbedding, FusedSelfAttention, FusedSwiGLU
+from bytewright.model.config import Implementation, ModelConfig
 from bytewright.model.layers import Embedding, Layer, Linear, RMSNorm, SiLUFeedForward, SwiGLU
+
+
+class LayerClasses(NamedTuple):
+    """The layers that an implementation can replace; all others are shared."""
+
+    embedding: type[Embedding] = Embedding
+    attention: type[MultiHeadSelfAttention] = MultiHeadSelfAttention
+    swiglu: type[SwiGLU] = SwiGLU
+
+
+LAYER_CLASSES: dict[Implementation, LayerClasses] = {"reference": LayerClasses()}
+"""The layer classes of each implementation. `bytewright.model.fused` adds the entry "fused"."""
 
 
 class TransformerBlock(Layer):
@@ -44,10 +55,10 @@ class TransformerBlock(Layer):
         if config.norm != "none":
             self.ln1 = RMSNorm(config.d_model, device=device, dtype=dtype)
             self.ln2 = RMSNorm(config.d_model, device=device, dtype=dtype)
-        fused = config.implementation == "fused"
+        classes = LAYER_CLASSES[config.implementation]
         if rope is None:
             rope = make_rope(config, device)
-        self.attn = (FusedSelfAttention if fused else MultiHeadSelfAttention)(
+        self.attn = classes.attention(
             config.d_model,
             config.num_heads,
             num_kv_heads=config.kv_heads,
@@ -56,8 +67,7 @@ class TransformerBlock(Layer):
             device=device,
             dtype=dtype,
         )
-        gated = FusedSwiGLU if fused else SwiGLU
-        self.ffn = (gated if config.ffn == "swiglu" else SiLUFeedForward)(
+        self.ffn = (classes.swiglu if config.ffn == "swiglu" else SiLUFeedForward)(
             config.d_model, config.ffn_width, device, dtype
         )
 
@@ -98,8 +108,7 @@ class TransformerLM(Layer):
         self.compute_dtype = compute_dtype
         # Rows that are also the head start as small as a head's, or the first logits would be √d_model large
         head_std = math.sqrt(2 / (config.vocab_size + config.d_model))
-        fused = config.implementation == "fused"
-        self.token_embeddings = (FusedEmbedding if fused else Embedding)(
+        self.token_embeddings = LAYER_CLASSES[config.implementation].embedding(
             config.vocab_size, config.d_model, device, dtype, std=head_std if config.tie_embeddings else 1.0
         )
         rope = make_rope(config, device)

@@ -25,8 +25,8 @@ from torch.nn import Module
 
 from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.config import Shape, weight_shapes
 from bytewright.model.hf_llama import MAX_CONTEXT, too_few_for_layers
-from bytewright.model.shapes import Shape, weight_shapes
 from bytewright.storage import atomic
 from bytewright.storage.filesystem import NOT_THERE
 from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors

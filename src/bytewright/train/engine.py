@@ -14,7 +14,7 @@ import sys
 
 import torch
 
-from bytewright.model.loss import language_model_loss
+from bytewright.model import language_model_loss
 from bytewright.train.config import TrainConfig
 from bytewright.train.memory import PeakMemory
 from bytewright.train.setup import build_model, choose_backend, make_optimizer

@@ -16,7 +16,7 @@ import torch
 
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import FormatError, UsageError
-from bytewright.model.loss import language_model_loss
+from bytewright.model import language_model_loss
 from bytewright.train.checkpoint import find_checkpoint, load_model, read_model_config
 from bytewright.train.config import Device, TrainConfig, Windows
 from bytewright.train.evaluate import Evaluation, EvaluationSet, Progress

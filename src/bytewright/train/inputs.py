@@ -16,8 +16,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from bytewright.corpus import END_OF_TEXT
-from bytewright.data.documents import DocumentSampler, find_documents
-from bytewright.data.sampler import Tokens, WindowSampler
+from bytewright.data.sampler import DocumentSampler, Tokens, WindowSampler, find_documents
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import FormatError, UsageError
 from bytewright.generate.text import make_text_sampler

@@ -25,11 +25,9 @@ from typing import Any, TypedDict, Unpack
 from rich.console import Console
 
 from bytewright.account import flops_utilisation, peak_flops
-from bytewright.data.documents import DocumentSampler
-from bytewright.data.sampler import Batch, TokenStore, WindowSampler
+from bytewright.data.sampler import Batch, DocumentSampler, TokenStore, WindowSampler
 from bytewright.errors import DivergenceError, FormatError, StorageError, UsageError, is_out_of_memory
-from bytewright.model import TransformerLM
-from bytewright.model.loss import language_model_loss
+from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig

@@ -10,7 +10,7 @@ import torch
 from torch.nn import Parameter
 
 from bytewright.account import count_parameters
-from bytewright.data.sampler import mix_key
+from bytewright.data.rng import mix_key
 from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
 from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD

@@ -18,9 +18,8 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from bytewright.data.sampler import Batch
-from bytewright.model import TransformerLM
+from bytewright.model import TransformerLM, language_model_loss
 from bytewright.model.cuda_graph import CudaGraphFunction
-from bytewright.model.loss import language_model_loss
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import apply_clipped, fused_parts
 from bytewright.optim.reference import CombinedOptimizer, Optimizer
