@@ -20,8 +20,8 @@ from torch.nn import functional as F  # noqa: N812
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.fused import halves_from_pairs, pairs_from_halves
 from bytewright.model.hf_llama import write_llama
+from bytewright.system import keep_freed_memory
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.malloc import freed_memory_kept
 from bytewright.train.setup import make_optimizer
 from bytewright.train.step import TrainStep
 
@@ -77,7 +77,7 @@ def ours(shape: Shape) -> Step:
     backend = "inductor" if shape.compile else None
     step = TrainStep(model, make_optimizer(model, config), max_grad_norm=MAX_NORM, backend=backend)
     if shape.device == "cpu":
-        freed_memory_kept().__enter__()  # as in a run, here for as long as the process lives
+        keep_freed_memory().__enter__()  # as in a run, here for as long as the process lives
     return lambda ids, targets: step([(ids, targets)]).loss
 
 

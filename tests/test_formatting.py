@@ -13,7 +13,8 @@ from rich.console import Console
 
 from bytewright.cli import console
 from bytewright.demo import pipeline
-from bytewright.formatting import TimeLeft, format_seconds
+from bytewright.errors import UsageError
+from bytewright.formatting import TimeLeft, format_bytes, format_seconds, parse_bytes
 from bytewright.report import compose, tables
 
 UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -34,6 +35,24 @@ def test_a_duration_is_right_to_half_its_last_digit_and_no_part_of_it_is_a_large
     )
     for number, unit in zip(numbers, units, strict=True):
         assert number < {"ms": 1000, "s": 60, "min": 60, "h": 1e9}[unit]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1kB", 1000), ("1.5MB", 1_500_000), ("2 GB", 2 * 10**9), ("1KiB", 1024), ("7", 7)]
+)
+def test_sizes_are_parsed(text: str, size: int) -> None:
+    assert parse_bytes(text, default_unit="B") == size
+
+
+@pytest.mark.parametrize("text", ["MB", "", "1.2.3MB", "0B", "1e999B", "80XB", "-1MB", "80"])
+def test_a_text_that_is_not_a_size_is_rejected(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_bytes(text, key="--size")
+    assert (caught.value.key, caught.value.found) == ("--size", text)
+
+
+def test_a_size_is_rounded_before_its_unit_is_chosen() -> None:
+    assert (format_bytes(999.4), format_bytes(999_960)) == ("999 B", "1.0 MB")
 
 
 def test_all_modules_format_durations_with_one_function() -> None:

@@ -60,7 +60,7 @@ def environment_at_import(module: str, given: dict[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "module",
-    ["kernels", "model", "data.batches", "account", "train", "generate", "lab.execute", "demo.stages"],
+    ["model.kernels", "model", "data.sampler", "account", "train", "generate", "experiments.execute", "demo"],
 )
 def test_the_settings_of_the_python_api_are_made_before_torch_is_imported(module: str) -> None:
     assert SETTINGS.items() <= environment_at_import(f"bytewright.{module}", {}).items()
@@ -199,7 +199,7 @@ def test_compiled_steps_are_kept_apart_by_our_tag_whatever_else_the_user_tags() 
 
 
 def test_what_torch_keeps_of_compiled_steps_is_bound_to_the_text_of_the_kernels(tmp_path: Path) -> None:
-    assert KERNELS.samefile(Path(bytewright.__file__).parent / "kernels")
+    assert KERNELS.samefile(Path(bytewright.__file__).parent / "model" / "kernels")
     shutil.copytree(KERNELS, tmp_path / "kernels")
     before = digest(tmp_path / "kernels")
     assert before == digest(KERNELS)

@@ -1,23 +1,31 @@
-"""Durations in words, and estimates of the time left.
+"""Durations, sizes and counts as text, and estimates of the remaining time.
 
-A figure is rounded before it is split into units, so that no part of it ever reads "60". Every package can
-use this module: it imports nothing of Bytewright.
+Numbers are rounded before a unit is chosen, so that no part ever reads "60 s" or "1000 MB". GB is 10⁹ bytes
+and GiB is 2³⁰ bytes: the two readings of "80 GB" differ by 7 %, so units are always written out.
 """
 
 from __future__ import annotations
 
 import math
+import re
+
+from bytewright.errors import UsageError
+
+PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
+UNITS: dict[str, int] = {f"{prefix}b".lower(): 1000**power for power, prefix in enumerate(PREFIXES[:6])}
+UNITS |= {f"{prefix}ib".lower(): 1024**power for power, prefix in enumerate(PREFIXES[:6]) if prefix}
+"""The number of bytes of each unit, in lower case: b, kb, mb, ..., kib, mib, ..."""
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a duration in the largest unit that fits; whole seconds without a decimal.
+    """Return a duration in the largest unit that fits; whole seconds have no decimal.
 
     >>> format_seconds(0.0042), format_seconds(12.34), format_seconds(8), format_seconds(95)
     ('4 ms', '12.3 s', '8 s', '1 min 35 s')
     >>> format_seconds(59.96), format_seconds(119.7), format_seconds(3599.7), format_seconds(7300)
     ('1 min 0 s', '2 min 0 s', '1 h 0 min', '2 h 2 min')
     """
-    if seconds < 0.9995:  # what would be rounded to 1000 ms is a second, and so on
+    if seconds < 0.9995:  # larger values would be rounded to 1000 ms
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
         return f"{seconds:.0f} s" if seconds == round(seconds) else f"{seconds:.1f} s"
@@ -29,10 +37,10 @@ def format_seconds(seconds: float) -> str:
 
 
 class TimeLeft:
-    """Estimates how long the rest of some work takes, from the speed since the first update.
+    """Estimates the remaining time of some work from its speed since the first update.
 
     The first update only sets the origin, so that neither work done before it nor time spent on preparation
-    (compiling, for example) distorts the estimate. Work that starts again at a lower amount sets a new one.
+    (compiling, for example) distorts the estimate. Work that restarts at a lower amount sets a new origin.
 
     >>> time_left = TimeLeft()
     >>> [time_left(seconds, done, 100) for seconds, done in [(3.0, 25), (5.0, 50), (9.0, 100)]]
@@ -52,3 +60,90 @@ class TimeLeft:
             return ""
         left = round((seconds - since) * (total - done) / (done - before))
         return f"about {format_seconds(left)} left" if left >= 1 else ""
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Return a size in decimal units.
+
+    >>> format_bytes(512), format_bytes(6_100_000), format_bytes(825e9)
+    ('512 B', '6.1 MB', '825.0 GB')
+    """
+    if abs(num_bytes) < 1000:
+        return f"{num_bytes:.0f} B"
+    value, power = _scale(num_bytes, 1000, ".1f", max_power=4)
+    return f"{value:.1f} {PREFIXES[power]}B"
+
+
+def format_size(num_bytes: float) -> str:
+    """Return a size in decimal and in binary units.
+
+    >>> format_size(34_032_921_600), format_size(1000)
+    ('34.03 GB (31.70 GiB)', '1000 B')
+    """
+    if abs(num_bytes) < 1024:
+        return f"{num_bytes:.0f} B"
+    (value, power), (binary, binary_power) = (_scale(num_bytes, base, ".2f") for base in (1000, 1024))
+    prefix = f"{PREFIXES[binary_power].upper()}i" if binary_power else ""
+    return f"{value:.2f} {PREFIXES[power]}B ({binary:.2f} {prefix}B)"
+
+
+def format_memory(num_bytes: float) -> str:
+    """Return a size in MB, or in GB from 1,000 MB on.
+
+    >>> format_memory(2.5e9), format_memory(999_600_000)
+    ('2.50 GB', '1.00 GB')
+    """
+    num_megabytes = round(num_bytes / 1e6)
+    return f"{num_bytes / 1e9:.2f} GB" if num_megabytes >= 1000 else f"{num_megabytes} MB"
+
+
+def parse_bytes(text: str, *, default_unit: str = "", key: str | None = None) -> float:
+    """Return the number of bytes that a size such as 80GB means; `key` names it in the error.
+
+    >>> parse_bytes("80GB"), parse_bytes("1.5 GiB"), parse_bytes("800", default_unit="B")
+    (80000000000.0, 1610612736.0, 800.0)
+    >>> parse_bytes("80")
+    Traceback (most recent call last):
+    bytewright.errors.UsageError: '80' is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)
+    """
+    if match := re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([A-Za-z]*)\s*", text):
+        try:
+            size = float(match[1]) * UNITS[(match[2] or default_unit).lower()]
+        except (ValueError, KeyError):
+            size = math.nan
+        if 0 < size < math.inf:
+            return size
+    sentence = f"{text!r} is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)"
+    raise UsageError(f"{key} {sentence}" if key else sentence, key=key, found=text)
+
+
+def format_count(number: float, unit: str = "") -> str:
+    """Return a number with four digits and the prefix of its magnitude.
+
+    >>> format_count(4_513_336_524_800, "FLOP"), format_count(2_127_057_600), format_count(999_960)
+    ('4.513 TFLOP', '2.127 G', '1 M')
+    """
+    value, power = _scale(number, 1000, ".4g")
+    digits = f"{value:.4g}" if abs(value) < 1000 else f"{value:.4e}"
+    return f"{digits} {PREFIXES[power]}{unit}".strip()
+
+
+def format_count_short(number: float) -> str:
+    """Return a number for a narrow place: one decimal and a prefix from 10,000 on.
+
+    >>> format_count_short(327_680_000), format_count_short(999_960), format_count_short(1234)
+    ('327.7M', '1.0M', '1,234')
+    """
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        value = round(number / size, 1)
+        if value >= (10 if prefix == "k" else 1):
+            return f"{value:.1f}{prefix}"
+    return f"{number:,.0f}"
+
+
+def _scale(number: float, base: int, digits: str, max_power: int = len(PREFIXES) - 1) -> tuple[float, int]:
+    """Return a number in the largest unit whose rounded value is at least 1, and the power of that unit."""
+    power = 0
+    while abs(float(f"{number:{digits}}")) >= base and power < max_power:
+        number, power = number / base, power + 1
+    return number, power

@@ -16,7 +16,7 @@ import os
 from collections.abc import MutableMapping
 from pathlib import Path
 
-KERNELS = Path(__file__).resolve().parent / "kernels"
+KERNELS = Path(__file__).resolve().parent / "model" / "kernels"
 CPUINFO = Path("/proc/cpuinfo")
 
 ISA_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")

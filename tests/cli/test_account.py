@@ -140,10 +140,10 @@ def test_sizes_beyond_any_machine_are_answered(run: Run) -> None:
         (["--batch", "0"], "a batch has at least one token, not 0 sequences of 1024"),
         (["--preset", "gpt2-lagre"], "there is no preset 'gpt2-lagre'; did you mean gpt2-large?"),
         (["--device", "h10"], "there is no device 'h10'; did you mean h100?"),
-        (["--memory", "80"], "'80' is no size; write a number and a unit, as in 80GB (10⁹) or 80GiB (2³⁰)"),
+        (["--memory", "80"], "'80' is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)"),
         (
             ["--memory", "80XB"],
-            "'80XB' is no size; write a number and a unit, as in 80GB (10⁹) or 80GiB (2³⁰)",
+            "'80XB' is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)",
         ),
         (["--device", "h100", "--mfu", "2"], "a utilisation is above 0 and at most 1, not 2.0"),
         (["--plot", "x.svg"], "--plot draws the shares of --family; give both"),

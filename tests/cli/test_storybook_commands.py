@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bytewright.cli.corpus import parse_size
 from bytewright.corpus import SEPARATOR
 from bytewright.corpus.storybook import Storybook, read_stories, write_stories
-from bytewright.errors import UsageError
 from conftest import HANG_SECONDS, Outcome, Run
 
 PROGRAM = [sys.executable, "-m", "bytewright.cli.main"]
@@ -109,18 +107,6 @@ def test_a_mistake_gets_one_sentence_and_changes_nothing(
     assert outcome.err.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "taken.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("1kB", 1000), ("1.5MB", 1_500_000), ("2 GB", 2 * 10**9), ("1KiB", 1024), ("7", 7)]
-)
-def test_sizes_are_read(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-def test_a_size_without_a_number_is_refused() -> None:
-    with pytest.raises(UsageError, match="a number with a unit"):
-        parse_size("MB")
 
 
 @pytest.mark.fault

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from prose import END, write_corpus
 
+from bytewright.system import process_memory
 from bytewright.tokenizer.estimate import NUM_SLICES, SLICE_BYTES, _heaps_exponent, _sample, estimate_training
-from bytewright.tokenizer.memory import memory_now
 from bytewright.tokenizer.train import train_tokenizer
 
 
@@ -26,7 +26,7 @@ def test_the_estimate_is_of_the_right_size(corpus_file: Path) -> None:
     assert estimate.corpus_bytes == training.corpus_bytes == corpus_file.stat().st_size
     assert training.num_distinct_words / 2 < estimate.num_distinct_words < training.num_distinct_words * 2
     assert estimate.seconds > 0
-    assert memory_now() / 2 < estimate.memory_bytes < memory_now() + (64 << 20)
+    assert process_memory() / 2 < estimate.memory_bytes < process_memory() + (64 << 20)
 
 
 def test_a_larger_vocabulary_or_corpus_is_expected_to_take_more(corpus_file: Path) -> None:

@@ -12,9 +12,9 @@ from rich.console import Console
 import bytewright.train.engine
 from bytewright.errors import DivergenceError
 from bytewright.model import TransformerLM, language_model_loss
+from bytewright.system import DevicePeakMemory
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.engine import CompiledStepCache
-from bytewright.train.memory import PeakMemory
 from bytewright.train.metrics import read_metrics
 from runs import digest, make_config, metrics_without_clock, rerun_unchecked
 
@@ -132,7 +132,7 @@ def test_the_memory_of_a_run_with_a_used_engine_is_without_its_data_whatever_tha
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: highest[0])
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
     allocated[0] = 300 + 100
-    memory = PeakMemory(torch.device("cuda"))
+    memory = DevicePeakMemory(torch.device("cuda"))
     memory.begin()
     for data_bytes in (100, 2000, 50, 2500):
         memory.leave_out(data_bytes)
@@ -141,8 +141,8 @@ def test_the_memory_of_a_run_with_a_used_engine_is_without_its_data_whatever_tha
         memory.start_over()
 
 
-def begun_memory() -> PeakMemory:
-    memory = PeakMemory(CPU)
+def begun_memory() -> DevicePeakMemory:
+    memory = DevicePeakMemory(CPU)
     assert memory.peak() is None
     memory.begin()
     if memory.peak() is None:

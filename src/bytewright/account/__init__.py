@@ -26,7 +26,7 @@ from bytewright.account.presets import PRESETS, find_preset
 from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
 from bytewright.account.textbook_memory import Inventory, simplified_inventory
 from bytewright.account.time import Part, roofline, training_days
-from bytewright.account.units import parse_bytes
+from bytewright.formatting import parse_bytes
 
 __all__ = [
     "DEVICES",

@@ -10,9 +10,8 @@ from rich.console import Console
 from bytewright.account import Account, TimeAccount
 from bytewright.account.growth import Growth, growth
 from bytewright.account.summary import SETTINGS
-from bytewright.account.units import word_bytes, word_count
 from bytewright.cli import console
-from bytewright.formatting import format_seconds
+from bytewright.formatting import format_count, format_seconds, format_size
 from bytewright.report import Axis, Chart, Series, draw_chart
 from bytewright.storage import atomic
 
@@ -64,7 +63,9 @@ def _show_parameters(out: Console, account: Account) -> None:
     for name, number in rows.items():
         share = f"{number / count.total:.1%}"
         style = "bold" if name == "total" else None
-        table.add_row(name, f"{number:,}", share, word_bytes(4 * number), word_bytes(2 * number), style=style)
+        table.add_row(
+            name, f"{number:,}", share, format_size(4 * number), format_size(2 * number), style=style
+        )
     out.print(table)
 
 
@@ -82,7 +83,7 @@ def _show_flops(out: Console, account: Account) -> None:
             it.name,
             f"{it.times:,}",
             f"({it.m:,} x {it.k:,}) ({it.k:,} x {it.n:,})",
-            word_count(it.flops, "FLOP"),
+            format_count(it.flops, "FLOP"),
             f"{it.flops / account.flops.forward:.1%}",
             f"{of_causal / causal.forward:.1%}",
         )
@@ -92,10 +93,10 @@ def _show_flops(out: Console, account: Account) -> None:
         full, half = getattr(account.flops, name), getattr(causal, name)
         totals.add_row(
             name,
-            word_count(full, "FLOP"),
-            word_count(full / account.tokens, "FLOP"),
-            word_count(half, "FLOP"),
-            word_count(half / account.tokens, "FLOP"),
+            format_count(full, "FLOP"),
+            format_count(full / account.tokens, "FLOP"),
+            format_count(half, "FLOP"),
+            format_count(half / account.tokens, "FLOP"),
         )
     out.print(totals)
 
@@ -105,9 +106,9 @@ def _show_memory(out: Console, account: Account, memory: str | None, batches: Ma
     out.print()
     out.print("Memory of training, simplified (fp32, AdamW, each tensor of the textbook's list once)")
     out.print(f"  P = {inventory.parameters_formula} = {inventory.parameters // 4:,}")
-    out.print(f"  a = {inventory.per_sequence_formula} = {word_bytes(inventory.a)} a sequence")
-    out.print(f"  b = 16·P = {word_bytes(inventory.b)}")
-    out.print(f"  a·{account.batch_size} + b = {word_bytes(inventory.peak(account.batch_size))}")
+    out.print(f"  a = {inventory.per_sequence_formula} = {format_size(inventory.a)} a sequence")
+    out.print(f"  b = 16·P = {format_size(inventory.b)}")
+    out.print(f"  a·{account.batch_size} + b = {format_size(inventory.peak(account.batch_size))}")
     if memory:
         out.print(f"  largest batch in {memory}: {batches['simplified inventory']:,}")
     headings = ["GB", "peak", "GiB", "at", "weights", "gradients", "state", "kept", "of it T²", "logits"]
@@ -139,7 +140,7 @@ def _show_kept(out: Console, account: Account) -> None:
         out.print(f"Kept by each block for the backward pass: {setting.name}")
         table = console.table("", "bytes")
         for kept in account.training[setting].kept_by_block:
-            table.add_row(kept.name, word_bytes(kept.num_bytes))
+            table.add_row(kept.name, format_size(kept.num_bytes))
         out.print(table)
 
 
@@ -152,9 +153,9 @@ def _show_inference(out: Console, account: Account) -> None:
     table = console.table("", "total", "weights", "keys and values", "logits", title=title)
     for precision, memory in account.inference.items():
         parts = (memory.total, memory.weights, memory.cache, memory.logits)
-        table.add_row(precision, *map(word_bytes, parts))
+        table.add_row(precision, *map(format_size, parts))
     out.print(table)
-    out.print(f"the last token costs {word_count(account.flops_of_last_token, 'FLOP')}")
+    out.print(f"the last token costs {format_count(account.flops_of_last_token, 'FLOP')}")
 
 
 def _show_updates(out: Console, account: Account) -> None:
@@ -162,9 +163,9 @@ def _show_updates(out: Console, account: Account) -> None:
     for name, cost in account.updates.items():
         table.add_row(
             name,
-            word_count(cost.matmul_flops, "FLOP"),
-            word_count(cost.elementwise_flops, "FLOP"),
-            word_bytes(cost.num_bytes),
+            format_count(cost.matmul_flops, "FLOP"),
+            format_count(cost.elementwise_flops, "FLOP"),
+            format_size(cost.num_bytes),
         )
     out.print(table)
 
@@ -174,16 +175,16 @@ def _show_time(out: Console, account: Account, time: TimeAccount, tokens: float 
     kind = "measured" if device.is_measured else "data sheet"
     out.print()
     out.print(
-        f"Time on {device.name} ({kind}: {word_count(device.peak(time.rate), 'FLOP/s')} in {time.rate}, "
-        f"{word_count(device.bytes_per_second, 'B/s')}; "
+        f"Time on {device.name} ({kind}: {format_count(device.peak(time.rate), 'FLOP/s')} in {time.rate}, "
+        f"{format_count(device.bytes_per_second, 'B/s')}; "
         f"balance {device.balance(time.rate):.0f} FLOP per byte)"
     )
     table = console.table("", "FLOP", "bytes", "FLOP per byte", "least time", "bound by")
     for part in time.parts:
         table.add_row(
             part.name,
-            word_count(part.flops, "FLOP"),
-            word_bytes(part.num_bytes),
+            format_count(part.flops, "FLOP"),
+            format_size(part.num_bytes),
             f"{part.intensity:.1f}" if part.num_bytes else "",
             _word_seconds(part.seconds),
             part.bound,
@@ -221,7 +222,7 @@ def show_growth(rows: Sequence[Growth]) -> None:
     )
     for row in rows:
         shares = [f"{share:.1%}" for share in row.shares().values()]
-        table.add_row(row.name, f"{row.context_length:,}", word_count(row.flops.forward, "FLOP"), *shares)
+        table.add_row(row.name, f"{row.context_length:,}", format_count(row.flops.forward, "FLOP"), *shares)
     console.stdout().print(table)
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bytewright.errors import escape_controls
-from bytewright.formatting import TimeLeft
+from bytewright.formatting import TimeLeft, format_bytes
 
 PLAIN_WIDTH = 10_000  # in a pipe a line is never broken: whoever reads it may want to search it
 # Text is shown as it is: [bold] and :owl: in a story are part of the story.
@@ -119,16 +119,3 @@ def _amount(done: int, total: int, unit: str) -> str:
     if unit == "bytes":
         return f"{format_bytes(done)} of {format_bytes(total)}"
     return f"{done:,} of {total:,} {unit}"
-
-
-def format_bytes(num_bytes: float) -> str:
-    """Write a size in decimal units.
-
-    >>> format_bytes(512), format_bytes(6_100_000), format_bytes(825e9)
-    ('512 B', '6.1 MB', '825.0 GB')
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(num_bytes) < 1000 or unit == "TB":
-            break
-        num_bytes /= 1000
-    return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import os
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,7 @@ import tyro
 
 from bytewright.cli import options
 from bytewright.corpus import END_OF_TEXT
-from bytewright.errors import UsageError
-from bytewright.formatting import format_seconds
+from bytewright.formatting import format_bytes, format_seconds, parse_bytes
 from bytewright.storage import atomic
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ class GetCorpus:
                     self.out,
                     progress=lambda what, done, total: report(what, done, total, "bytes"),
                 )
-            size = console.format_bytes(file.text.num_bytes)
+            size = format_bytes(file.text.num_bytes)
             what = (
                 f"Wrote {self.out / file.name}: {size}"
                 if is_new
@@ -185,13 +183,9 @@ class WriteText:
                 f"Documents with {END_OF_TEXT} inside, divided there: {written.num_divided:,}."
             )
         console.stdout().print(
-            f"Wrote {self.out}: {written.num_documents:,} documents,"
-            f" {console.format_bytes(written.num_bytes)}.",
+            f"Wrote {self.out}: {written.num_documents:,} documents, {format_bytes(written.num_bytes)}.",
             soft_wrap=True,
         )
-
-
-UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +218,7 @@ class WriteStorybook:
 
     def run(self) -> None:
         """Write the stories and say what they weigh."""
-        size = parse_size(self.size)
+        size = int(parse_bytes(self.size, default_unit="B", key="--size"))
         options.require_at_least(1, self.num_workers, "--num-workers")
         options.require_at_least(0, self.seed, "--seed")
         atomic.check_target(self.out, replace=self.replace)
@@ -244,23 +238,11 @@ class WriteStorybook:
             )
         seconds = time.perf_counter() - started
         console.stdout().print(
-            f"Wrote {self.out}: {written.num_stories:,} stories, {console.format_bytes(written.num_bytes)}"
+            f"Wrote {self.out}: {written.num_stories:,} stories, {format_bytes(written.num_bytes)}"
             f" in {format_seconds(seconds)}. They carry {written.bits_per_byte:.4f} bits per byte:"
             " no model of the grammar can be expected to need fewer.",
             soft_wrap=True,
         )
-
-
-def parse_size(text: str) -> int:
-    """Read a size such as 50MB; units are decimal unless they say otherwise (MiB).
-
-    >>> parse_size("50MB"), parse_size("1.5 kB"), parse_size("2MiB"), parse_size("800")
-    (50000000, 1500, 2097152, 800)
-    """
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?) ?([a-z]*)", text.strip().lower())
-    if not match or match[2] not in UNITS:
-        raise UsageError(f"--size is {text!r}; a number with a unit is needed, such as 500kB, 50MB or 1GB")
-    return int(float(match[1]) * UNITS[match[2]])
 
 
 STORIES_LISTED = 10

@@ -13,7 +13,7 @@ import tyro
 
 from bytewright.cli import console, options
 from bytewright.errors import UsageError
-from bytewright.formatting import format_seconds
+from bytewright.formatting import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from bytewright.experiments.execute import SweepContext
@@ -186,7 +186,7 @@ def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
             planned.trial.name,
             "" if sampling or not config.num_steps else f"{config.num_steps:,}",
             format_seconds(predicted["seconds"]) if "seconds" in predicted else "",
-            console.format_bytes(predicted["memory_bytes"]) if "memory_bytes" in predicted else "",
+            format_bytes(predicted["memory_bytes"]) if "memory_bytes" in predicted else "",
             f"{planned.detail}, {sampling.num_stories:,} stories" if sampling else planned.detail + parts,
         )
         seconds += predicted.get("seconds", 0.0) if planned.is_open else 0.0

@@ -15,7 +15,7 @@ import tyro
 from bytewright.cli import options
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError
-from bytewright.formatting import format_seconds
+from bytewright.formatting import format_bytes, format_seconds
 from bytewright.storage import atomic
 
 if TYPE_CHECKING:
@@ -100,8 +100,6 @@ class TrainTokenizer:
 
 
 def _expect(estimate: Estimate) -> str:
-    from bytewright.cli.console import format_bytes
-
     return (
         f"{format_bytes(estimate.corpus_bytes)} of text: about {format_seconds(max(estimate.seconds, 0.001))}"
         f" and {format_bytes(estimate.memory_bytes)} of memory."
@@ -128,14 +126,14 @@ def _print(training: Training, seconds_writing: float, out: Path) -> None:
         format_seconds(total),
         "100%",
         "",
-        f"{console.format_bytes(training.corpus_bytes / total)}/s",
+        f"{format_bytes(training.corpus_bytes / total)}/s",
     )
     printer = console.stdout()
     printer.print(table)
     printer.print(
         f"{training.num_words:,} words, {training.num_distinct_words:,} of them distinct;"
         f" {len(training.vocabulary.merges):,} merges;"
-        f" peak memory {console.format_bytes(training.peak_memory_bytes)}."
+        f" peak memory {format_bytes(training.peak_memory_bytes)}."
     )
     if training.stopped:
         printer.print(training.stopped)
@@ -143,13 +141,12 @@ def _print(training: Training, seconds_writing: float, out: Path) -> None:
 
 
 def _throughput(phase: Phase, training: Training) -> str:
-    from bytewright.cli import console
 
     if phase.name == "write" or not phase.wall_seconds:
         return ""
     if phase.name == "merge":
         return f"{len(training.vocabulary.merges) / phase.wall_seconds:,.0f} merges/s"
-    return f"{console.format_bytes(training.corpus_bytes / phase.wall_seconds)}/s"
+    return f"{format_bytes(training.corpus_bytes / phase.wall_seconds)}/s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,8 +211,8 @@ class EncodeText:
         seconds = time.perf_counter() - started
         console.stdout().print(
             f"Wrote {out}: {len(tokens):,} tokens ({tokens.manifest.dtype}),"
-            f" {num_bytes / len(tokens):.2f} bytes per token; {console.format_bytes(num_bytes)}"
-            f" in {format_seconds(seconds)}, {console.format_bytes(num_bytes / seconds)}/s.",
+            f" {num_bytes / len(tokens):.2f} bytes per token; {format_bytes(num_bytes)}"
+            f" in {format_seconds(seconds)}, {format_bytes(num_bytes / seconds)}/s.",
             soft_wrap=True,
         )
 

@@ -11,6 +11,7 @@ import tyro
 
 from bytewright.cli import options
 from bytewright.errors import UsageError
+from bytewright.formatting import format_bytes
 from bytewright.tokenizer.plain_text import require_plain_text
 
 if TYPE_CHECKING:
@@ -133,14 +134,13 @@ def print_text(out: Console, tokenizer: Tokenizer, data: bytes) -> None:
 
 def print_throughput(out: Console, tokenizer: Tokenizer, data: bytes, num_threads: int | None) -> None:
     """Print the encoding speed on a text, and the hours it means for the Pile."""
-    from bytewright.cli import console
     from bytewright.tokenizer.inspect import PILE_BYTES, measure_throughput
 
     speed = measure_throughput(tokenizer, data, num_threads=num_threads)
     out.print()
     out.print(
-        f"{console.format_bytes(speed.bytes_per_second)}/s here (median of {speed.num_runs} runs over"
-        f" {console.format_bytes(len(data))}): {speed.hours_for(PILE_BYTES):.1f} hours for the Pile (825 GB)."
+        f"{format_bytes(speed.bytes_per_second)}/s here (median of {speed.num_runs} runs over"
+        f" {format_bytes(len(data))}): {speed.hours_for(PILE_BYTES):.1f} hours for the Pile (825 GB)."
     )
 
 

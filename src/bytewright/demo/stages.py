@@ -30,6 +30,7 @@ from bytewright.demo.plan import Plan
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.model import TransformerLM
 from bytewright.storage import atomic
+from bytewright.system import keep_freed_memory
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.tokenizer import default_num_threads
 from bytewright.tokenizer.train import train_tokenizer
@@ -37,7 +38,6 @@ from bytewright.train import TrainConfig, TrainResult, resume, train
 from bytewright.train.checkpoint import CheckpointFolder, find_checkpoint, load_model
 from bytewright.train.evaluate_stories import StoryEvaluation, evaluate_stories, split_stories
 from bytewright.train.inputs import count_token_bytes
-from bytewright.train.malloc import freed_memory_kept
 from bytewright.train.run import config_of
 from bytewright.train.setup import build_model, make_optimizer
 from bytewright.train.step import TrainStep
@@ -144,7 +144,7 @@ def time_step(config: TrainConfig) -> float:
     step = TrainStep(model, make_optimizer(model, config.optimizer), max_grad_norm=1.0)
     ids = torch.randint(config.model.vocab_size, (config.batch_size, config.model.context_length + 1))
     batch = (ids[:, :-1], ids[:, 1:])
-    with freed_memory_kept():  # as the loop has it
+    with keep_freed_memory():  # as the loop has it
         step([batch])  # the first one warms up
         started = time.perf_counter()
         for _ in range(TIMED_STEPS):

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bytewright.account.devices import Device
-from bytewright.account.units import word_bytes
 from bytewright.errors import UsageError
 from bytewright.experiments.corpora import CorpusConfig, Report, identify, name_of, place_of, unheard
 from bytewright.experiments.predict import account, machine_of, predict
 from bytewright.experiments.records import read_object, read_run
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
+from bytewright.formatting import format_size
 from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
@@ -290,8 +290,8 @@ def fit_to_memory(config: TrainConfig, machine: Device, *, name: str) -> TrainCo
             return fitted
         fitted = in_more_parts(fitted)
     raise UsageError(
-        f"{name} cannot fit: even one window at a time is predicted to need {word_bytes(needed)},"
-        f" but there are {word_bytes(machine.memory_bytes)} for it"
+        f"{name} cannot fit: even one window at a time is predicted to need {format_size(needed)},"
+        f" but there are {format_size(machine.memory_bytes)} for it"
     )
 
 

@@ -18,7 +18,7 @@ from bytewright.experiments.groups import Group, settled
 from bytewright.experiments.inputs import guess_about, word_missing
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import RESULTS, SweepInfo, common, without_places, write_results
-from bytewright.formatting import format_seconds
+from bytewright.formatting import format_count_short, format_seconds
 from bytewright.report.compare import (
     BITS,
     Comparison,
@@ -50,7 +50,6 @@ from bytewright.report.page import (
 )
 from bytewright.report.tables import (
     format_perplexity,
-    short_count,
     table_of_costs,
     table_of_environment,
     table_of_groups,
@@ -202,10 +201,10 @@ def _figures_of_one(record: RunRecord) -> KeyFigures:
         figures += _gap([record], BITS, bits)
     tokens = record.lines[-1].get("tokens") if record.lines else None
     if tokens:
-        figures.append(("tokens", short_count(tokens), f"{record.num_steps:,} steps"))
+        figures.append(("tokens", format_count_short(tokens), f"{record.num_steps:,} steps"))
     if "seconds" in record.measured:
         speed = record.measured.get("tokens_per_second")
-        remark = f"{short_count(speed)} tokens/s" if speed else ""
+        remark = f"{format_count_short(speed)} tokens/s" if speed else ""
         figures.append(("time", format_seconds(record.measured["seconds"]), remark))
     return KeyFigures(figures)
 

@@ -14,7 +14,7 @@ from typing import Any
 from bytewright.experiments.groups import Group, describe_lost, format_setting
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo, common
-from bytewright.formatting import format_seconds
+from bytewright.formatting import format_memory, format_seconds
 from bytewright.report.compare import BITS, VALIDATION, Metric
 from bytewright.report.page import Block, Cell, Table
 
@@ -170,8 +170,8 @@ def table_of_costs(groups: Sequence[Group]) -> list[Block]:
                 f"{mfu:.1%}" if mfu else None,
                 _or_none(format_seconds, group.measured("seconds")),
                 _or_none(format_seconds, predicted.get("seconds")),
-                _or_none(short_bytes, group.measured("memory_bytes")),
-                _or_none(short_bytes, predicted.get("memory_bytes")),
+                _or_none(format_memory, group.measured("memory_bytes")),
+                _or_none(format_memory, predicted.get("memory_bytes")),
             ]
         )
     kept = [n for n in range(len(columns)) if n == 0 or any(row[n] is not None for row in rows)]
@@ -213,7 +213,7 @@ def table_of_predictions(record: RunRecord) -> list[Block]:
     words: dict[str, tuple[str, Callable[[float], str]]] = {
         "parameters": ("parameters", lambda value: f"{value:,.0f}"),
         "flops_per_token": ("FLOPs per token", lambda value: f"{value:,.0f}"),
-        "memory_bytes": ("peak memory", short_bytes),
+        "memory_bytes": ("peak memory", format_memory),
         "tokens_per_second": ("tokens per second", lambda value: f"{value:,.0f}"),
         "mfu": ("utilisation (MFU)", lambda value: f"{value:.1%}"),
         "seconds": ("time", format_seconds),
@@ -278,26 +278,3 @@ def format_perplexity(loss: float) -> str:
     """
     perplexity = math.exp(min(loss, 700))
     return f"{perplexity:.3f}" if perplexity < 1000 else f"{perplexity:,.0f}"
-
-
-def short_count(number: float) -> str:
-    """Format a large number compactly.
-
-    >>> short_count(327_680_000), short_count(999_960), short_count(1234)
-    ('327.7M', '1.0M', '1,234')
-    """
-    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        value = round(number / size, 1)
-        if value >= (10 if prefix == "k" else 1):
-            return f"{value:.1f}{prefix}"
-    return f"{number:,.0f}"
-
-
-def short_bytes(num_bytes: float) -> str:
-    """Format an amount of memory compactly, in decimal units.
-
-    >>> short_bytes(2.5e9), short_bytes(999_600_000)
-    ('2.50 GB', '1.00 GB')
-    """
-    num_megabytes = round(num_bytes / 1e6)
-    return f"{num_bytes / 1e9:.2f} GB" if num_megabytes >= 1000 else f"{num_megabytes} MB"

@@ -16,7 +16,7 @@ from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
 from bytewright.storage.filesystem import explain, open_to_read
-from bytewright.tokenizer.memory import memory_now
+from bytewright.system import process_memory
 from bytewright.tokenizer.tokenizer import check_num_threads
 from bytewright.tokenizer.train import NUM_BYTES, StrPath, check_special_tokens, check_vocab_size, files_of
 from bytewright.tokenizer.vocabulary import name_of_pattern
@@ -82,7 +82,7 @@ def estimate_training(
     memory = (distinct * per_word + num_word_bytes * MERGE_BYTES_PER_BYTE) * distinct_growth
     return Estimate(
         seconds=seconds,
-        memory_bytes=memory_now() + int(memory),
+        memory_bytes=process_memory() + int(memory),
         corpus_bytes=corpus_bytes,
         num_distinct_words=int(distinct * distinct_growth),
     )

@@ -18,7 +18,7 @@ from bytewright._native import WordCounter, learn_merges
 from bytewright.errors import UsageError
 from bytewright.storage.atomic import explain
 from bytewright.storage.json_reader import shorten
-from bytewright.tokenizer.memory import PeakMemory
+from bytewright.system import SampledPeakMemory
 from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.tokenizer.ranks import check_reachable
 from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads
@@ -290,7 +290,7 @@ class _Learner:
     ) -> None:
         self._start = start
         self._progress = progress or (lambda _: None)
-        self._memory = PeakMemory()
+        self._memory = SampledPeakMemory()
         self._stopped: str | None = None
         self._counts: list[int] = []
         started = perf_counter()
@@ -322,7 +322,7 @@ class _Learner:
         )
 
     def _report(self, phase: str, done: int, total: int, unit: str) -> None:
-        self._memory.look()
+        self._memory.sample()
         self._progress(Progress(phase=phase, done=done, total=total, unit=unit))
 
     def learn(self, num_merges: int, min_count: int) -> tuple[list[Merge], list[bytes]]:

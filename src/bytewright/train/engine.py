@@ -15,8 +15,8 @@ import sys
 import torch
 
 from bytewright.model import language_model_loss
+from bytewright.system import DevicePeakMemory
 from bytewright.train.config import TrainConfig
-from bytewright.train.memory import PeakMemory
 from bytewright.train.setup import build_model, choose_backend, make_optimizer
 from bytewright.train.step import Loss, TrainStep
 
@@ -27,7 +27,7 @@ class Engine:
     def __init__(
         self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
     ) -> None:
-        self.memory = PeakMemory(device)
+        self.memory = DevicePeakMemory(device)
         self.model = build_model(config, device)
         self.optimizer = make_optimizer(self.model, config.optimizer)
         self.step = TrainStep(

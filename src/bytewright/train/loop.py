@@ -29,14 +29,13 @@ from bytewright.data.sampler import Batch, DocumentSampler, TokenStore, WindowSa
 from bytewright.errors import DivergenceError, FormatError, StorageError, UsageError, is_out_of_memory
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
+from bytewright.system import keep_freed_memory, pause_garbage_collection
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
 from bytewright.train.console import Display, make_display
 from bytewright.train.engine import CompiledStepCache
 from bytewright.train.evaluate import Evaluation, EvaluationSet
-from bytewright.train.garbage import collector_stopped
 from bytewright.train.inputs import Inputs, make_sampler, open_inputs, text_sampler_of
-from bytewright.train.malloc import freed_memory_kept
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.norms import measure_norms
 from bytewright.train.planner import StepPlanner
@@ -291,9 +290,9 @@ class Trainer:
             stack.callback(self.recorder.display.close)
             if news and not self._is_over():
                 self.recorder.event(news)
-            stack.enter_context(collector_stopped())
+            stack.enter_context(pause_garbage_collection())
             if self.device.type == "cpu":
-                stack.enter_context(freed_memory_kept())
+                stack.enter_context(keep_freed_memory())
             try:
                 received = self._run(stack.enter_context(StopSignals()))
             finally:

@@ -8,21 +8,21 @@ import sys
 
 import pytest
 
-from bytewright.train.malloc import freed_memory_kept
+from bytewright.system import keep_freed_memory
 
 MIB = 2**20
 
 
 COUNT_FAULTS = """
 import resource, torch
-from bytewright.train.malloc import freed_memory_kept
+from bytewright.system import keep_freed_memory
 def count_faults(after):  # pages that the system hands out for one more tensor
     for _ in range(after):
         torch.ones(2**26, dtype=torch.uint8)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(2**26, dtype=torch.uint8)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-with freed_memory_kept():
+with keep_freed_memory():
     kept = count_faults(after=8)
 print(kept, count_faults(after=0))
 """
@@ -43,11 +43,11 @@ def test_the_memory_goes_back_to_the_system_at_the_end() -> None:
     script = """
 import torch
 from pathlib import Path
-from bytewright.train.malloc import freed_memory_kept
+from bytewright.system import keep_freed_memory
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 2**20
 before = resident()
-with freed_memory_kept():
+with keep_freed_memory():
     torch.ones(2**28, dtype=torch.uint8)
     kept = resident() - before
 print(kept, resident() - before)
@@ -61,6 +61,6 @@ print(kept, resident() - before)
 def test_a_c_library_without_the_switch_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     steps = []
-    with freed_memory_kept():
+    with keep_freed_memory():
         steps.append("inside")
     assert steps == ["inside"]
