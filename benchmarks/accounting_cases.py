@@ -128,7 +128,7 @@ class Case:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Case:
         """Undo `to_json`."""
-        return cls(**{**fields, "config": ModelConfig.from_dict(fields["config"])})
+        return cls(**{**fields, "config": ModelConfig(**fields["config"])})
 
 
 def measure_peak(case: Case) -> dict[str, Any]:

@@ -175,7 +175,7 @@ class Judge:
 
     def __init__(self, inputs: Inputs, model: ModelConfig, device: torch.device) -> None:
         fields = model.to_dict() | {"implementation": "reference"}
-        self.model = TransformerLM(ModelConfig.from_dict(fields), device)
+        self.model = TransformerLM(ModelConfig(**fields), device)
         assert inputs.validation is not None
 
         def choose(max_tokens: int | None) -> EvaluationSet:

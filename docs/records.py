@@ -148,8 +148,9 @@ def predictions() -> list[tuple[Any, float]]:
 
     from bytewright.account import DEVICES
     from bytewright.experiments.predict import predict
+    from bytewright.storage.json_reader import build
     from bytewright.train.config import TrainConfig
-    from bytewright.train.recipe import build, unflatten
+    from bytewright.train.recipe import unflatten
 
     found = []
     for run in all_runs():

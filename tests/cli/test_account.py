@@ -126,8 +126,8 @@ def test_sizes_beyond_any_machine_are_answered(run: Run) -> None:
     ("arguments", "sentence"),
     [
         (["--num-heads", "7"], "d_model (768) must be a multiple of num_heads (7)"),
-        (["--d-model", "-4"], "d_model must be a positive whole number, not -4"),
-        (["--context", "0"], "context_length must be a positive whole number, not 0"),
+        (["--d-model", "-4"], "d_model must be a positive whole number, but is -4"),
+        (["--context", "0"], "context_length must be a positive whole number, but is 0"),
         (["--tokens", "5"], "--tokens asks how long they take, which --device decides; give both"),
         (["--device", "h100", "--tokens", "-5"], "--tokens must be a number from 1 on, not -5"),
         (["--device", "h100", "--tokens", "inf", "--json"], "--tokens must be a number from 1 on, not inf"),

@@ -11,8 +11,8 @@ from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.axes import expand
 from bytewright.experiments.plan import with_data
 from bytewright.experiments.sweep import Sweep, read_sweep
+from bytewright.storage.json_reader import build
 from bytewright.train.config import DataConfig
-from bytewright.train.recipe import build
 
 BASE = """
 batch_size = 8

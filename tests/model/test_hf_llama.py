@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -70,21 +71,33 @@ def test_rows_of_queries_and_keys_are_reordered_and_no_others(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("choice", "words"),
+    ("choice", "key", "expected"),
     [
-        ("post-norm", "norm = 'pre', this model has 'post'"),
-        ("no-norm", "norm = 'pre', this model has 'none'"),
-        ("no-position", "position = 'rope'"),
-        ("silu", "ffn = 'swiglu'"),
-        ("qk-norm", "qk_norm = False, this model has True"),
+        ("post-norm", "norm", "pre"),
+        ("no-norm", "norm", "pre"),
+        ("no-position", "position", "rope"),
+        ("silu", "ffn", "swiglu"),
+        ("qk-norm", "qk_norm", False),
     ],
 )
-def test_a_model_that_is_no_llama_is_refused_and_nothing_is_written(
-    choice: str, words: str, tmp_path: Path
+def test_a_model_that_is_not_a_llama_is_rejected_and_nothing_is_written(
+    choice: str, key: str, expected: object, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError) as rejection:
         write_llama(make_model(choice), tmp_path / "llama")
+    assert (rejection.value.key, rejection.value.expected) == (key, expected)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_the_export_does_not_list_is_rejected() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class NewerConfig(ModelConfig):
+        new_option: bool = False
+
+    fields = small_config("default").to_dict()
+    assert llama_config(NewerConfig(**fields))["model_type"] == "llama"
+    with pytest.raises(UsageError, match="new_option = True, which a Llama cannot express"):
+        llama_config(NewerConfig(**fields, new_option=True))
 
 
 def test_a_folder_that_exists_is_replaced_only_on_request(tmp_path: Path) -> None:
@@ -181,7 +194,7 @@ def test_half_precision_and_repeated_tied_weights_are_read(llama: Path) -> None:
         ({"max_position_embeddings": 10**8}, "max_position_embeddings should be at most"),
         ({"hidden_size": 10**12}, "d_model must be at most"),
         ({"vocab_size": 10**8}, "'model.embed_tokens.weight' is .* of shape .61, 32."),
-        ({"intermediate_size": 50}, "gate_proj.weight' is .* should hold floats of shape .50, 32."),
+        ({"intermediate_size": 50}, "gate_proj.weight' is .* requires floats of shape .50, 32."),
     ],
 )
 def test_a_config_that_we_cannot_follow_is_refused_by_name(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bytewright.errors import UsageError
 from bytewright.optim.schedules import schedule_position
+from bytewright.storage.json_reader import build
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import ScheduleConfig
@@ -25,7 +26,6 @@ from bytewright.train.evaluate import EvaluationSet
 from bytewright.train.loop import BUDGET_EXHAUSTED, Trainer
 from bytewright.train.metrics import MetricsLog, read_metrics
 from bytewright.train.planner import StepPlanner
-from bytewright.train.recipe import build
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.step import StepResult, TrainStep
 from runs import digest, make_config, make_ids

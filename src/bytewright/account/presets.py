@@ -13,6 +13,7 @@ from pathlib import Path
 from bytewright.errors import FormatError, UsageError, suggest
 from bytewright.model.config import ModelConfig
 from bytewright.storage.atomic import read_document, read_toml
+from bytewright.storage.json_reader import build
 
 
 def _gpt2(d_model: int, num_layers: int, num_heads: int) -> ModelConfig:
@@ -66,6 +67,6 @@ def read_shape(path: Path) -> ModelConfig:
     if isinstance(base := fields.get("base"), str):
         raise FormatError(f"{path}: is a sweep, whose models are those of its base, {base}; give that")
     try:
-        return ModelConfig.from_dict(fields.get("model", fields))
-    except (UsageError, TypeError) as error:
-        raise FormatError(f"{path}: {error}") from None
+        return build(ModelConfig, fields.get("model", fields), source=str(path))
+    except UsageError as error:
+        raise FormatError(str(error), path=path, key=error.key) from None

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from bytewright.errors import UsageError
+from bytewright.model.config import check_heads
 from bytewright.model.layers import Layer, Linear, RMSNorm, check_range, softmax
 
 
@@ -125,10 +126,7 @@ class MultiHeadSelfAttention(Layer):
     ) -> None:
         super().__init__()
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_heads < 1 or d_model % num_heads:
-            raise UsageError(f"d_model ({d_model}) must be a multiple of num_heads ({num_heads})")
-        if kv_heads < 1 or num_heads % kv_heads:
-            raise UsageError(f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({kv_heads})")
+        check_heads(d_model, num_heads, kv_heads)
         self.num_heads = num_heads
         self.num_kv_heads = kv_heads
         self.d_head = d_model // num_heads

@@ -1,9 +1,8 @@
-"""The shape of a Transformer as a value: every size and every architectural choice, and nothing that runs.
+"""The configuration of a Transformer: its sizes, its architectural choices, and the shapes of its weights.
 
-`ModelConfig` is checked once, on construction; everything behind it may rely on it. Two fields may be left to
-their defaults and are then derived (`d_ff`, `num_kv_heads`): they stay None in the record, so that
-`dataclasses.replace(config, d_model=768)` derives them anew, and the properties `ffn_width` and `kv_heads`
-give the sizes that hold. It knows nothing of devices, precision, training or tensors.
+`ModelConfig` is validated on construction, so its users need no checks. `d_ff` and `num_kv_heads` can be
+None; the properties `ffn_width` and `kv_heads` then derive them from the other sizes. The fields stay None,
+so that `dataclasses.replace(config, d_model=768)` derives them again.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from bytewright.errors import UsageError, suggest
+from bytewright.errors import UsageError
 from bytewright.field_docs import described
+from bytewright.storage.json_reader import shorten
 
 Norm = Literal["pre", "post", "none"]
 Position = Literal["rope", "none"]
@@ -23,7 +23,7 @@ FeedForwardKind = Literal["swiglu", "silu"]
 Implementation = Literal["fused", "reference"]
 
 MAX_SIZE = 2**28
-"""The largest size that is believed: the bytes of a matrix of two such sizes can still be counted."""
+"""The largest allowed size; the number of bytes of a matrix of two such sizes still fits into 64 bits."""
 
 Shape = tuple[int, ...]
 
@@ -46,33 +46,33 @@ class ModelConfig:
     """
 
     vocab_size: int
-    """Number of token ids; ids run from 0 to vocab_size - 1."""
+    """Number of token ids; ids are from 0 to vocab_size - 1."""
     context_length: int
-    """The longest sequence the model reads at once."""
+    """Maximum number of tokens of a sequence."""
     d_model: int
     """Width of the residual stream."""
     num_layers: int
-    """Number of blocks, each of attention and a feed-forward layer."""
+    """Number of blocks; each has attention and a feed-forward layer."""
     num_heads: int
     """Query heads; each has d_model / num_heads dimensions."""
     d_ff: int | None = None
-    """Width inside the feed-forward layer; None: 8/3·d_model to a multiple of 64, or 4·d_model for silu."""
+    """Inner width of the feed-forward layer; None: 8/3·d_model, to a multiple of 64; silu: 4·d_model."""
     rope_theta: float = 10_000.0
     """Base of the rotary frequencies: pair i turns by θ^(-2i/d_head) radians per position."""
     norm: Norm = "pre"
-    """RMSNorm before each sublayer and before the head, or after each residual sum, or nowhere."""
+    """Place of RMSNorm: before each sublayer and the head, after each residual sum, or nowhere."""
     position: Position = "rope"
-    """Rotary embeddings on queries and keys, or no notion of position beyond the causal mask."""
+    """Rotary embeddings on queries and keys, or no position information beyond the causal mask."""
     ffn: FeedForwardKind = "swiglu"
-    """Gated W2(SiLU(W1 x) ⊙ W3 x), or plain W2 SiLU(W1 x)."""
+    """Feed-forward layer: gated W2(SiLU(W1 x) ⊙ W3 x), or W2 SiLU(W1 x)."""
     tie_embeddings: bool = False
-    """Use the embedding matrix as the output head too."""
+    """Use the embedding matrix also as the output head."""
     qk_norm: bool = False
-    """RMSNorm over each head's queries and keys, before they are rotated."""
+    """RMSNorm on each head's queries and keys, before the rotation."""
     num_kv_heads: int | None = None
-    """Key/value heads, each shared by num_heads / num_kv_heads query heads; None: as many as num_heads."""
+    """Key/value heads, each shared by num_heads / num_kv_heads query heads; None: num_heads."""
     implementation: Implementation = "fused"
-    """The fast twin or the readable one; both have the same parameters under the same names."""
+    """Layer classes to use; both implementations have the same parameters under the same names."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "context_length", "d_model", "num_layers", "num_heads"):
@@ -82,24 +82,21 @@ class ModelConfig:
                 _check_size(name, getattr(self, name))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise UsageError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
-        if self.d_model % self.num_heads:
-            raise UsageError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
-        if self.num_heads % self.kv_heads:
-            raise UsageError(
-                f"num_heads ({self.num_heads}) must be a multiple of num_kv_heads ({self.kv_heads})"
-            )
+                raise _wrong_value(name, f"one of {', '.join(choices)}", getattr(self, name))
+        check_heads(self.d_model, self.num_heads, self.kv_heads)
         if self.position == "rope" and self.d_head % 2:
             raise UsageError(
-                f"rotary embeddings turn pairs, so d_model / num_heads must be even, not {self.d_head}"
+                f"d_model / num_heads must be even, because RoPE rotates pairs, but is {self.d_head}",
+                key="d_model",
+                found=self.d_head,
             )
         for name in ("tie_embeddings", "qk_norm"):
             if type(getattr(self, name)) is not bool:
-                raise UsageError(f"{name} must be true or false, not {getattr(self, name)!r}")
+                raise _wrong_value(name, "true or false", getattr(self, name))
         theta: object = self.rope_theta
         is_number = isinstance(theta, int | float) and type(theta) is not bool
         if not is_number or not 0 < self.rope_theta <= sys.float_info.max:
-            raise UsageError(f"rope_theta must be a positive number, not {str(theta)[:20]}")
+            raise _wrong_value("rope_theta", "a positive number", theta)
 
     @property
     def d_head(self) -> int:
@@ -108,14 +105,14 @@ class ModelConfig:
 
     @property
     def kv_heads(self) -> int:
-        """Number of key/value heads, derived when `num_kv_heads` was left open."""
+        """Number of key/value heads, derived if `num_kv_heads` is None."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
     def ffn_width(self) -> int:
-        """Width inside the feed-forward layer, derived when `d_ff` was left open.
+        """Inner width of the feed-forward layer, derived if `d_ff` is None.
 
-        SwiGLU has three matrices where the plain layer has two: 8/3 instead of 4 keeps the parameters equal.
+        SwiGLU has three matrices instead of two; the factor 8/3 instead of 4 keeps the parameter count equal.
         """
         if self.d_ff is not None:
             return self.d_ff
@@ -123,32 +120,43 @@ class ModelConfig:
             return 4 * self.d_model
         return max(64, 64 * ((self.d_model + 12) // 24))  # 8/3·d_model = 64·(d_model/24), to the nearest
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> ModelConfig:
-        """Build from plain fields, such as a table of a TOML file; an unknown key is refused by name."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for key in fields:
-            if key not in known:
-                raise UsageError(f"unknown model option {key}{suggest(key, known)}")
-        for field in dataclasses.fields(cls):
-            if field.default is dataclasses.MISSING and field.name not in fields:
-                raise UsageError(f"model option {field.name!r} is missing")
-        return cls(**fields)
-
     def to_dict(self) -> dict[str, Any]:
-        """Return plain fields that `from_dict` reads back to an equal config."""
+        """Return the fields; `ModelConfig(**fields)` is an equal config."""
         return dataclasses.asdict(self)
+
+
+def check_heads(d_model: int, num_heads: int, kv_heads: int) -> None:
+    """Raise unless the heads divide the width, and the key/value heads divide the query heads."""
+    if num_heads < 1 or d_model % num_heads:
+        raise UsageError(
+            f"d_model ({d_model}) must be a multiple of num_heads ({num_heads})",
+            key="num_heads",
+            found=num_heads,
+        )
+    if kv_heads < 1 or num_heads % kv_heads:
+        raise UsageError(
+            f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({kv_heads})",
+            key="num_kv_heads",
+            found=kv_heads,
+        )
 
 
 def _check_size(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} must be a positive whole number, not {value!r}")
+        raise _wrong_value(name, "a positive whole number", value)
     if value > MAX_SIZE:
-        raise UsageError(f"{name} must be at most {MAX_SIZE}, but is larger")
+        raise UsageError(f"{name} must be at most {MAX_SIZE}", key=name, expected=MAX_SIZE, found=value)
+
+
+def _wrong_value(name: str, expected: str, found: object) -> UsageError:
+    message = f"{name} must be {expected}, but is {shorten(found)}"
+    return UsageError(message, key=name, expected=expected, found=found)
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Give the shape of every weight by its name, in the order of the data.
+    """Return the shape of every weight by name, as in `TransformerLM(config).state_dict()`.
+
+    Readers check a file against these shapes before they build a model.
 
     >>> tiny = ModelConfig(vocab_size=50, context_length=8, d_model=16, num_layers=1, num_heads=2)
     >>> shapes = weight_shapes(tiny)
@@ -168,7 +176,7 @@ def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def _block_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Give the shapes of one block, all of which are alike; matrices are (out, in)."""
+    """Return the shapes of the weights of one block; matrices are (out, in)."""
     d, f, d_head = config.d_model, config.ffn_width, config.d_head
     queries, keys = config.num_heads * d_head, config.kv_heads * d_head
     shapes: dict[str, Shape] = {

@@ -1,17 +1,17 @@
-"""Models in the form that `transformers` loads as `LlamaForCausalLM`, out and back in.
+"""Export to and import from the folder format that `transformers` loads as `LlamaForCausalLM`.
 
-Our default model *is* a Llama: the same equations under other names, with one difference that no shape
-shows. Llama rotates dimension i of a head with i + d_head/2 where we rotate 2i with 2i + 1, so the rows of q
-and k change their order on the way out and change it back on the way in; without that the scores are
-silently wrong. What Llama cannot express (`norm`, `position`, `ffn` and `qk_norm` other than the defaults)
-is refused on the way out; what we cannot, on the way in.
+With default options our model is a Llama: the same equations under other names, with one difference that no
+shape shows. Llama rotates dimension i of a head with i + d_head/2, where we rotate 2i with 2i + 1. The rows
+of q and k are therefore reordered on export and on import; otherwise the scores would be silently wrong.
+Export rejects every option that is not in `EXPORTED_OPTIONS` and differs from its default. Import rejects
+settings that our model does not have.
 
-A folder that is read is untrusted: whatever is wrong with it is a `FormatError`. Nothing here knows how a
-tokenizer describes itself; its files are passed through.
+A folder is untrusted input: invalid contents raise `FormatError`. The tokenizer's files are copied unread.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,15 +43,21 @@ LLAMA_NAMES = {
     "ln_final": "model.norm",
     "lm_head": "lm_head",
 }
-"""What Llama calls our parts; those of a block stand under `layers.0.` here and `model.layers.0.` there."""
+"""Llama's name of each module; for a block without the prefix, here `layers.0.`, there `model.layers.0.`."""
+
+EXPORTED_OPTIONS = (
+    *("vocab_size", "context_length", "d_model", "num_layers", "num_heads", "d_ff", "num_kv_heads"),
+    *("rope_theta", "tie_embeddings", "implementation"),
+)
+"""The options of `ModelConfig` that a Llama can express with any value, or that do not affect the result."""
 
 WEIGHTS = "model.safetensors"
-"""The one file of a small model; a large one has several, and an index beside them."""
+"""The weights of a small model; a large one has several files and an index."""
 
 MAX_INDEX_BYTES = 16 * 2**20
 
 MAX_CONTEXT = 2**20
-"""The longest context that is believed of a file: tables of that length are made for it."""
+"""The longest context that is accepted from a file: the model allocates RoPE tables of this length."""
 
 
 def write_llama(
@@ -64,13 +70,13 @@ def write_llama(
 ) -> None:
     """Write a folder that `transformers` loads: config, weights and, if given, the tokenizer.
 
-    `tokenizer_json` is the content of a `tokenizer.json`; `end_of_text` names the special token that ends a
-    text and its id, where the library is to stop.
+    `tokenizer_json` is the content of a `tokenizer.json`. `end_of_text` is the special token that ends a text
+    and its id; `transformers` stops generating there.
     """
     config = llama_config(model.config, end_of_text and end_of_text[1])
     config["dtype"] = str(model.output_weight.dtype).removeprefix("torch.")
     weights = {
-        llama_name(name): _reorder(name, weight.detach(), model.config, outwards=True).contiguous()
+        llama_name(name): _reorder(name, weight.detach(), model.config, for_export=True).contiguous()
         for name, weight in model.state_dict().items()
     }
     with atomic.write_folder(folder, about={"kind": "transformers model"}, replace=replace) as writer:
@@ -82,36 +88,49 @@ def write_llama(
 
 
 def read_llama(folder: atomic.StrPath) -> TransformerLM:
-    """Read the model that such a folder holds, into float32."""
+    """Return the model in such a folder, with weights in float32."""
     folder = Path(folder)
     config = read_llama_config(folder / "config.json")
     file, found = _read_weights(folder)
     if too_few_for_layers(found, config):
-        raise FormatError(f"{file}: has fewer layers than the {config.num_layers} of config.json")
+        raise FormatError(
+            f"{file}: has fewer layers than the {config.num_layers} of config.json",
+            path=file,
+            key="num_hidden_layers",
+            expected=config.num_layers,
+        )
     weights: dict[str, Tensor] = {}
     for name, expected in weight_shapes(config).items():
         theirs = llama_name(name)
         if theirs not in found:
-            raise FormatError(f"{file}: the weight {theirs!r} is missing")
+            raise FormatError(f"{file}: the weight {theirs!r} is missing", path=file, key=theirs)
         weight = found.pop(theirs)
         if tuple(weight.shape) != expected or not weight.is_floating_point():
             raise FormatError(
                 f"{file}: the weight {theirs!r} is {weight.dtype} of shape {tuple(weight.shape)}, "
-                f"but should hold floats of shape {expected} by config.json"
+                f"but config.json requires floats of shape {expected}",
+                path=file,
+                key=theirs,
+                expected=expected,
+                found=tuple(weight.shape),
             )
-        weights[name] = _reorder(name, weight.float(), config, outwards=False)
+        weights[name] = _reorder(name, weight.float(), config, for_export=False)
     if config.tie_embeddings:
-        found.pop("lm_head.weight", None)  # some writers repeat the tied matrix
+        found.pop("lm_head.weight", None)  # some programs also write the tied matrix
     for name in found:
-        if not name.endswith("rotary_emb.inv_freq"):  # a table that old versions kept among the weights
-            raise FormatError(f"{file}: holds a weight {name!r}, which a Llama without biases does not have")
+        if not name.endswith("rotary_emb.inv_freq"):  # a RoPE table, which old versions saved as a weight
+            raise FormatError(
+                f"{file}: holds a weight {name!r}, which a Llama without biases does not have",
+                path=file,
+                key=name,
+            )
     model = TransformerLM(config)
     model.load_state_dict(weights)
     return model
 
 
 def _read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
-    """Read all weights, from one file or those that an index names; also give the file to complain of."""
+    """Return the file that errors name, and all weights, from one file or from those of an index."""
     whole, index = folder / WEIGHTS, folder / f"{WEIGHTS}.index.json"
     if whole.exists() or not index.exists():
         return whole, _read_tensors(whole)
@@ -121,13 +140,17 @@ def _read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         if found.keys() != names:
             name = min(found.keys() ^ names)
             does, where = ("holds", "elsewhere") if name in found else ("lacks", "there")
-            raise FormatError(f"{folder / part}: {does} the weight {name!r}, which {index} puts {where}")
+            raise FormatError(
+                f"{folder / part}: {does} the weight {name!r}, which {index} puts {where}",
+                path=folder / part,
+                key=name,
+            )
         weights |= found
     return index, weights
 
 
 def _read_index(index: Path) -> dict[str, set[str]]:
-    """Read which weights each file holds, by the name of the file; it must stay in the folder."""
+    """Return the names of the weights in each file; a file must be in the same folder."""
     parts: dict[str, set[str]] = {}
     root = Json(atomic.read_json(index, max_bytes=MAX_INDEX_BYTES), index)
     for name in root["weight_map"].as_object():
@@ -142,25 +165,34 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load(atomic.read_bytes(file))
     except safetensors.SafetensorError as error:
-        raise FormatError(f"{file}: is not a safetensors file, or is damaged ({error})") from None
+        raise FormatError(f"{file}: is not a safetensors file, or is damaged ({error})", path=file) from None
     except KeyError as error:
-        raise FormatError(f"{file}: holds weights of type {error}, which torch does not have") from None
+        raise FormatError(
+            f"{file}: holds weights of type {error}, which torch does not have",
+            path=file,
+            found=error.args[0],
+        ) from None
 
 
 def too_few_for_layers(weights: Mapping[str, Tensor], config: ModelConfig) -> bool:
-    """Say whether there are too few weights for the layers that a config claims, before these are built.
+    """Return whether there are too few weights for the layers of a config, without building these.
 
-    A block has at least four projections of its attention and two of its feed-forward layer.
+    A block has at least six weights: four projections of attention and two of the feed-forward layer.
     """
     return len(weights) < 6 * config.num_layers
 
 
 def llama_config(config: ModelConfig, end_of_text: int | None = None) -> dict[str, Any]:
-    """Describe a model as `transformers` does in `config.json`; one that is no Llama is refused."""
-    for option, needed in (("norm", "pre"), ("position", "rope"), ("ffn", "swiglu"), ("qk_norm", False)):
-        if (value := getattr(config, option)) != needed:
+    """Return the `config.json` of `transformers` for a model; raise `UsageError` if it is not a Llama."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name not in EXPORTED_OPTIONS and value != field.default:
             raise UsageError(
-                f"a Llama has {option} = {needed!r}, this model has {value!r}: it cannot be exported as one"
+                f"this model has {field.name} = {value!r}, which a Llama cannot express;"
+                f" only {field.default!r} can be exported",
+                key=field.name,
+                expected=field.default,
+                found=value,
             )
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -176,11 +208,11 @@ def llama_config(config: ModelConfig, end_of_text: int | None = None) -> dict[st
         "hidden_act": "silu",
         "rms_norm_eps": EPSILON,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "rope_theta": config.rope_theta,  # where versions before 5 look for it
+        "rope_theta": config.rope_theta,  # read by versions before 5
         "tie_word_embeddings": config.tie_embeddings,
         "attention_bias": False,
         "mlp_bias": False,
-        # Said even when there are none: left out, the library would take ids 1 and 2.
+        # Written even if None: without these keys, `transformers` uses the ids 1 and 2.
         "bos_token_id": end_of_text,
         "eos_token_id": end_of_text,
         "pad_token_id": None,
@@ -188,33 +220,32 @@ def llama_config(config: ModelConfig, end_of_text: int | None = None) -> dict[st
 
 
 def read_llama_config(file: Path) -> ModelConfig:
-    """Read `config.json`; what our model cannot do is refused by name."""
+    """Read `config.json`; raise `FormatError` for settings that our model does not have."""
     root = Json.read(file)
     if root.get("model_type").value != "llama":
         raise root.get("model_type").complain("'llama'")
     for key, needed in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
         if root.get(key).value not in (needed, None):
-            raise root[key].complain(f"{needed!r}, for our model has nothing else")
+            raise root[key].complain(f"{needed!r}, the only supported value")
     epsilon = _number(root.get("rms_norm_eps"), 1e-6)
     if epsilon != EPSILON:
-        raise root.get("rms_norm_eps").complain(f"{EPSILON}, for our norms have no other")
+        raise root.get("rms_norm_eps").complain(f"{EPSILON}, the only supported value")
     num_heads = root["num_attention_heads"].as_integer()
-    fields = {
-        "vocab_size": root["vocab_size"].as_integer(),
-        "context_length": root["max_position_embeddings"].as_integer(),
-        "d_model": root["hidden_size"].as_integer(),
-        "num_layers": root["num_hidden_layers"].as_integer(),
-        "num_heads": num_heads,
-        "d_ff": root["intermediate_size"].as_integer(),
-        "num_kv_heads": _optional_integer(root.get("num_key_value_heads"), num_heads),
-        "rope_theta": _read_rope_theta(root),
-        "tie_embeddings": root.get("tie_word_embeddings").as_boolean(default=False),
-    }
     try:
-        config = ModelConfig.from_dict(fields)
+        config = ModelConfig(
+            vocab_size=root["vocab_size"].as_integer(),
+            context_length=root["max_position_embeddings"].as_integer(),
+            d_model=root["hidden_size"].as_integer(),
+            num_layers=root["num_hidden_layers"].as_integer(),
+            num_heads=num_heads,
+            d_ff=root["intermediate_size"].as_integer(),
+            num_kv_heads=_optional_integer(root.get("num_key_value_heads"), num_heads),
+            rope_theta=_read_rope_theta(root),
+            tie_embeddings=root.get("tie_word_embeddings").as_boolean(default=False),
+        )
     except UsageError as error:
-        raise FormatError(f"{file}: {error}") from None
-    if config.context_length > MAX_CONTEXT:  # nothing in the weights would show that it is a lie
+        raise FormatError(f"{file}: {error}", path=file, key=error.key, found=error.found) from None
+    if config.context_length > MAX_CONTEXT:  # the sizes of the weights do not reveal a wrong context
         raise root["max_position_embeddings"].complain(f"at most {MAX_CONTEXT}")
     if _optional_integer(root.get("head_dim"), config.d_head) != config.d_head:
         raise root["head_dim"].complain(f"hidden_size / num_attention_heads = {config.d_head}")
@@ -222,7 +253,7 @@ def read_llama_config(file: Path) -> ModelConfig:
 
 
 def llama_name(name: str) -> str:
-    """Return what Llama calls one of our weights.
+    """Return Llama's name of one of our weights.
 
     >>> llama_name("layers.3.ffn.w2.weight")
     'model.layers.3.mlp.down_proj.weight'
@@ -234,22 +265,22 @@ def llama_name(name: str) -> str:
     return f"model.layers.{number}.{LLAMA_NAMES[part]}.weight"
 
 
-def _reorder(name: str, weight: Tensor, config: ModelConfig, *, outwards: bool) -> Tensor:
-    """Change the order of rows where the two rotate different pairs."""
+def _reorder(name: str, weight: Tensor, config: ModelConfig, *, for_export: bool) -> Tensor:
+    """Reorder the rows of q and k, because the two models rotate different pairs."""
     if not name.endswith(("attn.q_proj.weight", "attn.k_proj.weight")):
         return weight
-    return (halves_from_pairs if outwards else pairs_from_halves)(weight, config.d_head)
+    return (halves_from_pairs if for_export else pairs_from_halves)(weight, config.d_head)
 
 
 def _read_rope_theta(root: Json) -> float:
-    """Find the base of the frequencies; it moved from the top into `rope_parameters` with version 5."""
+    """Return the base of the frequencies; version 5 moved it from the top level into `rope_parameters`."""
     theta = _number(root.get("rope_theta"), 10_000.0)
     for rope in (root.get("rope_scaling"), root.get("rope_parameters")):
         if rope.value is None:
             continue
         for kind in (rope.get("rope_type"), rope.get("type")):
             if kind.value not in (None, "default"):
-                raise kind.complain("'default', for our frequencies cannot be scaled")
+                raise kind.complain("'default', because scaled frequencies are not supported")
         theta = _number(rope.get("rope_theta"), theta)
     return theta
 

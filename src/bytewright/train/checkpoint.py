@@ -29,6 +29,7 @@ from bytewright.model.config import Shape, weight_shapes
 from bytewright.model.hf_llama import MAX_CONTEXT, too_few_for_layers
 from bytewright.storage import atomic
 from bytewright.storage.filesystem import NOT_THERE
+from bytewright.storage.json_reader import build
 from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors
 
 FORMAT = "bytewright checkpoint 1"
@@ -259,9 +260,11 @@ def read_model_config(checkpoint: Path) -> ModelConfig:
     if not isinstance(fields, dict):
         raise FormatError(f"{checkpoint}: its manifest does not describe the model")
     try:
-        config = ModelConfig.from_dict(fields)
+        config = build(ModelConfig, fields, source="its manifest")
     except UsageError as error:
-        raise FormatError(f"{checkpoint}: its manifest describes no model of ours ({error})") from None
+        raise FormatError(
+            f"{checkpoint}: {error}", path=checkpoint, key=error.key, found=error.found
+        ) from None
     if config.context_length > MAX_CONTEXT:  # nothing in the weights would show that it is a lie
         raise FormatError(f"{checkpoint}: claims a context of {config.context_length}; at most {MAX_CONTEXT}")
     return config

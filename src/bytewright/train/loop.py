@@ -29,6 +29,7 @@ from bytewright.data.sampler import Batch, DocumentSampler, TokenStore, WindowSa
 from bytewright.errors import DivergenceError, FormatError, StorageError, UsageError, is_out_of_memory
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
+from bytewright.storage.json_reader import MAX_INTEGER, build
 from bytewright.system import keep_freed_memory, pause_garbage_collection
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
@@ -39,7 +40,7 @@ from bytewright.train.inputs import Inputs, make_sampler, open_inputs, text_samp
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.norms import measure_norms
 from bytewright.train.planner import StepPlanner
-from bytewright.train.recipe import MAX_INTEGER, build, to_plain
+from bytewright.train.recipe import to_plain
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.resume_policy import continue_config
 from bytewright.train.run import (

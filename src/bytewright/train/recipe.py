@@ -9,23 +9,17 @@ by the dataclass itself. Nothing here knows what the fields are for.
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
 import tomllib
-import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
-from bytewright.errors import FormatError, UsageError, suggest
+from bytewright.errors import FormatError, UsageError
 from bytewright.storage.atomic import StrPath, read_document, read_toml
+from bytewright.storage.json_reader import build, convert
 from bytewright.train.config import TrainConfig
 
-T = TypeVar("T")
-
 MAX_RECIPE_BYTES = 2**20
-MAX_INTEGER = 2**63 - 1
-"""The largest whole number that arrays and tensors can hold."""
 
 
 def read_recipe(path: StrPath, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -71,7 +65,7 @@ def check_kinds(settings: Mapping[str, Any], source: Path) -> None:
             kind = get_type_hints(kind).get(part) if dataclasses.is_dataclass(kind) else None
         if kind is not None:
             try:
-                _convert(kind, value, str(source), name)
+                convert(kind, value, str(source), name)
             except UsageError as error:
                 raise FormatError(str(error)) from None
 
@@ -92,82 +86,6 @@ def to_plain(config: TrainConfig, *, run: Path | None = None) -> dict[str, Any]:
 
     fields: dict[str, Any] = plain(dataclasses.asdict(config))
     return fields
-
-
-def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
-    """Build the dataclass `cls` from plain fields; `source` and `path` say in an error where a value stands.
-
-    >>> from bytewright.train.config import ScheduleConfig
-    >>> build(ScheduleConfig, {"warmup": 5, "final": 0}, source="base.toml").final
-    0.0
-    >>> build(ScheduleConfig, {"warmpu": 5}, source="base.toml", path="schedule.")
-    Traceback (most recent call last):
-    bytewright.errors.UsageError: base.toml: unknown key schedule.warmpu; did you mean schedule.warmup?
-    """
-    if not isinstance(fields, dict):
-        raise UsageError(f"{source}: {path.rstrip('.') or 'the file'} must be a table, not {fields!r}")
-    kinds = get_type_hints(cls)
-    for key in fields:
-        if key not in kinds:
-            raise UsageError(f"{source}: unknown key {path}{key}{suggest(str(key), kinds, path)}")
-    values = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name in fields:
-            values[field.name] = _convert(kinds[field.name], fields[field.name], source, path + field.name)
-        elif field.default is field.default_factory is dataclasses.MISSING:
-            raise UsageError(f"{source}: {path}{field.name} is missing")
-    try:
-        return cls(**values)
-    except UsageError as error:
-        raise UsageError(f"{source}: {error}") from None
-
-
-def _convert(kind: Any, value: object, source: str, name: str) -> object:
-    """Check that `value` is of the annotated kind; whole numbers pass as floats, strings as paths."""
-    if get_origin(kind) in (Union, types.UnionType):
-        if value is None:
-            return None
-        (kind,) = (option for option in get_args(kind) if option is not type(None))
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return build(kind, value, source=source, path=f"{name}.")
-    if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-        expected = f"one of {', '.join(map(repr, get_args(kind)))}"
-    elif get_origin(kind) is list:
-        if isinstance(value, list):
-            (of,) = get_args(kind)
-            return [_convert(of, item, source, f"{name}[{i}]") for i, item in enumerate(value)]
-        expected = "a list"
-    elif kind is float and isinstance(value, int | float) and type(value) is not bool and _fits_float(value):
-        return float(value)
-    elif kind is Path and isinstance(value, str) and _is_file_name(value):
-        return Path(value)
-    elif type(value) is kind and (kind is not int or abs(value) <= MAX_INTEGER):  # type: ignore[arg-type]
-        return value
-    else:
-        words = {
-            int: f"at most {MAX_INTEGER}" if type(value) is int else "a whole number",
-            float: "a number",
-            bool: "true or false",
-            str: "a string",
-            Path: "a path",
-        }
-        expected = words[kind]
-    raise UsageError(f"{source}: {name} must be {expected}, but is {repr(value)[:60]}")
-
-
-def _fits_float(value: float) -> bool:
-    """Say whether a number, maybe a whole one of hundreds of digits, is one that a float can be."""
-    return not isinstance(value, int) or abs(value) <= sys.float_info.max
-
-
-def _is_file_name(text: str) -> bool:
-    """Return whether the operating system accepts `text` as a path: no zero byte, no lone surrogate."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 def parse_override(override: str) -> tuple[str, Any]:

@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from bytewright.errors import FormatError, UsageError
+from bytewright.storage.json_reader import build
 from bytewright.train.config import TrainConfig
-from bytewright.train.recipe import build, flatten, to_plain
+from bytewright.train.recipe import flatten, to_plain
 
 ONLY_ROUNDING = {"device", "compile", "accumulate", "model.implementation", "optimizer.implementation"}
 ONLY_LOOKING = {
