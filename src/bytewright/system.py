@@ -34,6 +34,11 @@ _MMAP_THRESHOLD, _HIGHEST_MMAP = -3, 32 * 2**20
 _MMAP_MAX, _DEFAULT_MMAP_MAX = -4, 65536
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def total_memory() -> int:
     """Return the bytes of memory of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,4 +1,4 @@
-"""A storybook small enough to enumerate, with everything that the notation has, and its enumeration."""
+"""A grammar that uses the whole notation and is small enough to enumerate, with its enumeration."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def small_grammar() -> Grammar:
 
 
 def all_plots(grammar: Grammar) -> Iterator[tuple[Fraction, list[int]]]:
-    """Every plot with its probability, straight from the definition."""
+    """Yield every plot with its probability, by the definition."""
     for plot in itertools.product(*(range(len(variable.values)) for variable in grammar.variables)):
         probability = Fraction(1)
         for variable, value in zip(grammar.variables, plot, strict=True):
@@ -77,7 +77,7 @@ def all_plots(grammar: Grammar) -> Iterator[tuple[Fraction, list[int]]]:
 
 
 def all_wordings(grammar: Grammar, rule: str, plot: Plot) -> Iterator[tuple[Fraction, str]]:
-    """Every text that a rule can give under a plot, with its probability, once for each derivation."""
+    """Yield the text of each derivation of a rule under a plot, with its probability."""
     choice = grammar.rules[rule]
     weights = choice.weights(plot)
     for weight, option in zip(weights, choice.alternatives, strict=True):
@@ -100,7 +100,7 @@ def wordings_of_part(grammar: Grammar, part: Part, plot: Plot) -> Iterator[tuple
 
 
 def all_stories(grammar: Grammar) -> Iterator[tuple[Fraction, str, dict[str, str]]]:
-    """Every derivation of a story: its probability, its text and its plot."""
+    """Yield the probability, text and plot of each derivation of a story."""
     for plot_probability, plot in all_plots(grammar):
         for probability, text in all_wordings(grammar, grammar.start, plot):
             yield plot_probability * probability, text, grammar.named(plot)

@@ -1,4 +1,4 @@
-"""What the storybook promises of its own grammar: exact weights, good English, and stories enough."""
+"""Properties of the storybook: exact probabilities, correct English, and enough different stories."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from itertools import islice
 import pytest
 
 from bytewright.corpus.storybook import Story, Storybook
-from bytewright.corpus.storybook.beginnings import article
-from bytewright.corpus.storybook.sentences import split_sentences
+from bytewright.corpus.storybook.check import split_sentences
+from bytewright.corpus.storybook.grammar import article
+from bytewright.errors import UsageError
 
 BOOK = Storybook.load()
 
@@ -58,7 +59,7 @@ def test_the_entropy_from_the_probabilities_is_the_mean_over_a_hundred_thousand_
     assert_entropy_is_the_mean(100_000)
 
 
-def test_a_story_is_as_hard_to_predict_as_a_real_one() -> None:
+def test_the_entropy_per_byte_is_in_the_range_of_real_stories() -> None:
     entropy = BOOK.entropy()
     assert 0.35 < entropy.bits / entropy.text_bytes < 0.6
 
@@ -88,7 +89,7 @@ def test_a_story_has_between_60_and_300_words() -> None:
     assert all(60 <= len(story.text.split()) <= 300 for story in stories(1_000))
 
 
-def test_the_facts_of_the_plot_stand_in_the_text() -> None:
+def test_the_facts_of_the_plot_occur_in_the_text() -> None:
     for story in stories(200):
         for fact in ("name", "place", "thing", "helper", "dream", "chore", "season", "elder"):
             assert story.plot[fact] in story.text, fact
@@ -103,13 +104,13 @@ def test_a_promise_is_kept_and_a_wish_comes_true() -> None:
 # English
 
 
-def test_every_article_fits_the_word_after_it() -> None:
+def test_every_article_agrees_with_the_next_word() -> None:
     for story in stories(600):
         for found, word in re.findall(r"\b([Aa]n?) ([a-z][a-z-]*)", story.text):
             assert article(word) == found.lower(), f"{found} {word}"
 
 
-def test_spaces_capitals_and_quotation_marks_are_in_order() -> None:
+def test_spaces_capitals_and_quotation_marks_are_correct() -> None:
     for story in stories(600):
         assert not re.search(r"  | \n|\n |\n\n|^\s|\s$| [.,!?]|\.\.|,,", story.text)
         assert story.text.isascii()
@@ -120,34 +121,34 @@ def test_spaces_capitals_and_quotation_marks_are_in_order() -> None:
             assert re.match(r'"?[A-Z]', story.text[start:end]), story.text[start:end]
 
 
-def test_no_word_stands_twice_in_a_row() -> None:
+def test_no_word_is_repeated() -> None:
     for story in stories(1_500):
         assert not re.search(r"\b(\w+) \1\b", story.text), story.text
 
 
-def test_pronouns_fit_the_hero() -> None:
+def test_pronouns_agree_with_the_hero() -> None:
     strangers = {"she": r"\b[Hh](e|is|im)\b", "he": r"\b([Ss]he|[Hh]er)\b"}
     for story in stories(400):
         assert not re.search(strangers[story.plot["sex"]], story.text), story.text
 
 
-# Where a story goes
+# Splits and floors
 
 
-def test_a_story_depends_on_nothing_but_seed_and_index() -> None:
+def test_a_story_depends_only_on_seed_and_index() -> None:
     again = Storybook(BOOK.grammar)
     assert [again.story(5, index) for index in (7, 3)] == [BOOK.story(5, index) for index in (7, 3)]
     assert BOOK.story(5, 3) != BOOK.story(6, 3)
     assert BOOK.story(5, 3) != BOOK.story(5, 4)
 
 
-def test_training_and_validation_stories_share_no_plot_whatever_the_seed() -> None:
+def test_training_and_validation_stories_share_no_plot_for_any_seed() -> None:
     train = {tuple(story.plot.values()) for story in islice(BOOK.stories(1, "train"), 1_000)}
     validation = {tuple(story.plot.values()) for story in islice(BOOK.stories(1, "validation"), 200)}
     assert not train & validation
     splits = [BOOK.teller.split_of(seed, index) for seed in (1, 2) for index in range(1_000)]
     assert 0.07 < splits.count("validation") / len(splits) < 0.13
-    # One plot, told again under another seed, would go where it went before: only the plot is looked at.
+    # The split depends only on the plot, so the same plot under another seed has the same split.
     for index in range(300):
         story = BOOK.story(1, index)
         plot = [BOOK.grammar.variables[k].values.index(value) for k, value in enumerate(story.plot.values())]
@@ -162,5 +163,6 @@ def test_the_floor_is_the_sum_over_the_given_stories() -> None:
     assert floor.text_bytes == sum(len(story.text) for story in told)
     assert floor.file_bytes == floor.text_bytes + 50 * len("\n<|endoftext|>\n")
     assert floor.bits_per_byte == pytest.approx(floor.bits / (floor.text_bytes + 50 * len("\n\n")))
-    with pytest.raises(ValueError, match="story 2 is not in the storybook's language"):
+    with pytest.raises(UsageError, match="story 2 is not in the storybook's language") as caught:
         BOOK.floor([told[0].text, told[1].text + " The end."])
+    assert (caught.value.key, caught.value.found) == ("story 2", " The end.")

@@ -1,4 +1,4 @@
-"""The checker finds what is wrong with a text, and where; what is right it leaves alone."""
+"""The checker finds mistakes in a text with their positions, and accepts correct stories."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from itertools import islice
 import pytest
 
 from bytewright.corpus.storybook import Story, Storybook
-from bytewright.corpus.storybook.beginnings import article
-from bytewright.corpus.storybook.check import StoryCheck
-from bytewright.corpus.storybook.sentences import split_sentences
+from bytewright.corpus.storybook.check import StoryCheck, split_sentences
+from bytewright.corpus.storybook.grammar import article
 
 BOOK = Storybook.load()
 TOLD = list(islice(BOOK.stories(3), 60))
@@ -29,7 +28,7 @@ def replace_last(text: str, old: str, new: str) -> str:
 
 
 def other_value(story: Story, name: str) -> str:
-    """Give another value of a variable that can be drawn in the same plots and has the same article."""
+    """Return another value of a variable that can be drawn in the same plots and has the same article."""
     variable = BOOK.grammar.variables[BOOK.grammar.numbers[name]]
     value = story.plot[name]
     guard = variable.alternatives[variable.values.index(value)].guard
@@ -40,7 +39,7 @@ def other_value(story: Story, name: str) -> str:
     )
 
 
-def test_stories_of_the_book_are_sound_throughout() -> None:
+def test_generated_stories_pass_all_checks() -> None:
     report = BOOK.check_stories([story.text for story in TOLD])
     assert (report.sound_sentences, report.well_formed, report.consistent, report.copies) == (1, 1, 1, 0)
     assert report.num_sentences == sum(len(split_sentences(story.text)) for story in TOLD)
@@ -48,7 +47,7 @@ def test_stories_of_the_book_are_sound_throughout() -> None:
     assert all(story.leaves_at_character is None and not story.contradictions for story in report.stories)
 
 
-def test_a_wrong_name_is_a_contradiction_in_a_story_of_the_right_shape() -> None:
+def test_a_wrong_name_is_a_contradiction_in_a_well_formed_story() -> None:
     for story in TOLD[:20]:
         wrong = replace_last(story.text, story.plot["name"], other_value(story, "name"))
         checked = check(wrong)
@@ -59,13 +58,13 @@ def test_a_wrong_name_is_a_contradiction_in_a_story_of_the_right_shape() -> None
         assert checked.num_sound_sentences == checked.num_sentences
 
 
-def test_it_is_said_where_a_story_leaves_the_language() -> None:
+def test_the_position_where_a_story_leaves_the_language_is_reported() -> None:
     for story in TOLD[:20]:
         name = story.plot["name"]
         place = story.text.rindex(name)
         other = "Zzz"
         checked = check(story.text[:place] + other + story.text[place + len(name) :])
-        assert checked.leaves_at_character in (place + 1, place + 2)  # a name with Z may be what stands there
+        assert checked.leaves_at_character in (place + 1, place + 2)  # some name begins with Z
         (sentence,) = [
             number
             for number, (start, end) in enumerate(split_sentences(story.text), 1)
@@ -80,7 +79,7 @@ def test_it_is_said_where_a_story_leaves_the_language() -> None:
 @pytest.mark.parametrize("variable", ["thing", "helper"])
 def test_an_object_that_changes_is_a_contradiction(variable: str) -> None:
     for story in TOLD[:20]:
-        if story.plot[variable] == "ant":  # the only one that finds what is lost and has a vowel
+        if story.plot[variable] == "ant":  # no other value has the same guard and article
             continue
         checked = check(replace_last(story.text, story.plot[variable], other_value(story, variable)))
         assert checked.has_shape
@@ -107,7 +106,7 @@ def test_a_place_that_changes_is_a_contradiction() -> None:
         assert checked.contradictions == ("place",)
 
 
-def test_a_sentence_in_the_wrong_order_is_sound_but_the_story_has_no_shape() -> None:
+def test_sentences_in_the_wrong_order_are_sound_but_the_story_is_not_well_formed() -> None:
     first, *rest = TOLD[0].text.split("\n")
     checked = check("\n".join([*rest, first]))
     assert checked.num_sound_sentences == checked.num_sentences
@@ -123,7 +122,7 @@ def test_copies_of_training_stories_are_counted() -> None:
 @pytest.mark.parametrize(
     "text", ["", "Once", "\x00\x01", "é" * 1000, "a " * 5000, '"' * 999, TOLD[0].text * 3]
 )
-def test_no_text_is_too_strange_to_be_checked(text: str) -> None:
+def test_any_text_can_be_checked(text: str) -> None:
     checked = check(text)
     assert not checked.is_consistent
     assert checked.leaves_at_character is not None

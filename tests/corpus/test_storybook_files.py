@@ -1,9 +1,11 @@
-"""Stories in files: the same bytes for any number of workers, whole stories, and back again."""
+"""Files of stories: the same bytes for any number of workers, complete stories, and reading them back."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -19,8 +21,9 @@ from bytewright.corpus.storybook import (
     read_stories,
     write_stories,
 )
-from bytewright.corpus.storybook.workers import map_in_order
+from bytewright.corpus.storybook.files import map_in_order
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
+from conftest import HANG_SECONDS
 
 BOOK = Storybook.load()
 
@@ -34,7 +37,9 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path) -> None:
     assert len({(tmp_path / f"{workers}.txt").read_bytes() for workers in (1, 2, 3)}) == 1
 
 
-def test_a_file_holds_the_first_whole_stories_of_its_split_and_what_they_weigh(tmp_path: Path) -> None:
+def test_a_file_contains_the_first_complete_stories_of_its_split_and_reports_their_bits(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "stories.txt"
     written = write_stories(path, 50_000, seed=9, split="validation")
     told = list(islice(BOOK.stories(9, "validation"), written.num_stories + 1))
@@ -57,21 +62,22 @@ def test_a_larger_file_begins_with_the_smaller_one(tmp_path: Path) -> None:
     assert (tmp_path / "large.txt").read_bytes()[: small.num_bytes] == (tmp_path / "small.txt").read_bytes()
 
 
-def test_progress_is_told_and_never_beyond_the_end(tmp_path: Path) -> None:
-    heard: list[tuple[int, int]] = []
-    write_stories(tmp_path / "a.txt", 2_000_000, seed=1, progress=lambda *each: heard.append(each))
-    assert len(heard) > 2
-    assert heard == sorted(heard)
-    assert all(done <= total == 2_000_000 for done, total in heard)
+def test_progress_increases_and_never_exceeds_the_total(tmp_path: Path) -> None:
+    reports: list[tuple[int, int]] = []
+    write_stories(tmp_path / "a.txt", 2_000_000, seed=1, progress=lambda *each: reports.append(each))
+    assert len(reports) > 2
+    assert reports == sorted(reports)
+    assert all(done <= total == 2_000_000 for done, total in reports)
 
 
-def test_a_size_without_room_for_a_story_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a size of 100 bytes is too small for one story"):
+def test_a_size_too_small_for_one_story_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"size must be at least \d+ bytes, .* but is 100") as caught:
         write_stories(tmp_path / "a.txt", 100, seed=1)
+    assert (caught.value.key, caught.value.found) == ("size", 100)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_in_the_middle_leaves_nothing_and_no_worker(tmp_path: Path) -> None:
+def test_an_error_while_writing_leaves_no_file(tmp_path: Path) -> None:
     def fail(done: int, total: int) -> None:
         raise RuntimeError("enough")
 
@@ -81,7 +87,7 @@ def test_an_error_in_the_middle_leaves_nothing_and_no_worker(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("block", [1, 7, 10**6])
-def test_stories_are_read_back_however_the_file_is_cut(
+def test_stories_are_read_back_for_every_block_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr("bytewright.corpus.storybook.files.BYTES_PER_READ", block)
@@ -92,19 +98,21 @@ def test_stories_are_read_back_however_the_file_is_cut(
     assert list(read_stories(path)) == ["One."]
 
 
-def test_a_file_that_is_no_text_is_refused_with_the_place(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_rejected_with_the_position(tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"One.\n<|endoftext|>\nTw\xff\xfe")
-    with pytest.raises(FormatError, match=r"binary: byte 21 is not UTF-8"):
+    with pytest.raises(FormatError, match=r"binary: byte 21 is not UTF-8") as caught:
         list(read_stories(path))
+    assert (caught.value.path, caught.value.expected) == (path, "UTF-8")
     path.write_bytes(b"a" * 1_200_000)
-    with pytest.raises(FormatError, match=r"binary: no <\|endoftext\|> within 1048576 bytes from byte 0 on"):
+    with pytest.raises(FormatError, match=r"no <\|endoftext\|> in 1048576 bytes from byte 0 on") as caught:
         list(read_stories(path))
-    with pytest.raises(StorageError, match=r"cannot read .*nowhere"):
+    assert (caught.value.path, caught.value.expected) == (path, "<|endoftext|>")
+    with pytest.raises(StorageError, match="nowhere"):
         list(read_stories(tmp_path / "nowhere"))
 
 
-def test_a_file_is_checked_story_by_story_against_the_training_text(tmp_path: Path) -> None:
+def test_check_file_finds_inconsistent_stories_and_copies_of_training_stories(tmp_path: Path) -> None:
     write_stories(tmp_path / "train.txt", 30_000, seed=1)
     told = [story.text for story in islice(BOOK.stories(2), 4)]
     copied = next(read_stories(tmp_path / "train.txt"))
@@ -114,25 +122,27 @@ def test_a_file_is_checked_story_by_story_against_the_training_text(tmp_path: Pa
     assert [story.is_copy for story in report.stories] == [False] * 4 + [True, False]
 
 
-def test_checking_with_two_workers_gives_the_same_report(
+def test_checking_with_two_workers_yields_the_same_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bytewright.corpus.storybook.files.BYTES_PER_READ", 10_000)  # else one is enough
+    monkeypatch.setattr(
+        "bytewright.corpus.storybook.files.BYTES_PER_READ", 10_000
+    )  # use workers for a small file
     write_stories(tmp_path / "a.txt", 100_000, seed=1)
-    heard: list[int] = []
-    report = check_file(tmp_path / "a.txt", num_workers=2, progress=lambda done, total: heard.append(done))
+    reports: list[int] = []
+    report = check_file(tmp_path / "a.txt", num_workers=2, progress=lambda done, total: reports.append(done))
     assert report == check_file(tmp_path / "a.txt")
     assert report.consistent == 1
-    assert heard[-1] == (tmp_path / "a.txt").stat().st_size
+    assert reports[-1] == (tmp_path / "a.txt").stat().st_size
 
 
-def test_known_stories_are_known_by_their_text() -> None:
+def test_known_stories_contains_exactly_the_given_texts() -> None:
     known = KnownStories(["One.", "Two."])
     assert "One." in known
     assert "One" not in known
 
 
-def test_work_is_given_out_a_little_at_a_time_and_results_come_in_order() -> None:
+def test_few_tasks_are_queued_and_results_are_in_order() -> None:
     given: list[int] = []
 
     def endless() -> Iterator[str]:
@@ -150,9 +160,28 @@ def die(number: int) -> None:
 
 
 @pytest.mark.fault
-def test_a_worker_that_is_killed_is_missed_with_one_sentence() -> None:
-    with pytest.raises(BytewrightError, match="a worker process ended all of a sudden"):
+def test_a_killed_worker_raises_an_error() -> None:
+    with pytest.raises(BytewrightError, match="a worker process ended unexpectedly"):
         list(map_in_order(die, range(20), num_workers=2))
+
+
+@pytest.mark.fault
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    """The workers hold the write end of the parent's standard output, which is closed when they end."""
+    program = (
+        "from bytewright.corpus.storybook import files\n"
+        "files.usable_cores = lambda: 2\n"
+        "def report(done, total): print(done, flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    files.write_stories('a.txt', 10**12, seed=1, num_workers=2, progress=report)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    parent = subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert int(parent.stdout.readline()) > 0, "both workers have started"
+    parent.kill()
+    parent.communicate(timeout=HANG_SECONDS)
+    assert parent.returncode == -signal.SIGKILL
 
 
 def test_an_error_in_a_worker_reaches_the_caller() -> None:

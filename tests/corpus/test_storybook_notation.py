@@ -1,6 +1,8 @@
-"""The notation of grammars: what it means, and one sentence with the line for every mistake in it."""
+"""The meaning of the grammar notation, and one sentence with the line for each mistake."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from small_grammar import all_stories
@@ -32,7 +34,7 @@ words size
     }
 
 
-def test_an_empty_beat_takes_its_space_along_and_a_slash_begins_a_paragraph() -> None:
+def test_the_space_before_an_empty_beat_is_omitted_and_a_slash_begins_a_paragraph() -> None:
     grammar = (
         "beat story\n    One. {two} {two} / {three} End.\nbeat two\n    -\n    Two.\nbeat three\n    Three."
     )
@@ -43,7 +45,7 @@ def test_an_empty_beat_takes_its_space_along_and_a_slash_begins_a_paragraph() ->
     }
 
 
-def test_syllables_weights_guards_and_remarks() -> None:
+def test_syllables_weights_guards_and_comments() -> None:
     grammar = """
 syllables front
     Mi   # a remark
@@ -71,37 +73,42 @@ beat story
 
 
 @pytest.mark.parametrize(
-    ("grammar", "line", "complaint"),
+    ("grammar", "line", "problem"),
     [
-        ("plot name\n    Tom\n", 3, "there is no beat"),
-        ("    Tom", 1, "an indented line stands before the first heading"),
+        ("plot name\n    Tom\n", 3, "expected at least one beat"),
+        ("    Tom", 1, "indented line before the first heading"),
         ("plott name\n    Tom", 1, "expected a heading such as 'phrase colour', found 'plott name'"),
         ("beat story\n    A.\nbeat story\n    B.", 3, "story is defined twice"),
-        ("beat story\n    {end}\nphrase end", 3, "nothing stands below phrase end"),
-        ("beat story\n    0 A.", 2, "a weight of at least 1"),
+        ("beat story\n    {end}\nphrase end", 3, "no items below phrase end"),
+        ("beat story\n    0 A.", 2, "expected a weight of at least 1"),
         ("beat story\n    [mood=glad] A.", 2, "no plot variable mood is drawn above"),
         ("plot mood\n    glad\nbeat story\n    [mood=sad] A.", 4, "mood is never 'sad'"),
         ("plot mood\n    glad\nbeat story\n    [mood.x=sad] A.", 4, "mood has no form x"),
         ("plot mood\n    glad\nbeat story\n    [mood] A.", 4, "expected a condition such as season=winter"),
         ("plot mood\n    glad, glad\nbeat story\n    A.", 1, "mood has the value 'glad' twice"),
-        ("plot mood\n    glad,\nbeat story\n    A.", 2, "nothing stands between two commas"),
+        ("plot mood\n    glad,\nbeat story\n    A.", 2, "empty entry between commas"),
         ("plot sex: he, his\n    he\nbeat story\n    A.", 2, "sex needs 2 forms, found 1"),
-        ("plot name\n    {front} + la\nbeat story\n    A.", 2, "there are no syllables called front above"),
-        ("beat story\n    {end}", 2, "{end} means nothing"),
-        ("plot x: end\n    a\nbeat story\n    {end}\nphrase end\n    b", 4, "{end} means several things"),
+        ("plot name\n    {front} + la\nbeat story\n    A.", 2, "no syllables named front are defined above"),
+        ("beat story\n    {end}", 2, "{end} is not defined"),
+        ("plot x: end\n    a\nbeat story\n    {end}\nphrase end\n    b", 4, "{end} is ambiguous"),
         ("beat story\n    {a b c}", 2, "expected a name in braces"),
-        ("beat story\n    {end", 2, "a brace stands alone"),
-        ("beat story\n    (a|b", 2, "parentheses do not match"),
-        ("beat story\n    a|b", 2, "parentheses do not match"),
-        ("beat story\n    (a)", 2, "parentheses around a single text"),
-        ("beat story\n    {a end}.\nphrase end\n    (x|)", 4, "may be empty"),
+        ("beat story\n    {end", 2, "unmatched brace"),
+        ("beat story\n    (a|b", 2, "unmatched parenthesis or bar"),
+        ("beat story\n    a|b", 2, "'a|b'"),
+        ("beat story\n    (a)", 2, "parentheses need at least two texts"),
+        (
+            "beat story\n    {a end}.\nphrase end\n    (x|)",
+            4,
+            "can be empty, so it cannot get an article",
+        ),
         ("beat story\n    {end}\nphrase end\n    {story}", 4, "calls itself: story -> end -> story"),
-        ("beat story\n    A.\nphrase end\n    b", 4, "nothing calls end"),
+        ("beat story\n    A.\nphrase end\n    b", 4, "unused: end"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(grammar: str, line: int, complaint: str) -> None:
-    with pytest.raises(FormatError) as refused:
+def test_an_error_names_the_line(grammar: str, line: int, problem: str) -> None:
+    with pytest.raises(FormatError) as caught:
         read_grammar(grammar, "tale.grammar")
-    assert str(refused.value).startswith(f"tale.grammar, line {line}: ")
-    assert complaint in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert str(caught.value).startswith(f"tale.grammar, line {line}: ")
+    assert problem in str(caught.value)
+    assert caught.value.path == Path("tale.grammar")
+    assert "\n" not in str(caught.value)

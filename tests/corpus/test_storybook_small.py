@@ -1,4 +1,4 @@
-"""On a grammar that can be enumerated, everything the storybook says is checked against the definition."""
+"""Compare all results for a small grammar with an enumeration of its stories."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from small_grammar import SMALL, all_stories, small_grammar
 
 from bytewright.corpus.storybook import Storybook
+from bytewright.corpus.storybook.check import sentence_templates, split_sentences
 from bytewright.corpus.storybook.entropy import compute_entropy
 from bytewright.corpus.storybook.notation import read_grammar
 from bytewright.corpus.storybook.parse import Parser
-from bytewright.corpus.storybook.sentences import sentence_templates, split_sentences
 from bytewright.corpus.storybook.tell import Teller
 
 GRAMMAR = small_grammar()
@@ -35,7 +35,7 @@ def test_every_text_parses_back_to_its_one_derivation_and_its_probability() -> N
         assert parse.bits == pytest.approx(-math.log2(probability), abs=1e-9)
 
 
-def test_entropy_and_length_are_those_of_the_enumeration() -> None:
+def test_entropy_and_length_agree_with_the_enumeration() -> None:
     entropy = compute_entropy(GRAMMAR)
     assert entropy.bits == pytest.approx(sum(-float(p) * math.log2(p) for p, _, _ in STORIES), abs=1e-9)
     assert entropy.text_bytes == pytest.approx(
@@ -43,8 +43,8 @@ def test_entropy_and_length_are_those_of_the_enumeration() -> None:
     )
 
 
-def test_stories_are_told_as_often_as_their_probability_says() -> None:
-    """A chi-squared test over the hundred most probable texts and the rest together."""
+def test_stories_are_generated_with_their_stated_probability() -> None:
+    """A chi-squared test over the hundred most probable texts and all others together."""
     teller, num_told = Teller(GRAMMAR), 8_000
     expected = sorted(((p, text) for p, text, _ in STORIES), reverse=True)[:100]
     told = Counter(teller.story(7, index).text for index in range(num_told))
@@ -56,7 +56,7 @@ def test_stories_are_told_as_often_as_their_probability_says() -> None:
     assert statistic < 100 + 4 * math.sqrt(2 * 100)  # four standard deviations of chi-squared with 100
 
 
-def test_a_told_story_knows_its_own_plot_and_weight() -> None:
+def test_a_generated_story_has_its_plot_and_bits() -> None:
     teller = Teller(GRAMMAR)
     weights = {text: (probability, plot) for probability, text, plot in STORIES}
     for index in range(500):
@@ -67,7 +67,7 @@ def test_a_told_story_knows_its_own_plot_and_weight() -> None:
 
 
 def test_the_parser_counts_all_derivations_and_adds_their_probabilities() -> None:
-    """Without its guard the second layout gives the same text as the first when there is no friend."""
+    """Without its guard, the second layout yields the same text as the first if there is no friend."""
     ambiguous = read_grammar(SMALL.replace("2 [friend!=none] {opening}", "2 {opening}"))
     parser = Parser(ambiguous)
     weights: dict[str, list[Fraction]] = {}
@@ -81,7 +81,7 @@ def test_the_parser_counts_all_derivations_and_adds_their_probabilities() -> Non
         assert parse.bits == pytest.approx(-math.log2(sum(weights[text])), abs=1e-9)
 
 
-def test_a_variable_that_does_not_show_makes_several_derivations() -> None:
+def test_a_variable_that_is_never_mentioned_causes_several_derivations() -> None:
     hidden = read_grammar("plot mood\n    glad, sad\nbeat story\n    It rained.")
     parse = Parser(hidden).parse("It rained.")
     assert parse.num_derivations == 2
@@ -89,15 +89,15 @@ def test_a_variable_that_does_not_show_makes_several_derivations() -> None:
     assert parse.bits == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_choice_with_nothing_to_choose_is_found_by_the_entropy() -> None:
+def test_a_rule_without_an_allowed_alternative_is_an_error() -> None:
     hole = read_grammar(
         "plot sky\n    blue, grey\nbeat story\n    {sky} {end}.\nphrase end\n    [sky=blue] sun"
     )
-    with pytest.raises(ValueError, match="end has nothing to choose"):
+    with pytest.raises(ValueError, match="end has no alternative"):
         compute_entropy(hole)
 
 
-def test_every_sentence_of_every_story_is_one_of_the_sentence_templates() -> None:
+def test_sentence_templates_generate_every_sentence_of_every_story() -> None:
     checker = Storybook(GRAMMAR).checker
     sentences = {text[start:end] for _, text, _ in STORIES for start, end in split_sentences(text)}
     assert all(map(checker.is_sound, sentences))
@@ -108,7 +108,7 @@ def test_every_sentence_of_every_story_is_one_of_the_sentence_templates() -> Non
 
 
 @pytest.mark.parametrize("cut", [1, 17, -1])
-def test_a_text_that_is_no_story_has_no_derivation(cut: int) -> None:
+def test_a_text_that_is_not_a_story_has_no_derivation(cut: int) -> None:
     parser = Parser(GRAMMAR)
     for _, text, _ in STORIES[:: len(STORIES) // 50]:
         parse = parser.parse(text[:cut])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from bytewright.cli import options
 from bytewright.corpus import END_OF_TEXT
 from bytewright.formatting import format_bytes, format_seconds, parse_bytes
 from bytewright.storage import atomic
+from bytewright.system import usable_cores
 
 if TYPE_CHECKING:
     from bytewright.corpus.stats import CorpusStats
@@ -233,7 +233,7 @@ class WriteStorybook:
                 size,
                 seed=self.seed,
                 split=self.split,
-                num_workers=self.num_workers or os.cpu_count() or 1,
+                num_workers=self.num_workers or usable_cores(),
                 progress=lambda done, total: report("stories", done, total, "bytes"),
             )
         seconds = time.perf_counter() - started
@@ -285,7 +285,7 @@ class CheckStories:
             checked = check_file(
                 self.source,
                 training_path=self.train,
-                num_workers=self.num_workers or os.cpu_count() or 1,
+                num_workers=self.num_workers or usable_cores(),
                 progress=lambda done, total: report("check", done, total, "bytes"),
             )
         if self.json:

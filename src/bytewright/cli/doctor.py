@@ -15,7 +15,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bytewright.system import total_memory, usable_memory
+from bytewright.system import total_memory, usable_cores, usable_memory
 from bytewright.torch_environment import ISA_VARIABLES, amx_faults
 
 REQUIRED_PACKAGES = ("torch", "numpy", "safetensors", "rich", "tyro", "regex", "jaxtyping")
@@ -73,8 +73,7 @@ def examine() -> list[Finding]:
 
 
 def _cores() -> Finding:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Finding("cores", f"{usable} usable of {os.cpu_count()}")
+    return Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
 
 
 def _amx() -> Finding:

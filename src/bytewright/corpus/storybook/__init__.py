@@ -1,8 +1,8 @@
-"""The storybook: little stories from a grammar whose every choice has a stated probability.
+"""The storybook: stories from a grammar in which each choice has a stated probability.
 
-A plot is drawn first, then worded; each text has one derivation, so -log2 p of a story is exact, and so is
-the entropy: the floor under the loss of every model of the grammar. The grammar itself is in
-`storybook.grammar`, to be read; `notation` says how.
+The plot of a story is drawn first, then its wording. Each text has one derivation, so -log2 p of a story is
+exact. So is the entropy, which is the expected minimum loss (the floor) of any model of the grammar. The
+grammar is in `storybook.grammar`, in the notation of `notation`. Start with `book`; `files` reads and writes.
 """
 
 from bytewright.corpus.storybook.book import Floor, Storybook

@@ -1,4 +1,4 @@
-"""The storybook: one grammar with everything that can be done with it."""
+"""`Storybook`: a grammar with its generator, parser, checker and entropy."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ GRAMMAR_FILE = "storybook.grammar"
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """The bits of given stories by the grammar: what a model of it needs at least, other than by luck.
+    """The information content of given stories: the expected minimum loss of any model.
 
-    A reader that computed the hash of the split (`Teller.split_of_plot`) would need log2 10 bits less for
-    each validation story.
+    A model that computed the hash of the split (`Teller.split_of_plot`) would need log2 10 bits less for each
+    validation story.
     """
 
     num_stories: int
     bits: float
-    """The sum of -log2 of their probabilities; the end of a story is certain, so its token adds nothing."""
+    """The sum of -log2 of their probabilities; the end of a story is certain, so its token has 0 bits."""
     text_bytes: int
-    """The bytes of the stories alone."""
+    """The bytes of the stories without separators."""
     file_bytes: int
-    """The bytes with what follows each story in a file: a line end, the end token, a line end."""
+    """The bytes of the stories with the `SEPARATOR` after each."""
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits per byte of the file, as evaluations count: an end token has none."""
+        """Bits per byte of the file; as in evaluations, end tokens have no bytes."""
         return self.bits / max(1, self.file_bytes - self.num_stories * len(END_OF_TEXT))
 
 
 class Storybook:
-    """Tells stories, parses them back, and knows what they weigh.
+    """Generates and parses stories, and computes their information content.
 
     >>> book = Storybook.load()
     >>> story = book.story(seed=1, index=0)
@@ -58,7 +58,7 @@ class Storybook:
     @classmethod
     @functools.cache
     def load(cls) -> Storybook:
-        """Load the storybook that comes with Bytewright."""
+        """Return the storybook of Bytewright; it is read once."""
         text = resources.files(__package__).joinpath(GRAMMAR_FILE).read_text("utf-8")
         return cls(read_grammar(text, GRAMMAR_FILE))
 
@@ -73,19 +73,19 @@ class Storybook:
         return Checker(self.grammar, self.parser)
 
     def story(self, seed: int, index: int) -> Story:
-        """Tell the story with a number; the same arguments always give the same story."""
+        """Return the story with a number; equal arguments yield equal stories."""
         return self.teller.story(seed, index)
 
     def stories(self, seed: int, split: Split | None = None) -> Iterator[Story]:
-        """Tell stories without end: all of them, or only those for training or for validation."""
+        """Yield stories without end: all of them, or those of one split."""
         return self.teller.stories(seed, split)
 
     def parse(self, text: str) -> Parse:
-        """Find all derivations of a text."""
+        """Return the result of finding all derivations of a text."""
         return self.parser.parse(text)
 
     def entropy(self) -> Entropy:
-        """Compute how many bits a story carries and how many bytes it takes, exactly."""
+        """Return the exact mean information content and length of a story."""
         return self._entropy
 
     @functools.cached_property
@@ -93,15 +93,17 @@ class Storybook:
         return compute_entropy(self.grammar)
 
     def floor(self, texts: Iterable[str]) -> Floor:
-        """Add up what given stories weigh; each must be in the language."""
+        """Return the sum of the information content of stories; each must be in the language."""
         bits, text_bytes, num_stories = 0.0, 0, 0
         for text in texts:
             parse = self.parse(text)
             num_stories += 1
             if not parse.num_derivations:
                 raise UsageError(
-                    f"story {num_stories} is not in the storybook's language: it leaves it after"
-                    f" {parse.leaves_at} characters, so it has no probability and no floor"
+                    f"story {num_stories} is not in the storybook's language: no story continues its first"
+                    f" {parse.leaves_at} characters as it does; only stories in the language have a floor",
+                    key=f"story {num_stories}",
+                    found=text[parse.leaves_at :],
                 )
             bits += parse.bits
             text_bytes += len(text.encode())
@@ -109,6 +111,6 @@ class Storybook:
         return Floor(num_stories=num_stories, bits=bits, text_bytes=text_bytes, file_bytes=file_bytes)
 
     def check_stories(self, texts: Iterable[str], training_stories: Container[str] = ()) -> CheckReport:
-        """Say of each text whether it is in the language, and of all together how many are."""
+        """Return the results of checking each text against the grammar."""
         checks = tuple(self.checker.check(text, training_stories) for text in texts)
         return CheckReport(stories=checks)

@@ -1,10 +1,15 @@
-"""Holds texts against the grammar: how many of their sentences, and how many of the stories, are sound.
+"""Check texts against the grammar: how many sentences are sound, how many stories well-formed and consistent.
 
-Three questions, each stricter than the one before. Is a *sentence* one that some template gives, with
-whatever fillers? Has the *story* the shape of a story, sentence after sentence? Is it *consistent*: in the
-language, with one plot behind all of it? For a story that is not, the report says where it leaves the
-language and which facts contradict each other. A copy is a story that stands word for word in the training
-text.
+The three checks are increasingly strict. A *sentence* is sound if some template generates it with any values.
+A *story* has the right shape if its sentences are sound and follow each other as in a story. It is
+*consistent* if it is in the language: one plot explains all of it. For an inconsistent story, the report
+contains the position where it leaves the language and the variables with contradictory values. A *copy* is a
+story that occurs verbatim in the training text.
+
+A sentence ends with a full stop, a question mark or an exclamation mark outside quotation marks, or with a
+closing quotation mark after one of these unless lower case follows. `"Oh no!" cried the owl.` is one
+sentence, and so is a speech of several sentences. A line end always ends a sentence. The same rule cuts the
+beats of the grammar into templates of single sentences.
 """
 
 from __future__ import annotations
@@ -12,51 +17,51 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from bytewright.corpus.storybook.grammar import Grammar
+from bytewright.corpus.storybook.grammar import Call, Grammar, Part, Parts
 from bytewright.corpus.storybook.parse import Facts, Parser, Step
-from bytewright.corpus.storybook.sentences import sentence_templates, split_sentences
 
+ENDS = frozenset(".!?")
 CHARACTERS_SHOWN = 30
 SENTENCES_REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoryCheck:
-    """What is to be said about one text."""
+    """The result for one text."""
 
     num_sentences: int
     num_sound_sentences: int
     has_shape: bool
-    """Every sentence is sound and they follow each other as in a story, whatever they say."""
+    """Whether all sentences are sound and follow each other as in a story."""
     is_consistent: bool
-    """The text is in the language."""
+    """Whether the text is in the language."""
     bits: float
     """-log2 of its probability; infinite outside the language."""
     num_derivations: int
     contradictions: tuple[str, ...]
-    """The plot variables about which its sound sentences disagree."""
+    """The plot variables for which the sound sentences imply different values."""
     leaves_at_character: int | None
     leaves_at_sentence: int | None
-    """Where it leaves the language, counted from 1; None when it does not."""
+    """The position where the text leaves the language, counted from 1; None if it is in the language."""
     found: str
-    """The first words from that place on."""
+    """The text from that position on, shortened."""
     is_copy: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """What is to be said about many texts; shares are between 0 and 1."""
+    """The results for many texts; shares are between 0 and 1."""
 
     stories: tuple[StoryCheck, ...]
 
     @property
     def num_sentences(self) -> int:
-        """How many sentences there are in all stories together."""
+        """The number of sentences in all stories."""
         return sum(story.num_sentences for story in self.stories)
 
     @property
     def sound_sentences(self) -> float:
-        """The share of sentences that some template gives."""
+        """The share of sentences that some template generates."""
         return sum(story.num_sound_sentences for story in self.stories) / max(1, self.num_sentences)
 
     @property
@@ -66,17 +71,17 @@ class CheckReport:
 
     @property
     def consistent(self) -> float:
-        """The share of stories that are in the language, facts and all."""
+        """The share of stories that are in the language."""
         return self._share(story.is_consistent for story in self.stories)
 
     @property
     def copies(self) -> float:
-        """The share of stories that stand in the training text."""
+        """The share of stories that occur in the training text."""
         return self._share(story.is_copy for story in self.stories)
 
     @property
     def bits_per_story(self) -> float | None:
-        """The mean of -log2 of the probability, over the stories that are in the language."""
+        """The mean of -log2 of the probability over the stories in the language."""
         bits = [story.bits for story in self.stories if story.is_consistent]
         return sum(bits) / len(bits) if bits else None
 
@@ -85,7 +90,7 @@ class CheckReport:
 
 
 class Checker:
-    """Checks texts against one grammar; it remembers the sentences that it has seen."""
+    """Checks texts against one grammar; it caches the templates of known sentences."""
 
     def __init__(self, grammar: Grammar, parser: Parser) -> None:
         self.grammar = grammar
@@ -95,7 +100,7 @@ class Checker:
         self._known: dict[str, list[tuple[Step, ...]]] = {}
 
     def check(self, text: str, training_stories: Container[str] = ()) -> StoryCheck:
-        """Check one text."""
+        """Return the result for one text."""
         parse = self.parser.parse(text)
         spans = split_sentences(text)
         sentences = [text[start:end] for start, end in spans]
@@ -117,17 +122,17 @@ class Checker:
         )
 
     def is_sound(self, sentence: str) -> bool:
-        """Tell whether some template gives a sentence."""
+        """Return whether some template generates a sentence."""
         return bool(self._templates_of(sentence))
 
     def contradictions(self, sentences: Iterable[str]) -> tuple[str, ...]:
-        """Name the plot variables about which the sound ones of some sentences disagree."""
+        """Return the plot variables for which the sound sentences imply different values."""
         disagreed: set[int] = set()
         agreed: dict[int, frozenset[int]] = {}
         for sentence in filter(self.is_sound, sentences):
-            said, doubtful = self._read(sentence)
-            disagreed |= doubtful
-            for variable, values in said.items():
+            implied, contradictory = self._read(sentence)
+            disagreed |= contradictory
+            for variable, values in implied.items():
                 both = agreed.get(variable, values) & values
                 if not both:
                     disagreed.add(variable)
@@ -135,7 +140,7 @@ class Checker:
         return tuple(self.grammar.variables[number].name for number in sorted(disagreed))
 
     def _read(self, sentence: str) -> tuple[dict[int, frozenset[int]], set[int]]:
-        """Give what a sentence says about each variable, and about which ones it contradicts itself."""
+        """Return the values that a sentence implies for each variable, and the variables it contradicts."""
         readings = self._readings(sentence)
         if readings:
             return _union(readings), set()
@@ -143,14 +148,14 @@ class Checker:
             readings = self._readings(sentence, frozenset([number]))
             if readings:
                 return _union(readings), {number}
-        return {}, set()  # more than one contradiction in one sentence: the story is inconsistent anyway
+        return {}, set()  # several contradictions in one sentence are not resolved
 
     def _readings(self, sentence: str, ignored: frozenset[int] = frozenset()) -> list[Facts]:
         templates = self._templates_of(sentence)
         return [facts for steps in templates for facts in self.parser.facts(sentence, steps, ignored)]
 
     def _templates_of(self, sentence: str) -> list[tuple[Step, ...]]:
-        """Find the templates that give a sentence; those of sentences seen before are remembered."""
+        """Return the templates that generate a sentence; results are cached."""
         known = self._known.get(sentence)
         if known is None:
             candidates = [
@@ -165,10 +170,89 @@ class Checker:
 
 
 def _union(readings: Sequence[Facts]) -> dict[int, frozenset[int]]:
-    """For each variable, the values that it has in some reading; no entry when a reading leaves it open."""
-    said: dict[int, frozenset[int]] = {}
+    """Return the values of each variable over all readings; omit variables that a reading leaves open."""
+    implied: dict[int, frozenset[int]] = {}
     for number, known in enumerate(zip(*readings, strict=True)):
         if all(values is not None for values in known):
             sets = [frozenset([values]) if isinstance(values, int) else values for values in known]
-            said[number] = frozenset().union(*(values for values in sets if values is not None))
-    return said
+            implied[number] = frozenset().union(*(values for values in sets if values is not None))
+    return implied
+
+
+# Sentences
+
+
+def split_sentences(text: str) -> list[tuple[int, int]]:
+    """Return the start and the end of each sentence of a text.
+
+    >>> text = 'It was late. "Go home! Now!" said the owl.'
+    >>> [text[start:end] for start, end in split_sentences(text)]
+    ['It was late.', '"Go home! Now!" said the owl.']
+    """
+    found: list[tuple[int, int]] = []
+    start = 0
+    quoted = False
+    for at, character in enumerate(text):
+        if character == "\n":
+            quoted = False
+        elif character == '"':
+            quoted = not quoted
+        if character == "\n" or (not quoted and _ends_here(text, at)):
+            found.append((start, at if character == "\n" else at + 1))
+            start = at + 1
+            while start < len(text) and text[start] == " ":
+                start += 1
+    found.append((start, len(text)))
+    return [(start, end) for start, end in found if start < end]
+
+
+def _ends_here(text: str, at: int) -> bool:
+    """Return whether a character, outside quotation marks or closing them, is the last of a sentence."""
+    after = text[at + 1 : at + 3]
+    if text[at] in ENDS:
+        return not after or after[0] in " \n"
+    if text[at] == '"' and at and text[at - 1] in ENDS:
+        return (
+            not after or after[0] == "\n" or (after[0] == " " and (after[1:].isupper() or after[1:] == '"'))
+        )
+    return False
+
+
+def sentence_templates(grammar: Grammar) -> list[Parts]:
+    """Return the templates of single sentences in the beats of a grammar."""
+    templates: dict[Parts, None] = {}
+    for name in sorted(grammar.beats):
+        for option in grammar.rules[name].alternatives:
+            templates.update(dict.fromkeys(_cut(option.parts, grammar)))
+    return list(templates)
+
+
+def _cut(parts: Parts, grammar: Grammar) -> list[Parts]:
+    # Replace each mention and each call by one letter, so that `split_sentences` can be applied.
+    units: list[Part] = []
+    letters: list[str] = []
+    for part in parts:
+        units += list(part) if isinstance(part, str) else [part]
+        letters += list(part) if isinstance(part, str) else [_stand_in(part, grammar)]
+    return [_joined(units[start:end]) for start, end in split_sentences("".join(letters))]
+
+
+def _stand_in(part: Part, grammar: Grammar) -> str:
+    """Return a line end for whole sentences, else a letter in the case of the first letter of the part."""
+    if isinstance(part, Call) and part.rule.lstrip() in grammar.beats:
+        return "\n"
+    while isinstance(part, Call):
+        part = next(option.parts[0] for option in grammar.rules[part.rule].alternatives if option.parts)
+    first = part if isinstance(part, str) else part.forms[0]
+    return "A" if first[:1].isupper() or first[:1] == '"' else "a"
+
+
+def _joined(units: Sequence[Part]) -> Parts:
+    """Join successive letters to literal texts."""
+    made: list[Part] = []
+    for unit in units:
+        if made and isinstance(unit, str) and isinstance(made[-1], str):
+            made[-1] += unit
+        else:
+            made.append(unit)
+    return tuple(made)

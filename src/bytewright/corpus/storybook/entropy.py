@@ -1,11 +1,9 @@
-"""Computes, from the probabilities alone, how many bits a story carries and how many bytes it takes.
+"""Compute the exact entropy and mean length of a story from the probabilities of the grammar.
 
-The entropy of a story is the sum over all its choices of the entropy of the choice, each times the
-probability that the choice comes up at all; that is exact because every text has one derivation. Which
-choices come up, and with what odds, depends on the plot only through the few variables in the guards on the
-way to them, so the sums run over those variables and never over all plots.
-
-Nothing is sampled here; a test holds the results against the mean over many stories.
+The entropy of a story is the sum of the entropies of all choices, each multiplied by the probability that the
+choice occurs. The sum is exact because each text has one derivation. The probability of a choice depends on
+the plot only through the variables in the guards on the path to it. So the sums run over those variables, not
+over all plots. Nothing is sampled; a test compares the results with the mean over many stories.
 """
 
 from __future__ import annotations
@@ -20,17 +18,17 @@ from bytewright.corpus.storybook.grammar import Call, Choice, Grammar, Mention, 
 
 Variables = tuple[int, ...]
 Table = Mapping[tuple[int, ...], float]
-"""A number for each combination of values of some variables."""
+"""A number for each combination of values of a set of variables."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entropy:
-    """What a story weighs on average."""
+    """The mean information content and length of a story."""
 
     plot_bits: float
     wording_bits: float
     text_bytes: float
-    """Of the story alone, without what separates it from the next."""
+    """The bytes of the story without the separator."""
 
     @property
     def bits(self) -> float:
@@ -40,13 +38,13 @@ class Entropy:
 
 @dataclass
 class _Expectation:
-    """What a stretch of template brings on average, as far as that does not depend on the plot."""
+    """The means over a part of a template, as far as they do not depend on the plot."""
 
     bits: float = 0.0
     num_bytes: float = 0.0
     mentions: defaultdict[Mention, float] = field(default_factory=lambda: defaultdict(float))
     calls: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Rules whose wording depends on the plot; they are looked into one by one."""
+    """The expected number of calls of each rule that depends on the plot."""
 
     def add(self, other: _Expectation, times: float) -> None:
         self.bits += times * other.bits
@@ -58,7 +56,7 @@ class _Expectation:
 
 
 def compute_entropy(grammar: Grammar) -> Entropy:
-    """Compute the exact means over all stories of a grammar."""
+    """Return the exact means over all stories of a grammar."""
     return _Calculation(grammar).run()
 
 
@@ -79,7 +77,7 @@ class _Calculation:
         return Entropy(plot_bits=plot_bits, wording_bits=self.bits, text_bytes=self.num_bytes)
 
     def joint(self, wanted: Variables) -> Table:
-        """Give the probability of each combination of values of some variables."""
+        """Return the probability of each combination of values of the `wanted` variables."""
         if wanted not in self._joints:
             self._joints[wanted] = self._eliminate(wanted)
         return self._joints[wanted]
@@ -102,7 +100,7 @@ class _Calculation:
                         key = tuple(known[k] for k in now)
                         wider[key] = wider.get(key, 0.0) + probability * 2.0**-cost
             table, kept = wider, now
-        assert kept == wanted, "wanted variables come sorted, as the needed ones do"
+        assert kept == wanted, "both are sorted"
         return table
 
     def _with_ancestors(self, wanted: Iterable[int]) -> list[int]:
@@ -116,7 +114,7 @@ class _Calculation:
         return sorted(needed)
 
     def _visit(self, name: str, path: Variables, reach: Table) -> None:
-        """Add what a rule brings; `reach` is the probability of coming to it, given the `path` variables."""
+        """Add the means of a rule; `reach` is the probability of its use, given the `path` variables."""
         rule = self.grammar.rules[name]
         variables = tuple(sorted({*path, *rule.depends_on}))
         along = [variables.index(number) for number in path]
@@ -146,13 +144,13 @@ class _Calculation:
             self._visit(rule, variables, scaled)
 
     def _mean_length(self, mention: Mention, variables: Variables, reach: Table) -> float:
-        """Give the mean of (reached) x (bytes of the mention)."""
+        """Return the mean of (reached) x (bytes of the mention)."""
         number = mention.variable
         lengths = [len(form.encode()) for form in mention.forms]
         apart = number not in variables and not any(number in self._with_ancestors([k]) for k in variables)
         variable = self.grammar.variables[number]
-        # Given its parents, a variable that nothing here descends from does not depend on the others, so its
-        # mean length can be taken first: names have thousands of values.
+        # Given its parents, a variable without descendants among `variables` is independent of them. So its
+        # mean length can be computed first, which matters for names with thousands of values.
         added = variable.depends_on if apart else (number,)
         wider = tuple(sorted({*variables, *added}))
         along = [wider.index(k) for k in variables]
@@ -167,7 +165,7 @@ class _Calculation:
 
     @functools.cached_property
     def _depends(self) -> Mapping[str, bool]:
-        """Tell of each rule whether its wording depends on the plot, by its own guards or those it calls."""
+        """Whether the text of each rule depends on the plot, by its own guards or those of called rules."""
 
         @functools.cache
         def depends(name: str) -> bool:
@@ -195,7 +193,7 @@ class _Calculation:
         return made
 
     def _expect_rule(self, name: str) -> _Expectation:
-        """Take the mean over the alternatives of a rule that does not depend on the plot."""
+        """Return the means over the alternatives of a rule that does not depend on the plot."""
         if name not in self._expectations:
             rule = self.grammar.rules[name]
             costs = rule.costs(())

@@ -1,40 +1,52 @@
-"""Stories in files: written in parallel, in bounded memory, whole or not at all; read back one by one.
+"""Read and write files of stories, in parallel and in bounded memory.
 
-In a file every story is followed by `SEPARATOR`: a line end, the end token, a line end. The same seed gives
-the same bytes for any number of workers, and a larger file begins with what a smaller one holds.
+`SEPARATOR` follows each story in a file: a line end, the end token, a line end. Files are written atomically.
+The same seed yields the same bytes for any number of workers, and a smaller file is a prefix of a larger one.
+
+A `ProcessPoolExecutor` generates and checks stories. Its workers end with this process, even if it is killed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import multiprocessing
 import os
+import signal
+import threading
+from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
+from typing import TypeVar
 
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
+from bytewright.corpus.readers import ByteProgress
 from bytewright.corpus.storybook.book import Storybook
 from bytewright.corpus.storybook.check import CheckReport, StoryCheck
 from bytewright.corpus.storybook.tell import Split
-from bytewright.corpus.storybook.workers import map_in_order
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.storage import atomic, filesystem
+from bytewright.system import usable_cores
 
-STORIES_PER_PIECE = 512
+STORIES_PER_TASK = 128
+TASKS_PER_WORKER = 3
+"""How many tasks are queued, running or finished early for each worker; this bounds memory."""
 BYTES_PER_READ = 2**20
 LONGEST_STORY = 2**20
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes in all."""
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What was written, and what it weighs."""
+    """The size and the information content of a written file."""
 
     num_stories: int
     num_bytes: int
@@ -43,9 +55,9 @@ class Written:
 
     @property
     def bits_per_byte(self) -> float:
-        """The floor: no model of the grammar can be expected to have a lower mean over this file.
+        """The floor: the expected minimum loss of any model on this file.
 
-        As evaluations count: the prediction of an end token counts, its bytes, which are no text, do not.
+        As in evaluations, predictions of end tokens count, but their bytes do not.
         """
         return self.bits / (self.num_bytes - self.num_stories * len(END_OF_TEXT.encode()))
 
@@ -57,28 +69,38 @@ def write_stories(
     seed: int,
     split: Split = "train",
     num_workers: int = 1,
-    progress: Progress | None = None,
+    progress: ByteProgress | None = None,
 ) -> Written:
-    """Write the first stories of a split, as many as fit into `size` bytes; at least one must."""
+    """Write the first stories of a split, as many as fit into `size` bytes; at least one must fit.
+
+    The number of worker processes is at most the number of usable cores.
+    """
     num_stories, num_bytes, bits = 0, 0, 0.0
-    with atomic.write_stream(path) as stream, closing(_told(seed, split, num_workers)) as told:
-        for text, cost in told:
+    with atomic.write_stream(path) as stream, closing(_generate(seed, split, num_workers)) as stories:
+        for text, cost in stories:
             if num_bytes + len(text) > size:
                 break
             stream.write(text)
             num_stories, num_bytes, bits = num_stories + 1, num_bytes + len(text), bits + cost
-            if progress and num_stories % STORIES_PER_PIECE == 0:
+            if progress and num_stories % STORIES_PER_TASK == 0:
                 progress(num_bytes, size)
         if not num_stories:
-            raise UsageError(f"a size of {size} bytes is too small for one story, which takes {len(text)}")
+            raise UsageError(
+                f"size must be at least {len(text)} bytes, the length of the first story, but is {size}",
+                key="size",
+                expected=len(text),
+                found=size,
+            )
     return Written(num_stories=num_stories, num_bytes=num_bytes, bits=bits)
 
 
-def _told(seed: int, split: Split, num_workers: int) -> Generator[tuple[bytes, float], None, None]:
-    pieces = (range(start, start + STORIES_PER_PIECE) for start in count(0, STORIES_PER_PIECE))
-    with closing(map_in_order(partial(_tell, seed, split), pieces, num_workers)) as results:
-        for told in results:
-            yield from told
+def _generate(seed: int, split: Split, num_workers: int) -> Generator[tuple[bytes, float], None, None]:
+    tasks = (range(start, start + STORIES_PER_TASK) for start in count(0, STORIES_PER_TASK))
+    with closing(
+        map_in_order(partial(_tell, seed, split), tasks, min(num_workers, usable_cores()))
+    ) as results:
+        for stories in results:
+            yield from stories
 
 
 def _tell(seed: int, split: Split, indices: range) -> list[tuple[bytes, float]]:
@@ -86,10 +108,10 @@ def _tell(seed: int, split: Split, indices: range) -> list[tuple[bytes, float]]:
 
 
 def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Read the stories of a file one by one, without what separates them.
+    """Yield the stories of a file without separators.
 
-    What follows the last end token is a story too, unless it is blank: one that was broken off. A megabyte
-    without an end token is refused, so that memory stays bounded whatever the file is.
+    Text after the last end token is an incomplete story, unless it is blank. More than `LONGEST_STORY` bytes
+    without an end token are rejected, which bounds memory.
     """
     path = Path(path)
     end = END_OF_TEXT.encode()
@@ -102,15 +124,17 @@ def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
                 done += len(story) + len(end)
             if len(begun) > LONGEST_STORY:
                 raise FormatError(
-                    f"{path}: no {END_OF_TEXT} within {LONGEST_STORY} bytes from byte {done} on,"
-                    " so this is no file of stories"
+                    f"{path}: no {END_OF_TEXT} in {LONGEST_STORY} bytes from byte {done} on;"
+                    " expected a file of stories",
+                    path=path,
+                    expected=END_OF_TEXT,
                 )
         if begun.strip():
             yield _decode(begun, path, done)
 
 
 class KnownStories(Container[str]):
-    """A set of stories that remembers only a hash of each: a few dozen bytes instead of a page."""
+    """A set of stories that stores a hash of each to save memory."""
 
     def __init__(self, stories: Iterable[str]) -> None:
         self._hashes = {_hash(story) for story in stories}
@@ -128,15 +152,15 @@ def check_file(
     *,
     training_path: str | os.PathLike[str] | None = None,
     num_workers: int = 1,
-    progress: Progress | None = None,
+    progress: ByteProgress | None = None,
 ) -> CheckReport:
-    """Check every story of a file; those that stand in the training file, too, are copies."""
+    """Check every story of a file; stories that also occur in the training file are copies."""
     size = os.path.getsize(path)
     known = KnownStories(read_stories(training_path) if training_path is not None else ())
-    workers = num_workers if size > BYTES_PER_READ else 1
+    num_workers = min(num_workers, usable_cores()) if size > BYTES_PER_READ else 1
     checks: list[StoryCheck] = []
     done = 0
-    with closing(map_in_order(_check, _batches(read_stories(path)), workers)) as results:
+    with closing(map_in_order(_check, _batches(read_stories(path)), num_workers)) as results:
         for texts, checked in results:
             checks += [
                 dataclasses.replace(check, is_copy=text in known)
@@ -149,7 +173,7 @@ def check_file(
 
 
 def _batches(stories: Iterator[str]) -> Iterator[list[str]]:
-    while batch := list(islice(stories, STORIES_PER_PIECE)):
+    while batch := list(islice(stories, STORIES_PER_TASK)):
         yield batch
 
 
@@ -163,5 +187,64 @@ def _decode(story: bytes, path: Path, done: int) -> str:
         return story.decode().strip()
     except UnicodeDecodeError as error:
         raise FormatError(
-            f"{path}: byte {done + error.start} is not UTF-8, so this is no file of stories"
+            f"{path}: byte {done + error.start} is not UTF-8; expected a file of stories",
+            path=path,
+            expected="UTF-8",
         ) from None
+
+
+# Worker processes
+
+
+def map_in_order(
+    function: Callable[[Work], Result], work: Iterable[Work], num_workers: int
+) -> Generator[Result, None, None]:
+    """Yield the results of a function in the order of `work`; one worker means this process.
+
+    Close the generator to end the workers early (`contextlib.closing`).
+
+    >>> list(map_in_order(len, ["a", "bcd"], num_workers=1))
+    [1, 3]
+    """
+    if num_workers == 1:
+        yield from map(function, work)
+        return
+    # Start new interpreters: forking a process that has threads, as torch does, can deadlock.
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(num_workers, context, initializer=_end_with_parent)
+    pending: deque[Future[Result]] = deque()
+    try:
+        for each in work:
+            pending.append(_submit(executor, function, each))
+            if len(pending) == TASKS_PER_WORKER * num_workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool:
+        raise BytewrightError("a worker process ended unexpectedly; it may have been killed") from None
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _submit(executor: ProcessPoolExecutor, function: Callable[[Work], Result], work: Work) -> Future[Result]:
+    # The first call starts the workers, which inherit the signal mask: Ctrl-C interrupts only this process.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return executor.submit(function, work)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent() -> None:
+    """Start a thread that ends this worker when its parent ends, even by SIGKILL.
+
+    The executor does not: its workers hold both ends of the queue of tasks, so they never read its end.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,4 +1,4 @@
-r"""Reads a grammar from the plain text in which people write it, and complains about what makes no sense.
+r"""Read a grammar from its text notation, and report mistakes with their line.
 
     plot sex: he, him, his              # a plot variable, and the forms in which its values are written
         he | him | his
@@ -16,11 +16,14 @@ r"""Reads a grammar from the plain text in which people write it, and complains 
     words colour
         red, blue, orange
 
-An item can be chosen when its guard holds: `[sex=she name!=Mila]` asks for values of variables drawn above,
-`[sex.him=her]` for values with such a form. In a template `{x}` stands for a variable, one of its forms, or a
-rule; `{X}` for the same with a capital, `{a x}` for the same with its article, `(x|y)` for either text. A
-`beat` consists of whole sentences; ` / ` between them begins a new paragraph; `-` is an empty beat, which
-takes its space along. Of `words`, each between commas can be chosen. The first beat words the whole story.
+A section is a heading at the margin with items below it. Items are indented by four spaces, and lines that
+are indented further continue the previous item.
+
+An item can be chosen if its guard holds. The guard `[sex=she name!=Mila]` tests values of variables that are
+drawn earlier, and `[sex.him=her]` tests a form of the value. In a template, `{x}` inserts a variable, one of
+its forms, or a rule. `{X}` inserts it with a capital, `{a x}` with its article, and `(x|y)` inserts either
+text. A `beat` consists of whole sentences. ` / ` between sentences begins a paragraph. `-` is an empty beat,
+and the space before it is omitted. `words` lists alternatives between commas. The first beat is the story.
 """
 
 from __future__ import annotations
@@ -28,17 +31,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
 
-from bytewright.corpus.storybook.beginnings import (
+from bytewright.corpus.storybook.grammar import (
     ARTICLE,
     CAPITAL,
     SPACE,
-    add_changed_rules,
-    change,
-    original_name,
-)
-from bytewright.corpus.storybook.grammar import (
     Alternative,
     Call,
     Choice,
@@ -48,27 +48,33 @@ from bytewright.corpus.storybook.grammar import (
     Part,
     Parts,
     Variable,
+    add_changed_rules,
     calls_of,
+    change,
+    original_name,
 )
-from bytewright.corpus.storybook.sections import Item, Place, Section, read_sections
+from bytewright.errors import FormatError
 
+HEADING = re.compile(r"(syllables|plot|beat|phrase|words) ([a-z_]+)(?:: ([a-z_]+(?:, [a-z_]+)*))?")
+ITEM = re.compile(r"(?:(?P<weight>\d+) )?(?:\[(?P<guard>[^\]]*)\] )?(?P<text>.*)")
+INDENT = 4
 CONDITION = re.compile(r"([a-z_]+)(?:\.([a-z_]+))?(!?=)(\S+)")
 TOKEN = re.compile(r"\{([^{}]*)\}|([(|)])|([^{}(|)]+)")
 REFERENCE = re.compile(r"(?:([aA]) )?([A-Za-z_]+)(?:\.([a-z_]+))?")
 
 
 def read_grammar(text: str, file: str = "grammar") -> Grammar:
-    r"""Read a grammar; `file` is what complaints call it.
+    r"""Return the grammar written in `text`; error messages name `file`.
 
     >>> grammar = read_grammar("plot name\n    Tom, Ida\nbeat story\n    {name} (sat|ran).")
     >>> grammar.variables[0].values, list(grammar.rules)
     (('Tom', 'Ida'), ['story', 'story(1)'])
     """
-    return _Reader(read_sections(text, file), Place(file, text.count("\n") + 1)).read()
+    return _Reader(_read_sections(text, file), _Place(file, text.count("\n") + 1)).read()
 
 
 class _Reader:
-    def __init__(self, sections: Sequence[Section], end: Place) -> None:
+    def __init__(self, sections: Sequence[_Section], end: _Place) -> None:
         self.sections = sections
         self.place = end
         self.syllables: dict[str, list[str]] = {}
@@ -79,7 +85,7 @@ class _Reader:
 
     def read(self) -> Grammar:
         if not self.beats:
-            self.place.refuse("there is no beat that could word a story")
+            self.place.reject("expected at least one beat")
         for section in self.sections:
             self.place = section.place
             if section.kind == "syllables":
@@ -92,13 +98,13 @@ class _Reader:
                 self._read_rule(section)
         unchangeable = add_changed_rules(self.rules, self.beats)
         if unchangeable:
-            self.place.refuse(f"{unchangeable} may be empty, so it has no beginning to be changed")
-        self._refuse_circles()
+            self.place.reject(f"{unchangeable} can be empty, so it cannot get an article, capital or space")
+        self._check_recursion()
         return Grammar(tuple(self.variables), self._used_rules(), self.beats[0], frozenset(self.beats))
 
     # Variables
 
-    def _read_variable(self, section: Section) -> None:
+    def _read_variable(self, section: _Section) -> None:
         options: list[Alternative] = []
         rows: list[tuple[str, ...]] = []
         for item in section.items:
@@ -108,57 +114,57 @@ class _Reader:
                 values = [(value,) for value in self._listed(item.text)]
             for value in values:
                 if len(value) != len(section.forms):
-                    self.place.refuse(f"{section.name} needs {len(section.forms)} forms, found {len(value)}")
+                    self.place.reject(f"{section.name} needs {len(section.forms)} forms, found {len(value)}")
                 options.append(Alternative(item.weight, self._guard(item), ()))
                 rows.append(value)
         columns = tuple(zip(*rows, strict=True))
         twice = [value for value, count in Counter(columns[0]).items() if count > 1]
         if twice:
-            section.place.refuse(f"{section.name} has the value {twice[0]!r} twice")
+            section.place.reject(f"{section.name} has the value {twice[0]!r} twice")
         forms = dict(zip(section.forms, columns, strict=True))
         self.variables.append(Variable(section.name, tuple(options), forms))
 
-    def _guard(self, item: Item) -> Guard:
+    def _guard(self, item: _Item) -> Guard:
         guard = []
         for condition in item.guard.split():
             match = CONDITION.fullmatch(condition)
             if not match:
-                self.place.refuse(f"expected a condition such as season=winter, found {condition!r}")
+                self.place.reject(f"expected a condition such as season=winter, found {condition!r}")
             name, form, relation, wanted = match.groups()
             number = next((k for k, variable in enumerate(self.variables) if variable.name == name), None)
             if number is None:
-                self.place.refuse(f"no plot variable {name} is drawn above")
+                self.place.reject(f"no plot variable {name} is drawn above")
             forms = self.variables[number].forms
             if form is not None and form not in forms:
-                self.place.refuse(f"{name} has no form {form}")
+                self.place.reject(f"{name} has no form {form}")
             spelled = forms[form] if form else self.variables[number].values
             listed = set(wanted.split(","))
             if not listed <= set(spelled):
-                self.place.refuse(f"{name} is never {min(listed - set(spelled))!r}")
+                self.place.reject(f"{name} is never {min(listed - set(spelled))!r}")
             chosen = [k for k, value in enumerate(spelled) if (value in listed) == (relation == "=")]
             guard.append((number, frozenset(chosen)))
         return tuple(guard)
 
     def _listed(self, text: str) -> list[str]:
-        """Give what stands between commas, or all that is made of syllables."""
+        """Return the entries between commas, or all combinations of syllables."""
         if " + " in text:
             return ["".join(chosen) for chosen in itertools.product(*map(self._syllables, text.split(" + ")))]
         listed = [entry.strip() for entry in text.split(",")]
         if not all(listed):
-            self.place.refuse(f"nothing stands between two commas in {text!r}")
+            self.place.reject(f"empty entry between commas in {text!r}")
         return listed
 
     def _syllables(self, text: str) -> list[str]:
-        """Give the syllables that are listed, or those of the list that is named in braces."""
+        """Return the listed syllables, or those of the list that is named in braces."""
         if not text.startswith("{"):
             return text.split()
         if text[1:-1] not in self.syllables:
-            self.place.refuse(f"there are no syllables called {text[1:-1]} above")
+            self.place.reject(f"no syllables named {text[1:-1]} are defined above")
         return self.syllables[text[1:-1]]
 
     # Rules
 
-    def _read_rule(self, section: Section) -> None:
+    def _read_rule(self, section: _Section) -> None:
         options = []
         for item in section.items:
             self.place = item.place
@@ -167,7 +173,7 @@ class _Reader:
             options += [Alternative(item.weight, guard, template) for template in templates]
         self.rules[section.name] = Choice(section.name, tuple(options))
 
-    def _templates(self, section: Section, text: str) -> list[Parts]:
+    def _templates(self, section: _Section, text: str) -> list[Parts]:
         if section.kind == "words":
             return [self._template(section, entry) for entry in self._listed(text)]
         if section.kind == "phrase":
@@ -176,19 +182,19 @@ class _Reader:
             return [()]
         return [self._spaced(self._template(section, text.replace(" / ", "\n")))]
 
-    def _template(self, section: Section, text: str) -> Parts:
+    def _template(self, section: _Section, text: str) -> Parts:
         tokens = list(TOKEN.finditer(text))
         if "".join(token[0] for token in tokens) != text:
-            self.place.refuse(f"a brace stands alone in {text!r}")
+            self.place.reject(f"unmatched brace in {text!r}")
         branches, end = self._branches(section, tokens, 0)
         if end != len(tokens) or len(branches) != 1:
-            self.place.refuse(f"parentheses do not match in {text!r}")
+            self.place.reject(f"unmatched parenthesis or bar in {text!r}")
         return branches[0]
 
     def _branches(
-        self, section: Section, tokens: Sequence[re.Match[str]], start: int
+        self, section: _Section, tokens: Sequence[re.Match[str]], start: int
     ) -> tuple[list[Parts], int]:
-        """Read texts between bars up to the parenthesis that closes them; give them and where that stands."""
+        """Return the texts between bars up to the closing parenthesis, and the position of the latter."""
         branches: list[list[Part]] = [[]]
         at = start
         while at < len(tokens) and tokens[at][0] != ")":
@@ -203,9 +209,9 @@ class _Reader:
             at += 1
         return [tuple(branch) for branch in branches], at
 
-    def _inline(self, section: Section, branches: Sequence[Parts]) -> Call:
+    def _inline(self, section: _Section, branches: Sequence[Parts]) -> Call:
         if len(branches) < 2:
-            self.place.refuse("parentheses around a single text")
+            self.place.reject("parentheses need at least two texts, separated by |")
         number = sum(name.startswith(f"{section.name}(") for name in self.rules) + 1
         name = f"{section.name}({number})"
         self.rules[name] = Choice(name, tuple(Alternative(1, (), parts) for parts in branches))
@@ -214,7 +220,7 @@ class _Reader:
     def _reference(self, text: str) -> Part:
         match = REFERENCE.fullmatch(text)
         if not match:
-            self.place.refuse(f"expected a name in braces, found {text!r}")
+            self.place.reject(f"expected a name in braces, found {text!r}")
         indefinite, name, form = match.groups()
         part = self._resolve(name.lower(), form)
         if indefinite:
@@ -230,11 +236,11 @@ class _Reader:
                 found.append(Mention(number, variable.forms[name]))
         if len(found) != 1:
             wanted = f"{name}.{form}" if form else name
-            self.place.refuse(f"{{{wanted}}} means {'several things' if found else 'nothing'}")
+            self.place.reject(f"{{{wanted}}} is {'ambiguous' if found else 'not defined'}")
         return found[0]
 
     def _spaced(self, parts: Parts) -> Parts:
-        """Move the space before a beat into the beat, so that an empty one takes it along."""
+        """Move the space before each beat into the beat, so that it is omitted if the beat is empty."""
         made: list[Part] = []
         for part in parts:
             before = made[-1] if made else ""
@@ -245,12 +251,12 @@ class _Reader:
             made.append(part)
         return tuple(made)
 
-    def _refuse_circles(self) -> None:
+    def _check_recursion(self) -> None:
         finished: set[str] = set()
 
         def visit(name: str, path: tuple[str, ...]) -> None:
             if name in path:
-                self.place.refuse(f"{name} calls itself: {' -> '.join([*path, name])}")
+                self.place.reject(f"{name} calls itself: {' -> '.join([*path, name])}")
             if name not in finished:
                 for option in self.rules[name].alternatives:
                     for called in calls_of(option.parts):
@@ -268,9 +274,105 @@ class _Reader:
             if name not in used:
                 used[name] = self.rules[name]
                 waiting += [called for option in used[name].alternatives for called in calls_of(option.parts)]
-                # Whoever looks at the sentences of a beat by themselves wants them without the space.
+                # The checker needs the sentences of a beat without the space.
                 waiting += [name[1:]] if name[0] == SPACE else []
-        idle = set(self.kinds) - {original_name(name) for name in used}
-        if idle:
-            self.place.refuse(f"nothing calls {', '.join(sorted(idle))}")
+        unused = set(self.kinds) - {original_name(name) for name in used}
+        if unused:
+            self.place.reject(f"unused: {', '.join(sorted(unused))}")
         return used
+
+
+# Sections and items
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A line of a file, for error messages."""
+
+    file: str
+    line: int
+
+    def reject(self, problem: str) -> NoReturn:
+        """Raise an error about this line."""
+        raise FormatError(f"{self.file}, line {self.line}: {problem}", path=self.file)
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One indented line with its continuation lines."""
+
+    place: _Place
+    weight: int
+    guard: str
+    text: str
+
+
+@dataclass
+class _Section:
+    """A heading and the items below it."""
+
+    place: _Place
+    kind: str
+    name: str
+    forms: list[str]
+    items: list[_Item] = field(default_factory=list)
+
+
+def _read_sections(text: str, file: str) -> list[_Section]:
+    r"""Return the sections of a text.
+
+    >>> (section,) = _read_sections("plot hero: he, his\n    3 [age=old] king |\n        queen", "example")
+    >>> section.name, section.forms, section.items[0].weight, section.items[0].guard, section.items[0].text
+    ('hero', ['he', 'his'], 3, 'age=old', 'king | queen')
+    """
+    sections: list[_Section] = []
+    for place, indent, line in _joined_lines(text, file):
+        if indent:
+            if not sections:
+                place.reject("indented line before the first heading")
+            sections[-1].items.append(_item(place, line))
+        else:
+            sections.append(_heading(place, line))
+    names: set[str] = set()
+    for section in sections:
+        if section.name in names:
+            section.place.reject(f"{section.name} is defined twice")
+        if not section.items:
+            section.place.reject(f"no items below {section.kind} {section.name}")
+        names.add(section.name)
+    return sections
+
+
+def _joined_lines(text: str, file: str) -> Iterator[tuple[_Place, int, str]]:
+    """Yield each line, joined with its continuation lines, with its place and its indentation."""
+    begun: tuple[_Place, int, str] | None = None
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = re.sub(r"(^|\s+)#.*", "", raw).rstrip()
+        if not line:
+            continue
+        indent = len(line) - len(line.lstrip())
+        if indent > INDENT and begun is not None and begun[1]:
+            begun = (begun[0], begun[1], f"{begun[2]} {line.strip()}")
+            continue
+        if begun is not None:
+            yield begun
+        begun = (_Place(file, number), indent, line.strip())
+    if begun is not None:
+        yield begun
+
+
+def _heading(place: _Place, line: str) -> _Section:
+    match = HEADING.fullmatch(line)
+    if not match:
+        place.reject(f"expected a heading such as 'phrase colour', found {line!r}")
+    kind, name, forms = match.groups()
+    return _Section(place, kind, name, forms.split(", ") if forms else [name])
+
+
+def _item(place: _Place, line: str) -> _Item:
+    match = ITEM.fullmatch(line)
+    assert match, "the pattern matches every line"
+    weight = int(match["weight"] or 1)
+    if not weight or not match["text"]:
+        place.reject(f"expected a weight of at least 1 and a text, found {line!r}")
+    return _Item(place, weight, match["guard"] or "", match["text"])

@@ -1,12 +1,11 @@
-"""Finds every derivation of a text: which plot, and which choices in its wording, give exactly this story.
+"""Find all derivations of a text: the plots and choices that generate exactly this story.
 
-The search follows the rules from left to right through the text. What is known of a variable, from its
-mentions and from the guards passed so far, is carried along: one value, a set of them, or nothing yet. At the
-end each plot that is left is weighed, with each choice as probable as that plot makes it. So the number of
-derivations is the number of all of them (it should be 1), and the bits are -log2 of the story's probability.
+The search applies the rules from left to right. It carries the known values of each variable, from mentions
+and guards: one value, a set of values, or unknown. At the end, it computes the probability of the derivation
+for each plot that remains. The number of derivations should be 1, and the bits are -log2 of the probability.
 
-The same rules read loosely, with every mention and every guard for itself, tell whether a text or a sentence
-has the right shape though its facts may contradict each other.
+A second search ignores the relations between mentions and guards. It determines whether a text or a sentence
+has the right shape, although its facts may contradict each other.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ from bytewright.corpus.storybook.grammar import Choice, Grammar, Guard, Mention,
 LONGEST_LITERAL = 1000
 
 Known = int | frozenset[int] | None
-"""What is known of a variable: its value, the values it can still have, or nothing."""
+"""The knowledge about a variable: its value, its possible values, or None if it is unknown."""
 
 Facts = tuple[Known, ...]
 Trail = tuple["_Option", "Trail"] | None
-"""The choices made so far, the last one first."""
+"""The choices made so far, in reverse order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """What the parser found in a text."""
+    """The derivations of a text."""
 
     num_derivations: int
     bits: float
-    """-log2 of the probability of the text; infinite when it is not in the language."""
+    """-log2 of the probability of the text; infinite if it is not in the language."""
     plot: dict[str, str] | None
-    """The plot, when there is exactly one derivation."""
+    """The plot if there is exactly one derivation."""
     leaves_at: int | None
-    """How many characters some story shares with this text, when the text is not in the language."""
+    """The length of the longest common prefix with a story if the text is not in the language."""
 
 
 class _Rule:
-    """A rule made ready for the search, so that few of its options need to be tried at a place.
+    """A rule indexed for the search, so that few of its options are tried at a position.
 
-    Options that are one literal text are looked up by that text; the others are listed by the character with
-    which they can begin, and those that can be empty are listed under every character.
+    Options that are one literal text are found by that text. The others are listed by their possible first
+    characters, and options that can be empty are listed under every character.
     """
 
     __slots__ = ("anywhere", "by_character", "in_order", "lengths", "literals", "options")
@@ -59,7 +58,7 @@ class _Rule:
         self.anywhere: list[_Option] = []
 
     def index(self, starts: Sequence[frozenset[str] | None]) -> None:
-        """Arrange the options, given the characters with which each can begin; None if it can be empty."""
+        """Index the options by their possible first characters, which are None if an option can be empty."""
         others: list[tuple[_Option, frozenset[str] | None]] = []
         for option, start in zip(self.options, starts, strict=True):
             if len(option.parts) == 1 and isinstance(option.parts[0], str):
@@ -86,7 +85,7 @@ class _Option:
 
 
 class _Slot:
-    """A mention made ready for the search: which values each text can stand for."""
+    """A mention indexed for the search: the possible values for each text."""
 
     __slots__ = ("forms", "in_order", "lengths", "values", "variable")
 
@@ -102,7 +101,7 @@ class _Slot:
 
 
 Step = str | _Slot | _Rule
-"""A part of a template, made ready for the search."""
+"""A part of a template, indexed for the search."""
 
 
 class Parser:
@@ -124,7 +123,7 @@ class Parser:
         self._unknown: Facts = (None,) * len(grammar.variables)
 
     def parse(self, text: str) -> Parse:
-        """Find all derivations of a text."""
+        """Return the derivations of a text."""
         search = _Search(text)
         found: list[tuple[float, list[int]]] = []
         for end, facts, trail in search.rule(self._start, 0, self._unknown, None):
@@ -136,27 +135,27 @@ class Parser:
         return Parse(len(found), _sum_of_probabilities([bits for bits, _ in found]), plot, None)
 
     def has_shape(self, text: str) -> bool:
-        """Tell whether a text is a story when every mention and every guard is taken for itself."""
+        """Return whether a text is a story if the relations between mentions and guards are ignored."""
         return len(text) in _Shape(text).ends_of_rule(self._start, 0)
 
     def fitting(self, text: str, templates: Iterable[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
-        """Give the templates whose shape a whole text has."""
+        """Return the templates whose shape the whole text has."""
         shape = _Shape(text)
         return [steps for steps in templates if len(text) in shape.ends_of_steps(steps, 0)]
 
     def facts(
         self, text: str, steps: tuple[Step, ...], ignored: frozenset[int] = frozenset()
     ) -> Iterator[Facts]:
-        """Give what a whole text says about the plot, for each way to read it by a template.
+        """Yield the facts that the whole text implies, for each way to derive it from a template.
 
-        What it says about the `ignored` variables is not looked at.
+        Values of the `ignored` variables are not compared.
         """
         for end, facts, _ in _Search(text, ignored=ignored).steps(steps, 0, 0, self._unknown, None):
             if end == len(text):
                 yield facts
 
     def steps(self, parts: Parts) -> tuple[Step, ...]:
-        """Make a template ready for the search."""
+        """Return a template indexed for the search."""
         return tuple(self._step(part) for part in parts)
 
     def _step(self, part: Part) -> Step:
@@ -167,7 +166,7 @@ class Parser:
         return self._rules[part.rule]
 
     def first_characters(self, steps: Sequence[Step]) -> frozenset[str] | None:
-        """Give the characters with which a template can begin; None when its beginning can be empty."""
+        """Return the possible first characters of a template; None if its first part can be empty."""
         return self._first_characters_of(steps[0]) if steps else None
 
     def _first_characters_of(self, step: Step) -> frozenset[str] | None:
@@ -183,7 +182,7 @@ class Parser:
         return self._firsts[id(step)]
 
     def _weigh(self, facts: Facts, trail: Trail) -> list[tuple[float, list[int]]]:
-        """Give each plot that the facts allow, with the bits of the whole derivation."""
+        """Return each plot that the facts allow, with the bits of the whole derivation."""
         plots: list[tuple[float, list[int]]] = [(0.0, [])]
         for variable, known in zip(self.grammar.variables, facts, strict=True):
             wider = []
@@ -204,24 +203,27 @@ class Parser:
         ]
 
     def _leaves_at(self, text: str) -> int:
-        search = _Search(text, watching=True)
+        search = _Search(text, tracking=True)
         for end, _, _ in search.rule(self._start, 0, self._unknown, None):
             search.furthest = max(search.furthest, end)
         return search.furthest
 
 
 class _Search:
-    """One walk through one text, with what becomes known on the way."""
+    """A search through one text with the facts known at each position.
 
-    def __init__(self, text: str, *, watching: bool = False, ignored: frozenset[int] = frozenset()) -> None:
+    With `tracking`, it also records the furthest position up to which the text agrees with the grammar.
+    """
+
+    def __init__(self, text: str, *, tracking: bool = False, ignored: frozenset[int] = frozenset()) -> None:
         self.text = text
-        self.watching = watching
+        self.tracking = tracking
         self.ignored = ignored
         self.furthest = 0
 
     def rule(self, rule: _Rule, at: int, facts: Facts, trail: Trail) -> Iterator[tuple[int, Facts, Trail]]:
-        """Give every way to read a rule from a place on: where it ends, what is known, what was chosen."""
-        if self.watching:
+        """Yield each derivation of a rule from a position on: its end, the facts and the choices."""
+        if self.tracking:
             self._miss(rule.in_order, at)
         text = self.text
         for length in rule.lengths:
@@ -239,13 +241,13 @@ class _Search:
     def steps(
         self, steps: tuple[Step, ...], first: int, at: int, facts: Facts, trail: Trail
     ) -> Iterator[tuple[int, Facts, Trail]]:
-        """Give every way to read the rest of a template."""
+        """Yield each derivation of the rest of a template."""
         text = self.text
         for number in range(first, len(steps)):
             step = steps[number]
             if isinstance(step, str):
                 if not text.startswith(step, at):
-                    if self.watching:
+                    if self.tracking:
                         self._miss([step], at)
                     return
                 at += len(step)
@@ -269,7 +271,7 @@ class _Search:
             form = slot.forms[known]
             if self.text.startswith(form, at):
                 return [(at + len(form), facts)]
-            if self.watching:
+            if self.tracking:
                 self._miss([form], at)
             return []
         readings = []
@@ -281,12 +283,12 @@ class _Search:
                 values = values & known
             if values:
                 readings.append((at + length, self._learn(facts, variable, values)))
-        if self.watching and not readings:
+        if self.tracking and not readings:
             self._miss(slot.in_order, at)
         return readings
 
     def _narrow(self, facts: Facts, guard: Guard) -> Facts | None:
-        """Add what a guard says; None when that contradicts what is known."""
+        """Return the facts restricted by a guard; None if they contradict it."""
         for variable, allowed in guard:
             known = facts[variable]
             if isinstance(known, int):
@@ -306,7 +308,7 @@ class _Search:
         return (*facts[:variable], known, *facts[variable + 1 :])
 
     def _miss(self, wanted: Sequence[str], at: int) -> None:
-        """Note how far the text agrees with the nearest of some texts, which come in alphabetical order."""
+        """Record how far the text agrees with the closest of the `wanted` texts, which are sorted."""
         text = self.text
         near = bisect_left(wanted, text[at : at + LONGEST_LITERAL])
         for literal in wanted[max(0, near - 1) : near + 1]:
@@ -317,14 +319,14 @@ class _Search:
 
 
 class _Shape:
-    """The same walk without facts; what a rule can do at a place is then always the same, and remembered."""
+    """The same search without facts; the ends of a rule at a position are cached."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._known: dict[tuple[int, int], frozenset[int]] = {}
 
     def ends_of_rule(self, rule: _Rule, at: int) -> frozenset[int]:
-        """Give all places where a rule that begins at a place can end."""
+        """Return all positions where a rule that begins at `at` can end."""
         key = (id(rule), at)
         ends = self._known.get(key)
         if ends is None:
@@ -337,7 +339,7 @@ class _Shape:
         return ends
 
     def ends_of_steps(self, steps: Iterable[Step], at: int) -> set[int]:
-        """Give all places where a template that begins at a place can end."""
+        """Return all positions where a template that begins at `at` can end."""
         places = {at}
         for step in steps:
             if isinstance(step, str):
@@ -357,7 +359,7 @@ class _Shape:
 
 
 def _ends(lengths: Sequence[int], at: int, text: str) -> Iterator[int]:
-    """Give where texts of some lengths would end, as far as the text goes."""
+    """Return the ends of texts with the given lengths that fit into the text."""
     return (at + length for length in lengths if at + length <= len(text))
 
 

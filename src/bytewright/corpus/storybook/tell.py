@@ -1,12 +1,12 @@
-"""Tells stories: story `index` under a `seed` is always the same, whoever asks and in whatever order.
+"""Generate stories: a story is a function of (seed, index).
 
-A keyed hash of (seed, index) gives a stream of 64-bit words, one for each choice. A word w chooses among
-weights that add up to t by w * t / 2^64, so each alternative is as probable as its weight says, up to one
-part in 2^64. First the plot is drawn, variable after variable, then it is worded. Nothing is ever taken back:
-a story that was rejected afterwards would make all the others more probable than stated.
+A hash of (seed, index) yields a stream of 64-bit words, one for each choice. A word w selects the alternative
+at w * t / 2^64, where t is the sum of the weights. So each alternative has its stated probability, up to one
+part in 2^64. The plot is drawn first, variable by variable, then its wording. No story is ever rejected,
+because that would increase the probability of all others.
 
-Validation stories are those whose whole plot hashes into one tenth of all hashes. No plot is in both halves,
-whatever the seeds; a story's text never decides where it goes.
+A story belongs to validation if the hash of its whole plot falls into a fixed tenth of all hashes. So no plot
+occurs in both splits, for any seeds, and the text of a story does not affect its split.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from bytewright.corpus.storybook.grammar import Choice, Grammar, Mention, Part, 
 Split = Literal["train", "validation"]
 VALIDATION_SHARE = 0.1
 SPLIT_KEY = b"bytewright storybook: train or validation"
-
-
 WORD_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A story, what it weighs, and the plot behind it."""
+    """A story with its information content and its plot."""
 
     text: str
     bits: float
@@ -40,7 +38,7 @@ class Story:
 
 
 class _Chooser:
-    """A choice made ready: for every plot that it can depend on, what each draw means and costs."""
+    """A choice prepared for drawing: a table of results and costs for each relevant part of the plot."""
 
     __slots__ = ("choice", "depends_on", "results", "tables")
 
@@ -51,7 +49,7 @@ class _Chooser:
         self.tables: dict[object, _Table] = {}
 
     def table(self, plot: Plot) -> _Table:
-        """Find the table for a plot; it is made when it is needed first."""
+        """Return the table for a plot; tables are created on first use."""
         depends_on = self.depends_on
         key = plot[depends_on[0]] if len(depends_on) == 1 else tuple([plot[k] for k in depends_on])
         table = self.tables.get(key)
@@ -68,11 +66,11 @@ class _Chooser:
 
 
 _Table = tuple[int, list[tuple[float, Any]]]
-"""The sum t of the weights, and for each number below t the bits and the result of the choice."""
+"""The sum t of the weights, and the bits and the result of the choice for each integer below t."""
 
 
 class Teller:
-    """Tells the stories of one grammar."""
+    """Generates the stories of one grammar."""
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
@@ -89,7 +87,7 @@ class Teller:
         self._stream = struct.Struct(f"<{grammar.max_choices}Q")
 
     def story(self, seed: int, index: int) -> Story:
-        """Tell one story."""
+        """Return one story."""
         draw = self._draws(seed, index)
         plot, plot_bits = self._draw_plot(draw)
         pieces: list[str] = []
@@ -97,19 +95,19 @@ class Teller:
         return Story("".join(pieces), plot_bits + bits, self.grammar.named(plot))
 
     def stories(self, seed: int, split: Split | None = None, start: int = 0) -> Iterator[Story]:
-        """Tell stories without end: all of them, or those of one split."""
+        """Yield stories without end: all of them, or those of one split."""
         for index in count(start):
             if split is None or self.split_of(seed, index) == split:
                 yield self.story(seed, index)
 
     def split_of(self, seed: int, index: int) -> Split:
-        """Tell in which split a story is, by its plot alone."""
+        """Return the split of a story."""
         plot, _ = self._draw_plot(self._draws(seed, index))
         return self.split_of_plot(plot)
 
     def lines(self, seed: int, indices: range, split: Split) -> list[tuple[bytes, float]]:
-        """Tell those of some stories that are in a split as they stand in a file, each with its bits."""
-        told = []
+        """Return the stories of a split among `indices` as bytes for a file, each with its bits."""
+        lines = []
         for index in indices:
             draw = self._draws(seed, index)
             plot, plot_bits = self._draw_plot(draw)
@@ -118,8 +116,8 @@ class Teller:
             pieces: list[str] = []
             bits = self._word(self._start, plot, draw, pieces.append)
             pieces.append(SEPARATOR)
-            told.append(("".join(pieces).encode(), plot_bits + bits))
-        return told
+            lines.append(("".join(pieces).encode(), plot_bits + bits))
+        return lines
 
     def _draws(self, seed: int, index: int) -> Callable[[], int]:
         stream = self._stream
@@ -137,7 +135,7 @@ class Teller:
         return plot, bits
 
     def split_of_plot(self, plot: Plot) -> Split:
-        """Tell in which split all stories with a plot are, whatever the seed."""
+        """Return the split of all stories with a plot."""
         values = [
             variable.values[value] for variable, value in zip(self.grammar.variables, plot, strict=True)
         ]
