@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import ceil
-from pathlib import Path
 from statistics import median
 
 from records import predictions, result
@@ -11,7 +10,7 @@ from records import predictions, result
 from bytewright.account.parameters import count_parameters
 from bytewright.demo.plan import Plan
 
-demo_parameters = count_parameters(Plan().train_config(Path(), Plan().vocab_size).model).total
+demo_parameters = count_parameters(Plan().model_config()).total
 whole = result("2026-11-15-lab/base_experiment/whole-stories.json")["whole_stories"]
 memory = result("2026-11-15-accounting-h200-memory.json")["rows"]
 time = result("2026-11-15-accounting-h200-time.json")["rows"]

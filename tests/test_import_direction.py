@@ -23,7 +23,7 @@ ORDER = {
         experiments report demo cli __main__
     """),
     "bytewright.train": _names("""
-        config console evaluate evaluate_stories metrics norms signals state step
+        config console evaluate metrics norms signals state step
         tensorboard checkpoint inputs recipe recorder setup engine planner resume_policy run evaluate_run
         loop
     """),

@@ -1,4 +1,4 @@
-"""`bytewright demo`, from nothing to a report; what else it promises is tested, slowly, in test_show.py."""
+"""`bytewright demo`, from nothing to a report; the slow tests are in test_pipeline.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tiny import TINY
 
-from bytewright.demo import stages
 from conftest import Run
 
 
@@ -20,5 +19,6 @@ def test_the_command_ends_with_the_report_and_its_run_can_be_used(
     assert outcome.out.splitlines()[-1] == str(tmp_path / "demo" / "report.html")
     assert run("generate", tmp_path / "demo" / "run", "--max-new-tokens", "5").code == 0
     assert "bits per byte" in run("evaluate", tmp_path / "demo" / "run").out
-    measured = run("evaluate", tmp_path / "demo" / "run", "--stories", tmp_path / "demo" / stages.VALIDATION)
+    (validation,) = (tmp_path / "demo" / "data").rglob("validation.txt")
+    measured = run("evaluate", tmp_path / "demo" / "run", "--stories", validation)
     assert "entropy of these stories" in measured.out

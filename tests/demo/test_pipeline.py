@@ -1,4 +1,4 @@
-"""The demo goes all the way, can be interrupted anywhere, and does nothing twice."""
+"""The demo completes, and an interrupted demo continues with the same results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import re
 import shutil
 import signal
-from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,26 +14,20 @@ import pytest
 from tiny import TINY, Shown, show_tiny
 
 from bytewright.corpus.storybook import read_stories
-from bytewright.demo import Plan, stages
+from bytewright.demo import Plan, pipeline
+from bytewright.demo.pipeline import NUM_STAGES
 from bytewright.errors import StorageError, UsageError
+from bytewright.experiments import corpora
 from bytewright.experiments.records import read_run
-from bytewright.experiments.story_eval import evaluate_text
+from bytewright.experiments.story_eval import StoryTokens, evaluate_text
 from bytewright.model import TransformerLM
+from bytewright.train.config import DataConfig
 from bytewright.train.metrics import read_metrics
 from runs import digest
 
-pytestmark = pytest.mark.slow  # each trains a model: minutes in all
+pytestmark = pytest.mark.slow  # each trains a model
 
-STAGE_FUNCTIONS = [
-    "tell_stories",
-    "learn_tokens",
-    "encode_stories",
-    "time_step",
-    "train_model",
-    "measure_model",
-    "sample_stories",
-    "check_samples",
-]
+STAGE_FUNCTIONS = ["prepare_corpus", "predict", "train", "evaluate_text", "generate_stories", "check_file"]
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +38,25 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Shown]:
 
 @pytest.fixture
 def copy(finished: tuple[Path, Shown], tmp_path: Path) -> Path:
-    """A finished demo that may be broken."""
+    """A copy of a finished demo, at the path that its run records."""
     shutil.copytree(finished[0], tmp_path / "demo")
     return tmp_path / "demo"
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    """What the demo made, less what the clock decides."""
-    kept = [stages.TRAIN, stages.VALIDATION, stages.TRAIN_TOKENS, stages.SAMPLES, "tokenizer/vocabulary.json"]
-    return {name: (folder / name).read_bytes() for name in kept}
+    """Return the files that do not depend on time."""
+    names = {"train.txt", "validation.txt", "train.npy", "samples.txt", "vocabulary.json"}
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.name in names}
 
 
-def test_every_stage_is_announced_with_what_it_does_and_how_long_it_takes(
-    finished: tuple[Path, Shown],
-) -> None:
-    lines = [line for line in finished[1].text.splitlines() if " of 7. " in line]
-    assert [line.split(" of 7. ")[0] for line in lines] == list("1234567")
+def validation_of(folder: Path) -> Path:
+    (path,) = (folder / "data").rglob("validation.txt")
+    return path
+
+
+def test_every_stage_is_announced_with_its_expected_time(finished: tuple[Path, Shown]) -> None:
+    lines = [line for line in finished[1].text.splitlines() if f" of {NUM_STAGES}. " in line]
+    assert [line.split(" of ")[0] for line in lines] == list("12345")
     assert all(re.search(r"\(about \d[\d.]* (ms|s|min)\b", line) for line in lines), lines
 
 
@@ -71,32 +67,29 @@ def test_the_last_line_is_the_path_of_the_report(finished: tuple[Path, Shown]) -
     assert shown.outcome.received is None
 
 
-def test_the_model_is_shown_against_the_floor_while_it_learns(finished: tuple[Path, Shown]) -> None:
-    folder, shown = finished
-    lines = [line for line in shown.text.splitlines() if "above the floor of" in line and "step" in line]
-    assert len(lines) == TINY.num_looks
+def test_the_loss_on_whole_stories_is_recorded_during_training(finished: tuple[Path, Shown]) -> None:
     measured = [
         record["story_bits_per_byte"]
-        for record in read_metrics(folder / "run" / "metrics.jsonl")
+        for record in read_metrics(finished[0] / "run" / "metrics.jsonl")
         if "story_bits_per_byte" in record
     ]
-    assert measured == sorted(measured, reverse=True), "it learns from the first step on"
+    assert len(measured) == TINY.num_evaluations
+    assert measured == sorted(measured, reverse=True), "the loss decreases from the first step on"
 
 
-def test_the_figure_is_that_of_the_same_stories_as_the_floor(finished: tuple[Path, Shown]) -> None:
-    """`evaluate --stories` finds the same by another way: it parses the text, and encodes it again."""
+def test_loss_and_floor_are_those_of_the_validation_stories(finished: tuple[Path, Shown]) -> None:
     folder, shown = finished
-    measured = evaluate_text(folder / "run", folder / stages.VALIDATION, which="last", device="cpu")
+    measured = evaluate_text(folder / "run", validation_of(folder), which="last", device="cpu")
     assert measured.gap is not None
-    said = f"{measured.evaluation.bits_per_byte:.4f} bits per byte, which is {measured.gap[0]:.4f}"
-    assert said in shown.text
+    assert (
+        f"{measured.evaluation.bits_per_byte:.4f} bits per byte, which is {measured.gap[0]:.4f}" in shown.text
+    )
     assert f"above the floor of {measured.floor:.4f}." in shown.text
-    record = read_run(folder / "run")
-    assert record.floor == pytest.approx(measured.floor)
+    assert read_run(folder / "run").floor == pytest.approx(measured.floor)
 
 
 class References(HTMLParser):
-    """Everything that a page would fetch."""
+    """Collects the links of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,9 +102,7 @@ class References(HTMLParser):
         assert tag != "script"
 
 
-def test_the_report_is_one_file_that_needs_no_network_and_shows_everything(
-    finished: tuple[Path, Shown],
-) -> None:
+def test_the_report_is_one_file_without_requests(finished: tuple[Path, Shown]) -> None:
     folder, shown = finished
     page = shown.outcome.report.read_text()
     references = References()
@@ -119,27 +110,26 @@ def test_the_report_is_one_file_that_needs_no_network_and_shows_everything(
     assert all(reference.startswith("data:") for reference in references.found)
     assert "url(" not in page
     assert "@import" not in page
-    for heading in ("The curve", "Stories it told", "How they were checked", "Tokens", "What it cost"):
+    for heading in ("Loss curve", "Generated stories", "How the stories were checked", "Tokens", "Cost"):
         assert f"<h2>{heading}</h2>" in page
     assert "entropy floor" in page
     assert page.count("<article>") >= TINY.num_samples
-    parameters = read_run(folder / "run").settings["model.vocab_size"]
-    assert parameters == 600
+    assert read_run(folder / "run").settings["model.vocab_size"] == 600
 
 
-def test_a_second_run_does_nothing_and_says_the_same(finished: tuple[Path, Shown]) -> None:
+def test_a_second_run_changes_only_the_report_and_prints_the_same_results(
+    finished: tuple[Path, Shown],
+) -> None:
     folder, first = finished
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     again = show_tiny(folder)
-    assert again.text.count("done already") == 7
     assert again.text.splitlines()[-1] == first.text.splitlines()[-1]
-    changed = {path.name for path, time in before.items() if path.stat().st_mtime_ns != time}
-    assert changed <= {"report.html", "plan.json"}
-    figures = [line for line in first.text.splitlines() if "above the floor" in line and "which" in line]
-    assert figures[0] in again.text
+    assert {path.name for path in before if path.read_bytes() != before[path]} <= {"report.html"}
+    (result,) = [line for line in first.text.splitlines() if "above the floor" in line]
+    assert result in again.text
 
 
-def test_an_interruption_at_every_stage_is_made_good_by_the_next_run(
+def test_a_demo_interrupted_in_any_stage_continues(
     finished: tuple[Path, Shown], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "demo"
@@ -147,31 +137,30 @@ def test_an_interruption_at_every_stage_is_made_good_by_the_next_run(
     def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    for name in STAGE_FUNCTIONS:  # each run comes one stage further than the one before
+    for name in STAGE_FUNCTIONS:
         with monkeypatch.context() as patch:
-            patch.setattr(stages, name, interrupted)
+            patch.setattr(pipeline, name, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 show_tiny(folder)
-        assert folder.exists() == (name != "tell_stories"), "nothing is left of a demo that made nothing"
     show_tiny(folder)
     assert results(folder) == results(finished[0])
 
 
-def test_ctrl_c_during_the_training_saves_and_the_next_run_goes_on_bit_for_bit(
+def test_ctrl_c_during_training_saves_and_the_next_run_gives_the_same_bits(
     finished: tuple[Path, Shown], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "demo"
-    measure = stages.Validation.measure
+    evaluate = StoryTokens.evaluate
 
-    def interrupted(validation: stages.Validation, model: TransformerLM) -> Any:
+    def interrupted(stories: StoryTokens, model: TransformerLM) -> Any:
         signal.raise_signal(signal.SIGINT)
-        return measure(validation, model)
+        return evaluate(stories, model)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stages.Validation, "measure", interrupted)
+        patch.setattr(StoryTokens, "evaluate", interrupted)
         shown = show_tiny(folder)
     assert shown.outcome.received == signal.SIGINT
-    assert f"Saved step {TINY.steps_between_looks}; the same command goes on from there." in shown.text
+    assert f"Saved step {TINY.eval_every}; the same command continues." in shown.text
     assert not shown.outcome.report.exists()
     again = show_tiny(folder)
     assert again.outcome.report.exists()
@@ -179,52 +168,50 @@ def test_ctrl_c_during_the_training_saves_and_the_next_run_goes_on_bit_for_bit(
     assert results(folder) == results(finished[0])
 
 
-def test_what_was_changed_is_made_again_with_all_that_follows(
-    finished: tuple[Path, Shown], copy: Path
-) -> None:
-    (copy / stages.TRAIN).write_text("something else")
-    again = show_tiny(copy)
-    assert "1 of 7. Telling 0.06 MB" in again.text
-    assert again.text.count("done already") == 6, "the same stories came out, so the rest still holds"
+def test_damaged_results_are_computed_again(finished: tuple[Path, Shown], copy: Path) -> None:
+    (copy / "results.json").write_text("[")
+    (copy / "samples.txt").unlink()
+    show_tiny(copy)
     assert results(copy) == results(finished[0])
 
 
-def test_another_plan_makes_only_what_depends_on_it(copy: Path) -> None:
-    again = show_tiny(copy, dataclasses.replace(TINY, temperature=0.1))
-    assert again.text.count("done already") == 5
-    assert len(list(read_stories(copy / stages.SAMPLES))) <= TINY.num_samples
-    again = show_tiny(copy, dataclasses.replace(TINY, num_steps=1, num_samples=1))
-    assert again.text.count("done already") == 3
+def test_another_plan_replaces_only_what_depends_on_it(copy: Path) -> None:
+    show_tiny(copy)  # the copied run refers to the data of the original; this one to its own
+    weights = digest(copy / "run")["weights"]
+    show_tiny(copy, dataclasses.replace(TINY, temperature=0.1))
+    assert digest(copy / "run")["weights"] == weights
+    assert len(list(read_stories(copy / "samples.txt"))) <= TINY.num_samples
+    show_tiny(copy, dataclasses.replace(TINY, num_steps=1, num_samples=1))
     assert read_run(copy / "run").num_steps == 1
 
 
-def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("years of work")
-    with pytest.raises(UsageError, match="is not empty and holds no demo"):
-        show_tiny(tmp_path)
+    for folder in (tmp_path, tmp_path / "run" / "thesis.txt"):
+        with pytest.raises(UsageError) as caught:
+            show_tiny(folder)
+        assert caught.value.path == folder
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    with pytest.raises(UsageError, match="is a file"):
-        show_tiny(tmp_path / "run" / "thesis.txt")
 
 
-def test_a_disk_that_refuses_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> Mapping[str, Any]:
-        raise StorageError("cannot write stories/train.txt: no space left on the disk")
+def test_a_full_disk_is_reported_and_the_next_run_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise StorageError("cannot write train.txt: no space left on the disk")
 
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "write_stories", full)
+        patch.setattr(corpora, "_write_stories", full)
         with pytest.raises(StorageError):
             show_tiny(tmp_path / "demo")
     assert show_tiny(tmp_path / "demo").outcome.report.is_file()
 
 
-def test_the_plan_of_the_demo_keeps_what_it_promises() -> None:
+def test_the_plan_trains_on_a_cpu_and_reads_each_story_about_once() -> None:
     plan = Plan()
-    config = plan.train_config(Path("demo"), plan.vocab_size)
+    config = plan.train_config(DataConfig(train=Path("train.npy")))
     assert config.device == "cpu"
     assert plan.num_samples == 200
     assert config.num_steps == plan.num_steps
-    assert config.tokens_per_step * plan.num_steps * 3 < plan.train_bytes, (
-        "no story is seen much more than once"
-    )
+    assert config.tokens_per_step * plan.num_steps * 3 < plan.train_bytes

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bytewright.demo import Outcome, Plan, run_demo
-from bytewright.demo.stages import Report
+from bytewright.experiments.corpora import PhaseProgress
 
 TINY = Plan(
     train_bytes=60_000,
@@ -23,13 +23,13 @@ TINY = Plan(
     num_heads=1,
     batch_size=1,
     num_steps=4,
-    num_looks=2,
+    num_evaluations=2,
     num_samples=2,
 )
 
 
 @contextlib.contextmanager
-def no_progress() -> Iterator[Report]:
+def no_progress() -> Iterator[PhaseProgress]:
     yield lambda phase, done, total, unit: None
 
 

@@ -13,10 +13,16 @@ import pytest
 from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.experiments.corpora import CorpusConfig, identify, name_of, place_of, prepare
+from bytewright.experiments.corpora import (
+    CorpusConfig,
+    corpus_name,
+    prepare_corpus,
+    token_digests,
+    token_folder,
+)
 from bytewright.experiments.plan import refuse_other_data
 from bytewright.experiments.records import read_floor
-from bytewright.experiments.stories import SamplingPlan, tell
+from bytewright.experiments.stories import SamplingPlan, generate_stories
 from bytewright.experiments.sweep import Trial
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
@@ -30,7 +36,7 @@ STORIES = CorpusConfig(storybook=60_000, validation_size=20_000, vocab_size=300)
 
 def make(config: CorpusConfig, root: Path) -> tuple[DataConfig, list[str]]:
     phases: list[str] = []
-    data = prepare(config, root, lambda phase, done, total, unit: phases.append(phase))
+    data = prepare_corpus(config, root, lambda phase, done, total, unit: phases.append(phase))
     return data, phases
 
 
@@ -75,14 +81,14 @@ def test_what_is_missing_is_made_anew_and_the_rest_kept(tmp_path: Path) -> None:
 def test_a_text_that_is_gone_is_made_anew(tmp_path: Path, stories: Path, name: str) -> None:
     for config in (STORIES, CorpusConfig(text=stories, vocab_size=300)):
         data, _ = make(config, tmp_path)
-        before = identify(data)
+        before = token_digests(data)
         text = data.train.parents[1] / name
         content = text.read_bytes()
         text.unlink()
         shutil.rmtree(data.train.parent)
         again, _ = make(config, tmp_path)
         assert text.read_bytes() == content
-        assert identify(again) == before
+        assert token_digests(again) == before
 
 
 def test_another_seed_another_folder(tmp_path: Path) -> None:
@@ -117,7 +123,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, stories: Path) -> None:
         (CorpusConfig(text=tmp_path / "gone.txt"), "gone.txt"),
         (CorpusConfig(text=tmp_path / "empty.txt"), "empty"),
         (CorpusConfig(text=tmp_path / "line.txt"), "too short"),
-        (CorpusConfig(text=stories, vocab_size=100_000), "tokens only"),
+        (CorpusConfig(text=stories, vocab_size=100_000), "corpus.vocab_size"),
         (CorpusConfig(storybook=10), "too small for one story"),
     ]:
         with pytest.raises(BytewrightError, match=words) as caught:
@@ -186,7 +192,8 @@ def test_a_sweep_samples_from_one_model_in_several_ways(
     assert (folder / "temperature-1/stories.txt").read_text() == before
     plan = SamplingPlan(num_stories=3, temperature=1.0)
     (told, _), (retold_stories, _) = (
-        tell(folder / "model", dataclasses.replace(plan, seed=seed), device="cpu") for seed in (0, 1)
+        generate_stories(folder / "model", dataclasses.replace(plan, seed=seed), device="cpu")
+        for seed in (0, 1)
     )
     assert told == list(read_stories(folder / "temperature-1/stories.txt"))
     assert not set(told) & set(retold_stories)
@@ -221,7 +228,7 @@ def test_a_run_on_another_corpus_is_refused_but_not_one_of_another_machine(
     copy = Path(shutil.copy(stories, tmp_path / "copies/renamed.txt"))
     gone = tmp_path / "gone" / "own.txt"
     for corpus, train in [
-        (STORIES, f"/of/another/machine/{place_of(STORIES)}/train.npy"),
+        (STORIES, f"/of/another/machine/{token_folder(STORIES)}/train.npy"),
         (mine(stories), str(here.train)),
         (mine(stories), f"/of/another/{name}/bpe-300/train.npy"),
         (mine(copy), str(here.train)),
@@ -231,8 +238,8 @@ def test_a_run_on_another_corpus_is_refused_but_not_one_of_another_machine(
 
     retold = dataclasses.replace(STORIES, seed=2)
     for corpus, train in [
-        (STORIES, f"/of/another/machine/{place_of(retold)}/train.npy"),
-        (STORIES, f"/of/another/machine/{place_of(STORIES).parent}/bpe-400/train.npy"),
+        (STORIES, f"/of/another/machine/{token_folder(retold)}/train.npy"),
+        (STORIES, f"/of/another/machine/{token_folder(STORIES).parent}/bpe-400/train.npy"),
         (mine(stories, vocab_size=400), str(here.train)),
         (mine(stories), "/of/another/yours-abcdef/bpe-300/train.npy"),
     ]:
@@ -240,7 +247,7 @@ def test_a_run_on_another_corpus_is_refused_but_not_one_of_another_machine(
             look(corpus, train)
     content = stories.read_bytes()
     stories.write_bytes(content.replace(b"a", b"e", 1))
-    now = place_of(mine(stories)).parts[0]
+    now = token_folder(mine(stories)).parts[0]
     with pytest.raises(UsageError) as refused:
         look(mine(stories), str(here.train))
     assert str(refused.value) == (
@@ -255,14 +262,14 @@ def test_a_text_is_known_by_what_it_holds_wherever_it_lies(tmp_path: Path, stori
         stream.write(b"More.\n")
     alone, validated = CorpusConfig(text=text), CorpusConfig(text=text, validation=other)
     reports: list[tuple[str, int, int, str]] = []
-    name = name_of(alone, lambda *report: reports.append(report))
+    name = corpus_name(alone, lambda *report: reports.append(report))
     size = text.stat().st_size
     assert reports[-1] == ("read the text", size, size, "bytes")
-    assert len({name, name_of(validated), name_of(CorpusConfig(text=text, validation=text))}) == 3
+    assert len({name, corpus_name(validated), corpus_name(CorpusConfig(text=text, validation=text))}) == 3
     os.utime(text, ns=(1, 1))
     (tmp_path / "copies").mkdir()
     copy = Path(shutil.copy(text, tmp_path / "copies"))
-    assert name_of(alone) == name_of(CorpusConfig(text=copy)) == name
+    assert corpus_name(alone) == corpus_name(CorpusConfig(text=copy)) == name
     reports.clear()
-    assert name_of(alone, lambda *report: reports.append(report)) == name
+    assert corpus_name(alone, lambda *report: reports.append(report)) == name
     assert reports == []  # it is read once

@@ -279,7 +279,7 @@ def test_a_run_as_good_as_the_best_is_said_to_be_one_of_several() -> None:
     ]
     page = build_report(records, SweepInfo(name="t", axes=["sampling.temperature"]))
     assert page.figures is not None
-    assert page.figures.figures[0][1:] == ("temperature 0.1", "first of 3 that are equally good, of 5")
+    assert page.figures.figures[0][1:] == ("temperature 0.1", "first of 3 equally good, of 5")
 
 
 def test_a_report_of_nothing_is_refused() -> None:

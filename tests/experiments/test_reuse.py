@@ -10,7 +10,7 @@ import pytest
 from test_execute import Lab, interrupting
 
 from bytewright.errors import UsageError
-from bytewright.experiments.corpora import identify
+from bytewright.experiments.corpora import token_digests
 from bytewright.experiments.execute import Stopped
 from bytewright.experiments.inputs import read_sweep_folder
 from bytewright.experiments.plan import make_plan
@@ -37,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def twin_of(lab: Lab) -> Path | None:
     """Find the twin of the sweep's run, for a sweep beside it."""
     config: TrainConfig = lab.sweep.trials[0].config
-    return find_twin(config, identify(config.data), lab.folder.with_name("second"))
+    return find_twin(config, token_digests(config.data), lab.folder.with_name("second"))
 
 
 def test_a_run_that_a_sweep_beside_has_done_is_taken_over(place: Path) -> None:
@@ -113,10 +113,10 @@ def test_a_run_on_other_data_of_the_same_name_is_no_twin_and_is_refused(place: P
     lab = Lab(place, name="runs/first")
     lab.run()
     recorded = read_object(lab.folder / RUN / OUTCOME)["data"]
-    assert recorded == identify(lab.sweep.trials[0].config.data)
+    assert recorded == token_digests(lab.sweep.trials[0].config.data)
     write_tokens(place / "train.npy", make_ids(2000, seed=7))
     assert twin_of(lab) is None
-    now = identify(lab.sweep.trials[0].config.data)["train"]
+    now = token_digests(lab.sweep.trials[0].config.data)["train"]
     with pytest.raises(UsageError) as refused:
         make_plan(lab.sweep, lab.folder)
     assert str(refused.value) == (

@@ -13,7 +13,7 @@ from rich.console import Console
 from bytewright.experiments import stories as writing
 from bytewright.experiments import story_eval as measuring
 from bytewright.experiments.records import read_object
-from bytewright.experiments.stories import SamplingPlan, tell
+from bytewright.experiments.stories import SamplingPlan, generate_stories
 from bytewright.experiments.story_eval import evaluate_text
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
@@ -56,7 +56,7 @@ def test_a_model_is_sampled_in_the_precision_it_was_trained_in_where_that_is_fas
     for device in ("cuda", "cpu"):
         monkeypatch.setattr(writing, "find_device", lambda name, device=device: torch.device(device))
         with pytest.raises(Loaded):
-            tell(written, SamplingPlan(num_stories=1))
+            generate_stories(written, SamplingPlan(num_stories=1))
     with pytest.raises(Loaded):  # what it is measured in is what it was trained in, everywhere
         evaluate_text(written, stories, device="cpu")
     assert chosen == [torch.bfloat16, None, torch.bfloat16]

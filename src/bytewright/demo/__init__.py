@@ -1,8 +1,7 @@
-"""The demo: from nothing to a model that tells stories, in a few minutes on two cores, before one's eyes.
+"""The demo: generate stories, train a tokenizer and a small model on them, and check what the model writes.
 
-`plan` says what is made and how large, `ledger` recognises what an earlier run has made already, `stages`
-does the work, and `report` shows the result on one page. All of it is made of the other packages; nothing
-here is needed by them.
+Read `pipeline` first: it runs the stages in order. `plan` holds the sizes and settings, `page` writes the
+report. Depends on `experiments` and `report`; only the command line imports it.
 """
 
 from bytewright.demo.pipeline import Outcome, run_demo

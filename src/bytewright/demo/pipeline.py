@@ -1,232 +1,238 @@
-"""The demo from its first stage to its last: says what comes, does what is not done yet, shows what came out.
+"""Run the demo: prepare a corpus, train a model, evaluate it, sample stories from it, and check them.
 
-Whatever is done is recognised the next time (`ledger`), so the demo can be interrupted anywhere and started
-again, and a second run takes seconds. This module decides the order and the words; the work is in `stages`,
-the page in `report`.
+An interrupted demo continues where it stopped: `prepare_corpus` reuses its files, training resumes from the
+last checkpoint, and `results.json` records the results of the last three stages together with the settings
+that determine them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.text import Text
 
+import bytewright
 from bytewright.account import count_parameters
-from bytewright.corpus.storybook import read_stories
-from bytewright.demo import stages
-from bytewright.demo.ledger import PLAN, STAGES, Record, StageCache
-from bytewright.demo.page import Results, write_demo_page
-from bytewright.demo.plan import EXPECTED_SECONDS, Plan
-from bytewright.demo.stages import Report
-from bytewright.errors import UsageError, escape_controls
-from bytewright.experiments.records import read_run
+from bytewright.corpus import SEPARATOR
+from bytewright.corpus.storybook import check_file, read_stories
+from bytewright.demo.page import DemoResults, write_demo_page
+from bytewright.demo.plan import Plan
+from bytewright.errors import BytewrightError, UsageError, escape_controls
+from bytewright.experiments.corpora import PhaseProgress, prepare_corpus, text_files
+from bytewright.experiments.predict import machine_of, predict
+from bytewright.experiments.records import read_floor
+from bytewright.experiments.stories import generate_stories
+from bytewright.experiments.story_eval import StoryTokens, evaluate_text
 from bytewright.formatting import format_seconds
-from bytewright.storage.atomic import check_target, refuse_links
+from bytewright.model import TransformerLM
+from bytewright.storage import atomic
+from bytewright.tokenizer import Tokenizer
+from bytewright.train import TrainResult, resume, train
+from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import to_plain
+from bytewright.train.run import config_of
 
-Progress = Callable[[], AbstractContextManager[Report]]
-"""Shows the progress of a block."""
+Progress = Callable[[], AbstractContextManager[PhaseProgress]]
+"""Returns a context manager that shows the progress of a stage."""
 
-NUM_STAGES = 7
-REPORT = "report.html"
+NUM_STAGES = 5
+PLAN, DATA, RUN, SAMPLES, RESULTS, REPORT = (
+    *("plan.json", "data", "run", "samples.txt"),
+    *("results.json", "report.html"),
+)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the demo ended: with a report, or by a signal, after which it can be started again."""
+    """The path of the report, and the signal that interrupted the demo, if any."""
 
     report: Path
     received: signal.Signals | None = None
 
 
 def run_demo(folder: Path, *, plan: Plan | None = None, out: Console, progress: Progress) -> Outcome:
-    """Make everything that `plan` says in `folder`, and talk about it on `out`."""
-    _refuse_foreign(folder)
-    for path in (stages.TRAIN, stages.TRAIN_TOKENS, stages.TOKENIZER, stages.RUN, f"{STAGES}/{PLAN}"):
-        refuse_links(folder / path, within=folder)
-    return _Show(folder, plan or Plan(), out, progress).run()
+    """Run or continue the demo of `plan` in `folder`, and print its results on `out`."""
+    check_demo_folder(folder)
+    return _Demo(folder, plan or Plan(), out, progress).run()
 
 
-class _Show:
-    def __init__(self, folder: Path, plan: Plan, out: Console, progress: Progress) -> None:
-        self.folder, self.plan, self.out, self.progress = folder, plan, out, progress
-        self.ledger = StageCache(folder)
-        self.records: dict[str, Record] = {}
+def check_demo_folder(folder: Path) -> None:
+    """Raise `UsageError` unless the folder is new, empty or that of an earlier demo."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; the demo needs a folder", path=folder)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / PLAN).is_file():
+        raise UsageError(f"{folder} is not empty and holds no demo; choose another folder", path=folder)
+    atomic.check_target(folder / REPORT, replace=True)
+    for name in (PLAN, DATA, RUN):
+        atomic.refuse_links(folder / name, within=folder)
+
+
+@dataclass(frozen=True)
+class _Demo:
+    folder: Path
+    plan: Plan
+    out: Console
+    progress: Progress
 
     def run(self) -> Outcome:
-        """Go through the stages."""
-        report = self.folder / REPORT
-        self._say(
-            f"From nothing to a model that tells stories, in {self.folder}: about four minutes on two cores"
-            " the first time. Press Ctrl-C at any time; the same command goes on from there."
+        report, run = self.folder / REPORT, self.folder / RUN
+        self._print(
+            f"This trains a small model on generated stories in {self.folder}. It takes about four minutes on"
+            " two cores. Press Ctrl-C to interrupt it; the same command continues."
         )
-        self.ledger.open(dataclasses.asdict(self.plan))
-        try:
-            self._tell_stories()
-        except BaseException:
-            self.ledger.leave()
-            raise
-        self._learn_tokens()
-        self._encode()
-        validation = stages.Validation.open(self.folder, self.records["stories"].facts["floor_bits"])
-        received = self._train(validation)
-        if received:
-            return Outcome(report, received)
-        self._measure(validation)
-        self._sample()
-        self._check()
-        write_demo_page(Results(folder=self.folder, plan=self.plan, records=self.records), report)
-        run = self.folder / stages.RUN
+        atomic.write_json(self.folder / PLAN, dataclasses.asdict(self.plan))
+        data = self._prepare_corpus()
+        config = self.plan.train_config(data)
+        predicted = predict(config, machine_of(torch.device("cpu")))["seconds"]
+        trained = self._train(config, predicted)
+        if trained.received:
+            self._print(f"Saved step {trained.step:,}; the same command continues.")
+            return Outcome(report, trained.received)
+        results = self._evaluate(config)
+        write_demo_page(
+            DemoResults(
+                plan=self.plan,
+                config=config,
+                run=run,
+                samples=self.folder / SAMPLES,
+                predicted_seconds=predicted,
+                **results,
+            ),
+            report,
+        )
         self.out.print()
-        self._say("The model is a run like any other:")
-        self._say(f"  bytewright generate {run}")
-        self._say(f"  bytewright evaluate {run}")
-        self._say("The report, to be opened in a browser:")
-        self._say(str(report.absolute()))
+        self._print("The model is an ordinary run:")
+        self._print(f"  bytewright generate {run}")
+        self._print(f"  bytewright evaluate {run}")
+        self._print("Open the report in a browser:")
+        self._print(str(report.absolute()))
         return Outcome(report)
 
-    def _tell_stories(self) -> None:
-        plan = self.plan
-        told = self._stage(
-            "stories",
-            f"Telling {plan.train_bytes / 1e6:g} MB of stories from a grammar that knows how likely each is",
-            {"grammar": stages.hash_grammar(), **plan.settings("seed", "train_bytes", "validation_bytes")},
-            [stages.TRAIN, stages.VALIDATION],
-            lambda report: stages.tell_stories(self.folder, plan, report),
+    def _prepare_corpus(self) -> DataConfig:
+        size = f"{self.plan.train_bytes / 1e6:g} MB"
+        self._announce(
+            1, f"Generate {size} of stories, and train a tokenizer of {self.plan.vocab_size:,} tokens", 1.5
         )
-        self._say(f"{told['num_stories']:,} stories. The first:")
-        self._show_story(told["first"])
+        with self.progress() as progress:
+            data = prepare_corpus(self.plan.corpus_config(), self.folder / DATA, progress)
+        self._print("The first story:")
+        self._print_story(next(read_stories(text_files(data)[0])))
+        self._print(
+            f"The entropy of the validation stories is {read_floor(str(data.validation)):.4f} bits per byte."
+            " It is the floor of the loss."
+        )
+        return data
 
-    def _learn_tokens(self) -> None:
-        self._stage(
-            "tokenizer",
-            f"Training a tokenizer on them: from 256 bytes to {self.plan.vocab_size:,} tokens",
-            {"stories": self.records["stories"].identity, **self.plan.settings("vocab_size")},
-            [f"{stages.TOKENIZER}/{name}" for name in ("manifest.json", "vocabulary.json")],
-            lambda report: stages.learn_tokens(self.folder, self.plan),
+    def _train(self, config: TrainConfig, predicted: float) -> TrainResult:
+        """Train the model, or resume the run if it has the same config."""
+        assert config.data.tokenizer is not None
+        self._announce(
+            2, f"Train a model of {count_parameters(config.model).total:,} parameters on the CPU", predicted
         )
+        validation = StoryTokens.read(text_files(config.data)[1], Tokenizer.load(config.data.tokenizer))
 
-    def _encode(self) -> None:
-        encoded = self._stage(
-            "tokens",
-            "Encoding the stories with it",
-            {"tokenizer": self.records["tokenizer"].identity},
-            [stages.TRAIN_TOKENS, stages.VALIDATION_TOKENS, stages.FLOOR],
-            lambda report: stages.encode_stories(
-                self.folder, self.records["stories"].facts["floor_bits"], report
-            ),
-        )
-        self._say(
-            f"{encoded['num_tokens']:,} tokens of {encoded['bytes_per_token']:.2f} bytes each. The validation"
-            f" stories carry {encoded['floor']:.4f} bits per byte: their entropy, the floor under the loss."
-        )
+        def probe(model: TransformerLM) -> Mapping[str, float]:
+            return {"story_bits_per_byte": validation.evaluate(model).bits_per_byte}
 
-    def _train(self, validation: stages.Validation) -> signal.Signals | None:
-        """Train: a stage of its own kind, which is resumed in its middle and ended by signals."""
-        encoded = self.records["tokens"]
-        config = self.plan.train_config(self.folder, self.records["tokenizer"].facts["vocab_size"])
-        settings = {name: value for name, value in to_plain(config).items() if name != "data"}
-        inputs = {"tokens": encoded.identity, "config": settings}
-        what = f"Training a model of {count_parameters(config.model).total:,} parameters on the processor"
-        found = self.ledger.find("run", inputs)
-        if found:
-            self._announce(f"{what}: done already, in {format_seconds(found.seconds)}.")
-        else:
-            per_step = stages.time_step(config)
-            left = per_step * stages.count_steps_left(self.folder / stages.RUN, config)
-            self._announce(f"{what} (about {format_seconds(left)} at the speed of this machine).")
-            result = stages.train_model(self.folder, self.plan, validation, encoded.facts, self.out)
-            if result.received:
-                self._say(f"Saved step {result.step:,}; the same command goes on from there.")
-                return result.received
-            record = read_run(self.folder / stages.RUN)
-            facts = {"predicted_seconds": per_step * self.plan.num_steps, **record.measured}
-            checkpoint = f"{stages.RUN}/checkpoints/step-{result.step:06d}"
-            files = [f"{checkpoint}/{name}" for name in ("manifest.json", "model.safetensors")]
-            found = self.ledger.keep("run", inputs, files, facts, record.measured["seconds"])
-        self.records["run"] = found
-        return None
+        run = self.folder / RUN
+        absolute = dataclasses.replace(config, data=config.data.absolute())
+        if (run / "config.json").is_file() and config_of(run) == absolute:
+            return resume(run, probe=probe, console=self.out)
+        if run.exists():
+            atomic.remove_folder(run)  # it belongs to an earlier plan
+        return train(config, run, probe=probe, console=self.out)
 
-    def _measure(self, validation: stages.Validation) -> None:
-        measured = self._stage(
-            "measure",
-            "Measuring it on whole validation stories",
-            {"run": self.records["run"].identity},
-            [],
-            lambda report: stages.measure_model(self.folder, validation),
+    def _evaluate(self, config: TrainConfig) -> dict[str, Any]:
+        """Return the results of stages 3 to 5, from `results.json` if they were computed before."""
+        plan, path = self.plan.sampling_plan(), self.folder / RESULTS
+        settings = {
+            "bytewright": bytewright.__version__,
+            "train": to_plain(config),
+            "sampling": dataclasses.asdict(plan),
+        }
+        kept: dict[str, Any] = {}
+        with contextlib.suppress(BytewrightError):  # missing or damaged: compute the results again
+            kept = atomic.read_document(path)
+        if kept.get("settings") != settings or not (self.folder / SAMPLES).is_file():
+            kept = {"settings": settings, **self._compute_results(config)}
+            atomic.write_document(path, kept)
+        measured, checked = kept["measured"], kept["checked"]
+        self._print(
+            f"Loss on whole validation stories: {measured['bits_per_byte']:.4f} bits per byte, which is"
+            f" {measured['gap']:.4f} ± {measured['standard_error']:.4f} above the floor of"
+            f" {measured['floor']:.4f}."
         )
-        self._say(
-            f"{measured['bits_per_byte']:.4f} bits per byte, which is {measured['gap']:.4f} ±"
-            f" {measured['standard_error']:.4f} above the floor of {measured['floor']:.4f}."
-        )
-
-    def _sample(self) -> None:
-        settings = self.plan.settings("seed", "num_samples", "temperature", "top_p")
-        self._stage(
-            "samples",
-            f"Letting it tell {self.plan.num_samples} stories of its own",
-            {"run": self.records["run"].identity, **settings},
-            [stages.SAMPLES],
-            lambda report: stages.sample_stories(self.folder, self.plan, report),
-        )
-        self._say("The first:")
-        self._show_story(next(read_stories(self.folder / stages.SAMPLES)))
-
-    def _check(self) -> None:
-        checked = self._stage(
-            "check",
-            "Parsing them back: which are in the language, and which keep their facts straight",
-            {"samples": self.records["samples"].identity},
-            [],
-            lambda report: stages.check_samples(self.folder, report),
-        )
-        self._say(
-            f"Well-formed sentences: {checked['sound_sentences']:.1%}. Well-formed stories:"
-            f" {checked['well_formed']:.1%}. Consistent to the end: {checked['consistent']:.1%}."
+        self._print("The first generated story:")
+        self._print_story(next(read_stories(self.folder / SAMPLES)))
+        self._print(
+            f"Grammatical sentences: {checked['sound_sentences']:.1%}. Well-formed stories:"
+            f" {checked['well_formed']:.1%}. Consistent stories: {checked['consistent']:.1%}."
             f" Copies of training stories: {checked['copies']:.1%}."
         )
+        return {"measured": measured, "checked": checked}
 
-    def _stage(
-        self,
-        name: str,
-        what: str,
-        inputs: Mapping[str, Any],
-        files: Iterable[str],
-        work: Callable[[Report], Mapping[str, Any]],
-    ) -> Mapping[str, Any]:
-        """Say what a stage will do and how long it takes, do it unless it is done, and give its figures."""
-        found = self.ledger.find(name, inputs)
-        if found:
-            self._announce(f"{what}: done already, in {format_seconds(found.seconds)}.")
-        else:
-            self._announce(f"{what} (about {format_seconds(EXPECTED_SECONDS[name])}).")
-            with self.progress() as report:
-                found = self.ledger.do(name, inputs, files, lambda: work(report))
-        self.records[name] = found
-        return found.facts
+    def _compute_results(self, config: TrainConfig) -> dict[str, Any]:
+        run, plan = self.folder / RUN, self.plan.sampling_plan()
+        train_text, validation_text = text_files(config.data)
+        self._announce(3, "Evaluate it on whole validation stories", 1)
+        with self.progress() as progress:
+            found = evaluate_text(
+                run,
+                validation_text,
+                which="last",
+                device="cpu",
+                progress=lambda done, total: progress("evaluate", done, total, "stories"),
+            )
+        assert found.gap is not None
+        self._announce(4, f"Generate {plan.num_stories} stories with it", 10)
+        with self.progress() as progress:
+            stories, _ = generate_stories(
+                run,
+                plan,
+                device="cpu",
+                progress=lambda done, total: progress("generate", done, total, "stories"),
+            )
+        atomic.write_text(self.folder / SAMPLES, "".join(story + SEPARATOR for story in stories))
+        self._announce(5, "Parse these stories with the grammar", 1)
+        with self.progress() as progress:
+            checked = check_file(
+                self.folder / SAMPLES,
+                training_path=train_text,
+                progress=lambda done, total: progress("check", done, total, "bytes"),
+            )
+        checks = [dataclasses.asdict(story) for story in checked.stories]
+        for check in checks:
+            check["bits"] = check["bits"] if math.isfinite(check["bits"]) else None
+        measured = {
+            "bits_per_byte": found.evaluation.bits_per_byte,
+            "floor": found.floor,
+            "gap": found.gap[0],
+            "standard_error": found.gap[1],
+            "num_stories": len(found.evaluation.bits),
+            "num_bytes": int(found.evaluation.num_bytes.sum()),
+        }
+        shares = ("sound_sentences", "well_formed", "consistent", "copies")
+        return {
+            "measured": measured,
+            "checked": {name: getattr(checked, name) for name in shares} | {"stories": checks},
+        }
 
-    def _announce(self, sentence: str) -> None:
+    def _announce(self, number: int, what: str, seconds: float) -> None:
         self.out.print()
-        self.out.print(f"{len(self.records) + 1} of {NUM_STAGES}. {sentence}", style="bold")
+        self.out.print(f"{number} of {NUM_STAGES}. {what} (about {format_seconds(seconds)}).", style="bold")
 
-    def _show_story(self, story: str) -> None:
+    def _print_story(self, story: str) -> None:
         self.out.print(Text(escape_controls(story, keep="\n")), style="italic")
 
-    def _say(self, sentence: str) -> None:
+    def _print(self, sentence: str) -> None:
         self.out.print(sentence, soft_wrap=True)
-
-
-def _refuse_foreign(folder: Path) -> None:
-    """Refuse a folder that holds something else than an earlier run of the demo."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; the demo needs a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / STAGES).is_dir():
-        raise UsageError(f"{folder} is not empty and holds no demo; choose another folder with --out")
-    check_target(folder / REPORT, replace=True)

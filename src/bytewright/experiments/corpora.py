@@ -1,11 +1,10 @@
-"""The data of a sweep, made before it starts: text told or read on the spot, a tokenizer, and token files.
+"""Prepare the data of sweeps and of the demo: texts, a tokenizer, and token files.
 
-A `CorpusConfig` names a storybook of so many bytes, or a text file; `prepare` makes what is missing of it
-below one folder and finds it there the next time. Names carry a hash of what the text depends on (the
-storybook's grammar, the contents of the file, whatever its date or place), so nothing stale is ever used, and
-everything is written whole or not at all, so that a sweep that was killed while it made its data makes the
-rest. For a storybook the entropy of the validation text, the floor under every model, is kept in
-`corpus.json`. `identify` tells data apart by their tokens, wherever they lie. Knows nothing of training.
+A `CorpusConfig` describes generated stories or a text file. `prepare_corpus` creates the missing files below
+one folder and reuses the others. Folder names contain a hash of the inputs of the text (the storybook's
+grammar, or the contents of the file), so stale files are never reused. Files are written atomically, so an
+interrupted preparation can be continued. `corpus.json` records the entropy of generated validation stories,
+which is the floor of the loss. `token_digests` identifies data by the hash of their tokens.
 """
 
 from __future__ import annotations
@@ -23,59 +22,71 @@ from bytewright.storage import atomic, filesystem
 from bytewright.train.config import DataConfig, check_positive
 
 HELD_OUT = 50
-"""Of a text without validation text of its own, one part in so many, at its end, is held out."""
+"""Without a validation text, the last 1/50 of the text is held out."""
 COPY_BYTES = 2**22
+TRAIN_TEXT, VALIDATION_TEXT = "train.txt", "validation.txt"
 
-Report = Callable[[str, int, int, str], None]
-"""Hears how far a phase is: its name, what is done, the total, and the unit."""
+PhaseProgress = Callable[[str, int, int, str], None]
+"""Called with the name of a phase, the amount done, the total, and the unit."""
 
 _digests: dict[tuple[Path, int, int], str] = {}
-"""Of texts that this process has read: a sweep asks for their names once a run."""
+"""SHA-256 of text files by path, size and modification time; a sweep needs them once per run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
-    """What text to train on, and with how many tokens. Exactly one of `storybook` and `text` is given."""
+    """The text to train on and the size of its vocabulary. Exactly one of `storybook` and `text` is set."""
 
     storybook: int | None = None
-    """Bytes of stories to tell."""
+    """Bytes of stories to generate."""
     text: Path | None = None
-    """File of plain text to train on."""
+    """Plain text file to train on."""
     validation: Path | None = None
-    """File of plain text to validate on; without one, the end of `text` is held out."""
+    """Plain text file to validate on; without one, the end of `text` is held out."""
     validation_size: int = 2_000_000
-    """Bytes of stories to validate on."""
+    """Bytes of validation stories to generate."""
     seed: int = 1
-    """Which stories are told."""
+    """Seed of the generated stories."""
     vocab_size: int = 10_000
-    """Tokens of the vocabulary, and of the model."""
+    """Vocabulary size of the tokenizer and the model."""
 
     def __post_init__(self) -> None:
         if (self.storybook is None) == (self.text is None):
-            raise UsageError("corpus needs either storybook, a number of bytes, or text, a file")
+            raise UsageError("corpus needs exactly one of storybook (bytes) and text (a file)", key="corpus")
         check_positive(
             {"storybook": self.storybook, "validation_size": self.validation_size}, prefix="corpus."
         )
         if not 257 <= self.vocab_size <= 2**20:
-            raise UsageError(f"corpus.vocab_size must be from 257 to {2**20}, but is {self.vocab_size}")
+            raise UsageError(
+                f"corpus.vocab_size must be from 257 to {2**20}, but is {self.vocab_size}",
+                key="corpus.vocab_size",
+                expected=f"257 to {2**20}",
+                found=self.vocab_size,
+            )
 
 
-def prepare(config: CorpusConfig, root: Path, report: Report) -> DataConfig:
-    """Make what is missing of a corpus below `root`; return where its tokens are."""
-    encoded = root / place_of(config, report)
+def prepare_corpus(config: CorpusConfig, root: Path, progress: PhaseProgress) -> DataConfig:
+    """Create the missing files of a corpus below `root`; return the paths of its tokens."""
+    encoded = root / token_folder(config, progress)
     atomic.refuse_links(encoded, within=root)
-    train, validation = _write_texts(config, encoded.parent, report)
+    train, validation = _write_texts(config, encoded.parent, progress)
     data = DataConfig(
         train=encoded / "train.npy", validation=encoded / "validation.npy", tokenizer=encoded / "tokenizer"
     )
-    _encode(config, data, train, validation, report)
+    _encode(config, data, train, validation, progress)
     return data
 
 
-def identify(data: DataConfig) -> dict[str, str]:
-    """Give the SHA-256 of each token file, as a checkpoint keeps it; nothing if one cannot be opened.
+def text_files(data: DataConfig) -> tuple[Path, Path]:
+    """Return the paths of the generated training and validation text of a prepared corpus."""
+    folder = data.train.parents[1]
+    return folder / TRAIN_TEXT, folder / VALIDATION_TEXT
 
-    It is read from the manifests: whether they are true of the tokens is checked where these are trained on.
+
+def token_digests(data: DataConfig) -> dict[str, str]:
+    """Return the SHA-256 of each token file, as checkpoints record it; empty if a file cannot be opened.
+
+    The digests are read from the manifests. Training verifies them against the tokens.
     """
     from bytewright.data.tokenfile import TokenFile
 
@@ -88,39 +99,38 @@ def identify(data: DataConfig) -> dict[str, str]:
         return {}
 
 
-def unheard(phase: str, done: int, total: int, unit: str) -> None:
-    """Hear a report, and say nothing."""
+def no_progress(phase: str, done: int, total: int, unit: str) -> None:
+    """Ignore progress."""
 
 
-def place_of(config: CorpusConfig, report: Report = unheard) -> Path:
-    """Say where the tokens of a corpus are, below the folder of all corpora."""
-    return Path(name_of(config, report), f"bpe-{config.vocab_size}")
+def token_folder(config: CorpusConfig, progress: PhaseProgress = no_progress) -> Path:
+    """Return the folder of a corpus' tokens, relative to the folder of all corpora."""
+    return Path(corpus_name(config, progress), f"bpe-{config.vocab_size}")
 
 
-def name_of(config: CorpusConfig, report: Report = unheard) -> str:
-    """Name the folder of a corpus by what its text depends on; a text file is read for it, once."""
+def corpus_name(config: CorpusConfig, progress: PhaseProgress = no_progress) -> str:
+    """Return the folder name of a corpus, with a hash of the inputs of its text; reads a text file once."""
     if config.storybook is not None:
         grammar = resources.files("bytewright.corpus.storybook").joinpath("storybook.grammar").read_bytes()
         parts = (config.storybook, config.validation_size, config.seed)
         return f"storybook-{config.storybook / 1e6:g}MB-{_hash(repr(parts).encode() + grammar)}"
     assert config.text is not None
-    digests = [_digest(path, report) for path in (config.text, config.validation) if path is not None]
+    digests = [_digest(path, progress) for path in (config.text, config.validation) if path is not None]
     return f"{config.text.stem}-{_hash(repr(digests).encode())}"
 
 
-def _digest(path: Path, report: Report) -> str:
-    """Give the SHA-256 of a file."""
+def _digest(path: Path, progress: PhaseProgress) -> str:
     with atomic.explain("read", path):
         found = path.stat()
         if not path.is_file() or not found.st_size:
-            raise UsageError(f"corpus: {path} is empty or no file")
+            raise UsageError(f"corpus: {path} is empty or not a file", path=path)
         key = (path.absolute(), found.st_size, found.st_mtime_ns)
         if key not in _digests:
             digest = hashlib.sha256()
             with filesystem.open_to_read(path) as stream:
                 while part := stream.read(COPY_BYTES):
                     digest.update(part)
-                    report("read the text", stream.tell(), found.st_size, "bytes")
+                    progress("read the text", stream.tell(), found.st_size, "bytes")
             _digests[key] = digest.hexdigest()
     return _digests[key]
 
@@ -129,22 +139,24 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:6]
 
 
-def _write_texts(config: CorpusConfig, folder: Path, report: Report) -> tuple[Path, Path]:
-    """Make the texts to train and to validate on, unless they are there; made anew they are the same."""
+def _write_texts(config: CorpusConfig, folder: Path, progress: PhaseProgress) -> tuple[Path, Path]:
+    """Create the training and the validation text unless they exist; their contents are deterministic."""
     if config.text is not None and config.validation is not None:
         return config.text, config.validation
-    train, validation, written_last = (folder / name for name in ("train.txt", "validation.txt", FLOOR))
+    train, validation, written_last = (folder / name for name in (TRAIN_TEXT, VALIDATION_TEXT, FLOOR))
     if not all(path.is_file() for path in (train, validation, written_last)):
         if config.storybook is not None:
-            about = _tell(config, train, validation, report)
+            about = _write_stories(config, train, validation, progress)
         else:
             assert config.text is not None
-            about = _hold_out(config.text, train, validation, report)
+            about = _hold_out(config.text, train, validation, progress)
         atomic.write_document(written_last, about)
     return train, validation
 
 
-def _tell(config: CorpusConfig, train: Path, validation: Path, report: Report) -> dict[str, object]:
+def _write_stories(
+    config: CorpusConfig, train: Path, validation: Path, progress: PhaseProgress
+) -> dict[str, object]:
     from bytewright.corpus.storybook import write_stories
     from bytewright.tokenizer.tokenizer import default_num_threads
 
@@ -155,7 +167,7 @@ def _tell(config: CorpusConfig, train: Path, validation: Path, report: Report) -
         seed=config.seed,
         split="train",
         num_workers=default_num_threads(),
-        progress=lambda done, total: report("tell stories", done, total, "bytes"),
+        progress=lambda done, total: progress("generate stories", done, total, "bytes"),
     )
     written = write_stories(validation, config.validation_size, seed=config.seed, split="validation")
     return {
@@ -166,26 +178,30 @@ def _tell(config: CorpusConfig, train: Path, validation: Path, report: Report) -
     }
 
 
-def _hold_out(source: Path, train: Path, validation: Path, report: Report) -> dict[str, object]:
-    """Cut a text in two at the first line end after the held-out part begins."""
+def _hold_out(source: Path, train: Path, validation: Path, progress: PhaseProgress) -> dict[str, object]:
+    """Split a text at the first line end after 49/50 of its bytes."""
     with atomic.explain("read", source), filesystem.open_to_read(source) as stream:
         size = source.stat().st_size
         stream.seek(size - size // HELD_OUT)
         stream.readline()
         cut = stream.tell()
         if not 0 < cut < size:
-            raise UsageError(f"corpus: {source} is too short, or has too long lines, to hold out its end")
+            raise UsageError(
+                f"corpus: {source} is too short, or its lines are too long, to hold out its end", path=source
+            )
         for target, start, end in ((train, 0, cut), (validation, cut, size)):
             stream.seek(start)
             with atomic.write_stream(target) as out:
                 while stream.tell() < end:
                     out.write(stream.read(min(COPY_BYTES, end - stream.tell())))
-                    report("split the text", stream.tell(), size, "bytes")
+                    progress("split the text", stream.tell(), size, "bytes")
     return {"text": source.name}
 
 
-def _encode(config: CorpusConfig, data: DataConfig, train: Path, validation: Path, report: Report) -> None:
-    """Train the tokenizer and encode both texts, unless they are there and belong together."""
+def _encode(
+    config: CorpusConfig, data: DataConfig, train: Path, validation: Path, progress: PhaseProgress
+) -> None:
+    """Train the tokenizer and encode both texts, unless these files exist and belong together."""
     from bytewright.tokenizer import Tokenizer
     from bytewright.tokenizer.train import train_tokenizer
 
@@ -196,20 +212,24 @@ def _encode(config: CorpusConfig, data: DataConfig, train: Path, validation: Pat
             train,
             config.vocab_size,
             [END_OF_TEXT],
-            progress=lambda at: report(at.phase, at.done, at.total, at.unit),
+            progress=lambda at: progress(at.phase, at.done, at.total, at.unit),
         )
         found = trained.vocabulary.size
-        if found < config.vocab_size:  # the model would have ids that stand for nothing
+        if found < config.vocab_size:  # the model would have ids without tokens
             raise UsageError(
-                f"corpus.vocab_size is {config.vocab_size}, but {train.name} of {train.parent} has pairs for"
-                f" {found} tokens only; ask for at most so many, or for more text"
+                f"corpus.vocab_size is {config.vocab_size}, but {train} has pairs for only {found} tokens;"
+                " set a smaller vocab_size, or use more text",
+                path=train,
+                key="corpus.vocab_size",
+                expected=f"at most {found}",
+                found=config.vocab_size,
             )
         Tokenizer.from_vocabulary(trained.vocabulary).save(data.tokenizer)
     tokenizer = Tokenizer.load(data.tokenizer)
     for target, source in ((data.train, train), (data.validation, validation)):
         if not _is_encoded(target, tokenizer.fingerprint):
             tokenizer.encode_file(
-                source, target, progress=lambda done, total: report("encode", done, total, "bytes")
+                source, target, progress=lambda done, total: progress("encode", done, total, "bytes")
             )
 
 

@@ -30,7 +30,14 @@ from bytewright.errors import (
     first_line,
     is_out_of_memory,
 )
-from bytewright.experiments.corpora import CorpusConfig, Report, identify, name_of, prepare, unheard
+from bytewright.experiments.corpora import (
+    CorpusConfig,
+    PhaseProgress,
+    corpus_name,
+    no_progress,
+    prepare_corpus,
+    token_digests,
+)
 from bytewright.experiments.plan import (
     Planned,
     find_state,
@@ -42,7 +49,7 @@ from bytewright.experiments.plan import (
 from bytewright.experiments.records import read_object, read_run
 from bytewright.experiments.results import SWEEP
 from bytewright.experiments.reuse import find_twin, take_over
-from bytewright.experiments.stories import check, tell
+from bytewright.experiments.stories import generate_stories, score_stories
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.experiments.sweep_file import Keep
 from bytewright.storage import atomic
@@ -62,7 +69,7 @@ class SweepContext:
     data_root: Path
     keep: Keep
     say: Callable[[str], None]
-    report: Report
+    report: PhaseProgress
     console: Console
     engines: CompiledStepCache = field(default_factory=CompiledStepCache)
     """What was compiled for the last run, in case that it serves the next."""
@@ -90,7 +97,7 @@ def prepare_data(trials: Sequence[Trial], bench: SweepContext) -> dict[str, Data
     made: dict[str, DataConfig] = {}
     for trial in trials:
         if trial.corpus is not None and _key(trial.corpus, bench.report) not in made:
-            made[_key(trial.corpus)] = prepare(trial.corpus, bench.data_root, bench.report)
+            made[_key(trial.corpus)] = prepare_corpus(trial.corpus, bench.data_root, bench.report)
     return made
 
 
@@ -99,8 +106,8 @@ def data_of(trial: Trial, made: dict[str, DataConfig]) -> DataConfig | None:
     return None if trial.corpus is None else made[_key(trial.corpus)]
 
 
-def _key(corpus: CorpusConfig, report: Report = unheard) -> str:
-    return f"{name_of(corpus, report)}/{corpus.vocab_size}"
+def _key(corpus: CorpusConfig, report: PhaseProgress = no_progress) -> str:
+    return f"{corpus_name(corpus, report)}/{corpus.vocab_size}"
 
 
 def carry_out_all(plan: Sequence[Planned], made: dict[str, DataConfig], bench: SweepContext) -> None:
@@ -159,7 +166,7 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: SweepCon
     is_begun = (run / "config.json").is_file()
     if is_begun:
         refuse_other_settings(trial, run)
-    data = identify(config_of(run).data if is_begun else trial.config.data)
+    data = token_digests(config_of(run).data if is_begun else trial.config.data)
     may_copy = bench.keep == "metrics" and not run.exists()
     try:
         if may_copy and (twin := find_twin(trial.config, data, bench.folder)):
@@ -263,10 +270,10 @@ def _sample(trial: Trial, planned: Planned, bench: SweepContext) -> dict[str, An
     state, detail = find_state(model_of(trial), model)
     if state != "done":
         raise UsageError(f"{model}: there is nothing to sample from ({detail})")
-    stories, ended = tell(model, trial.sampling, device=trial.config.device)
+    stories, ended = generate_stories(model, trial.sampling, device=trial.config.device)
     is_storybook = trial.corpus is not None and trial.corpus.storybook is not None
     training_text = trial.config.data.train.parents[1] / "train.txt" if is_storybook else None
-    figures = check(stories, ended, training_text)
+    figures = score_stories(stories, ended, training_text)
     atomic.write_text(planned.run / "stories.txt", "".join(story + SEPARATOR for story in stories))
     outcome = {
         "status": "complete",

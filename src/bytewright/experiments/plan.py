@@ -16,7 +16,14 @@ from typing import Any, Literal
 
 from bytewright.account.devices import Device
 from bytewright.errors import UsageError
-from bytewright.experiments.corpora import CorpusConfig, Report, identify, name_of, place_of, unheard
+from bytewright.experiments.corpora import (
+    CorpusConfig,
+    PhaseProgress,
+    corpus_name,
+    no_progress,
+    token_digests,
+    token_folder,
+)
 from bytewright.experiments.predict import account, machine_of, predict
 from bytewright.experiments.records import read_object, read_run
 from bytewright.experiments.stories import SamplingPlan
@@ -60,7 +67,12 @@ class Planned:
 
 
 def make_plan(
-    sweep: Sweep, folder: Path, *, only: Sequence[str] = (), jobs: int = 1, report: Report = unheard
+    sweep: Sweep,
+    folder: Path,
+    *,
+    only: Sequence[str] = (),
+    jobs: int = 1,
+    report: PhaseProgress = no_progress,
 ) -> list[Planned]:
     """Look at every run of a sweep: what it will take, and what of it is done.
 
@@ -91,12 +103,12 @@ def make_plan(
     return plan
 
 
-def _read_texts(trials: Sequence[Trial], folder: Path, report: Report) -> None:
+def _read_texts(trials: Sequence[Trial], folder: Path, report: PhaseProgress) -> None:
     """Find out what texts are like now, of which there are runs to compare with; long ones take a while."""
     compared = [trial for trial in trials if (folder / trial.model_name / "config.json").is_file()]
     for corpus in (trial.corpus for trial in compared if trial.corpus is not None):
         if all(path.is_file() for path in _texts(corpus)):
-            name_of(corpus, report)
+            corpus_name(corpus, report)
 
 
 def refuse_missing_files(trials: Iterable[Trial]) -> None:
@@ -213,7 +225,7 @@ def refuse_other_corpus(corpus: CorpusConfig, found: Path, run: Path) -> None:
     called_so = found.match(f"{glob.escape(texts[0].stem)}-*/{size}") if texts else False
     if called_so and not all(path.is_file() for path in texts):
         return
-    wanted = place_of(corpus)
+    wanted = token_folder(corpus)
     name = wanted.parts[0]
     if found.match(f"*-{name.rpartition('-')[2]}/{size}"):
         return
@@ -231,7 +243,7 @@ def refuse_other_tokens(data: DataConfig, run: Path) -> None:
     """Raise if `data` is known not to hold the tokens that the run at `run`, which has ended, was made of."""
     recorded = read_object(run / OUTCOME).get("data")
     before = recorded if isinstance(recorded, dict) else {}
-    for name, digest in identify(data).items():
+    for name, digest in token_digests(data).items():
         if before.get(name, digest) != digest:
             raise UsageError(
                 f"{run} was made with other tokens in {getattr(data, name)}: their SHA-256 was"

@@ -1,15 +1,15 @@
-"""How good the stories are that a model writes: sample many, parse them back, and count.
+"""Sample stories from the model of a run and score them.
 
-`tell` samples from the model of a run and keeps the texts; `check` says what share of their sentences and of
-the stories is sound, what share is consistent throughout, and what share is copied from the training text.
-Only the storybook has a grammar to check against; of other texts the figures that need none are given.
+`generate_stories` samples the texts. `score_stories` returns the shares of grammatical sentences, of
+well-formed and consistent stories, and of copies of training stories. These need the storybook's grammar; for
+other corpora only length, diversity and the share of ended stories are returned.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ BATCH = 100
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingPlan:
-    """How to sample, and how much."""
+    """The sampling parameters and the number of stories."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -36,15 +36,20 @@ class SamplingPlan:
     seed: int = 0
     num_stories: int = 200
     prompt: str = ""
-    """What stories begin with; empty: the model begins them itself."""
+    """The beginning of every story; empty: the model generates the whole story."""
 
     def __post_init__(self) -> None:
         if self.num_stories < 1:
-            raise UsageError(f"sampling.num_stories must be at least 1, but is {self.num_stories}")
+            raise UsageError(
+                f"sampling.num_stories must be at least 1, but is {self.num_stories}",
+                key="sampling.num_stories",
+                expected="at least 1",
+                found=self.num_stories,
+            )
         self.config(1, ())
 
     def config(self, max_new_tokens: int, stop_tokens: tuple[int, ...]) -> SamplingConfig:
-        """Give the settings of the generator."""
+        """Return the settings of the generator."""
         return SamplingConfig(
             max_new_tokens=max_new_tokens,
             temperature=self.temperature,
@@ -56,15 +61,23 @@ class SamplingPlan:
         )
 
 
-def tell(run: Path, plan: SamplingPlan, *, device: Device = "auto") -> tuple[list[str], float]:
-    """Write stories with the model of a run; also give the share of them that the model ended itself."""
+def generate_stories(
+    run: Path,
+    plan: SamplingPlan,
+    *,
+    device: Device = "auto",
+    progress: Callable[[int, int], object] | None = None,
+) -> tuple[list[str], float]:
+    """Sample stories from the model of a run; return them and the share that ended with an end token."""
     from bytewright.tokenizer import Tokenizer
 
     checkpoint = find_checkpoint(run, which="last")
     tokenizer = Tokenizer.load(run / "tokenizer")
     end = tokenizer.special_tokens.get(END_OF_TEXT)
     if end is None:
-        raise UsageError(f"{run}: its tokenizer has no {END_OF_TEXT}, so its model cannot end a story")
+        raise UsageError(
+            f"{run}: the tokenizer has no {END_OF_TEXT}, so the model cannot end a story", path=run
+        )
     place = find_device(device)
     precision = precision_to_write_in(config_of_checkpoint(checkpoint), place)
     model = load_model(checkpoint, device=place, compute_dtype=dtype_of(precision))
@@ -76,11 +89,13 @@ def tell(run: Path, plan: SamplingPlan, *, device: Device = "auto") -> tuple[lis
     for completion in generator.generate_many([prompt] * plan.num_stories, sampling, BATCH):
         stories.append((plan.prompt + tokenizer.decode(completion.ids)).strip())
         num_ended += completion.reason == "stop"
+        if progress is not None:
+            progress(len(stories), plan.num_stories)
     return stories, num_ended / plan.num_stories
 
 
-def check(stories: Sequence[str], ended: float, training_text: Path | None) -> dict[str, Any]:
-    """Count what can be counted: with a grammar where the text is the storybook's, else without one."""
+def score_stories(stories: Sequence[str], ended: float, training_text: Path | None) -> dict[str, Any]:
+    """Return the scores of stories; `training_text` is given if the storybook's grammar applies to them."""
     words = [word for story in stories for word in story.split()]
     figures: dict[str, Any] = {
         "num_stories": len(stories),
@@ -104,7 +119,7 @@ def check(stories: Sequence[str], ended: float, training_text: Path | None) -> d
 
 @functools.lru_cache(maxsize=1)
 def _known_stories(path: Path) -> Container[str]:
-    """Read the stories that a model was trained on, once for all ways to sample from it."""
+    """Return the training stories; cached, since all trials of a sweep sample from one model."""
     from bytewright.corpus.storybook import KnownStories, read_stories
 
     return KnownStories(read_stories(path))

@@ -1,78 +1,159 @@
-"""A run's model on a file of stories, each read whole, beside their entropy where it is known.
+"""Evaluate a model on whole stories, and compare it with their entropy.
 
-The file is encoded with the run's own tokenizer and cut at its end tokens. If every story of it is in the
-storybook's language, the sum of their -log2 p is the floor; of other texts nobody knows it. What is computed
-for each story is in `train.evaluate_stories`.
+Each story is read from the end token before it to its own end token: its first token is predicted from the
+end token alone, and its end token is predicted too. A source that writes one document after another is coded
+the same way, so the bits of a model are comparable with the -log2 p of the source.
+
+    ids    = [end] + story + [end]
+    bits   = sum of -log2 p(ids[i] | ids[:i]) for i = 1, 2, …
+    result = sum of bits over all stories / sum of their bytes; the end token has no bytes
+
+The windows of `train.evaluate` may begin inside a story. They lack its beginning, so their loss is higher.
+`evaluate_text` evaluates the model of a run on a text file. If all its stories belong to the language of the
+storybook, their entropy is the floor.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64, Integer
+from torch import Tensor
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import Storybook, read_stories
+from bytewright.data.sampler import Tokens
 from bytewright.errors import BytewrightError, UsageError
+from bytewright.model import TransformerLM
+from bytewright.model.layers import at_least_float32
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.checkpoint import find_checkpoint, load_model
 from bytewright.train.config import Device
-from bytewright.train.evaluate_stories import Progress, StoryEvaluation, evaluate_stories, split_stories
 from bytewright.train.inputs import count_token_bytes
 from bytewright.train.run import config_of_checkpoint, run_of_checkpoint
 from bytewright.train.setup import dtype_of, find_device
 
+StoryProgress = Callable[[int, int], object]
+"""Called with the number of stories evaluated and their total."""
+
 
 @dataclass(frozen=True)
-class WholeStories:
-    """What a model takes for stories, and what they carry."""
+class StoryEvaluation:
+    """Bits, predictions and bytes of each story, in the order of the file."""
+
+    bits: Float64[np.ndarray, " stories"]
+    """-log2 p of each story and its end token."""
+    num_tokens: Int64[np.ndarray, " stories"]
+    """Number of predictions per story, the end token included."""
+    num_bytes: Int64[np.ndarray, " stories"]
+    """Bytes of text per story."""
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Total bits divided by total bytes."""
+        return float(self.bits.sum() / self.num_bytes.sum())
+
+    @property
+    def loss(self) -> float:
+        """Mean loss per prediction, in nats."""
+        return float(self.bits.sum() / self.num_tokens.sum() * math.log(2))
+
+    def gap_to(self, floor_bits: Float64[np.ndarray, " stories"]) -> tuple[float, float]:
+        """Return the bits per byte above the floor, given per story, and their standard error.
+
+        Model and floor are compared on the same stories, so differences in difficulty cancel.
+        """
+        above = self.bits - floor_bits
+        mean_bytes = self.num_bytes.mean()
+        deviation = above - above.mean() / mean_bytes * self.num_bytes  # linearised error of a ratio
+        error = deviation.std(ddof=1) / math.sqrt(len(above)) if len(above) > 1 else math.inf
+        return float(above.mean() / mean_bytes), float(error / mean_bytes)
+
+
+@dataclass(frozen=True)
+class TextEvaluation:
+    """The evaluation of a model on the stories of a text file, and their entropy if it is known."""
 
     evaluation: StoryEvaluation
     floor_bits: np.ndarray[tuple[int], np.dtype[np.float64]] | None
-    """-log2 p of each story under the storybook; None if some story is not from it."""
+    """-log2 p of each story under the storybook; None if a story is not from it."""
 
     @property
     def floor(self) -> float | None:
-        """The entropy of these stories in bits per byte."""
+        """The entropy of the stories in bits per byte."""
         if self.floor_bits is None:
             return None
         return float(self.floor_bits.sum() / self.evaluation.num_bytes.sum())
 
     @property
     def gap(self) -> tuple[float, float] | None:
-        """Bits per byte above the floor, and the standard error."""
+        """Bits per byte above the floor, and their standard error."""
         return None if self.floor_bits is None else self.evaluation.gap_to(self.floor_bits)
 
 
+@dataclass(frozen=True)
+class StoryTokens:
+    """The stories of a text as token ids, ready to evaluate models on."""
+
+    stories: Sequence[Tokens]
+    end: int
+    token_bytes: Int64[np.ndarray, " vocab"]
+
+    @classmethod
+    def read(cls, file: Path, tokenizer: Tokenizer) -> StoryTokens:
+        """Encode a text file and split it at its end tokens."""
+        end = tokenizer.special_tokens.get(END_OF_TEXT)
+        if end is None:
+            raise UsageError(f"the tokenizer has no {END_OF_TEXT}, so story boundaries cannot be located")
+        no_ids = np.zeros(0, np.uint16)  # an empty file has no pieces to concatenate
+        ids = np.concatenate([no_ids, *tokenizer.encode_pieces(file)])
+        newline = tokenizer.vocabulary.ids_of_ordinary_tokens.get(b"\n")
+        stories = split_stories(ids, end, newline=newline)
+        return cls(stories, end, count_token_bytes(tokenizer.vocabulary))
+
+    def evaluate(self, model: TransformerLM, progress: StoryProgress | None = None) -> StoryEvaluation:
+        """Evaluate a model on all stories."""
+        return evaluate_stories(model, self.stories, self.end, self.token_bytes, progress=progress)
+
+
 def evaluate_text(
-    run: Path, file: Path, *, which: str = "best", device: Device = "auto", progress: Progress | None = None
-) -> WholeStories:
-    """Measure the best or last checkpoint of `run` on the stories of a text file."""
+    run: Path,
+    file: Path,
+    *,
+    which: str = "best",
+    device: Device = "auto",
+    progress: StoryProgress | None = None,
+) -> TextEvaluation:
+    """Evaluate the best or last checkpoint of `run` on the stories of a text file."""
     checkpoint = find_checkpoint(run, which=which)
     folder = run_of_checkpoint(checkpoint)
     if folder is None or not (folder / "tokenizer").is_dir():
-        raise UsageError(f"{run} keeps no tokenizer, so it cannot read a text; train with data.tokenizer set")
-    tokenizer = Tokenizer.load(folder / "tokenizer")
-    end = tokenizer.special_tokens.get(END_OF_TEXT)
-    if end is None:
-        raise UsageError(f"{run}: its tokenizer has no {END_OF_TEXT}, so it does not know where stories end")
-    nothing = np.zeros(0, np.uint16)  # an empty file has no pieces at all
-    ids = np.concatenate([nothing, *tokenizer.encode_pieces(file)])
-    stories = split_stories(ids, end, newline=tokenizer.vocabulary.ids_of_ordinary_tokens.get(b"\n"))
+        raise UsageError(
+            f"{run} has no tokenizer, so it cannot encode a text; train with data.tokenizer set",
+            path=run,
+            key="data.tokenizer",
+        )
+    try:
+        text = StoryTokens.read(file, Tokenizer.load(folder / "tokenizer"))
+    except UsageError as error:
+        raise UsageError(f"{run}: {error}", path=run) from None
     config = config_of_checkpoint(checkpoint)
     compute_dtype = dtype_of(config.precision) if config else None
     model = load_model(checkpoint, device=find_device(device), compute_dtype=compute_dtype)
-    token_bytes = count_token_bytes(tokenizer.vocabulary)
     try:
-        evaluation = evaluate_stories(model, stories, end, token_bytes, progress=progress)
+        evaluation = text.evaluate(model, progress)
     except UsageError as error:
-        raise UsageError(f"{file}: {error}") from None
-    return WholeStories(evaluation, find_floor(file, len(stories)))
+        raise UsageError(f"{file}: {error}", path=file) from None
+    return TextEvaluation(evaluation, find_floor(file, len(text.stories)))
 
 
 def find_floor(file: Path, num_stories: int) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
-    """Weigh the stories of a file with the grammar; None as soon as one is not from the storybook."""
+    """Return -log2 p of each story of a file, or None if a story is not from the storybook."""
     book = Storybook.load()
     bits: list[float] = []
     try:
@@ -81,6 +162,106 @@ def find_floor(file: Path, num_stories: int) -> np.ndarray[tuple[int], np.dtype[
             if not parse.num_derivations or len(bits) == num_stories:
                 return None
             bits.append(parse.bits)
-    except BytewrightError:  # not UTF-8: no story of ours
+    except BytewrightError:  # not UTF-8, so not from the storybook
         return None
     return np.array(bits) if len(bits) == num_stories else None
+
+
+def split_stories(
+    tokens: Tokens, end: int, max_stories: int | None = None, *, newline: int | None = None
+) -> list[Tokens]:
+    """Split token ids at the end tokens, which are dropped; ids after the last one are dropped too.
+
+    If end tokens are on lines of their own, every story but the first begins with the newline after an end
+    token. If `newline` is the id of that token, it is prepended to the first story, so that all are evaluated
+    alike.
+
+    >>> tokens = np.array([5, 6, 0, 1, 7, 0], dtype=np.uint16)
+    >>> [story.tolist() for story in split_stories(tokens, end=0, newline=1)]
+    [[1, 5, 6], [1, 7]]
+    """
+    ends = np.flatnonzero(tokens == end)[:max_stories]
+    starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
+    stories = [tokens[first:last] for first, last in zip(starts, ends, strict=True)]
+    if newline is not None and stories:
+        after_end = tokens[ends[0] + 1 : ends[0] + 2]
+        if after_end.tolist() == [newline] and stories[0][:1].tolist() != [newline]:
+            stories[0] = np.insert(stories[0], 0, newline)  # type: ignore[assignment]
+    return stories
+
+
+def evaluate_stories(
+    model: TransformerLM,
+    stories: Sequence[Tokens],
+    end: int,
+    token_bytes: Int64[np.ndarray, " vocab"],
+    *,
+    batch_size: int = 32,
+    progress: StoryProgress | None = None,
+) -> StoryEvaluation:
+    """Evaluate a model on whole stories; each must fit into the context together with its end token."""
+    check_lengths(stories, model.config.context_length)
+    num_bytes = np.array([token_bytes[story].sum() for story in stories], dtype=np.int64)
+    if not num_bytes.any():
+        raise UsageError("no text to evaluate: the stories contain only end tokens")
+    bits = np.zeros(len(stories))
+    done = 0
+    for numbers in _batches_by_length(stories, batch_size):
+        ids, is_story = pad_stories([stories[number] for number in numbers], end)
+        device = model.output_weight.device
+        losses = _losses(model, ids.to(device)) * is_story.to(device)
+        bits[numbers] = losses.sum(dim=-1).cpu().double().numpy() / math.log(2)
+        done += len(numbers)
+        if progress is not None:
+            progress(done, len(stories))
+    num_tokens = np.array([len(story) + 1 for story in stories], dtype=np.int64)
+    return StoryEvaluation(bits, num_tokens, num_bytes)
+
+
+def check_lengths(stories: Sequence[Tokens], context_length: int) -> None:
+    """Raise `UsageError` if there are no stories, or if one does not fit into the context."""
+    if not stories:
+        raise UsageError("no whole stories to evaluate: found no end token")
+    longest = max(range(len(stories)), key=lambda number: len(stories[number]))
+    if len(stories[longest]) + 1 > context_length:
+        raise UsageError(
+            f"story {longest} has {len(stories[longest])} tokens, but a context of {context_length} holds"
+            f" {context_length - 1} and the end token",
+            expected=context_length - 1,
+            found=len(stories[longest]),
+        )
+
+
+def pad_stories(
+    stories: Sequence[Tokens], end: int
+) -> tuple[Integer[Tensor, "batch longest"], Bool[Tensor, "batch predictions"]]:
+    """Return a batch of stories, each between two end tokens, and a mask of the predictions that count.
+
+    Padding does not affect a story, since attention is causal.
+
+    >>> ids, is_story = pad_stories([np.array([5, 6]), np.array([7])], end=0)
+    >>> ids.tolist(), is_story.tolist()
+    ([[0, 5, 6, 0], [0, 7, 0, 0]], [[True, True, True], [True, True, False]])
+    """
+    longest = max(map(len, stories))
+    ids = torch.full((len(stories), longest + 2), end, dtype=torch.long)
+    for row, story in zip(ids, stories, strict=True):
+        row[1 : len(story) + 1] = torch.from_numpy(story.astype(np.int64))
+    lengths = torch.tensor([len(story) + 1 for story in stories])
+    return ids, torch.arange(longest + 1) < lengths.unsqueeze(-1)
+
+
+def _losses(
+    model: TransformerLM, ids: Integer[Tensor, "batch longest"]
+) -> Float[Tensor, "batch predictions"]:
+    """Return -ln p of every id but the first, given the ids before it."""
+    with torch.no_grad():
+        logits = at_least_float32(model(ids[:, :-1]))
+        return logits.logsumexp(dim=-1) - logits.gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1)
+
+
+def _batches_by_length(stories: Sequence[Tokens], batch_size: int) -> Iterator[list[int]]:
+    """Yield batches of story indices; stories of similar length share a batch, to save padding."""
+    order = sorted(range(len(stories)), key=lambda number: len(stories[number]))
+    for first in range(0, len(order), batch_size):
+        yield order[first : first + batch_size]
