@@ -33,7 +33,7 @@ from bytewright.account.inference import flops_of_token
 from bytewright.account.optimizers import adamw_cost, block_matrices, muon_matrix_cost
 from bytewright.account.predict import predict
 from bytewright.account.time import least_seconds
-from bytewright.generate.cache import KeyValueCache
+from bytewright.generate.decoder import KeyValueCache
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.optim.reference import AdamW, Muon
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import bytewright
 from bytewright.cli import console
-from bytewright.generate import SamplingConfig, steps, text
+from bytewright.generate import SamplingConfig, generator, text
 from bytewright.storage import filesystem
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.metrics import read_metrics
@@ -151,7 +151,7 @@ def test_only_texts_that_the_model_ended_have_an_end_token_and_the_others_a_reas
         ids[1::2] = end if len(calls) == 3 else letter
         return ids
 
-    monkeypatch.setattr(steps, "choose_tokens", choose)
+    monkeypatch.setattr(generator, "choose_tokens", choose)
 
     def written(*options: str) -> Outcome:
         calls.clear()
@@ -197,7 +197,7 @@ def test_a_run_that_diverges_while_it_writes_samples_ends_as_any_that_diverges(p
     assert trained.code == 1
     assert "steps in a row" in trained.err.splitlines()[-1]
     samples = [path.read_text() for path in sorted((place / "a/samples").iterdir())]
-    assert "are not finite, so there is nothing to choose from" in samples[-1]
+    assert "are not finite, so no token can be chosen" in samples[-1]
 
 
 def test_a_batch_that_no_memory_holds_is_one_sentence_and_the_way_is_free_for_a_smaller_one(

@@ -96,7 +96,7 @@ def test_a_stream_gives_the_same_ids_step_by_step(sampling: SamplingConfig) -> N
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
-def test_a_model_whose_scores_are_no_numbers_is_refused_in_one_sentence(sampling: SamplingConfig) -> None:
+def test_logits_that_are_not_finite_raise_a_divergence_error(sampling: SamplingConfig) -> None:
     model = make_model()
     with torch.no_grad():
         model.token_embeddings.weight[2] = torch.nan
@@ -104,16 +104,16 @@ def test_a_model_whose_scores_are_no_numbers_is_refused_in_one_sentence(sampling
         generate_reference,
         lambda model, prompt, sampling: generate(model, [[3], prompt], sampling),
     ):
-        with pytest.raises(DivergenceError, match="scores for token 1 of its text are not finite"):
+        with pytest.raises(DivergenceError, match="logits for token 1 are not finite"):
             write(model, [1, 2], sampling)
 
 
-@pytest.mark.parametrize("steps_between_looks", [2, 5, 100])
-def test_looking_seldom_changes_nothing(steps_between_looks: int) -> None:
+@pytest.mark.parametrize("steps_between_checks", [2, 5, 100])
+def test_the_interval_between_checks_does_not_change_the_ids(steps_between_checks: int) -> None:
     generator = Generator(make_model())
     for sampling in (GREEDY, RANDOM):
         batch = _Batch(generator.decoder.config, PROMPTS, sampling)
-        steps = list(generator._run(batch, steps_between_looks))
+        steps = list(generator._run(batch, steps_between_checks))
         assert steps == list(generator.stream(PROMPTS, sampling))
         assert batch.completions() == generator.generate(PROMPTS, sampling)
 
@@ -267,20 +267,23 @@ def test_the_cache_takes_the_memory_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompts", "words"),
+    ("prompts", "found", "words"),
     [
-        ([], "no prompt"),
-        ([[1], []], "prompt 1 is empty"),
-        ([[1] * 16], "prompt 0 has 16 tokens.* context of 16"),
-        ([[1], [2, 61]], "prompt 1 has the id 61 at place 1.* vocabulary of 61"),
-        ([[-1]], "id -1 at place 0"),
+        ([], None, "at least one prompt"),
+        ([[1], []], None, "prompt 1 is empty"),
+        ([[1] * 16], 16, "prompt 0 has 16 tokens"),
+        ([[1], [2, 61]], 61, "prompt 1 has the id 61 at position 1"),
+        ([[-1]], -1, "prompt 0 has the id -1"),
     ],
 )
-def test_what_the_model_cannot_read_is_refused_before_any_step(prompts: list[list[int]], words: str) -> None:
+def test_a_prompt_that_the_model_cannot_continue_is_rejected_before_any_step(
+    prompts: list[list[int]], found: int | None, words: str
+) -> None:
     model = make_model()
     for call in (generate, stream):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=words) as rejection:
             call(model, prompts, GREEDY)
+        assert (rejection.value.key, rejection.value.found) == ("prompts", found)
 
 
 @pytest.mark.gpu

@@ -1,7 +1,8 @@
-"""Generation: continue many prompts at once, with a cache of keys and values.
+"""Text generation from a model: many prompts at once, with a cache of keys and values.
 
-`generate` and `stream` are the entry points; `sampling` defines how a token is chosen; `reference` is
-generation by the definition, which the cached one must equal. All of these handle ids; `text` handles text.
+Read `reference` first (generation by definition), then `sampling` (how a token is chosen). `decoder`, with
+`packed_weights`, computes the same logits from a cache, and `generator` runs it for a batch; its ids equal
+those of `reference`. All of these handle ids; `text` adds a tokenizer. Depends on `model`.
 """
 
 from bytewright.generate.generator import Generator, generate, stream

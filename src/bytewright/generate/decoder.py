@@ -1,9 +1,9 @@
-"""A model that remembers: reads prompts, then takes one token at a time, with a cache of keys and values.
+"""The model with a key/value cache: reads prompts, then one token at a time, and returns logits.
 
-The fast twin of running the model over everything so far: a token costs one pass over the packed weights and
-over what the cache holds. Tokens of all sequences stand as the rows of one matrix wherever they do not look
-at each other. On an NVIDIA GPU, the attention of one more token is one kernel of our own. `Decoder` turns ids
-into scores and knows nothing of sampling, stopping or text.
+This is the fused counterpart of running the model over the whole sequence. A token costs one pass over the
+packed weights and over the cache. Outside attention, the tokens of all sequences are the rows of one matrix.
+On an NVIDIA GPU the attention of a new token is one Triton kernel. Input and output are ids and logits;
+sampling and stopping are in `sampling` and `generator`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,85 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
-from bytewright.generate.cache import KeyValueCache
 from bytewright.generate.packed_weights import PackedBlock, PackedMatrix, pack_block, snapshot, snapshot_gain
 from bytewright.model import TransformerBlock, TransformerLM, kernels
-from bytewright.model.config import Norm
+from bytewright.model.config import ModelConfig, Norm
 from bytewright.model.fused import gate_by_silu
 from bytewright.model.layers import EPSILON, at_least_float32
 
 HEAD_SIZES = (16, 32, 64, 128, 256)
-"""Sizes of heads that the kernel can hold."""
+"""Head sizes that the kernel supports."""
 
 Attend = Callable[[int, Tensor], Tensor]
-"""From (layer, joined projection of every row) to what the rows attend to, (rows, d_model)."""
+"""A function of the layer and the joined q, k, v projection that returns attention, (rows, d_model)."""
+
+
+class KeyValueCache:
+    """The keys and values of `batch_size` sequences of up to `capacity` tokens, for every layer.
+
+    Each sequence has one row and fills it from the left: token t of a sequence is always at slot t. Sequences
+    of different lengths therefore share a batch without padding. Slots beyond a sequence's length are masked
+    and overwritten later. The buffers are written in place, as a CUDA graph requires.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batch_size: int,
+        capacity: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.batch_size, self.capacity = batch_size, capacity
+        shape = (batch_size, config.kv_heads, capacity, config.d_head)
+        layers = range(config.num_layers)
+        self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in layers]
+        self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in layers]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all buffers: 2 · layers · batch · kv_heads · capacity · d_head numbers."""
+        return sum(buffer.nbytes for buffer in self.keys + self.values)
+
+    def write_prompt(
+        self,
+        layer: int,
+        keys: Float[Tensor, "batch kv_heads seq d_head"],
+        values: Float[Tensor, "batch kv_heads seq d_head"],
+    ) -> None:
+        """Write the first slots of every row."""
+        num_tokens = keys.shape[-2]
+        self.keys[layer][:, :, :num_tokens] = keys
+        self.values[layer][:, :, :num_tokens] = values
+
+    def write_token(
+        self,
+        layer: int,
+        slots: int | Int[Tensor, " batch"],
+        keys: Float[Tensor, "batch kv_heads d_head"],
+        values: Float[Tensor, "batch kv_heads d_head"],
+    ) -> None:
+        """Write one token into each row: all at the same slot, or each at its own slot."""
+        if isinstance(slots, int):
+            self.keys[layer].select(2, slots).copy_(keys)
+            self.values[layer].select(2, slots).copy_(values)
+        else:
+            rows = torch.arange(self.batch_size, device=slots.device)
+            self.keys[layer][rows, :, slots] = keys
+            self.values[layer][rows, :, slots] = values
+
+    def read(
+        self, layer: int, num_slots: int
+    ) -> tuple[
+        Float[Tensor, "batch kv_heads slots d_head"],
+        Float[Tensor, "batch kv_heads slots d_head"],
+    ]:
+        """Return views of the first `num_slots` slots of every row."""
+        return self.keys[layer][:, :, :num_slots], self.values[layer][:, :, :num_slots]
 
 
 class Decoder:
-    """The weights of `model` as they are now, packed for `batch_size` sequences; any number works."""
+    """A snapshot of the weights of `model`, packed for about `batch_size` sequences at a time."""
 
     def __init__(self, model: TransformerLM, batch_size: int = 1) -> None:
         weights = model.token_embeddings.weight
@@ -49,16 +112,16 @@ class Decoder:
         self.has_kernel = kernels.on_gpu(weights) and self.config.d_head in HEAD_SIZES
 
     def new_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
-        """Make room for `batch_size` sequences of up to `capacity` tokens."""
+        """Return an empty cache for `batch_size` sequences of up to `capacity` tokens."""
         return KeyValueCache(self.config, batch_size, capacity, self.device, self.dtype)
 
     @torch.inference_mode()
     def read(
         self, cache: KeyValueCache, ids: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch vocab"]:
-        """Read prompts into an empty cache; return the scores for the token after each.
+        """Read prompts into an empty cache; return the logits of the token after each prompt.
 
-        Row i of `ids` holds a prompt of `lengths[i]` tokens and then anything: no token sees what follows it.
+        Row i of `ids` holds a prompt of `lengths[i]` tokens and then padding, which the causal mask hides.
         """
         batch_size, num_tokens = ids.shape
         positions = torch.arange(num_tokens, device=ids.device).repeat(batch_size)
@@ -86,10 +149,10 @@ class Decoder:
         *,
         aligned: bool = False,
     ) -> Float[Tensor, "batch vocab"]:
-        """Read one more token of each sequence, each at its own position; return the scores for the next.
+        """Read one more token of each sequence at its position; return the logits of the next token.
 
-        `num_slots` bounds what the cache holds, this token included (its capacity unless told otherwise).
-        `aligned` promises that every sequence has exactly that many, which saves the mask.
+        At most `num_slots` slots of the cache are in use, this token included (default: the capacity). With
+        `aligned`, every sequence uses exactly that many, so that no mask is needed.
         """
         if self.has_kernel:
             return self._score(self._run_blocks(ids, self._attend_by_kernel(cache, positions)))
@@ -151,7 +214,7 @@ class Decoder:
             qk = (rms_norm(at_least_float32(qk), (d_head,), eps=EPSILON) * gains).to(qk.dtype)
         if angles is not None:
             cos, sin = angles
-            # Rows are packed in halves: the partner of dimension i is i + d_head/2, one roll away.
+            # Rows are packed in halves, so a roll by d_head/2 pairs dimension i with i + d_head/2.
             qk = (qk * cos + qk.roll(d_head // 2, dims=-1) * sin).to(qk.dtype)
         return qk[:, :num_heads], qk[:, num_heads:], v
 
@@ -160,11 +223,11 @@ class Decoder:
 
 
 def normalise(x: Float[Tensor, "rows d_model"], gain: Float[Tensor, " d_model"]) -> Tensor:
-    """Return `model.layers.rms_norm`: in float32 at least, gains included, and rounded once."""
+    """Return `model.layers.rms_norm`: computed in at least float32, gains included, and rounded once."""
     if kernels.can_serve(x):
-        from bytewright.model.kernels.decoding import rms_norm as norm_by_kernel
+        from bytewright.model.kernels.decoding import rms_norm_rows
 
-        normalised: Tensor = norm_by_kernel(x, gain, eps=EPSILON)
+        normalised: Tensor = rms_norm_rows(x, gain, eps=EPSILON)
         return normalised
     return rms_norm(at_least_float32(x), gain.shape, gain, EPSILON).to(x.dtype)
 
@@ -175,15 +238,15 @@ def attend_to_cache(
     v: Float[Tensor, "batch kv_heads slots d_head"],
     mask: Bool[Tensor, "batch slots"] | None,
 ) -> Float[Tensor, "batch kv_heads group d_head"]:
-    """Attend from one query per head and sequence to all slots that the mask allows.
+    """Return the attention of one query per head and sequence to all slots that the mask allows.
 
-    Query heads that share a key/value head stand as the rows of one product.
+    Query heads that share a key/value head are the rows of one product.
     """
     batch_size, kv_heads, _, d_head = k.shape
     if q.device.type != "cpu":
         mask = None if mask is None else mask[:, None, None, :]
         return scaled_dot_product_attention(q.reshape(batch_size, kv_heads, -1, d_head), k, v, attn_mask=mask)
-    # With so few queries, two plain products beat the kernel on a CPU: they read the cache at full speed.
+    # On a CPU, two products are faster than the kernel for so few queries.
     q, k, v = q.reshape(batch_size * kv_heads, -1, d_head), k.flatten(0, 1), v.flatten(0, 1)
     scores = torch.bmm(q / math.sqrt(d_head), k.transpose(1, 2))
     if mask is not None:

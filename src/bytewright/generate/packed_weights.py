@@ -1,8 +1,8 @@
-"""The weights of a model laid out for products with few rows, which is all that writing token by token does.
+"""The weights of a model in the layout that is fastest for products with few rows, as in decoding.
 
-Such a product costs the reading of its weights, so they are packed once: q, k and v as one matrix, gate and
-up as one, in the precision the model computes in, in the layout that its device reads fastest. Gains of norms
-keep the precision of the parameters. A packed model is a snapshot: later training does not change it.
+Such a product is bound by reading its weights. Packing joins q, k and v into one matrix, and gate and up into
+another, in the precision of the computation. Gains of norms keep the precision of the parameters. Packed
+weights are a snapshot: later training does not change them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from bytewright.model.fused import join_gains, join_projections
 
 
 def snapshot(weight: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "*shape"]:
-    """Copy a weight as it is now: training that goes on does not reach the copy."""
+    """Return a copy of a weight that further training does not change."""
     return weight.detach().to(dtype, copy=True)
 
 
 def snapshot_gain(gain: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Copy the gain of a norm, in float32 at least: the model applies gains before it rounds."""
+    """Return a copy of the gain of a norm in at least float32: the model applies gains before it rounds."""
     return snapshot(gain, torch.promote_types(gain.dtype, torch.float32))
 
 
 class PackedMatrix:
-    """A weight in the layout whose products with about `num_rows` rows are fastest; they may have any number.
+    """A weight in the layout whose products with about `num_rows` rows are fastest; any number is allowed.
 
-    On a CPU in float32 the plain product reaches half of what memory gives. One row goes twice as fast over
-    weights that are stored transposed, unless the result is the shorter side; several rows go up to twice as
-    fast over oneDNN's blocked layout. Elsewhere the library's own choice is best.
+    On a CPU in float32, `linear` reaches half of the memory bandwidth. Transposed weights make a product with
+    one row twice as fast, unless the result is the shorter side. oneDNN's blocked layout makes products with
+    several rows up to twice as fast. Other devices and types use the plain layout.
     """
 
     def __init__(self, weight: Float[Tensor, "d_out d_in"], num_rows: int) -> None:
@@ -55,7 +55,7 @@ class PackedMatrix:
     def add_to(
         self, residual: Float[Tensor, "rows d_out"], x: Float[Tensor, "rows d_in"]
     ) -> Float[Tensor, "rows d_out"]:
-        """Return residual + x Wᵀ, without writing the product down in between."""
+        """Return residual + x Wᵀ without storing the product."""
         if self.blocked:
             total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, None, "add")
             return total
@@ -68,18 +68,18 @@ class PackedBlock:
 
     qkv: PackedMatrix
     qk_gains: Float[Tensor, "heads d_head"] | None
-    """Gains of the norms on q and k, head by head, where there are such norms."""
+    """Gains of the norms on q and k for each head, or None without these norms."""
     output: PackedMatrix
     up: PackedMatrix
-    """Gate and up in one where the feed-forward layer is gated."""
+    """For a gated feed-forward layer, gate and up joined."""
     gated: bool
     down: PackedMatrix
     gains: tuple[Float[Tensor, " d_model"], Float[Tensor, " d_model"]] | None
-    """Gains of the norms at the attention and at the feed-forward layer, where there are norms."""
+    """Gains of the norms of the attention and of the feed-forward layer, or None without norms."""
 
 
 def pack_block(block: TransformerBlock, dtype: torch.dtype, num_rows: int) -> PackedBlock:
-    """Pack one block for products with about `num_rows` rows."""
+    """Return one block packed for products with about `num_rows` rows."""
     attention, ffn = block.attn, block.ffn
 
     def packed(weight: Tensor) -> PackedMatrix:

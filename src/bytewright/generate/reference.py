@@ -1,7 +1,7 @@
-"""Generation by the definition: run the model over everything so far, choose a token, append it, repeat.
+"""Reference generation: run the model over the whole sequence, choose a token, append it, repeat.
 
-The readable twin of `generate`: one prompt at a time, no cache, no batch. It costs a full forward pass per
-token and promises the same ids.
+One prompt at a time, without a cache: each token costs a full forward pass. `generator` must return the same
+ids.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Literal
 import torch
 
 from bytewright.errors import UsageError
-from bytewright.generate.sampling import SamplingConfig, choose_tokens, draw_uniforms, refuse_no_token
+from bytewright.generate.sampling import SamplingConfig, check_chosen, choose_tokens, draw_uniforms
 from bytewright.model.config import ModelConfig
 from bytewright.model.transformer import TransformerLM
 
 Reason = Literal["stop", "length", "context"]
-"""A stop token came, `max_new_tokens` were written, or prompt and completion fill the model's context."""
+"""Why a sequence ended: at a stop token, after `max_new_tokens`, or because the context is full."""
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What was written after a prompt, and why it ends there."""
+    """The continuation of a prompt, and why it ended."""
 
     ids: list[int]
-    """The new ids alone; a stop token is not among them."""
+    """The new ids, without the prompt and without a stop token."""
     reason: Reason
 
 
@@ -41,7 +41,7 @@ def find_reason(config: ModelConfig, prompt: Sequence[int], num_written: int, ma
 def generate_reference(
     model: TransformerLM, prompt: Sequence[int], sampling: SamplingConfig, row: int = 0
 ) -> Completion:
-    """Continue one prompt; `generate(model, prompts, sampling)[row]` must be equal for prompts[row]."""
+    """Return the completion of one prompt, equal to `generate(model, prompts, sampling)[row]`."""
     check_prompts(model.config, [prompt])
     device = model.token_embeddings.weight.device
     ids = torch.tensor(list(prompt), device=device)
@@ -51,7 +51,7 @@ def generate_reference(
         if len(ids) == model.config.context_length:
             return Completion(ids=written, reason="context")
         id = choose_tokens(model(ids)[-1], sampling, uniform)
-        refuse_no_token([int(id)], len(written))
+        check_chosen([int(id)], len(written))
         if id.item() in sampling.stop_tokens:
             return Completion(ids=written, reason="stop")
         written.append(int(id))
@@ -60,20 +60,25 @@ def generate_reference(
 
 
 def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise `UsageError` for a prompt that the model cannot read, naming the prompt by its number."""
+    """Raise `UsageError` if the model cannot continue a prompt."""
     if not len(prompts):
-        raise UsageError("there is no prompt to continue")
+        raise UsageError("at least one prompt is required", key="prompts")
     for number, prompt in enumerate(prompts):
         if not len(prompt):
-            raise UsageError(f"prompt {number} is empty: the model needs at least one token to go on from")
+            raise UsageError(f"prompt {number} is empty; it must have at least one token", key="prompts")
         if len(prompt) >= config.context_length:
             raise UsageError(
                 f"prompt {number} has {len(prompt)} tokens, which leaves no room in the model's context of "
-                f"{config.context_length}"
+                f"{config.context_length}",
+                key="prompts",
+                expected=config.context_length - 1,
+                found=len(prompt),
             )
         for place, id in enumerate(prompt):
             if not hasattr(id, "__index__") or not 0 <= id < config.vocab_size:
                 raise UsageError(
-                    f"prompt {number} has the id {id} at place {place}, outside the vocabulary of "
-                    f"{config.vocab_size}"
+                    f"prompt {number} has the id {id} at position {place}; ids must be from 0 to "
+                    f"{config.vocab_size - 1}",
+                    key="prompts",
+                    found=id,
                 )

@@ -1,8 +1,8 @@
-"""From scores to the next token: temperature, the three filters, and one draw.
+"""From logits to the next token: temperature, the filters top-k, top-p and min-p, and one draw.
 
-The caller passes the randomness in, as one uniform number per sequence and step. These numbers depend only on
-the seed and on the row of the sequence (`draw_uniforms`), not on the other rows of the batch. Choosing is
-tensor algebra without host synchronisation.
+The caller passes the randomness as one uniform number per sequence and step. These numbers depend only on the
+seed and on the row of the sequence (`draw_uniforms`), not on the other rows of the batch. Choosing a token
+needs no host synchronisation.
 """
 
 from __future__ import annotations
@@ -20,61 +20,62 @@ from torch import Tensor
 from bytewright.errors import DivergenceError, UsageError
 from bytewright.model.layers import at_least_float32, softmax
 
-COLDEST = torch.finfo(torch.float32).tiny
-"""A smaller temperature counts as this one: float32 has no reciprocal for it, and 0 / 0 is no score."""
+MIN_TEMPERATURE = torch.finfo(torch.float32).tiny
+"""Smaller temperatures are raised to this one, because their reciprocal overflows in float32."""
 
 NO_TOKEN = -1
-"""Stands for the id where a model's scores are no numbers. The decoder uses ids as indices, of which this one
-finds a row in any table: a device goes on unharmed until the host looks and calls `refuse_no_token`."""
+"""The id that is chosen if logits are not finite. As an index it is valid in any table, so the device
+continues without an error until the host calls `check_chosen`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How tokens are chosen and when to stop; the filters work in this order, each on what the last left."""
+    """How tokens are chosen and when to stop; each filter applies to the result of the one before it."""
 
     max_new_tokens: int = 256
-    """The most tokens to write; fewer when a stop token comes first or the model's context is full."""
+    """The maximum number of new tokens; a stop token or a full context can end a sequence earlier."""
     temperature: float = 1.0
-    """Scores are divided by it: below 1 the likely becomes likelier; 0 always takes the likeliest token."""
+    """Divisor of the logits: values below 1 favour likely tokens; 0 always chooses the likeliest one."""
     top_k: int | None = None
     """Keep the k likeliest tokens."""
     top_p: float = 1.0
-    """Keep the smallest set of likeliest tokens whose probabilities add up to p at least."""
+    """Keep the smallest set of likeliest tokens whose probabilities sum to at least p."""
     min_p: float = 0.0
     """Keep the tokens that are at least p times as likely as the likeliest."""
     stop_tokens: tuple[int, ...] = ()
-    """A sequence ends where one of these would come; it is not part of the result."""
+    """A sequence ends before one of these ids; it is not part of the result."""
     seed: int = 0
-    """From 0 to 2^64 - 1. Sequence i of a batch draws from the random stream (seed, i)."""
+    """From 0 to 2^64 - 1. Sequence i of a batch uses the random stream (seed, i)."""
     num_ids: int | None = None
-    """Choose among the ids below this: a model may have rows for more tokens than its tokenizer has."""
+    """Choose only ids below this; a model can have more ids than its tokenizer."""
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "top_k", "seed", "num_ids"):
             value = getattr(self, name)
             if not (value is None and name in ("top_k", "num_ids")) and not isinstance(value, Integral):
-                raise UsageError(f"{name} must be a whole number, but is {value!r}")
-        if self.max_new_tokens < 0:
-            raise UsageError(f"max_new_tokens must not be negative, but is {self.max_new_tokens}")
-        if not 0 <= self.temperature < math.inf:
-            raise UsageError(f"temperature must be 0 or a positive number, not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise UsageError(f"top_k must be at least 1, not {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        if not 0 <= self.min_p <= 1:
-            raise UsageError(f"min_p must be from 0 to 1, not {self.min_p}")
-        if self.num_ids is not None and self.num_ids < 1:
-            raise UsageError(f"num_ids must be at least 1, not {self.num_ids}")
+                raise _wrong_value(name, "a whole number", value)
+        for name, is_valid, expected in (
+            ("max_new_tokens", self.max_new_tokens >= 0, "at least 0"),
+            ("temperature", 0 <= self.temperature < math.inf, "0 or a positive number"),
+            ("top_k", self.top_k is None or self.top_k >= 1, "at least 1"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("num_ids", self.num_ids is None or self.num_ids >= 1, "at least 1"),
+            ("seed", 0 <= self.seed < 2**64, "from 0 to 2^64 - 1"),
+        ):
+            if not is_valid:
+                raise _wrong_value(name, expected, getattr(self, name))
         for token in self.stop_tokens:
-            if isinstance(token, str):  # type: ignore[unreachable]  # what one writes first
-                raise UsageError(f"stop_tokens must be ids, but one is {token!r}")
-        if not 0 <= self.seed < 2**64:
-            raise UsageError(f"seed must be from 0 to 2^64 - 1, but is {self.seed}")
+            if isinstance(token, str):  # type: ignore[unreachable]  # a likely mistake
+                raise _wrong_value("stop_tokens", "ids", token)
+
+
+def _wrong_value(key: str, expected: str, found: object) -> UsageError:
+    return UsageError(f"{key} must be {expected}, but is {found!r}", key=key, expected=expected, found=found)
 
 
 def keep_top_k(probabilities: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
-    """Keep the k largest probabilities of each row and scale them to add up to 1.
+    """Keep the k largest probabilities of each row and normalise them.
 
     >>> keep_top_k(torch.tensor([0.5, 0.1, 0.3, 0.1]), k=2)
     tensor([0.6250, 0.0000, 0.3750, 0.0000])
@@ -84,9 +85,9 @@ def keep_top_k(probabilities: Float[Tensor, "*batch vocab"], k: int) -> Float[Te
 
 
 def keep_top_p(probabilities: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
-    """Keep the smallest set of largest probabilities whose sum is at least p; scale it to add up to 1.
+    """Keep the smallest set of largest probabilities whose sum is at least p, and normalise it.
 
-    From the largest down, a token belongs to the set as long as those before it do not reach p by themselves.
+    In descending order, a token belongs to the set if the sum of those before it is below p.
 
     >>> keep_top_p(torch.tensor([0.5, 0.125, 0.25, 0.125]), p=0.6)
     tensor([0.6667, 0.0000, 0.3333, 0.0000])
@@ -99,7 +100,7 @@ def keep_top_p(probabilities: Float[Tensor, "*batch vocab"], p: float) -> Float[
 
 
 def keep_min_p(probabilities: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
-    """Keep what is at least p times the largest probability of its row; scale it to add up to 1.
+    """Keep the probabilities that are at least p times the largest of their row, and normalise them.
 
     >>> keep_min_p(torch.tensor([0.5, 0.1, 0.3, 0.1]), p=0.5)
     tensor([0.6250, 0.0000, 0.3750, 0.0000])
@@ -111,11 +112,11 @@ def keep_min_p(probabilities: Float[Tensor, "*batch vocab"], p: float) -> Float[
 def next_token_probabilities(
     logits: Float[Tensor, "*batch vocab"], config: SamplingConfig
 ) -> Float[Tensor, "*batch vocab"]:
-    """Return the distribution that the next token is drawn from, in float32 at least; temperature above 0."""
+    """Return the distribution of the next token, in at least float32; the temperature must be above 0."""
     scores = at_least_float32(logits)
-    # Taking the largest off first keeps a tiny temperature from overflowing; softmax does not mind.
+    # Subtract the maximum before the division, which would overflow for a tiny temperature.
     gaps = scores - scores.amax(dim=-1, keepdim=True)
-    probabilities = softmax(gaps / max(config.temperature, COLDEST), dim=-1)
+    probabilities = softmax(gaps / max(config.temperature, MIN_TEMPERATURE), dim=-1)
     if config.top_k is not None:
         probabilities = keep_top_k(probabilities, config.top_k)
     if config.top_p < 1:
@@ -128,9 +129,9 @@ def next_token_probabilities(
 def draw(
     probabilities: Float[Tensor, "*batch vocab"], uniforms: Float[Tensor, "*batch"]
 ) -> Int[Tensor, "*batch"]:
-    """Lay the probabilities end to end and return the id that each uniform number from [0, 1) falls on.
+    """Return the id at which the cumulative probability exceeds each uniform number from [0, 1).
 
-    Where the probabilities are no numbers it is `NO_TOKEN`.
+    If probabilities are not finite, it is `NO_TOKEN`.
 
     >>> draw(torch.tensor([0.25, 0.0, 0.5, 0.25]).expand(4, 4), torch.tensor([0.0, 0.25, 0.7, 0.75]))
     tensor([0, 2, 2, 3])
@@ -143,10 +144,10 @@ def draw(
 def rising(
     sums: Float[Tensor, "*batch vocab"], weights: Float[Tensor, "*batch vocab"]
 ) -> Float[Tensor, "*batch vocab"]:
-    """Make sums of `weights` up to each place rise at every positive weight or stay, and stay at every zero.
+    """Make cumulative sums of `weights` monotonic, and constant where a weight is 0.
 
-    A GPU adds up in parallel: neighbouring sums are rounded along different paths, so they may fall by a bit,
-    or rise at a weight of 0, whose token could then be drawn.
+    A GPU computes the sums in parallel, with different rounding for each: a sum can be slightly below the one
+    before it, or above it at a weight of 0, whose token could then be drawn.
 
     >>> rising(torch.tensor([0.5, 0.625, 0.5, 1.0]), torch.tensor([0.5, 0.0, 0.125, 0.375]))
     tensor([0.5000, 0.5000, 0.5000, 1.0000])
@@ -157,28 +158,28 @@ def rising(
 def choose_tokens(
     logits: Float[Tensor, "*batch vocab"], config: SamplingConfig, uniforms: Float[Tensor, "*batch"]
 ) -> Int[Tensor, "*batch"]:
-    """Choose the next token of every sequence; `NO_TOKEN` where the scores are no numbers."""
+    """Return the next token of every sequence; `NO_TOKEN` if its logits are not finite."""
     logits = logits[..., : config.num_ids]
     if config.temperature == 0:
-        highest, likeliest = logits.max(dim=-1)  # a score that is no number, if there is one
+        highest, likeliest = logits.max(dim=-1)  # NaN counts as the highest
         return torch.where(highest.abs() < math.inf, likeliest, NO_TOKEN)
     return draw(next_token_probabilities(logits, config), uniforms)
 
 
-def refuse_no_token(ids: Sequence[int], num_before: int = 0) -> None:
-    """Raise if one of the ids is `NO_TOKEN`; so many of the sequence were written before them."""
+def check_chosen(ids: Sequence[int], num_before: int = 0) -> None:
+    """Raise `DivergenceError` if one of the ids is `NO_TOKEN`; `num_before` ids precede them."""
     if NO_TOKEN in ids:
+        number = num_before + list(ids).index(NO_TOKEN) + 1
         raise DivergenceError(
-            f"the model's scores for token {num_before + list(ids).index(NO_TOKEN) + 1} of its text are not"
-            " finite, so there is nothing to choose from"
+            f"the logits for token {number} are not finite, so no token can be chosen; the model has diverged"
         )
 
 
 def draw_uniforms(seed: int, row: int, count: int) -> Float[Tensor, " count"]:
     """Return the first `count` uniform numbers of a row: multiples of 2⁻²³ below 1.
 
-    They are the upper 23 bits of the outputs of Philox with the key (seed, row), so no two rows of any seeds
-    share a stream. In float32 the product of such a number with any x is below x, which `draw` relies on.
+    They are the upper 23 bits of Philox with the key (seed, row), so each pair has its own stream. `draw`
+    requires that the float32 product of such a number with any x is below x.
     """
     bits = np.random.Philox(key=np.array([seed, row], dtype=np.uint64)).random_raw(count) >> np.uint64(41)
     return torch.from_numpy((bits / 2**23).astype(np.float32))

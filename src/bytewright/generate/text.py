@@ -24,7 +24,7 @@ SAMPLE_TOKENS = 200
 def make_text_sampler(
     model: ModelConfig, vocabulary: Vocabulary, prompt: str
 ) -> Callable[[TransformerLM, int], str]:
-    """Return the function that writes a sample of text at a step of training.
+    """Return a function that generates a sample of text at a step of training.
 
     A prompt that the model cannot continue raises `UsageError` here, before training starts.
     """
@@ -33,14 +33,17 @@ def make_text_sampler(
     except ImportError as error:
         raise UsageError(
             f"samples of text need the native extension, which cannot be imported ({error});"
-            " install it, or set sample_every = 0"
+            " install it, or set sample_every = 0",
+            key="sample_every",
         ) from None
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     ids = encode_prompt(tokenizer, prompt)
     try:
         check_prompts(model, [ids])
     except UsageError as error:
-        raise UsageError(f"sample_prompt cannot be continued: {error}") from None
+        raise UsageError(
+            f"sample_prompt cannot be continued: {error}", key="sample_prompt", found=error.found
+        ) from None
     sampling = SamplingConfig(
         max_new_tokens=SAMPLE_TOKENS,
         temperature=0.8,
@@ -57,14 +60,14 @@ def make_text_sampler(
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Encode the text to continue; an empty one is the start of a document, right after a special token."""
+    """Return the ids of a prompt; an empty prompt becomes a special token, after which a document starts."""
     if text:
         return tokenizer.encode(text)
     return list(stop_tokens_of(tokenizer)[:1]) or tokenizer.encode("\n")
 
 
 def stop_tokens_of(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """List the special tokens: each ends a text."""
+    """Return the ids of all special tokens; each of them ends a text."""
     return tuple(sorted(tokenizer.special_tokens.values()))
 
 
@@ -75,7 +78,7 @@ def stream_text(
     sampling: SamplingConfig,
     write: Callable[[str], object],
 ) -> Reason:
-    """Pass text to `write` as it is generated, in whole characters; return why it ended."""
+    """Pass text to `write` as it is generated, in whole characters; return why generation ended."""
     decoder = tokenizer.stream_decoder()
     num_written = 0
     for (id,) in generator.stream([prompt], sampling):

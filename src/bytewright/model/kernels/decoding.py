@@ -96,7 +96,7 @@ def _rms_norm(x, gains, out, d_model, eps, BLOCK: tl.constexpr):
     tl.store(out + at, row.to(out.dtype.element_ty), mask=mask)
 
 
-def rms_norm(x: Tensor, gains: Tensor, *, eps: float) -> Tensor:
+def rms_norm_rows(x: Tensor, gains: Tensor, *, eps: float) -> Tensor:
     """Return `model.layers.rms_norm` of the contiguous rows of `x`, with gains in float32.
 
     The library's fused norm accepts only gains of the type of `x`.
