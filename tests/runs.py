@@ -18,7 +18,7 @@ from torch import Tensor
 from bytewright.account import Device
 from bytewright.data.sampler import Tokens
 from bytewright.data.tokenfile import TokenFileWriter
-from bytewright.storage.json_reader import build
+from bytewright.storage.config_reader import build
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import MEASURED_FIELDS, finite, read_metrics

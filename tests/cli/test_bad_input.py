@@ -111,7 +111,7 @@ CASES = [
     (TRAIN.format(source="stories.txt", out="new", size=400) + " --pattern (", ["pattern"]),
     (TRAIN.format(source="stories.txt", out="new", size=400) + " --num-threads -1", ["--num-threads", "-1"]),
     # where it goes
-    (TRAIN.format(source="stories.txt", out="tok", size=400), ["tok", "exists already", "give --replace"]),
+    (TRAIN.format(source="stories.txt", out="tok", size=400), ["tok", "exists already", "set replace"]),
     (TRAIN.format(source="stories.txt", out="taken", size=400), ["taken", "exists already"]),
     (ENCODE.format(source="stories.txt", out="taken.npy"), ["taken.npy", "exists already"]),
     ("tokenizer convert tok --to bytewright --out taken", ["taken", "exists already"]),

@@ -11,7 +11,7 @@ from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.axes import expand
 from bytewright.experiments.plan import with_data
 from bytewright.experiments.sweep import Sweep, read_sweep
-from bytewright.storage.json_reader import build
+from bytewright.storage.config_reader import build
 from bytewright.train.config import DataConfig
 
 BASE = """

@@ -115,7 +115,7 @@ SCENARIOS = [
 
 
 def cannot_exchange(parent: filesystem.Directory, first: str, second: str) -> bool:
-    """Stand in for `disk.exchange` on a file system that cannot."""
+    """Replace `Directory.exchange` as on a file system that cannot exchange names."""
     return False
 
 
@@ -135,7 +135,7 @@ def kill_before_operation(k: int) -> None:
 def main(name: str, base: Path) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
     if not scenario.can_exchange:
-        filesystem.exchange = cannot_exchange
+        filesystem.Directory.exchange = cannot_exchange  # type: ignore[method-assign, assignment]
     for k in range(1, 1000):
         root = base / str(k)
         root.mkdir(parents=True)

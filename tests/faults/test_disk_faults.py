@@ -60,7 +60,7 @@ def leftovers(root: Path) -> list[str]:
 @pytest.fixture(autouse=True)
 def _exchange_or_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.node.callspec.params["scenario"].can_exchange:
-        monkeypatch.setattr(filesystem, "exchange", scenarios.cannot_exchange)
+        monkeypatch.setattr(filesystem.Directory, "exchange", scenarios.cannot_exchange)
 
 
 @every_scenario

@@ -173,7 +173,7 @@ def watch(scenario: Scenario, root: Path, monkeypatch: pytest.MonkeyPatch) -> li
     with monkeypatch.context() as patch:
         patch.setattr(filesystem, "before_operation", model.follow)
         if not scenario.can_exchange:
-            patch.setattr(filesystem, "exchange", scenarios.cannot_exchange)
+            patch.setattr(filesystem.Directory, "exchange", scenarios.cannot_exchange)
         scenario.act(root)
     check()
     assert model.num_operations >= 3
@@ -196,7 +196,7 @@ def test_the_model_notices_when_contents_are_not_synced(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
-    monkeypatch.setattr(filesystem, "_sync_file", lambda file: None)
+    monkeypatch.setattr(filesystem.NewFile, "sync", lambda file: None)
     with pytest.raises(AssertionError, match="never synced"):
         watch(scenario, tmp_path / "watched", monkeypatch)
 
@@ -206,6 +206,6 @@ def test_the_model_notices_when_names_are_not_synced_before_old_files_go(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
-    monkeypatch.setattr(filesystem, "sync_folder", lambda path: None)
+    monkeypatch.setattr(filesystem.Directory, "sync", lambda path: None)
     with pytest.raises(AssertionError, match="after operation"):
         watch(scenario, tmp_path / "watched", monkeypatch)

@@ -106,7 +106,7 @@ def count_operations(folder: Path) -> int:
     try:
         train(config, folder / "run", console=Console(file=io.StringIO()))
     finally:
-        filesystem.before_operation = filesystem._nothing
+        filesystem.before_operation = filesystem._do_nothing
     return len(seen)
 
 

@@ -1,4 +1,4 @@
-"""What the one door to disk promises when nothing is killed: see faults/ for when something is."""
+"""Atomic writes without interruptions; tests/faults covers killed processes and power cuts."""
 
 from __future__ import annotations
 
@@ -125,8 +125,7 @@ def test_a_write_that_fails_is_explained_and_keeps_its_errno(
     monkeypatch.setattr(filesystem, "before_operation", refuse)
     with pytest.raises(StorageError, match=words) as caught:
         atomic.write_bytes(tmp_path / "file", b"x")
-    assert caught.value.errno == code
-    assert str(tmp_path / "file") in str(caught.value)
+    assert (caught.value.errno, caught.value.path) == (code, tmp_path / "file")
 
 
 def test_writing_over_a_directory_is_refused(tmp_path: Path) -> None:
@@ -148,8 +147,9 @@ def test_json_that_is_not_plain_json_is_refused(tmp_path: Path, text: str) -> No
 def test_a_file_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with open(tmp_path / "huge", "wb") as stream:
         stream.truncate(2**40)  # a hole: reading it would need a terabyte
-    with pytest.raises(FormatError, match="more than the 1000 "):
+    with pytest.raises(FormatError) as caught:
         atomic.read_bytes(tmp_path / "huge", max_bytes=1000)
+    assert (caught.value.expected, caught.value.found) == (1000, 2**40)
 
 
 # Folders
@@ -166,11 +166,10 @@ def test_a_folder_comes_back_with_its_manifest(folder: Path) -> None:
 
 
 def test_an_existing_folder_is_replaced_only_on_request(folder: Path) -> None:
-    with (
-        pytest.raises(UsageError, match=r"folder exists already; .* give replace=True$"),
-        atomic.write_folder(folder),
-    ):
+    with pytest.raises(UsageError) as caught, atomic.write_folder(folder):
         pass
+    assert str(caught.value) == f"{folder} exists already; choose another name, or set replace"
+    assert (caught.value.path, caught.value.key) == (folder, "replace")
     with atomic.write_folder(folder, replace=True) as writer:
         writer.write_text("words.txt", "other")
     assert names_in(folder) == ["manifest.json", "words.txt"]
@@ -180,11 +179,9 @@ def test_an_existing_folder_is_replaced_only_on_request(folder: Path) -> None:
 
 def test_a_folder_with_a_file_of_the_users_own_is_never_replaced(folder: Path) -> None:
     (folder / "thesis.txt").write_text("years of work")
-    with (
-        pytest.raises(StorageError, match=r"holds 'thesis\.txt'"),
-        atomic.write_folder(folder, replace=True),
-    ):
+    with pytest.raises(StorageError) as caught, atomic.write_folder(folder, replace=True):
         pass
+    assert (caught.value.path, caught.value.found) == (folder, "thesis.txt")
     assert names_in(folder) == ["manifest.json", "numbers.json", "thesis.txt", "words.txt"]
 
 
@@ -194,8 +191,9 @@ def test_a_file_that_appears_while_the_folder_is_being_built_is_not_lost(folder:
             writer.write_text("words.txt", "other")
             (folder / "thesis.txt").write_text("years of work")
 
-    with pytest.raises(StorageError, match=r"holds 'thesis\.txt'"):
+    with pytest.raises(StorageError) as caught:
         write_for_hours()
+    assert caught.value.found == "thesis.txt"
     assert (folder / "thesis.txt").read_text() == "years of work"
     assert names_in(folder.parent) == ["folder"]
 
@@ -205,10 +203,7 @@ def test_a_folder_without_a_manifest_is_neither_read_nor_replaced(tmp_path: Path
     (tmp_path / "photos" / "cat.jpg").touch()
     with pytest.raises(FormatError, match=r"no manifest\.json"):
         atomic.open_folder(tmp_path / "photos")
-    with (
-        pytest.raises(FormatError, match=r"no manifest\.json"),
-        atomic.write_folder(tmp_path / "photos", replace=True),
-    ):
+    with pytest.raises(FormatError), atomic.write_folder(tmp_path / "photos", replace=True):
         pass
     assert names_in(tmp_path / "photos") == ["cat.jpg"]
 
@@ -225,18 +220,19 @@ def test_a_changed_byte_is_noticed(folder: Path) -> None:
 def test_a_changed_size_is_noticed(folder: Path, data: bytes) -> None:
     (folder / "words.txt").write_bytes(data)
     opened = atomic.open_folder(folder)
-    with pytest.raises(FormatError, match=rf"words\.txt: has {len(data)} bytes"):
-        opened.read_bytes("words.txt")
-    with pytest.raises(FormatError, match="but the manifest says 8"):
-        opened.check("words.txt")
+    for read in (opened.read_bytes, opened.check):
+        with pytest.raises(FormatError) as caught:
+            read("words.txt")
+        assert caught.value.path == folder / "words.txt"
 
 
 def test_a_missing_file_is_noticed(folder: Path) -> None:
     (folder / "words.txt").unlink()
     with pytest.raises(StorageError, match=r"cannot read .*words\.txt: no such file"):
         atomic.open_folder(folder).read_bytes("words.txt")
-    with pytest.raises(FormatError, match="lists no file 'other'"):
+    with pytest.raises(FormatError) as caught:
         atomic.open_folder(folder).read_bytes("other")
+    assert (caught.value.path, caught.value.key) == (folder / "manifest.json", "other")
 
 
 def test_a_missing_folder_or_a_file_in_its_place_is_explained(tmp_path: Path) -> None:
@@ -378,14 +374,14 @@ def write_below(path: Path) -> None:
         lambda path: atomic.write_folder(path).__enter__(),
         lambda path: atomic.write_folder(path, replace=True).__enter__(),
         atomic.remove_folder,
-        atomic.open_in_place,
+        atomic.open_to_append,
         atomic.check_target,
         lambda path: atomic.check_target(path, folder=True, replace=True),
-        lambda path: atomic.refuse_links(path, within=path.parent),
+        lambda path: atomic.check_no_links(path, within=path.parent),
         write_below,
         lambda path: atomic.write_folder(path / "sub", within=path.parent).__enter__(),
         lambda path: atomic.remove_folder(path / "sub", within=path.parent),
-        lambda path: atomic.open_in_place(path / "file", within=path.parent),
+        lambda path: atomic.open_to_append(path / "file", within=path.parent),
     ],
 )
 @pytest.mark.parametrize("points_to", ["file", "folder", "nothing"])
@@ -434,10 +430,10 @@ def test_a_file_that_is_written_in_place_must_have_one_name(tmp_path: Path) -> N
     (tmp_path / "thesis.txt").write_text("years of work")
     (tmp_path / "log").hardlink_to(tmp_path / "thesis.txt")
     with pytest.raises(StorageError, match=r"log: the file has 2 names \(hard links\)"):
-        atomic.open_in_place(tmp_path / "log")
+        atomic.open_to_append(tmp_path / "log")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match="not a regular file"):
-        atomic.open_in_place(tmp_path / "pipe")
+        atomic.open_to_append(tmp_path / "pipe")
 
 
 def test_a_folder_that_a_write_must_stay_within_is_not_made(tmp_path: Path) -> None:
@@ -471,7 +467,7 @@ def test_the_probe_of_a_killed_check_is_removed_by_the_next_one(tmp_path: Path) 
     assert names_in(tmp_path) == []
 
 
-# Asking before the work starts
+# Checks before the work starts
 
 
 def test_a_target_that_will_do_is_left_untouched(tmp_path: Path, folder: Path) -> None:
@@ -483,10 +479,10 @@ def test_a_target_that_will_do_is_left_untouched(tmp_path: Path, folder: Path) -
 
 def test_a_target_that_will_not_do_is_refused_at_once(tmp_path: Path, folder: Path) -> None:
     atomic.write_bytes(tmp_path / "file", b"")
-    with pytest.raises(UsageError, match=r"folder exists already; .* give --replace$"):
-        atomic.check_target(folder, folder=True)
-    with pytest.raises(UsageError, match=r"file exists already; .* give --replace$"):
-        atomic.check_target(tmp_path / "file")
+    for target, is_folder in [(folder, True), (tmp_path / "file", False)]:
+        with pytest.raises(UsageError) as caught:
+            atomic.check_target(target, folder=is_folder)
+        assert (caught.value.path, caught.value.key) == (target, "replace")
     with pytest.raises(StorageError, match="it is a directory, not a file"):
         atomic.check_target(folder, replace=True)
     with pytest.raises(StorageError, match="a file stands where a folder was expected"):
@@ -510,7 +506,7 @@ def test_an_unwritable_folder_is_refused_at_once(tmp_path: Path) -> None:
         atomic.check_target(tmp_path / "file")
 
 
-# Numbers and text that JSON and TOML allow and nothing else can hold
+# Numbers and text that JSON and TOML allow but Python cannot hold
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_another_encoding_is_refused(folder: Path, name: str) -> None:
 def test_line_ends_of_another_system_are_refused_by_name(folder: Path, name: str) -> None:
     path = folder / name
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    assert "line 1 holds a carriage return" in sentence_of(lambda: read(path), path)
+    assert "line 1 has a carriage return" in sentence_of(lambda: read(path), path)
 
 
 @every_file
@@ -366,8 +366,8 @@ TEXT = {"Sequence": {"id": "A", "type_id": 0}}
             "pre_tokenizer.add_prefix_space should be false",
         ),
         (lambda t: t["pre_tokenizer"].update(use_regex=False), "pre_tokenizer.use_regex should be true"),
-        (lambda t: t["pre_tokenizer"].update(new=1), "pre_tokenizer.new is not a key that is known here"),
-        (lambda t: t.update(surprise=1), "surprise is not a key that is known here"),
+        (lambda t: t["pre_tokenizer"].update(new=1), "pre_tokenizer.new is an unknown key"),
+        (lambda t: t.update(surprise=1), "surprise is an unknown key"),
         (lambda t: t.pop("model"), "model is missing"),
         (lambda t: t["model"].update(type="Unigram"), "model.type should be 'BPE'"),
         (lambda t: t["model"].update(dropout=0.1), "model.dropout should be null"),
@@ -377,7 +377,7 @@ TEXT = {"Sequence": {"id": "A", "type_id": 0}}
             lambda t: t["model"].update(continuing_subword_prefix="##"),
             "model.continuing_subword_prefix should be null",
         ),
-        (lambda t: t["model"].update(extra=None), "model.extra is not a key that is known here"),
+        (lambda t: t["model"].update(extra=None), "model.extra is an unknown key"),
         (lambda t: t["model"]["merges"].insert(0, ["a"]), "model.merges[0] should be two tokens"),
         (lambda t: t["model"]["merges"].insert(0, 7), "model.merges[0] should be two tokens"),
         (lambda t: t["added_tokens"][0].update(lstrip=True), "added_tokens[0].lstrip should be false"),
@@ -426,7 +426,7 @@ def split_by(**changes: object) -> dict[str, object]:
     [
         ({"behavior": "Removed"}, "behavior should be 'Isolated'"),
         ({"invert": True}, "invert should be false"),
-        ({"pattern": {"String": " "}}, "pattern.String is not a key that is known here"),
+        ({"pattern": {"String": " "}}, "pattern.String is an unknown key"),
         ({"pattern": {"Regex": "\ud800"}}, "pattern.Regex should be Unicode text without lone surrogates"),
         ({"type": "Punctuation"}, "type should be 'Split'"),
     ],

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bytewright.errors import UsageError
 from bytewright.optim.schedules import schedule_position
-from bytewright.storage.json_reader import build
+from bytewright.storage.config_reader import build
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import ScheduleConfig

@@ -10,7 +10,7 @@ import pytest
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.storage import atomic
-from bytewright.storage.json_reader import build
+from bytewright.storage.config_reader import build
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import read_config, read_recipe, to_plain
 from runs import make_config, make_fields

@@ -13,7 +13,7 @@ from pathlib import Path
 from bytewright.errors import FormatError, UsageError, suggest
 from bytewright.model.config import ModelConfig
 from bytewright.storage.atomic import read_document, read_toml
-from bytewright.storage.json_reader import build
+from bytewright.storage.config_reader import build
 
 
 def _gpt2(d_model: int, num_layers: int, num_heads: int) -> ModelConfig:

@@ -163,7 +163,7 @@ class WriteText:
         """Write the text, and say what became of documents that could not stay as they were."""
         files = [options.require_file(path) for path in options.require_some(self.files, "a file")]
         for path in files:
-            atomic.refuse_own_input(path, self.out)
+            atomic.check_not_input(path, self.out)
         atomic.check_target(self.out, replace=self.replace)
 
         from bytewright.cli import console

@@ -192,7 +192,7 @@ class EncodeText:
         from bytewright.data.tokenfile import manifest_path_of
 
         written = (out, manifest_path_of(out))
-        atomic.refuse_own_input(source, *written)
+        atomic.check_not_input(source, *written)
         for path in written:
             atomic.check_target(path, replace=self.replace)
         tokenizer = options.load_tokenizer(self.tokenizer)
@@ -260,7 +260,7 @@ class DecodeIds:
                 from bytewright.data.tokenfile import manifest_path_of
 
                 for path in (self.source, manifest_path_of(self.source)):
-                    atomic.refuse_own_input(path, self.out)
+                    atomic.check_not_input(path, self.out)
             atomic.check_target(self.out, replace=self.replace)
         tokenizer = options.load_tokenizer(self.tokenizer)
         ids = self._read_ids(tokenizer)

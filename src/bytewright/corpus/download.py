@@ -142,7 +142,7 @@ def get_file(file: PublicFile, folder: Path, *, progress: DownloadProgress | Non
     if not matches(packed, file.sent, progress=progress):
         download(file.url, packed, file.sent, progress=progress)
     _gunzip(packed, target, file.text, progress)
-    atomic.remove(packed)
+    atomic.remove_if_present(packed)
     return True
 
 
@@ -191,8 +191,8 @@ def download(
         _check(url, part, target, expected, report)
         with filesystem.explain("write", target), filesystem.Directory.open(target.parent) as folder:
             os.fsync(part.fileno())
-            filesystem.rename(folder, part_of(target).name, target.name)
-            filesystem.sync_folder(folder)
+            folder.rename(part_of(target).name, target.name)
+            folder.sync()
 
 
 def part_of(target: Path) -> Path:
@@ -213,7 +213,7 @@ def matches(path: Path, expected: Entry, *, progress: DownloadProgress | None = 
 def _open_part(target: Path) -> Iterator[BinaryIO]:
     """Open the received part of a file, and lock it against other processes."""
     with (
-        io.BufferedRandom(atomic.open_in_place(part_of(target))) as part,
+        io.BufferedRandom(atomic.open_to_append(part_of(target))) as part,
         filesystem.explain("write", target),
     ):
         try:
@@ -321,7 +321,7 @@ def _check(url: str, part: BinaryIO, target: Path, expected: Entry, report: Down
     part.seek(0)
     found = _digest(part, expected.num_bytes, report)
     if found != expected.sha256:
-        atomic.remove(part_of(target))
+        atomic.remove_if_present(part_of(target))
         raise DownloadError(
             f"{url}: expected SHA-256 {expected.sha256[:12]}…, found {found[:12]}…; the file was removed",
             expected=expected.sha256,

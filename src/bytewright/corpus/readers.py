@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import filesystem
-from bytewright.storage.compression import find_packing
+from bytewright.storage.compression import find_compression
 
 END = END_OF_TEXT.encode()
 BLOCK = 2**20
@@ -81,7 +81,7 @@ def read_chunks(
     path = Path(path)
     compression, kind = _split_suffixes(path)
     with filesystem.explain("read", path):
-        if not compression and find_packing(path) is not None:
+        if not compression and find_compression(path) is not None:
             raise UsageError(f"{path}: unsupported compression; decompress the file first", path=path)
         if kind == ".parquet":
             yield from _chunks_of_rows(path, field, progress)
@@ -284,7 +284,7 @@ def _chunks_of_lines(path: Path, lines: Iterator[bytes], field: str) -> Iterator
 def _chunks_of_rows(path: Path, field: str, progress: ByteProgress | None) -> Iterator[Chunk]:
     parquet = import_extra("pyarrow.parquet", path)
     arrow = import_extra("pyarrow", path)
-    filesystem.refuse_special_file(path)
+    filesystem.check_regular_file(path)
     total, number = path.stat().st_size, 0
     try:
         with parquet.ParquetFile(path) as file:

@@ -83,7 +83,7 @@ def _check_names(sources: Sequence[StrPath], target: StrPath) -> None:
     if (suffix := Path(target).suffix.lower()) in OTHER_SUFFIXES:
         raise UsageError(f"{target}: a plain text file must not be named *{suffix}", path=target)
     for source in sources:
-        atomic.refuse_own_input(source, target)
+        atomic.check_not_input(source, target)
 
 
 def _read_files(sources: Sequence[StrPath], field: str, progress: ByteProgress | None) -> Iterator[Chunk]:

@@ -77,22 +77,22 @@ class Manifest:
     @classmethod
     def parse(cls, said: Json) -> Manifest:
         """Check what a manifest says of an array."""
-        said.refuse_other_keys("format", *cls.__dataclass_fields__)
+        said.check_keys("format", *cls.__dataclass_fields__)
 
         def digits(key: str) -> str:
             if not re.fullmatch("[0-9a-f]{64}", said[key].as_text()):
-                raise said[key].complain("64 hexadecimal digits")
+                raise said[key].error("64 hexadecimal digits")
             return said[key].as_text()
 
         def number(key: str, lowest: int, highest: int) -> int:
             if not lowest <= said[key].as_integer() <= highest:
-                raise said[key].complain(f"from {lowest} to {highest}")
+                raise said[key].error(f"from {lowest} to {highest}")
             return said[key].as_integer()
 
         vocabulary_size = number("vocabulary_size", 1, 2**32)
         dtype = dtype_for(vocabulary_size).name
         if said["dtype"].value != dtype:
-            raise said["dtype"].complain(f"{shorten(dtype)} for a vocabulary of {vocabulary_size}")
+            raise said["dtype"].error(f"{shorten(dtype)} for a vocabulary of {vocabulary_size}")
         return cls(
             tokenizer_fingerprint=digits("tokenizer_fingerprint"),
             vocabulary_size=vocabulary_size,
@@ -300,13 +300,13 @@ def _read_manifests(path: Path) -> tuple[list[Manifest], bool]:
         raise FormatError(f"{path}: has no manifest {file.name} beside it, so it is not a token file of ours")
     root = Json(atomic.read_document(file, max_bytes=MAX_MANIFEST_BYTES), file)
     if root["format"].value != FORMAT:
-        raise root["format"].complain(shorten(FORMAT))
+        raise root["format"].error(shorten(FORMAT))
     if "either" not in root.as_object():
         return [Manifest.parse(root)], True
-    root.refuse_other_keys("format", "either")
+    root.check_keys("format", "either")
     manifests = [Manifest.parse(each) for each in root["either"].elements()]
     if not manifests:
-        raise root["either"].complain("an array of at least one")
+        raise root["either"].error("an array of at least one")
     return manifests, False
 
 

@@ -74,7 +74,7 @@ def check_demo_folder(folder: Path) -> None:
         raise UsageError(f"{folder} is not empty and holds no demo; choose another folder", path=folder)
     atomic.check_target(folder / REPORT, replace=True)
     for name in (PLAN, DATA, RUN):
-        atomic.refuse_links(folder / name, within=folder)
+        atomic.check_no_links(folder / name, within=folder)
 
 
 @dataclass(frozen=True)

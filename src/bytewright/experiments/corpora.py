@@ -68,7 +68,7 @@ class CorpusConfig:
 def prepare_corpus(config: CorpusConfig, root: Path, progress: PhaseProgress) -> DataConfig:
     """Create the missing files of a corpus below `root`; return the paths of its tokens."""
     encoded = root / token_folder(config, progress)
-    atomic.refuse_links(encoded, within=root)
+    atomic.check_no_links(encoded, within=root)
     train, validation = _write_texts(config, encoded.parent, progress)
     data = DataConfig(
         train=encoded / "train.npy", validation=encoded / "validation.npy", tokenizer=encoded / "tokenizer"

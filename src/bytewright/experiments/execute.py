@@ -87,7 +87,7 @@ class Stopped(Exception):  # noqa: N818  # not an error: the user's wish
 
 def write_plan(sweep: Sweep, folder: Path) -> None:
     """Keep what the sweep was made for and what its runs are called, for whoever reads the folder."""
-    atomic.refuse_links(folder, within=folder.parent)
+    atomic.check_no_links(folder, within=folder.parent)
     runs = [{"name": trial.name, "labels": trial.labels} for trial in sweep.trials]
     atomic.write_document(folder / SWEEP, {"about": dataclasses.asdict(sweep.about), "runs": runs})
 
@@ -114,7 +114,7 @@ def carry_out_all(plan: Sequence[Planned], made: dict[str, DataConfig], bench: S
     """Carry out all that is open of a plan, one run after the other."""
     for number, planned in enumerate(plan, start=1):
         place = f"[{number}/{len(plan)}] {planned.trial.name}"
-        atomic.refuse_links(planned.run, within=bench.folder.parent)
+        atomic.check_no_links(planned.run, within=bench.folder.parent)
         state, detail = find_state(planned.trial, planned.run)
         if state != planned.state:  # another process has come to it since the plan was made
             planned = dataclasses.replace(planned, state=state, detail=detail)

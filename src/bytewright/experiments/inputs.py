@@ -99,7 +99,7 @@ def read_sweep_folder(folder: Path) -> tuple[SweepInfo, list[RunRecord]]:
     for run in plan["runs"].elements():
         name, labels = run["name"].as_text(), run["labels"].as_object()
         if not is_plain_name(name):
-            raise run["name"].complain("the name of a folder beside it")
+            raise run["name"].error("the name of a folder beside it")
         if _is_begun(folder / name):
             runs[folder / name] = labels
         else:

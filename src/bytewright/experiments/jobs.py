@@ -40,7 +40,7 @@ def run_at_once(
         while waiting or running:
             while waiting and len(running) < num_jobs and not stopped:
                 name, command = waiting.pop(0)
-                with atomic.open_in_place(logs / f"{name}.log", within=logs.parent) as log:
+                with atomic.open_to_append(logs / f"{name}.log", within=logs.parent) as log:
                     log.truncate(0)
                     running[name] = subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment

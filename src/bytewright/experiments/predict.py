@@ -19,7 +19,7 @@ from bytewright.account.predict import predict as predict_training
 from bytewright.errors import UsageError
 from bytewright.experiments.records import RunRecord
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.storage.json_reader import build
+from bytewright.storage.config_reader import build
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import unflatten
 from bytewright.train.setup import choose_backend, find_device

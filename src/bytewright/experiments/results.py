@@ -125,14 +125,14 @@ def read_results(path: Path) -> tuple[SweepInfo | None, list[RunRecord]]:
     """Read what `write_results` wrote."""
     file = Json(atomic.read_document(path), path)
     if file.get("format").value != FORMAT:
-        raise file.complain(f'a record that says "format": "{FORMAT}"')
+        raise file.error(f'a record that says "format": "{FORMAT}"')
     about = None if file["about"].value is None else parse_about(file["about"])
     settings, environment = file["settings"].as_object(), file["environment"].as_object()
     records = []
     for run in file["runs"].elements():
         status = run["status"].as_text()
         if status not in get_args(Status):
-            raise run["status"].complain(f"one of {', '.join(get_args(Status))}")
+            raise run["status"].error(f"one of {', '.join(get_args(Status))}")
         check_kinds(settings | run["settings"].as_object(), path)
         records.append(
             RunRecord(
@@ -155,12 +155,12 @@ def read_results(path: Path) -> tuple[SweepInfo | None, list[RunRecord]]:
 
 def parse_about(about: Json) -> SweepInfo:
     """Read what a sweep was made for."""
-    about.refuse_other_keys(*(part.name for part in dataclasses.fields(SweepInfo)))
+    about.check_keys(*(part.name for part in dataclasses.fields(SweepInfo)))
     known = about.as_object()  # records of earlier versions do not speak of runs that are not there
     unreadable = about["unreadable"].as_object() if "unreadable" in known else {}
     design = about["design"].as_text()
     if design not in get_args(Design):
-        raise about["design"].complain(f"one of {', '.join(get_args(Design))}")
+        raise about["design"].error(f"one of {', '.join(get_args(Design))}")
     return SweepInfo(
         name=about["name"].as_text(),
         question=about["question"].as_text(),
@@ -217,7 +217,7 @@ def from_columns(columns: Json) -> list[dict[str, Any]]:
     length = len(lists.get("step", []))
     for name in lists:
         if len(lists[name]) != length:
-            raise columns[name].complain(f"a list of {length} numbers, as many as there are steps")
+            raise columns[name].error(f"a list of {length} numbers, as many as there are steps")
     lines = [
         {name: values[row] for name, values in lists.items() if values[row] is not None}
         for row in range(length)
@@ -235,7 +235,7 @@ def rounded(value: float) -> float:
 def _samples(samples: Json) -> dict[int, str]:
     for step in samples.as_object():
         if not STEP.fullmatch(step):
-            raise samples.complain(f"texts by their steps (one is called {shorten(step)})")
+            raise samples.error(f"texts by their steps (one is called {shorten(step)})")
     return {int(step): samples[step].as_text() for step in samples.as_object()}
 
 

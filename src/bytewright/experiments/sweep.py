@@ -28,7 +28,7 @@ from bytewright.experiments.sweep_file import (
     SweepFile,
     read_sweep_file,
 )
-from bytewright.storage.json_reader import build
+from bytewright.storage.config_reader import build
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import flatten, put, to_plain
 from bytewright.train.run import OUTCOME

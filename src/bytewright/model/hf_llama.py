@@ -156,7 +156,7 @@ def _read_index(index: Path) -> dict[str, set[str]]:
     for name in root["weight_map"].as_object():
         part = root["weight_map"][name]
         if not is_plain_name(part.as_text()) or not part.as_text().endswith(".safetensors"):
-            raise part.complain("a plain name that ends in .safetensors")
+            raise part.error("a plain name that ends in .safetensors")
         parts.setdefault(part.as_text(), set()).add(name)
     return parts
 
@@ -223,13 +223,13 @@ def read_llama_config(file: Path) -> ModelConfig:
     """Read `config.json`; raise `FormatError` for settings that our model does not have."""
     root = Json.read(file)
     if root.get("model_type").value != "llama":
-        raise root.get("model_type").complain("'llama'")
+        raise root.get("model_type").error("'llama'")
     for key, needed in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
         if root.get(key).value not in (needed, None):
-            raise root[key].complain(f"{needed!r}, the only supported value")
+            raise root[key].error(f"{needed!r}, the only supported value")
     epsilon = _number(root.get("rms_norm_eps"), 1e-6)
     if epsilon != EPSILON:
-        raise root.get("rms_norm_eps").complain(f"{EPSILON}, the only supported value")
+        raise root.get("rms_norm_eps").error(f"{EPSILON}, the only supported value")
     num_heads = root["num_attention_heads"].as_integer()
     try:
         config = ModelConfig(
@@ -246,9 +246,9 @@ def read_llama_config(file: Path) -> ModelConfig:
     except UsageError as error:
         raise FormatError(f"{file}: {error}", path=file, key=error.key, found=error.found) from None
     if config.context_length > MAX_CONTEXT:  # the sizes of the weights do not reveal a wrong context
-        raise root["max_position_embeddings"].complain(f"at most {MAX_CONTEXT}")
+        raise root["max_position_embeddings"].error(f"at most {MAX_CONTEXT}")
     if _optional_integer(root.get("head_dim"), config.d_head) != config.d_head:
-        raise root["head_dim"].complain(f"hidden_size / num_attention_heads = {config.d_head}")
+        raise root["head_dim"].error(f"hidden_size / num_attention_heads = {config.d_head}")
     return config
 
 
@@ -280,7 +280,7 @@ def _read_rope_theta(root: Json) -> float:
             continue
         for kind in (rope.get("rope_type"), rope.get("type")):
             if kind.value not in (None, "default"):
-                raise kind.complain("'default', because scaled frequencies are not supported")
+                raise kind.error("'default', because scaled frequencies are not supported")
         theta = _number(rope.get("rope_theta"), theta)
     return theta
 
@@ -289,7 +289,7 @@ def _number(json: Json, default: float) -> float:
     if json.value is None:
         return default
     if isinstance(json.value, bool) or not isinstance(json.value, int | float):
-        raise json.complain("a number")
+        raise json.error("a number")
     return float(json.value)
 
 

@@ -31,7 +31,7 @@ def write_markdown(page: Page, path: Path) -> None:
     """Write the figures, then the Markdown file, so that all its links are valid at any time."""
     text, figures = render_markdown(page, f"{path.stem}-figures")
     folder = path.with_name(f"{path.stem}-figures")
-    atomic.refuse_links(folder, within=path.parent)
+    atomic.check_no_links(folder, within=path.parent)
     for name, drawing in figures.items():
         atomic.write_text(folder / name, drawing)
     atomic.write_text(path, text)

@@ -1,6 +1,7 @@
-"""The only package that writes to disk: whole files or nothing, checksummed, without following links.
+"""The only package that writes to disk: atomic, checksummed, without following symbolic links.
 
 Read `atomic` first: it replaces files and folders atomically. `filesystem` holds the single operations,
-which fault tests interrupt one by one. `manifest` computes checksums, `json_reader` checks untrusted JSON,
-and `compression` recognises compressed files. Depends on `errors` only.
+which fault tests interrupt one by one. `manifest` checks the files of a folder, `json_reader` parses
+untrusted JSON and TOML, `config_reader` builds dataclasses from them, and `compression` recognises
+compressed files. Depends on `errors` only.
 """

@@ -1,31 +1,29 @@
-"""The one door to disk: what is written here is afterwards exactly the old or exactly the new.
+"""Atomic writes: after a write, a file or folder is exactly the old or exactly the new one.
 
-A file is written under a temporary name beside its target, synced, renamed over the target, and the parent
-folder is synced. A folder is built whole under a temporary name, its files synced, `manifest.json` (size
-and SHA-256 of each file) written last, and then it takes the target's name in one step. Readers check what
-they read against the manifest. A failed write removes its temporary names; those of a killed process go
-with the next write to the same target.
+A file is written under a temporary name in the folder of its target, synced, and renamed over the target;
+then the folder is synced. A folder is built under a temporary name: its files are synced, `manifest.json`
+(size and SHA-256 of each file) is written last, and the folder gets the target's name in one step. Readers
+check contents against the manifest. A failed write removes its temporary names. Those of a killed process
+are removed by the next write to the same target.
 
-The model of the disk behind the promise: a rename is atomic; what was synced stays; what was not synced may
-be lost, in any order. So the order is always *sync contents, rename, sync the parent, only then delete*:
-when a call returns, the new state survives a power cut, and nothing that the old state needs is deleted
-before the new state is safe.
+The guarantee assumes: renames are atomic; synced data stays; data that was not synced may be lost, in any
+order. So the order is always *sync contents, rename, sync the parent, only then delete*. When a call
+returns, the new state survives a power cut, and nothing that the old state needs is deleted earlier.
 
-Replacing a folder: a rename cannot replace a folder with files in it, so the kernel is asked to *exchange*
-two names (Linux `renameat2`, macOS `renameatx_np`): one step, before which the target is the old folder and
-after which it is the new one. File systems that cannot (NFS, some FUSE) get two renames: the old folder
-steps aside to `.NAME.bytewright-old`, then the new one steps in. Between the two, and only there, the
-target is missing; `open_folder` then reads the folder that stepped aside, and the next write puts it back
-first. There, one writer at a time per target is assumed. A folder is replaced only when its own manifest
-lists every file in it, so nobody else's files are ever deleted.
+Replacing a folder: a rename cannot replace a folder that has files, so the kernel *exchanges* two names in
+one step (Linux `renameat2`, macOS `renameatx_np`). On file systems without it (NFS, some FUSE) two renames
+are used: the old folder becomes `.NAME.bytewright-old`, then the new one gets the name. The target is
+missing only between the two; `open_folder` then reads the old folder, and the next write restores it first.
+This fallback assumes one writer at a time per target. A folder is replaced only if its own manifest lists
+every file in it, so files of others are never deleted.
 
-Symbolic links are not followed: a target that is a link is refused. Links in the path to the target's folder
-are the user's own and are followed, unless `within` names a folder that the target lies in, such as a run.
-Then no name below `within` may be a link, and `within` itself must exist. Each folder below it is opened
-relative to the one above, so a link that appears in the meantime is refused, too.
+Symbolic links are not followed: a target that is a link is an error. Links in the path to the target's
+folder are followed, unless `within` names a folder that contains the target, such as a run. Then no name
+below `within` may be a link, and `within` must exist. Each folder below it is opened relative to the one
+above, so a link that appears meanwhile is rejected, too.
 
-This module needs a POSIX system. The single operations, and the seam through which tests fail or kill at each
-of them, are in `disk`; the form of the manifest is in `manifest`.
+This module needs a POSIX system. The single operations, and the hook through which tests interrupt each of
+them, are in `filesystem`. Functions that read are re-exported, so most callers need this module only.
 """
 
 from __future__ import annotations
@@ -35,55 +33,56 @@ import errno
 import io
 import os
 import secrets
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from bytewright.errors import FormatError, StorageError, UsageError
-from bytewright.storage import filesystem
-from bytewright.storage.filesystem import explain, read_bytes
+from bytewright.storage.filesystem import Directory, NewFile, StrPath, explain, open_synced, read_bytes
+from bytewright.storage.json_reader import (
+    dump_json,
+    parse_json,
+    read_document,
+    read_json,
+    read_text,
+    read_toml,
+    with_checksum,
+    without_checksum,
+)
 from bytewright.storage.manifest import (
     MANIFEST,
     Entry,
     Folder,
-    check_depth,
-    dump_json,
     dump_manifest,
     is_plain_name,
     measure,
-    parse_json,
-    parse_manifest,
-    read_document,
-    read_json,
-    read_text,
-    with_checksum,
-    without_checksum,
+    read_manifest,
 )
 
 TEMPORARY_SUFFIX = ".bytewright-tmp"
 DISPLACED_SUFFIX = ".bytewright-old"
 PROBE = "probe"
-"""The file by which `check_target` finds out whether a folder takes files."""
+"""The name of the file that `check_target` creates to test whether a folder is writable."""
 
 __all__ = [
     "Entry",
     "Folder",
     "FolderWriter",
+    "StrPath",
+    "check_no_links",
+    "check_not_input",
     "check_target",
     "explain",
     "open_folder",
-    "open_in_place",
+    "open_to_append",
     "parse_json",
     "read_bytes",
     "read_document",
     "read_json",
     "read_text",
     "read_toml",
-    "refuse_links",
-    "refuse_own_input",
-    "remove",
     "remove_folder",
+    "remove_if_present",
     "remove_leftovers",
     "with_checksum",
     "without_checksum",
@@ -95,30 +94,28 @@ __all__ = [
     "write_text",
 ]
 
-StrPath = str | os.PathLike[str]
-
 
 # Single files
 
 
 def write_bytes(path: StrPath, data: bytes, *, within: StrPath | None = None) -> None:
-    """Write `data` to `path`, replacing what was there in one step."""
+    """Write `data` to `path`; an existing file is replaced atomically."""
     with write_stream(path, within=within) as stream:
         stream.write(data)
 
 
 def write_text(path: StrPath, text: str, *, within: StrPath | None = None) -> None:
-    """Write `text` as UTF-8, line ends as they are."""
+    """Write `text` as UTF-8; line ends are not converted."""
     write_bytes(path, text.encode(), within=within)
 
 
 def write_json(path: StrPath, value: object, *, within: StrPath | None = None) -> None:
-    """Write `value` as JSON for people to read: indented, UTF-8, one line end at the end."""
+    """Write `value` as indented JSON."""
     write_bytes(path, dump_json(value), within=within)
 
 
 def write_document(path: StrPath, fields: Mapping[str, object], *, within: StrPath | None = None) -> None:
-    """Write fields as JSON with a checksum of them, by which `read_document` detects damage."""
+    """Write fields as JSON with their checksum, which `read_document` verifies."""
     write_json(path, with_checksum(fields), within=within)
 
 
@@ -138,46 +135,46 @@ def write_stream(path: StrPath, *, within: StrPath | None = None) -> Iterator[Bi
     with _open_parent(path, within) as (parent, name):
         target = parent.path / name
         with explain("write", target):
-            parent.refuse_special_target(name)
+            parent.check_writable_file(name)
             _sweep(parent, name)
             temporary = _temporary_name(name)
-            file = filesystem.NewFile(parent, temporary, target)
+            file = NewFile(parent, temporary, target)
         try:
-            with filesystem.synced_stream(file) as stream:
+            with open_synced(file) as stream:
                 yield stream
             with explain("write", target):
-                filesystem.rename(parent, temporary, name)
+                parent.rename(temporary, name)
         except BaseException:
-            filesystem.remove(parent, temporary)
+            parent.remove(temporary)
             raise
         finally:
             file.close()
         with explain("write", target):
-            filesystem.sync_folder(parent)
+            parent.sync()
 
 
-def open_in_place(path: StrPath, *, within: StrPath | None = None, create: bool = True) -> io.FileIO:
-    """Open a file for reading and appending where it stands: for logs, locks and downloads.
+def open_to_append(path: StrPath, *, within: StrPath | None = None, create: bool = True) -> io.FileIO:
+    """Open a file for reading and appending in place: for logs, locks and downloads.
 
-    Unlike all other writes, these are not all or nothing.
+    Unlike all other writes, these are not atomic.
     """
     with _open_parent(path, within) as (parent, name), explain("write", parent.path / name):
-        return filesystem.open_in_place(parent, name, create=create)
+        return parent.open_to_append(name, create=create)
 
 
-def remove(path: StrPath, *, within: StrPath | None = None) -> None:
-    """Remove a file or a folder if it exists and can be removed; a link goes, what it points to stays."""
+def remove_if_present(path: StrPath, *, within: StrPath | None = None) -> None:
+    """Remove a file or folder if it exists and can be removed; of a link, only the link is removed."""
     with contextlib.suppress(StorageError), _open_parent(path, within, make=False) as (parent, name):
-        filesystem.remove(parent, name)
+        parent.remove(name)
 
 
 # Folders
 
 
 class FolderWriter:
-    """Collects the files of a folder that `write_folder` is building; names are plain file names."""
+    """Writes the files of a folder that `write_folder` builds; names are plain file names."""
 
-    def __init__(self, folder: filesystem.Directory, target: Path) -> None:
+    def __init__(self, folder: Directory, target: Path) -> None:
         self._folder = folder
         self._target = target
         self._entries: dict[str, Entry] = {}
@@ -208,12 +205,12 @@ class FolderWriter:
     @contextlib.contextmanager
     def _create(self, name: str) -> Iterator[BinaryIO]:
         with explain("write", self._target):
-            file = filesystem.NewFile(self._folder, name, self._target)
+            file = NewFile(self._folder, name, self._target)
         try:
-            with filesystem.synced_stream(file) as stream:
+            with open_synced(file) as stream:
                 yield stream
         except BaseException:
-            filesystem.remove(self._folder, name)
+            self._folder.remove(name)
             raise
         finally:
             file.close()
@@ -221,7 +218,7 @@ class FolderWriter:
     def _finish(self, about: Mapping[str, object]) -> None:
         with self._create(MANIFEST) as stream:
             stream.write(dump_manifest(about, self._entries))
-        filesystem.sync_folder(self._folder)
+        self._folder.sync()
 
 
 @contextlib.contextmanager
@@ -232,125 +229,111 @@ def write_folder(
     replace: bool = False,
     within: StrPath | None = None,
 ) -> Iterator[FolderWriter]:
-    """Build a folder that appears whole at `path` when the block ends without an error, or not at all.
+    """Build a folder that appears at `path`, complete, when the block ends without an error.
 
-    `about` goes into the manifest: what the folder is, in the caller's words. An existing folder is replaced
-    only if `replace` is set and its manifest lists every file in it; an empty one is always replaced.
+    `about` is stored in the manifest and describes the folder. An existing folder is replaced only if
+    `replace` is set and its manifest lists every file in it; an empty folder is always replaced.
     """
     with _open_parent(path, within) as (parent, name):
         target = parent.path / name
         with explain("write", target):
             _sweep(parent, name)
-            _refuse_folder_target(parent, name, replace=replace)
+            _check_replaceable(parent, name, replace=replace)
             temporary = _temporary_name(name)
-            filesystem.make_folder(parent, temporary)
+            parent.make_folder(temporary)
             folder = parent.open_folder(temporary)
-            filesystem.lock(folder)
+            folder.lock()
         try:
             writer = FolderWriter(folder, target)
             yield writer
             with explain("write", target):
                 writer._finish(about or {})
-                _refuse_folder_target(parent, name, replace=replace)  # again: the block may have taken hours
+                _check_replaceable(parent, name, replace=replace)  # again: the block may have run for hours
                 _move_in(parent, temporary, name)
         except BaseException:
-            filesystem.remove(parent, temporary)
+            parent.remove(temporary)
             raise
         finally:
             folder.close()
         with explain("write", target):
-            filesystem.sync_folder(parent)
-        # Only now is the new folder safe; what it replaced stands under one of these names, if anywhere.
+            parent.sync()
+        # The new folder is safe only now. The replaced folder has one of these names, if there was one.
         for replaced in (temporary, _displaced_name(name)):
-            filesystem.remove(parent, replaced)
+            parent.remove(replaced)
 
 
 def open_folder(path: StrPath) -> Folder:
-    """Read the manifest of a folder; its files are checked as they are read."""
+    """Open a folder and read its manifest; each file is checked when it is read."""
     folder = Path(os.path.realpath(path))
     displaced = folder.with_name(_displaced_name(folder.name))
     with explain("read", folder):
         if not folder.exists() and displaced.exists():
             folder = displaced  # a writer was killed between its two renames
         if not folder.is_dir():
-            raise OSError(errno.ENOTDIR if folder.exists() else errno.ENOENT, "no folder")
+            raise OSError(errno.ENOTDIR if folder.exists() else errno.ENOENT, "not a folder")
         if not (folder / MANIFEST).exists():
-            raise FormatError(f"{folder}: has no {MANIFEST}, so it was not written by Bytewright")
-    return Folder(folder, *parse_manifest(folder / MANIFEST))
+            message = f"{folder}: has no {MANIFEST}, so it was not written by Bytewright"
+            raise FormatError(message, path=folder)
+    return Folder(folder, *read_manifest(folder / MANIFEST))
 
 
 def remove_folder(path: StrPath, *, within: StrPath | None = None) -> None:
-    """Remove a folder so that it is afterwards whole or gone, even when killed half way."""
+    """Remove a folder; if the process is killed meanwhile, the folder is complete or gone."""
     with _open_parent(path, within, make=False) as (parent, name), explain("remove", parent.path / name):
-        parent.refuse_link(name)
+        parent.check_not_link(name)
         _sweep(parent, name)
         temporary = _temporary_name(name)
-        filesystem.rename(parent, name, temporary)
-        filesystem.sync_folder(parent)
-        filesystem.remove(parent, temporary)
+        parent.rename(name, temporary)
+        parent.sync()
+        parent.remove(temporary)
 
 
 def remove_leftovers(path: StrPath, *, within: StrPath | None = None) -> None:
-    """Remove every temporary name that killed writers left in a folder; a missing folder has none."""
+    """Remove the temporary files and folders that killed writers left in a folder, if it exists."""
     with contextlib.suppress(StorageError), _open_parent(Path(path, "*"), within, make=False) as (parent, _):
         _remove_abandoned(parent, [name for name in parent.names() if name.endswith(TEMPORARY_SUFFIX)])
 
 
-def refuse_links(path: StrPath, *, within: StrPath) -> None:
+def check_no_links(path: StrPath, *, within: StrPath) -> None:
     """Raise if `path`, or a folder between `within` and `path`, is a symbolic link."""
     try:
         with _open_parent(path, within, make=False) as (parent, name):
-            parent.refuse_link(name)
+            parent.check_not_link(name)
     except StorageError as error:
         if error.errno != errno.ENOENT:
             raise
 
 
 def check_target(path: StrPath, *, folder: bool = False, replace: bool = False) -> None:
-    """Raise now what a write to `path` would raise after hours of work: call it before the work starts.
-
-    It is for commands, so it names the option to replace what is there as one types it.
-    """
+    """Raise what a write to `path` would raise: call it before hours of work whose result goes there."""
     with explain("write", path):
         root, names, name = _locate(path, None)
     target = root.joinpath(*names, name)
-    with explain("write", target), filesystem.Directory.open(root) as parent:
+    with explain("write", target), Directory.open(root) as parent:
         if not names and folder:
-            _refuse_folder_target(parent, name, replace=replace, option="--replace")
+            _check_replaceable(parent, name, replace=replace)
         elif not names:
-            parent.refuse_special_target(name)
+            parent.check_writable_file(name)
             if parent.status(name) is not None and not replace:
-                raise _exists_already(target, "--replace")
+                raise _exists_already(target)
         _sweep(parent, PROBE)
         probe = _temporary_name(PROBE)
-        filesystem.NewFile(parent, probe, target).close()
-        filesystem.remove(parent, probe)
+        NewFile(parent, probe, target).close()
+        parent.remove(probe)
 
 
-def refuse_own_input(source: StrPath, *targets: StrPath) -> None:
-    """Refuse to write to the file that is read, under whatever name."""
+def check_not_input(source: StrPath, *targets: StrPath) -> None:
+    """Raise if a target is the source itself, possibly under another name."""
     for target in targets:
         if os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target):
-            raise UsageError(f"{target} is the input itself; choose another name for what is written")
+            raise UsageError(f"{target} is the input itself; choose another name for the output", path=target)
 
 
-def read_toml(path: StrPath, *, max_bytes: int | None = None) -> dict[str, Any]:
-    """Read a TOML file."""
-    try:
-        fields = tomllib.loads(read_text(path, max_bytes=max_bytes))
-        check_depth(fields)
-        return fields
-    except RecursionError:
-        raise FormatError(f"{path}: is not valid TOML (nested too deeply)") from None
-    except ValueError as error:  # also an integer of thousands of digits
-        raise FormatError(f"{path}: is not valid TOML ({error})") from None
-
-
-# How the parts above do it
+# Paths, temporary names and replacement
 
 
 def _locate(path: StrPath, within: StrPath | None) -> tuple[Path, list[str], str]:
-    """Split a target: the folder that exists, the names of the folders below it, and its own name."""
+    """Split a path into a folder that exists, the names of the folders below it, and the last name."""
     path = Path(path)
     if path.name in ("", ".."):
         path = Path(os.path.realpath(path))
@@ -360,7 +343,7 @@ def _locate(path: StrPath, within: StrPath | None) -> tuple[Path, list[str], str
             raise ValueError(f"{path} leaves {within}")
         root = Path(os.path.realpath(within))
         if not root.is_dir():
-            error = StorageError(f"cannot write {path}: the folder {root} does not exist")
+            error = StorageError(f"cannot write {path}: the folder {root} does not exist", path=root)
             error.errno = errno.ENOENT
             raise error
         return root, names, path.name
@@ -373,25 +356,26 @@ def _locate(path: StrPath, within: StrPath | None) -> tuple[Path, list[str], str
 @contextlib.contextmanager
 def _open_parent(
     path: StrPath, within: StrPath | None, *, make: bool = True
-) -> Iterator[tuple[filesystem.Directory, str]]:
-    """Open the folder that `path` lies in, and yield it with the last name of `path`.
+) -> Iterator[tuple[Directory, str]]:
+    """Open the parent folder of `path`, and yield it with the last name of `path`.
 
-    Missing folders are made, durably, and removed again if the block fails; or refused if not `make`.
+    If `make` is set, missing folders are made and synced, and removed again if the block fails. Otherwise a
+    missing folder is an error.
     """
     with explain("write", path):
         root, names, name = _locate(path, within)
     target = root.joinpath(*names, name)
-    made: list[tuple[filesystem.Directory, str]] = []
+    made: list[tuple[Directory, str]] = []
     with contextlib.ExitStack() as stack:
         try:
             with explain("write", target):
-                parent = stack.enter_context(filesystem.Directory.open(root))
+                parent = stack.enter_context(Directory.open(root))
                 for folder in names:
                     if make and parent.status(folder) is None:
                         with contextlib.suppress(FileExistsError):  # another process was faster
-                            filesystem.make_folder(parent, folder)
+                            parent.make_folder(folder)
                             made.append((parent, folder))
-                        filesystem.sync_folder(parent)
+                        parent.sync()
                     parent = stack.enter_context(parent.open_folder(folder))
             yield parent, name
         except BaseException:
@@ -409,65 +393,66 @@ def _displaced_name(name: str) -> str:
     return f".{name}{DISPLACED_SUFFIX}"
 
 
-def _sweep(parent: filesystem.Directory, name: str) -> None:
-    """Remove what killed writers left of `name`, and put back an old folder that had stepped aside."""
+def _sweep(parent: Directory, name: str) -> None:
+    """Remove temporary names that killed writers left for `name`, and restore a displaced old folder."""
     displaced = _displaced_name(name)
     if parent.status(displaced) is not None:
-        filesystem.rename(parent, displaced, name if parent.status(name) is None else _temporary_name(name))
+        parent.rename(displaced, name if parent.status(name) is None else _temporary_name(name))
     found = [found for found in parent.names() if found.startswith(f".{name}.")]
     _remove_abandoned(parent, [found for found in found if found.endswith(TEMPORARY_SUFFIX)])
 
 
-def _remove_abandoned(parent: filesystem.Directory, names: list[str]) -> None:
-    if names:  # one of them may be the old folder of an exchange that was not synced yet
-        filesystem.sync_folder(parent)
+def _remove_abandoned(parent: Directory, names: list[str]) -> None:
+    if names:  # one may be the old folder of an exchange that is not synced yet
+        parent.sync()
     for name in names:
-        if filesystem.is_abandoned(parent, name):
-            filesystem.remove(parent, name)
+        if parent.is_abandoned(name):
+            parent.remove(name)
 
 
-def _refuse_folder_target(
-    parent: filesystem.Directory, name: str, *, replace: bool, option: str = "replace=True"
-) -> None:
+def _check_replaceable(parent: Directory, name: str, *, replace: bool) -> None:
+    """Raise unless the folder `name` is missing or empty, or may be replaced without losing foreign files."""
     found = _names_in(parent, name)
     if not found:
         return
     target = parent.path / name
     if not replace:
-        raise _exists_already(target, option)
+        raise _exists_already(target)
     foreign = found - {MANIFEST, *open_folder(target).files}
     if foreign:
         raise StorageError(
-            f"cannot replace {target}: it holds {min(foreign)!r}, which its manifest does not list,"
-            " and which would be lost"
+            f"cannot replace {target}: its file {min(foreign)!r} is not in the manifest and would be lost",
+            path=target,
+            found=min(foreign),
         )
 
 
-def _names_in(parent: filesystem.Directory, name: str) -> set[str]:
-    """List what is in the folder `name`; nothing if it does not exist."""
+def _names_in(parent: Directory, name: str) -> set[str]:
+    """Return the names in the folder `name`; none if it does not exist."""
     if parent.status(name) is None:
         return set()
     with parent.open_folder(name) as folder:
         return set(folder.names())
 
 
-def _exists_already(target: Path, option: str) -> UsageError:
-    return UsageError(f"{target} exists already; choose another name, or give {option}")
+def _exists_already(target: Path) -> UsageError:
+    message = f"{target} exists already; choose another name, or set replace"
+    return UsageError(message, path=target, key="replace")
 
 
-def _move_in(parent: filesystem.Directory, temporary: str, name: str) -> None:
-    """Give the finished folder its name; the old one, if any, is then `temporary` or the displaced name."""
+def _move_in(parent: Directory, temporary: str, name: str) -> None:
+    """Rename the finished folder to `name`; the old folder then has the temporary or the displaced name."""
     if not _names_in(parent, name):
-        filesystem.rename(parent, temporary, name)
+        parent.rename(temporary, name)
         return
-    if filesystem.exchange(parent, temporary, name):
+    if parent.exchange(temporary, name):
         return
     displaced = _displaced_name(name)
-    filesystem.rename(parent, name, displaced)
+    parent.rename(name, displaced)
     try:
-        filesystem.sync_folder(parent)  # so that no power cut can keep the second rename and lose the first
-        filesystem.rename(parent, temporary, name)
+        parent.sync()  # or a power cut could keep the second rename and lose the first
+        parent.rename(temporary, name)
     except BaseException:
         with contextlib.suppress(OSError):
-            filesystem.rename(parent, displaced, name)
+            parent.rename(displaced, name)
         raise

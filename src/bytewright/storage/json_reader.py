@@ -1,36 +1,226 @@
-"""What an untrusted file says, with the place where it says it, so that a complaint can name both.
+"""Strict reading of untrusted JSON, TOML and text, with errors that name the file and the place in it.
 
-`Json` promises that what its methods return has the type they say, and that strings are Unicode text without
-lone surrogates; anything else is a `FormatError`. `read_lines` does the same for a file of lines. This module
-does not know what the files mean.
+`parse_json` rejects what JSON readers usually tolerate: repeated keys, NaN, numbers beyond the range of a
+float, deep nesting. `Json` wraps a parsed value: each of its methods returns the type that it promises or
+raises `FormatError`. A *document* is a JSON object whose field `checksum` is a SHA-256 of the other fields;
+a document without it, which a user edited or an earlier version wrote, is read without the check.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import os
+import hashlib
+import json
+import math
 import reprlib
-import sys
-import types
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from bytewright.errors import FormatError, UsageError, suggest
-from bytewright.storage import atomic
-
-T = TypeVar("T")
-
-MAX_INTEGER = 2**63 - 1
-"""The largest integer that arrays and tensors can hold."""
+from bytewright.errors import FormatError
+from bytewright.storage.filesystem import StrPath, read_bytes
 
 KINDS = {dict: "an object", list: "an array", str: "a string", int: "an integer", bool: "true or false"}
+CHECKSUM = "checksum"
+MAX_DIGITS = 308
+"""The largest number of digits of an integer that always fits in a float."""
+MAX_DEPTH = 100
+"""How deep the values of a file may be nested: less than recursive functions can follow."""
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 42
+
+
+def shorten(value: object) -> str:
+    """Return a value as it is shown in an error message: on one line and short.
+
+    >>> shorten(b"newest"), shorten("a" * 10_000)
+    ("b'newest'", "'aaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaa'")
+    """
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python does not write out integers of thousands of digits
+        return f"<{type(value).__name__} too long to show>"
+
+
+def read_text(path: StrPath, *, max_bytes: int | None = None) -> str:
+    """Return the contents of a UTF-8 file; line ends are not converted."""
+    try:
+        return read_bytes(path, max_bytes=max_bytes).decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: byte {error.start} is not UTF-8 ({error.reason})", path=path) from None
+
+
+def read_lines(path: StrPath) -> list[str]:
+    """Return the lines of a UTF-8 file; a byte order mark, a carriage return or an empty line is an error."""
+    text = read_text(path)
+    if text.startswith("\ufeff"):
+        raise FormatError(f"{path}: begins with a byte order mark; expected plain UTF-8", path=path)
+    lines = text.removesuffix("\n").split("\n") if text else []
+    for number, line in enumerate(lines, start=1):
+        problem = (
+            "is empty" if not line else "has a carriage return; expected LF line ends" if "\r" in line else ""
+        )
+        if problem:
+            raise FormatError(f"{path}: line {number} {problem}", path=path, key=f"line {number}")
+    return lines
+
+
+def read_toml(path: StrPath, *, max_bytes: int | None = None) -> dict[str, Any]:
+    """Return the contents of a TOML file."""
+    try:
+        fields = tomllib.loads(read_text(path, max_bytes=max_bytes))
+        _check_depth(fields)
+        return fields
+    except FormatError:
+        raise
+    except RecursionError:
+        raise FormatError(f"{path}: is not valid TOML (nested too deeply)", path=path) from None
+    except ValueError as error:  # also an integer of thousands of digits
+        raise FormatError(f"{path}: is not valid TOML ({error})", path=path) from None
+
+
+def read_json(path: StrPath, *, max_bytes: int | None = None) -> object:
+    """Return the value of a JSON file, read strictly as by `parse_json`."""
+    return parse_json(read_text(path, max_bytes=max_bytes), path)
+
+
+def parse_json(text: str, source: StrPath) -> object:
+    """Return the value of a JSON text; `source` names the file in the error.
+
+    A repeated key, NaN, too deep nesting and a number beyond the range of a float raise `FormatError`, so
+    every number in the result is finite and can be converted to a float.
+
+    >>> parse_json('{"a": 1, "a": 2}', "vocab.json")
+    Traceback (most recent call last):
+    bytewright.errors.FormatError: vocab.json: is not valid JSON (the key 'a' is given twice)
+    """
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_make_object,
+            parse_constant=_reject_constant,
+            parse_float=_parse_float,
+            parse_int=_parse_integer,
+        )
+        _check_depth(value)
+        return value
+    except RecursionError:
+        raise FormatError(f"{source}: is not valid JSON (nested too deeply)", path=source) from None
+    except ValueError as error:
+        raise FormatError(f"{source}: is not valid JSON ({error})", path=source) from None
+
+
+def _make_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value: dict[str, object] = {}
+    for key, item in pairs:
+        if key in value:
+            raise ValueError(f"the key {shorten(key)} is given twice")
+        value[key] = item
+    return value
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{shorten(text)} is beyond the range of a float")
+    return value
+
+
+def _parse_integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"an integer of {len(text)} digits is beyond the range of a float")
+    return int(text)
+
+
+def _check_depth(value: object) -> None:
+    """Raise `RecursionError` if objects and arrays are nested more than `MAX_DEPTH` deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            child
+            for node in level
+            if isinstance(node, dict | list)
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise RecursionError
+
+
+def dump_json(value: object) -> bytes:
+    """Return `value` as indented JSON in UTF-8 with a line end.
+
+    Lone surrogates (bytes of a path that are not UTF-8) become JSON escapes, which `parse_json` reads back.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    return text.encode(errors="backslashreplace")
+
+
+def read_document(path: StrPath, *, max_bytes: int | None = None) -> dict[str, Any]:
+    """Return the fields of a document; raise `FormatError` if its checksum does not match."""
+    return without_checksum(read_json(path, max_bytes=max_bytes), path)
+
+
+def with_checksum(fields: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a document with their checksum."""
+    return {**fields, CHECKSUM: _hash_fields(fields)}
+
+
+def without_checksum(value: object, source: StrPath) -> dict[str, Any]:
+    """Return the fields of a parsed document; raise `FormatError` if its checksum does not match them.
+
+    >>> without_checksum({"seed": 1}, "config.json")
+    {'seed': 1}
+    >>> without_checksum(with_checksum({"seed": 1}) | {"seed": 3}, "config.json")
+    Traceback (most recent call last):
+    bytewright.errors.FormatError: config.json: does not match its checksum, so it was damaged or edited; \
+if you edited it, remove its "checksum"
+    """
+    if not isinstance(value, dict):
+        raise FormatError(
+            f"{source}: must be a JSON object, but is {shorten(value)}",
+            path=source,
+            expected=dict,
+            found=value,
+        )
+    fields = {name: field for name, field in value.items() if name != CHECKSUM}
+    is_damaged = any(is_damaged_name(name, CHECKSUM) for name in value)
+    is_sound = value[CHECKSUM] == _hash_fields(fields) if CHECKSUM in value else not is_damaged
+    if not is_sound:
+        raise FormatError(
+            f"{source}: does not match its checksum, so it was damaged or edited;"
+            f' if you edited it, remove its "{CHECKSUM}"',
+            path=source,
+            key=CHECKSUM,
+        )
+    return fields
+
+
+def is_damaged_name(name: str, expected: str) -> bool:
+    """Return whether a name may be the expected one with some letters changed.
+
+    >>> is_damaged_name("chebksum", "checksum"), is_damaged_name("schedule", "checksum")
+    (True, False)
+    """
+    num_equal = sum(letter == other for letter, other in zip(name, expected, strict=False))
+    return len(name) == len(expected) and len(expected) / 2 < num_equal < len(expected)
+
+
+def _hash_fields(fields: Mapping[str, object]) -> str:
+    # A hash of the values, not of the bytes of the file: the file may be indented differently.
+    return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A JSON value, the file it came from, and the path of keys that leads to it.
+    """A JSON value, the file that it is from, and the path of keys that leads to it.
 
     >>> vocabulary = Json({"vocab": {"a": "7"}}, Path("tokenizer.json"))
     >>> vocabulary["vocab"]["a"].as_integer()
@@ -43,207 +233,83 @@ class Json:
     place: str = ""
 
     @classmethod
-    def read(cls, path: atomic.StrPath) -> Json:
+    def read(cls, path: StrPath) -> Json:
         """Read a whole file as strict JSON."""
-        return cls(atomic.read_json(path), Path(path))
+        return cls(read_json(path), Path(path))
 
-    def complain(self, expected: str) -> FormatError:
-        """Make the error that says what should stand here."""
+    def error(self, expected: str) -> FormatError:
+        """Return the error that states what is expected here and what was found."""
         if isinstance(self.value, dict | list):
             found = KINDS[type(self.value)]
         else:
             found = shorten(self.value)
             found = {"None": "null", "True": "true", "False": "false"}.get(found, found)
-        return FormatError(f"{self.file}: {self.place or 'the file'} should be {expected}, but is {found}")
+        return FormatError(
+            f"{self.file}: {self.place or 'the file'} should be {expected}, but is {found}",
+            path=self.file,
+            key=self.place,
+            expected=expected,
+            found=self.value,
+        )
 
     def __getitem__(self, key: str) -> Json:
-        """Step into an object; a key that is not there is a complaint."""
+        """Return the value of a key of an object; a missing key is an error."""
         if key not in self.as_object():
-            raise FormatError(f"{self.file}: {self._step(key)} is missing")
+            place = self._step(key)
+            raise FormatError(f"{self.file}: {place} is missing", path=self.file, key=place)
         return self.get(key)
 
     def get(self, key: str) -> Json:
-        """Step into an object; a key that is not there is null."""
+        """Return the value of a key of an object; a missing key has the value null."""
         return Json(self.as_object().get(key), self.file, self._step(key))
 
     def elements(self) -> Iterator[Json]:
-        """Step into an array, element by element."""
+        """Return the elements of an array."""
         return (Json(value, self.file, f"{self.place}[{n}]") for n, value in enumerate(self.as_array()))
 
-    def refuse_other_keys(self, *known: str) -> None:
-        """Complain of a key that we do not know: it may ask for something that we would not do."""
+    def check_keys(self, *known: str) -> None:
+        """Raise if the object has an unknown key: it may ask for something that is not supported."""
         for key in self.as_object():
             if key not in known:
-                raise FormatError(f"{self.file}: {self._step(key)} is not a key that is known here")
+                place = self._step(key)
+                raise FormatError(f"{self.file}: {place} is an unknown key", path=self.file, key=place)
 
     def as_object(self) -> dict[str, object]:
         """Return the value as an object."""
         if not isinstance(self.value, dict):
-            raise self.complain(KINDS[dict])
+            raise self.error(KINDS[dict])
         return self.value
 
     def as_array(self) -> list[object]:
         """Return the value as an array."""
         if not isinstance(self.value, list):
-            raise self.complain(KINDS[list])
+            raise self.error(KINDS[list])
         return self.value
 
     def as_text(self) -> str:
-        """Return the value as a string of Unicode text."""
+        """Return the value as a string without lone surrogates."""
         if not isinstance(self.value, str):
-            raise self.complain(KINDS[str])
+            raise self.error(KINDS[str])
         try:
             self.value.encode()
         except UnicodeEncodeError:
-            raise self.complain("Unicode text without lone surrogates") from None
+            raise self.error("Unicode text without lone surrogates") from None
         return self.value
 
     def as_integer(self) -> int:
-        """Return the value as an integer; 7.0 and true are none."""
+        """Return the value as an integer; 7.0 and true are not integers."""
         if type(self.value) is not int:
-            raise self.complain(KINDS[int])
+            raise self.error(KINDS[int])
         return self.value
 
     def as_boolean(self, default: bool) -> bool:
-        """Return the value as true or false; null, or no value at all, is the default."""
+        """Return the value as true or false; null or a missing value is the default."""
         if self.value is None:
             return default
         if not isinstance(self.value, bool):
-            raise self.complain(KINDS[bool])
+            raise self.error(KINDS[bool])
         return self.value
 
     def _step(self, key: str) -> str:
         shown = key if key.isidentifier() and len(key) <= 40 else shorten(key)
         return f"{self.place}.{shown}" if self.place else shown
-
-
-def read_lines(path: atomic.StrPath) -> list[str]:
-    """Read a UTF-8 file as lines; a byte order mark, a carriage return or an empty line within is refused."""
-    text = atomic.read_text(path)
-    if text.startswith("\ufeff"):
-        raise FormatError(f"{path}: begins with a byte order mark; expected plain UTF-8")
-    lines = text.removesuffix("\n").split("\n") if text else []
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            raise FormatError(f"{path}: line {number} is empty")
-        if "\r" in line:
-            raise FormatError(
-                f"{path}: line {number} holds a carriage return; expected line ends of LF alone"
-            )
-    return lines
-
-
-def shorten(value: object) -> str:
-    """Show a value in an error sentence: on one line, and no longer than a sentence can bear.
-
-    >>> shorten(b"newest"), shorten("a" * 10_000)
-    ("b'newest'", "'aaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaa'")
-    """
-    try:
-        return _SHORT.repr(value)
-    except ValueError:  # Python refuses to write out an integer of thousands of digits
-        return f"<{type(value).__name__} too long to show>"
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 42
-
-
-def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
-    """Return an instance of the dataclass `cls` with the values of a JSON object or a TOML table.
-
-    Unknown and missing keys and values of a wrong type raise `UsageError`. Its message names `source` and the
-    key, after the prefix `path`.
-
-    >>> from bytewright.train.config import ScheduleConfig
-    >>> build(ScheduleConfig, {"warmup": 5, "final": 0}, source="base.toml").final
-    0.0
-    >>> build(ScheduleConfig, {"warmpu": 5}, source="base.toml", path="schedule.")
-    Traceback (most recent call last):
-    bytewright.errors.UsageError: base.toml: unknown key schedule.warmpu; did you mean schedule.warmup?
-    """
-    if not isinstance(fields, dict):
-        key = path.rstrip(".")
-        raise UsageError(
-            f"{source}: {key or 'the file'} must be a table, not {fields!r}",
-            path=source,
-            key=key,
-            expected="a table",
-            found=fields,
-        )
-    kinds = get_type_hints(cls)
-    for key in fields:
-        if key not in kinds:
-            raise UsageError(
-                f"{source}: unknown key {path}{key}{suggest(str(key), kinds, path)}",
-                path=source,
-                key=f"{path}{key}",
-            )
-    values = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name in fields:
-            values[field.name] = convert(kinds[field.name], fields[field.name], source, path + field.name)
-        elif field.default is field.default_factory is dataclasses.MISSING:
-            key = path + field.name
-            raise UsageError(f"{source}: {key} is missing", path=source, key=key)
-    try:
-        return cls(**values)
-    except UsageError as error:
-        name = error.key if error.key is None or error.key.startswith(path) else path + error.key
-        raise UsageError(
-            f"{source}: {error}", path=source, key=name, expected=error.expected, found=error.found
-        ) from None
-
-
-def convert(kind: Any, value: object, source: str, name: str) -> object:
-    """Return `value` as the annotated type: a whole number may stand for a float, a string for a path."""
-    if get_origin(kind) in (Union, types.UnionType):
-        if value is None:
-            return None
-        (kind,) = (option for option in get_args(kind) if option is not type(None))
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return build(kind, value, source=source, path=f"{name}.")
-    if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-        expected = f"one of {', '.join(map(repr, get_args(kind)))}"
-    elif get_origin(kind) is list:
-        if isinstance(value, list):
-            (of,) = get_args(kind)
-            return [convert(of, item, source, f"{name}[{i}]") for i, item in enumerate(value)]
-        expected = "a list"
-    elif kind is float and isinstance(value, int | float) and type(value) is not bool and _fits_float(value):
-        return float(value)
-    elif kind is Path and isinstance(value, str) and _is_file_name(value):
-        return Path(value)
-    elif type(value) is kind and (kind is not int or abs(value) <= MAX_INTEGER):  # type: ignore[arg-type]
-        return value
-    else:
-        words = {
-            int: f"at most {MAX_INTEGER}" if type(value) is int else "a whole number",
-            float: "a number",
-            bool: "true or false",
-            str: "a string",
-            Path: "a path",
-        }
-        expected = words[kind]
-    raise UsageError(
-        f"{source}: {name} must be {expected}, but is {repr(value)[:60]}",
-        path=source,
-        key=name,
-        expected=expected,
-        found=value,
-    )
-
-
-def _fits_float(value: float) -> bool:
-    """Return whether a number is in the range of a float; an integer can have hundreds of digits."""
-    return not isinstance(value, int) or abs(value) <= sys.float_info.max
-
-
-def _is_file_name(text: str) -> bool:
-    """Return whether the operating system accepts `text` as a path: no zero byte, no lone surrogate."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False

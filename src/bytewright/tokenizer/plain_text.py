@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from bytewright.errors import UsageError
-from bytewright.storage.compression import find_packing
+from bytewright.storage.compression import find_compression
 
 CONVERT = "which `bytewright corpus text` makes of it"
 OTHER_FORMS = {".parquet": "is Parquet", ".jsonl": "is JSON lines", ".ndjson": "is JSON lines"}
@@ -20,7 +20,7 @@ OTHER_FORMS = {".parquet": "is Parquet", ".jsonl": "is JSON lines", ".ndjson": "
 def require_plain_text(source: str | os.PathLike[str]) -> None:
     """Refuse a file that is no plain text by its name and first bytes; what is no file others judge."""
     path = Path(source)
-    if (packing := find_packing(path)) is not None:
+    if (packing := find_compression(path)) is not None:
         remedy = CONVERT if packing in (".gz", ".zst") else "so unpack it first"
         raise UsageError(f"{path}: is compressed; a tokenizer reads plain text, {remedy}")
     if path.suffix.lower() in OTHER_FORMS and path.is_file():

@@ -215,7 +215,7 @@ class Tokenizer:
         are safe cuts, and memory follows the longest document. A token file that is there already is
         replaced; the source itself never is.
         """
-        atomic.refuse_own_input(source, target, manifest_path_of(target))
+        atomic.check_not_input(source, target, manifest_path_of(target))
         require_plain_text(source)
         file = _native.FileEncoder(self._native, os.fspath(source))
         documents = _DocumentCounter(self)

@@ -28,8 +28,8 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.config import Shape, weight_shapes
 from bytewright.model.hf_llama import MAX_CONTEXT, too_few_for_layers
 from bytewright.storage import atomic
-from bytewright.storage.filesystem import NOT_THERE
-from bytewright.storage.json_reader import build
+from bytewright.storage.config_reader import build
+from bytewright.storage.filesystem import WRONG_PATH
 from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors
 
 FORMAT = "bytewright checkpoint 1"
@@ -211,7 +211,7 @@ class CheckpointFolder:
         try:
             return self.read(steps[-1])
         except (FormatError, StorageError) as error:
-            if isinstance(error, StorageError) and error.errno not in NOT_THERE:
+            if isinstance(error, StorageError) and error.errno not in WRONG_PATH:
                 raise  # it may be sound, and only be out of reach
             without = f"go on from step {steps[-2]}" if len(steps) > 1 else "start anew"
             raise type(error)(f"{error}; to {without}, remove {self.at(steps[-1])}") from None

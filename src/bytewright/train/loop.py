@@ -29,7 +29,7 @@ from bytewright.data.sampler import Batch, DocumentSampler, TokenStore, WindowSa
 from bytewright.errors import DivergenceError, FormatError, StorageError, UsageError, is_out_of_memory
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
-from bytewright.storage.json_reader import MAX_INTEGER, build
+from bytewright.storage.config_reader import MAX_INTEGER, build
 from bytewright.system import keep_freed_memory, pause_garbage_collection
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig

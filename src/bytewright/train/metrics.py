@@ -5,7 +5,7 @@ and the machine decide; all others are equal in two runs of the same config. A n
 written as null. Each line ends with its CRC-32, by which a reader detects damage. `position` is the length of
 the log in bytes: a checkpoint records it, and opening at that position cuts off what was written after it,
 half a line of a killed process or of a full disk included. An append is not all or nothing, unlike the writes
-of `durable`; each still announces itself to the seam of `disk`.
+of `atomic`; each still calls the hook of `filesystem`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from bytewright.errors import FormatError, StorageError
 from bytewright.storage import filesystem
-from bytewright.storage.atomic import explain, open_in_place, parse_json, read_text
-from bytewright.storage.json_reader import shorten
-from bytewright.storage.manifest import is_damaged_name
+from bytewright.storage.atomic import explain, open_to_append, parse_json, read_text
+from bytewright.storage.json_reader import is_damaged_name, shorten
 
 SEALED = re.compile(r'(\{.*), "crc32": "([0-9a-f]{8})"\}')
 """A line with its CRC, which is of the text of the first group."""
@@ -37,7 +36,7 @@ class MetricsLog:
     def __init__(self, path: Path, position: int = 0) -> None:
         self.path = path
         # Not buffered: a buffer would repeat on closing the write that had failed.
-        self._file = open_in_place(path, within=path.parent, create=not position)
+        self._file = open_to_append(path, within=path.parent, create=not position)
         with explain("write", path), contextlib.ExitStack() as on_error:
             on_error.callback(self._file.close)
             found = self._file.tell()
@@ -67,14 +66,14 @@ class MetricsLog:
             while line:  # the system may take less than it is given
                 filesystem.before_operation("append", self.path)
                 line = line[self._file.write(line) :]
-        filesystem.refuse_removed(self.path, self._file.fileno())
+        filesystem.check_still_present(self.path, self._file.fileno())
 
     def sync(self) -> int:
         """Make sure that all lines survive a power cut; return the position to record in a checkpoint."""
         with explain("write", self.path):
             filesystem.before_operation("sync", self.path)
             os.fsync(self._file.fileno())
-        filesystem.refuse_removed(self.path, self._file.fileno())
+        filesystem.check_still_present(self.path, self._file.fileno())
         return self.position
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage.atomic import StrPath, read_document, read_toml
-from bytewright.storage.json_reader import build, convert
+from bytewright.storage.config_reader import build, convert
 from bytewright.train.config import TrainConfig
 
 MAX_RECIPE_BYTES = 2**20

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.storage.json_reader import build
+from bytewright.storage.config_reader import build
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import flatten, to_plain
 

@@ -60,7 +60,7 @@ class RunFolder:
         self._config = b""
         self.checkpoints = CheckpointFolder(path / "checkpoints")
         for name in (METRICS, *FOLDERS):
-            atomic.refuse_links(path / name, within=path)
+            atomic.check_no_links(path / name, within=path)
         for folder in (path, self.checkpoints.path, path / SAMPLES):
             atomic.remove_leftovers(folder, within=path)
 
@@ -112,8 +112,8 @@ class RunFolder:
         Without its lock a second process could write the same run. Without its config.json the run can be
         neither resumed nor reported.
         """
-        filesystem.refuse_removed(self.path / LOCK, self._lock.fileno())
-        filesystem.refuse_removed(self.path / CONFIG)
+        filesystem.check_still_present(self.path / LOCK, self._lock.fileno())
+        filesystem.check_still_present(self.path / CONFIG)
         if atomic.read_bytes(self.path / CONFIG) != self._config:
             raise StorageError(
                 f"{self.path / CONFIG} was changed while it was in use; restore it, then resume"
@@ -194,7 +194,7 @@ def refuse_existing_run(path: Path) -> None:
 def discard_run(path: Path) -> None:
     """Remove what `create` and a first step have made of a run, and the folder if nothing else is in it."""
     for name in (CONFIG, ENVIRONMENT, METRICS, LOCK, *FOLDERS):
-        atomic.remove(path / name, within=path)
+        atomic.remove_if_present(path / name, within=path)
     with contextlib.suppress(OSError):
         path.rmdir()
 
@@ -302,7 +302,7 @@ def _take(lock: io.FileIO) -> bool:
 
 def _lock(path: Path) -> io.FileIO:
     """Take the lock of a run folder; raise an error that names the process that holds it."""
-    lock = atomic.open_in_place(path / LOCK)
+    lock = atomic.open_to_append(path / LOCK)
     with atomic.explain("write", path), contextlib.ExitStack() as on_error:
         on_error.callback(lock.close)
         if not _take(lock):

@@ -26,7 +26,7 @@ class TensorBoard:
     """The numbers of each record as TensorBoard scalars; what is there from `first_step` on is hidden."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        atomic.refuse_links(folder, within=folder.parent)
+        atomic.check_no_links(folder, within=folder.parent)
         self._writer = import_summary_writer()(str(folder), purge_step=first_step)
 
     def write(self, record: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Our own format: a folder with `vocabulary.json` and the manifest that `durable` writes beside it.
+"""Our own format: a folder with `vocabulary.json` and the manifest that `storage.atomic` writes.
 
 The JSON is for people to read: the format's name, the pattern, the special tokens as they are, the ordinary
 tokens and the merges in GPT-2's printable alphabet. The manifest holds the vocabulary's fingerprint and the
@@ -45,7 +45,7 @@ def read_folder(path: atomic.StrPath) -> Vocabulary:
     folder = atomic.open_folder(path)
     about = Json(folder.about, folder.path / "manifest.json", "about")
     if about.get("kind").value != KIND:
-        raise about.get("kind").complain(shorten(KIND))
+        raise about.get("kind").error(shorten(KIND))
     file = folder.path / FILE
     vocabulary = _read_vocabulary(Json(folder.read_json(FILE), file))
     if about["fingerprint"].as_text() != vocabulary.fingerprint:
@@ -57,9 +57,9 @@ def read_folder(path: atomic.StrPath) -> Vocabulary:
 
 
 def _read_vocabulary(root: Json) -> Vocabulary:
-    root.refuse_other_keys("format", "pattern", "special_tokens", "tokens", "merges")
+    root.check_keys("format", "pattern", "special_tokens", "tokens", "merges")
     if root["format"].value != KIND:
-        raise root["format"].complain(shorten(KIND))
+        raise root["format"].error(shorten(KIND))
     specials = read_ids(root["special_tokens"])
     vocab = root["tokens"]
     tokens = {id: read_token(spelling, vocab) for spelling, id in read_ids(vocab).items()}

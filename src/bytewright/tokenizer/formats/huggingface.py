@@ -101,7 +101,7 @@ def _pre_tokenizer(pattern: str, byte_level: dict[str, object]) -> dict[str, obj
 def read_huggingface(path: atomic.StrPath) -> Vocabulary:
     """Read a `tokenizer.json`; what a `Vocabulary` cannot say is refused."""
     root = Json.read(path)
-    root.refuse_other_keys(*_KEYS)
+    root.check_keys(*_KEYS)
     for feature in ("truncation", "padding", "normalizer"):
         if root.get(feature).value is not None:
             _refuse(root[feature])
@@ -135,7 +135,7 @@ def _check_that_nothing_is_added(processor: Json) -> None:
             template = step["single"]
             parts = [key for part in template.elements() for key in part.as_object()]
             if parts != ["Sequence"]:
-                raise template.complain("the text alone, since Bytewright adds no tokens to it")
+                raise template.error("the text alone, since Bytewright adds no tokens to it")
 
 
 def _read_pattern(step: Json) -> str:
@@ -145,14 +145,14 @@ def _read_pattern(step: Json) -> str:
         return "gpt2"
     steps = list(step["pretokenizers"].elements())
     if len(steps) != 2:
-        raise step["pretokenizers"].complain("one Split and one ByteLevel")
+        raise step["pretokenizers"].error("one Split and one ByteLevel")
     split, byte_level = steps
     _expect_type(split, "Split")
-    split.refuse_other_keys("type", "pattern", "behavior", "invert")
+    split.check_keys("type", "pattern", "behavior", "invert")
     if split["behavior"].value != "Isolated":
-        raise split["behavior"].complain("'Isolated', the only one that Bytewright can follow")
+        raise split["behavior"].error("'Isolated', the only one that Bytewright can follow")
     _expect_flag(split.get("invert"), False, default=False)
-    split["pattern"].refuse_other_keys("Regex")
+    split["pattern"].check_keys("Regex")
     expression = split["pattern"]["Regex"].as_text()
     _check_byte_level(byte_level, uses_regex=False)
     return f"(?:{expression})" if expression in PATTERNS else expression  # the words "gpt2" are no name there
@@ -160,14 +160,14 @@ def _read_pattern(step: Json) -> str:
 
 def _check_byte_level(step: Json, *, uses_regex: bool) -> None:
     _expect_type(step, "ByteLevel")
-    step.refuse_other_keys("type", "add_prefix_space", "trim_offsets", "use_regex")
+    step.check_keys("type", "add_prefix_space", "trim_offsets", "use_regex")
     _expect_flag(step.get("add_prefix_space"), False, default=True)
     _expect_flag(step.get("use_regex"), uses_regex, default=True)
 
 
 def _read_model_options(model: Json) -> bool:
     """Refuse what is not plain BPE; return whether words that are tokens are looked up before any merge."""
-    model.refuse_other_keys(*_MODEL_KEYS)
+    model.check_keys(*_MODEL_KEYS)
     if model.get("type").value is not None:  # the first published files do not name it
         _expect_type(model, "BPE")
     if model.get("dropout").value not in (None, 0):
@@ -185,7 +185,7 @@ def _read_added_tokens(added: Json, ids: dict[str, int]) -> dict[str, int]:
     highest = -1
     normalized: bool | None = None
     for token in added.elements() if added.value is not None else ():
-        token.refuse_other_keys("id", "content", "special", "normalized", *_WIDENING_FLAGS)
+        token.check_keys("id", "content", "special", "normalized", *_WIDENING_FLAGS)
         for flag in _WIDENING_FLAGS:
             _expect_flag(token.get(flag), False, default=False)
         if normalized is None:
@@ -193,10 +193,10 @@ def _read_added_tokens(added: Json, ids: dict[str, int]) -> dict[str, int]:
         _expect_flag(token.get("normalized"), normalized, default=True)  # or else one kind is matched first
         content = token["content"].as_text()
         if content in specials:
-            raise token["content"].complain("a token that was not added before")
+            raise token["content"].error("a token that was not added before")
         expected = ids.get(content, highest + 1 if highest >= len(ids) else len(ids))
         if token["id"].as_integer() != expected:
-            raise token["id"].complain(f"{expected}, the id that the library gives to {shorten(content)}")
+            raise token["id"].error(f"{expected}, the id that the library gives to {shorten(content)}")
         specials[content] = expected
         highest = max(highest, expected)
     return specials
@@ -222,13 +222,13 @@ def _without_idle_merges(merges: list[Merge]) -> list[Merge] | tuple[Merge, ...]
 
 def _expect_type(step: Json, expected: str) -> None:
     if step.get("type").value != expected:
-        raise step.get("type").complain(f"{shorten(expected)}, the only one that Bytewright can follow")
+        raise step.get("type").error(f"{shorten(expected)}, the only one that Bytewright can follow")
 
 
 def _expect_flag(flag: Json, expected: bool, *, default: bool) -> None:
     if flag.as_boolean(default) is not expected:
-        raise flag.complain(f"{str(expected).lower()}, the only case that Bytewright can follow")
+        raise flag.error(f"{str(expected).lower()}, the only case that Bytewright can follow")
 
 
 def _refuse(feature: Json) -> NoReturn:
-    raise feature.complain("null, since Bytewright has nothing that corresponds to it")
+    raise feature.error("null, since Bytewright has nothing that corresponds to it")

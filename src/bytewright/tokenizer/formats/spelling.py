@@ -55,7 +55,7 @@ def read_merge(merge: Json) -> Merge:
         left, right = unspell(halves[0]), unspell(halves[1])
         if left and right:
             return left, right
-    raise merge.complain("two tokens in the printable byte alphabet")
+    raise merge.error("two tokens in the printable byte alphabet")
 
 
 def read_ids(vocab: Json) -> dict[str, int]:
@@ -64,7 +64,7 @@ def read_ids(vocab: Json) -> dict[str, int]:
     owner: dict[int, str] = {}
     for spelling, id in vocab.as_object().items():
         if type(id) is not int:
-            raise vocab[spelling].complain("an integer")
+            raise vocab[spelling].error("an integer")
         if id in owner:
             raise FormatError(
                 f"{vocab.file}: {shorten(owner[id])} and {shorten(spelling)} have the same id {shorten(id)}"
