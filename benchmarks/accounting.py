@@ -1,17 +1,17 @@
-"""Holds the accountant to what the machine does: peak memory, the largest batch that fits, seconds per step.
+"""Compare predictions of `account` with measurements: peak memory, largest batch, seconds per step.
 
     python benchmarks/accounting.py --json out.json                     # a GPU, all parts: minutes
     python benchmarks/accounting.py --parts memory                      # peak of an eager step, 40 cases
     python benchmarks/accounting.py --device cpu --parts memory         # resident memory
-    python benchmarks/accounting.py --again out.json                    # predict anew for those measurements
+    python benchmarks/accounting.py --again out.json                    # predict again for old measurements
 
-Memory: a model of the shape is built, takes two steps, and the peak of a later one is read from the allocator
-(on the CPU: from the kernel, in a process of its own). Fit: the largest batch that the accountant names for
-80 GB (the allocator is capped there) and for the device's own memory is run, and so is the first one more
-than 5 % above it, which must not fit; the allocator may join its segments for that, as it does with
-PYTORCH_ALLOC_CONF=expandable_segments:True, and whether the first would fit without is noted. Time: the
-efficiency of one shape is measured and the others are predicted with it. Each case stands on its own: one
-that fails is a row of the table. JSON is written after every case.
+- memory: peak of a later step, from the GPU's allocator (on the CPU: from the kernel, in a new process).
+- fit: run the largest predicted batch for 80 GB (with the allocator capped) and for the whole device. It must
+  fit, and the first batch more than 5 % larger must not. Both may use expandable segments, as with
+  PYTORCH_ALLOC_CONF=expandable_segments:True; the row also records whether the batch fits without them.
+- time: the efficiency of the first shape is measured and used to predict the others.
+
+A case that fails becomes a row with its error. The JSON is written after every case.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from accounting_cases import (
     measure_resident,
     measure_seconds,
 )
-from harness import commit, machine, versions, wide_console
+from harness import describe_machine, installed_versions, source_commit, wide_console
 from rich.console import Console
 from rich.table import Table
 
@@ -54,39 +54,42 @@ MIB = 2**20
 TOLERANCE = {"memory": 0.03, "compiled": 0.10, "time": 0.15, "compiled time": 0.15}
 CPU_TOLERANCE = 0.20
 SLACK = 32 * MIB
-"""How far a peak may be off, whatever its size."""
+"""The error that is accepted for a peak of any size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The parts and shapes to measure."""
 
     device: Literal["cuda", "cpu"] = "cuda"
     parts: tuple[Part, ...] = ("memory", "fit", "time", "compiled", "compiled time")
     only: str = ""
-    """Measure only the shapes whose name holds this."""
+    """Measure only the shapes whose name contains this text."""
     json: Path | None = None
-    """Write the figures here, too."""
+    """Write the results to this JSON file."""
     again: Path | None = None
-    """Measure nothing: predict anew for the measurements in this file."""
+    """Predict again for the measurements in this file instead of measuring."""
 
 
 class Report:
-    """The rows so far; written after every case, printed at the end."""
+    """The rows measured so far; writes the JSON after every case."""
 
     def __init__(self, options: Options, console: Console) -> None:
         self.options, self.console = options, console
         self.rows: list[Row] = []
-        self.about = machine() | {"commit": commit(), "versions": versions(["torch"])}
+        self.about = describe_machine() | {
+            "commit": source_commit(),
+            "versions": installed_versions(["torch"]),
+        }
         if options.device == "cuda" and not options.again:
             self.about["gpu"] = torch.cuda.get_device_name()
             self.about["memory_bytes"] = torch.cuda.mem_get_info()[1]
-            self.about["rates"] = rates_of(measure_device("cuda"))
+            self.about["rates"] = device_rates(measure_device("cuda"))
         self._began = time.perf_counter()
 
     def add(self, part: Part, case: Case, measure: Callable[[Case], Row]) -> None:
-        """Measure one case and write it down, whatever comes of it."""
-        row: Row = {"part": part, "case": case.to_json(), "twin": case.twin}
+        """Measure one case and append its row, with the error if it fails."""
+        row: Row = {"part": part, "case": case.to_json(), "twin": case.label}
         began = time.perf_counter()
         try:
             row |= measure(case)
@@ -94,46 +97,46 @@ class Report:
             first_line = (str(error).splitlines() or [""])[0]
             row["error"] = f"{type(error).__name__}: {first_line}"
             row["traceback"] = traceback.format_exc()[-2000:]
-        clear(case.device)
+        release_memory(case.device)
         row["took_seconds"] = round(time.perf_counter() - began, 2)
         self.rows.append(row)
         seen = row.get("error") or row.get("measured", row.get("verdict"))
         elapsed = time.perf_counter() - self._began
-        self.console.print(f"{elapsed:6.1f} s  {part}: {case.name}, {case.twin}, {case.precision}: {seen}")
+        self.console.print(f"{elapsed:6.1f} s  {part}: {case.name}, {case.label}, {case.precision}: {seen}")
         self.write()
 
     def write(self) -> None:
-        """Write everything so far."""
+        """Write all rows so far to the JSON file."""
         if self.options.json:
             self.options.json.parent.mkdir(parents=True, exist_ok=True)
             self.options.json.write_text(json.dumps(self.about | {"rows": self.rows}, indent=1) + "\n")
 
 
-def rates_of(device: Device) -> dict[str, float]:
-    """Write down what a device was measured to do."""
+def device_rates(device: Device) -> dict[str, float]:
+    """Return the measured rates of a device as plain values."""
     rates: dict[str, float] = {name: rate for name, rate in device.flops_per_second.items()}  # noqa: C416
     return rates | {"bytes_per_second": device.bytes_per_second}
 
 
-def clear(device: str) -> None:
-    """Give all memory of the last case back."""
+def release_memory(device: str) -> None:
+    """Release all memory of the last case."""
     torch._dynamo.reset()
     gc.collect()
     if device == "cuda":
-        torch._C._cuda_clearCublasWorkspaces()  # 32 MiB for each stream that has seen a product
+        torch._C._cuda_clearCublasWorkspaces()  # 32 MiB per stream that has run a product
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
 def run_memory(report: Report, options: Options) -> None:
-    """Peak memory of eager steps: every shape, both twins, both precisions."""
+    """Measure the peak memory of eager steps: every shape, both implementations, both precisions."""
     on_gpu = options.device == "cuda"
     for name, (config, batch_size) in (SHAPES if on_gpu else CPU_SHAPES).items():
-        for twin in ("reference", "fused") if options.only in name else ():
+        for implementation in ("reference", "fused") if options.only in name else ():
             for bf16 in (False, True) if on_gpu else (False,):
                 case = Case(
                     name=name,
-                    config=changed(config, implementation=twin),
+                    config=changed(config, implementation=implementation),
                     batch_size=batch_size,
                     precision="bf16" if bf16 else "fp32",
                     device=options.device,
@@ -142,7 +145,7 @@ def run_memory(report: Report, options: Options) -> None:
 
 
 def run_compiled(report: Report, options: Options) -> None:
-    """Peak memory of compiled steps, as runs on a GPU take them."""
+    """Measure the peak memory of compiled steps, which runs on a GPU use."""
     for name, (config, batch_size) in COMPILED_SHAPES.items():
         if options.only in name:
             case = Case(name=name, config=config, batch_size=batch_size, precision="bf16", compiled=True)
@@ -150,7 +153,7 @@ def run_compiled(report: Report, options: Options) -> None:
 
 
 def run_compiled_time(report: Report, options: Options) -> None:
-    """Seconds per compiled step."""
+    """Measure seconds per compiled step."""
     for name, (config, batch_size) in COMPILED_SHAPES.items():
         if options.only in name:
             case = Case(name=name, config=config, batch_size=batch_size, precision="bf16", compiled=True)
@@ -158,7 +161,7 @@ def run_compiled_time(report: Report, options: Options) -> None:
 
 
 def run_time(report: Report, options: Options) -> None:
-    """Seconds per eager step."""
+    """Measure seconds per eager step."""
     for name, (config, batch_size) in TIMED_SHAPES.items():
         if options.only in name:
             case = Case(
@@ -168,7 +171,7 @@ def run_time(report: Report, options: Options) -> None:
 
 
 def run_fit(report: Report, options: Options) -> None:
-    """Run the largest batch that is named for a memory, and the first more than 5 % above it."""
+    """Run the largest batch predicted for a memory size and the first batch more than 5 % larger."""
     total = torch.cuda.mem_get_info()[1]
     for name, config in FITTED_SHAPES.items():
         for memory, cap in ((80e9, 80e9), (total, None)) if options.only in name else ():
@@ -179,9 +182,9 @@ def run_fit(report: Report, options: Options) -> None:
                 with capped(cap):
                     row: Row = {"named": named, "above": case_above.batch_size}
                     row["named_fits"] = does_fit(case, expandable=False)
-                    clear(case.device)
+                    release_memory(case.device)
                     row["named_fits_expandable"] = row["named_fits"] or does_fit(case, expandable=True)
-                    clear(case.device)
+                    release_memory(case.device)
                     row["above_fits"] = does_fit(case_above, expandable=True)
                 held = row["named_fits_expandable"] and not row["above_fits"]
                 return row | {"verdict": "held" if held else "not held"}
@@ -193,7 +196,7 @@ def run_fit(report: Report, options: Options) -> None:
 
 
 def changed_batch(case: Case, batch_size: int) -> Case:
-    """Take another batch size."""
+    """Return the case with another batch size."""
     return Case.from_json(case.to_json() | {"batch_size": batch_size})
 
 
@@ -207,7 +210,7 @@ RUNNERS: dict[Part, Callable[[Report, Options], None]] = {
 
 
 def predict(rows: list[Row], rates: dict[str, float] | None) -> None:
-    """Put the prediction into every row that was measured."""
+    """Add the prediction to every measured row."""
     efficiency: dict[str, float] = {}
     for row in rows:
         if "measured" not in row:
@@ -239,16 +242,26 @@ def predict(rows: list[Row], rates: dict[str, float] | None) -> None:
 
 
 def is_within(row: Row) -> bool:
-    """Whether a prediction is as close as it has to be."""
+    """Return whether a prediction is within its tolerance."""
     off = abs(row["predicted"] - row["measured"])
     tolerance = CPU_TOLERANCE if row["case"]["device"] == "cpu" else TOLERANCE[row["part"]]
     return bool(off <= tolerance * row["measured"] or (row["part"] == "memory" and off <= SLACK))
 
 
 def print_tables(rows: list[Row], console: Console) -> None:
-    """Print what was predicted beside what was measured."""
+    """Print predicted and measured values."""
     table = Table(title="Predicted and measured (MiB, or ms per step)", title_justify="left")
-    for heading in ("part", "shape", "twin", "precision", "predicted", "measured", "ratio", "", "at"):
+    for heading in (
+        "part",
+        "shape",
+        "implementation",
+        "precision",
+        "predicted",
+        "measured",
+        "ratio",
+        "",
+        "at",
+    ):
         is_number = heading in ("predicted", "measured", "ratio")
         table.add_column(heading, justify="right" if is_number else "left")
     for row in rows:
@@ -266,11 +279,11 @@ def print_tables(rows: list[Row], console: Console) -> None:
         table.add_row(*cells)
     console.print(table)
     judged = [is_within(row) for row in rows if "predicted" in row]
-    console.print(f"{sum(judged)} of {len(judged)} predictions are within their bounds")
+    console.print(f"{sum(judged)} of {len(judged)} predictions are within their tolerance")
 
 
 def main(options: Options) -> None:
-    """Measure, print, and write."""
+    """Measure or read the rows, predict, print the tables and write the JSON."""
     console = wide_console()
     report = Report(options, console)
     if options.again:

@@ -1,7 +1,6 @@
-"""What `accounting.py` measures: the shapes, and how peak memory, time and fitting are taken from a machine.
+"""The cases of `accounting.py`: model shapes, and functions that measure peak memory, time and fit.
 
-A `Case` is one way to train one shape; it builds the step as a run would. Everything here measures and
-predicts nothing.
+A `Case` is a model shape with batch size, precision and device. It builds the training step as a run does.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TINY = ModelConfig(vocab_size=1000, context_length=64, d_model=64, num_layers=2,
 
 
 def changed(config: ModelConfig, **changes: Any) -> ModelConfig:
-    """Shorten `dataclasses.replace`."""
+    """Return the config with changed fields."""
     return dataclasses.replace(config, **changes)
 
 
@@ -58,7 +57,7 @@ SHAPES: Shapes = {
     "gpt2-xl, 4 layers, batch 8": (changed(XL, num_layers=4), 8),
     "gpt2-xl, batch 1": (XL, 1),
 }
-"""What an eager step is measured at: from tiny to GPT-2 XL, batches 1 to 256, every choice somewhere."""
+"""Shapes of the eager steps: tiny to GPT-2 XL, batches 1 to 256, every model option at least once."""
 
 COMPILED_SHAPES: Shapes = {
     "base, batch 256": (BASE, 256),
@@ -66,7 +65,7 @@ COMPILED_SHAPES: Shapes = {
     "gpt2-medium, 6 layers, batch 16": (changed(MEDIUM, num_layers=6), 16),
     "gpt2-xl, 4 layers, batch 8": (changed(XL, num_layers=4), 8),
 }
-"""Few layers: compiling takes longer than all the rest."""
+"""Models of few layers, because compilation takes most of the time."""
 
 TIMED_SHAPES: Shapes = {
     "base, batch 256": (BASE, 256),
@@ -74,7 +73,7 @@ TIMED_SHAPES: Shapes = {
     "gpt2-medium, batch 16": (MEDIUM, 16),
     "gpt2-xl, 12 layers, batch 16": (changed(XL, num_layers=12), 16),
 }
-"""The first is the one whose efficiency is measured; the others are predicted with it."""
+"""The efficiency of the first shape is measured and used to predict the others."""
 
 FITTED_SHAPES: dict[str, ModelConfig] = {
     "base": BASE,
@@ -105,12 +104,12 @@ class Case:
     device: Literal["cuda", "cpu"] = "cuda"
 
     @property
-    def twin(self) -> str:
-        """Which twin: of model, loss and optimizer."""
+    def label(self) -> str:
+        """Return the JSON value of the implementation ("readable" in committed results is "reference")."""
         return "readable" if self.config.implementation == "reference" else "fused"
 
     def build(self) -> tuple[TrainStep, list[tuple[Tensor, Tensor]]]:
-        """Make the step as a run would, and one batch for it."""
+        """Return the training step as a run builds it, and one batch."""
         torch.manual_seed(0)
         compute_dtype = torch.bfloat16 if self.precision == "bf16" else None
         model = TransformerLM(self.config, device=self.device, compute_dtype=compute_dtype)
@@ -122,17 +121,20 @@ class Case:
         return step, [(windows[:, :-1], windows[:, 1:])]
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the case in plain values; `from_json` reads it back."""
+        """Return the fields as plain values for `from_json`."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Case:
-        """Undo `to_json`."""
+        """Build a case from the values of `to_json`."""
         return cls(**{**fields, "config": ModelConfig(**fields["config"])})
 
 
 def measure_peak(case: Case) -> dict[str, Any]:
-    """Peak of the GPU's allocator in a later step: a compiled one allocates in its second last."""
+    """Return the peak of the GPU's allocator in a step after all buffers exist.
+
+    A compiled step allocates its last buffers in its second call, an eager one in its first.
+    """
     step, batches = case.build()
     step(batches)
     if not case.compiled:
@@ -152,7 +154,7 @@ def measure_peak(case: Case) -> dict[str, Any]:
 
 
 def measure_seconds(case: Case, at_least: float = 1.0) -> dict[str, Any]:
-    """Median time of a step."""
+    """Return the median time of a step."""
     step, batches = case.build()
     for _ in range(3):
         step(batches)
@@ -173,7 +175,7 @@ def _wait(device: str) -> None:
 
 
 def does_fit(case: Case, *, expandable: bool) -> bool:
-    """Whether three steps run within the memory; `expandable` lets the allocator join its segments."""
+    """Return whether three steps fit into memory, with or without expandable segments of the allocator."""
     torch.cuda.memory._set_allocator_settings(f"expandable_segments:{expandable}")
     try:
         step, batches = case.build()
@@ -187,7 +189,7 @@ def does_fit(case: Case, *, expandable: bool) -> bool:
 
 @contextlib.contextmanager
 def capped(num_bytes: float | None) -> Iterator[None]:
-    """Let the allocator have at most so many bytes."""
+    """Limit the GPU's allocator to this number of bytes."""
     total = torch.cuda.mem_get_info()[1]
     torch.cuda.set_per_process_memory_fraction(1.0 if num_bytes is None else num_bytes / total)
     yield
@@ -195,17 +197,17 @@ def capped(num_bytes: float | None) -> Iterator[None]:
 
 
 def measure_resident(case: Case) -> dict[str, Any]:
-    """Peak of the resident memory of a later step on the CPU, in processes of its own.
+    """Return the peak resident memory of a later step on the CPU, measured in new processes.
 
-    malloc keeps freed blocks of up to 32 MiB to itself, so what is resident also tells of what was there
-    before. So there are two figures: with malloc told to give back blocks of 1 MiB and more at once, which is
-    what is compared, and as it is by default, which is what a user sees.
+    malloc keeps freed blocks of up to 32 MiB, so resident memory also depends on earlier allocations. The
+    prediction is compared with a process in which malloc returns blocks of 1 MiB and more at once;
+    `measured_by_default` is the peak with malloc's default settings.
     """
-    measured = _in_a_process(case, {"MALLOC_MMAP_THRESHOLD_": str(MIB)})
-    return measured | {"measured_by_default": _in_a_process(case, {})["measured"]}
+    measured = _run_in_process(case, {"MALLOC_MMAP_THRESHOLD_": str(MIB)})
+    return measured | {"measured_by_default": _run_in_process(case, {})["measured"]}
 
 
-def _in_a_process(case: Case, environment: dict[str, str]) -> dict[str, Any]:
+def _run_in_process(case: Case, environment: dict[str, str]) -> dict[str, Any]:
     command = [sys.executable, __file__, json.dumps(case.to_json())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=os.environ | environment)
     if done.returncode:
@@ -214,17 +216,17 @@ def _in_a_process(case: Case, environment: dict[str, str]) -> dict[str, Any]:
     return measured
 
 
-def work(case: Case) -> dict[str, Any]:
-    """Be a process of `measure_resident`."""
+def measure_own_memory(case: Case) -> dict[str, Any]:
+    """Measure the resident memory of this process, which `measure_resident` started."""
     torch.set_num_threads(1)
     smallest = changed(TINY, context_length=2, implementation=case.config.implementation)
     step, batches = Case(name="", config=smallest, batch_size=1, device="cpu").build()
-    step(batches)  # whatever torch takes for itself when it first works
+    step(batches)  # torch's own memory, allocated by its first operations
     del step, batches
     empty = _status("VmRSS")
     step, batches = case.build()
     step(batches)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the high-water mark: building had its own
+    Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM after building
     step(batches)
     step(batches)
     return {"measured": _status("VmHWM"), "empty": empty}
@@ -236,4 +238,4 @@ def _status(field: str) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(work(Case.from_json(json.loads(sys.argv[1])))))
+    print(json.dumps(measure_own_memory(Case.from_json(json.loads(sys.argv[1])))))

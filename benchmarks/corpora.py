@@ -1,11 +1,10 @@
-"""Builds the text that the tokenizer benchmarks run on: technical English of 5 MB, 20 MB, 100 MB and 1 GB.
+"""Build the text of the tokenizer benchmarks: technical English of 5 MB, 20 MB, 100 MB and 1 GB.
 
-The text is whatever documentation this machine has (Debian's linux-doc, python3-doc, dict-gcide and
-debian-handbook are the intended sources), or any folder given with `--source`. The same sources always give
-the same bytes: files are read in sorted order, exact copies are dropped, and documents are shuffled with a
-fixed seed. A size that the genuine text does not reach is filled with *recombined* paragraphs (see
-`Recombiner`), and the JSON beside each file says how many bytes are genuine, how many recombined, and from
-where.
+The text is the documentation installed on this machine (intended: Debian's linux-doc, python3-doc, dict-gcide
+and debian-handbook) or any folder given with `--source`. The same sources always give the same bytes: files
+are read in sorted order, exact copies are dropped, and documents are shuffled with a fixed seed. If there is
+not enough genuine text for a size, *recombined* paragraphs fill the rest (see `Recombiner`). A JSON file next
+to each corpus lists the number of bytes by source and the number of recombined bytes.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ DOCUMENTATION = (
 PROSE = ("novels.txt.xz", "tinystories_train.txt")
 PLAIN_SUFFIXES = {".txt", ".rst", ".md", ".yaml", ".dict", ".info", ".pod", ".adoc"}
 NOT_ENGLISH_PROSE = re.compile(r"/translations/|changelog|copyright|/python3\.\d+\.info", re.IGNORECASE)
-"""Other languages, lists of commit hashes, and the Info copy of the Python manual we have the source of."""
-PIECE_OF_A_BOOK = 20_000  # characters; a dictionary of 40 MB is many documents, not one
+"""Excluded paths: translations, changelogs, licences, and the Info copy of the Python manual."""
+BOOK_PIECE_LENGTH = 20_000  # characters; a dictionary of 40 MB becomes many documents
 
 
 @dataclass(frozen=True)
 class Document:
-    """One text and the folder or file it was found in."""
+    """A text and the folder or file that contained it."""
 
     source: str
     text: str
@@ -61,7 +60,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Size:
-    """One file to build: its name, its length, and whether it is one document or many."""
+    """One file to build: its name, its length and the separator between its documents."""
 
     name: str
     num_bytes: int
@@ -77,7 +76,7 @@ SIZES = (
 
 
 def corpus(name: str) -> Path:
-    """Return the path of a corpus that was built, or leave with a sentence that says how to build it."""
+    """Return the path of a corpus, or exit with the command that builds it if it does not exist."""
     path = DATA / name
     if not path.exists():
         raise SystemExit(f"{path} is missing; build it with `python benchmarks/corpora.py`")
@@ -85,7 +84,7 @@ def corpus(name: str) -> Path:
 
 
 class _TextOfHtml(HTMLParser):
-    """Collects what a reader of the page would see, a line break after every block."""
+    """Collect the visible text of a page, with a line break after every block."""
 
     HIDDEN = frozenset({"script", "style", "head", "nav"})
     BLOCKS = frozenset({"p", "div", "li", "tr", "pre", "h1", "h2", "h3", "h4", "h5", "dt", "dd", "br"})
@@ -111,7 +110,7 @@ class _TextOfHtml(HTMLParser):
 
 
 def text_of_html(page: str) -> str:
-    r"""Return the readable text of a page.
+    r"""Return the visible text of a page.
 
     >>> text_of_html("<html><head><title>x</title></head><p>1 &lt; 2</p><p>so</p></html>")
     '1 < 2\nso\n'
@@ -122,7 +121,7 @@ def text_of_html(page: str) -> str:
 
 
 def read_text(path: Path) -> str | None:
-    """Return the text of a plain, compressed or HTML file, or None for a kind that is not English text."""
+    """Return the text of a plain, compressed or HTML file, or None for other kinds of file."""
     name = path.name
     raw: bytes
     if name.endswith((".gz", ".dz")):
@@ -146,7 +145,7 @@ def cut_into_documents(text: str) -> Iterator[str]:
         return
     start = 0
     while start < len(text):
-        end = text.find("\n\n", start + PIECE_OF_A_BOOK)
+        end = text.find("\n\n", start + BOOK_PIECE_LENGTH)
         end = len(text) if end < 0 else end
         yield text[start:end].strip("\n") + "\n"
         start = end
@@ -172,12 +171,12 @@ def gather(places: Iterable[Path]) -> list[Document]:
 
 @dataclass
 class Recombiner:
-    """Makes more text out of genuine text, such that new words keep coming at the rate genuine text has them.
+    """Extend genuine text so that new words appear at the rate of genuine text.
 
-    Paragraphs are drawn in a fresh order on every pass. Real text of n bytes has about k * n**beta distinct
-    words (Heaps' law); plain repetition would stop at the words it has, which flatters every word cache. So
-    beta is measured on the genuine text, and words are coined (the head of one rare word, the tail of
-    another) as often as that law asks for.
+    Each pass shuffles the paragraphs. Real text of n bytes has about k * n**beta distinct words (Heaps' law).
+    Plain repetition would add no new words and favour tokenizers that cache words. Therefore beta is measured
+    on the genuine text, and new words (the head of one rare word and the tail of another) are inserted at the
+    rate of that law.
     """
 
     documents: list[Document]
@@ -207,7 +206,7 @@ class Recombiner:
         )
 
     def __iter__(self) -> Iterator[Document]:
-        """Yield documents of 10 to 60 paragraphs without end."""
+        """Yield an infinite sequence of documents of 10 to 60 paragraphs."""
         owed = 0.0
         while True:
             self._chance.shuffle(self._paragraphs)
@@ -232,7 +231,7 @@ class Recombiner:
 
 
 def write_corpus(size: Size, documents: list[Document], folder: Path) -> dict[str, object]:
-    """Write one file of exactly `size.num_bytes` bytes and the JSON that says what is in it."""
+    """Write one file of exactly `size.num_bytes` bytes and its JSON description; return the description."""
     genuine_bytes = sum(len(document.text.encode()) for document in documents)
     recombiner = Recombiner(documents, size.num_bytes) if genuine_bytes < size.num_bytes else None
     separator = size.separator.encode()
@@ -244,7 +243,7 @@ def write_corpus(size: Size, documents: list[Document], folder: Path) -> dict[st
         for document in _chain(documents, recombiner):
             piece = document.text.encode() + separator
             if written + len(piece) > size.num_bytes:
-                # Cut the last document short, at a character boundary, and pad the odd byte or two.
+                # Truncate the last document at a character boundary and pad the remaining bytes.
                 room = size.num_bytes - written
                 piece = piece[:room].decode("utf-8", "ignore").encode().ljust(room)
             file.write(piece)
@@ -277,8 +276,8 @@ def _chain(documents: list[Document], recombiner: Recombiner | None) -> Iterator
 
 
 def bytes_per_gpt2_token(path: Path, sample_bytes: int = 4 * MB) -> float | None:
-    """Measure compression on the first and last megabytes; None without GPT-2's files or tiktoken."""
-    from vocabularies import tiktoken_encoding  # which imports this module
+    """Measure compression on the first and last megabytes; return None without GPT-2's files or tiktoken."""
+    from vocabularies import tiktoken_encoding  # imported here because vocabularies imports this module
 
     if not (SHARED / "gpt2_vocab.json").exists() or not find_spec("tiktoken"):
         return None
@@ -297,17 +296,17 @@ def main(
     Args:
         source: folders of text to build from, instead of this machine's documentation.
         out: folder to write into.
-        sizes: which of the four files to build, in MB.
+        sizes: sizes of the files to build, in MB.
 
     """
     folders = source or tuple(sorted(match for glob in DOCUMENTATION for match in Path("/").glob(glob[1:])))
     documents = gather(folders)
     if not documents:
         raise SystemExit(
-            "corpora.py: no text found; install linux-doc and dict-gcide, or name a folder with --source"
+            "corpora.py: no text found; install linux-doc and dict-gcide, or pass a folder with --source"
         )
     if not source and SHARED.exists():
-        # Prose stands last, so that it only enters where the technical text runs out.
+        # Prose comes last: it is used only for sizes that exceed the technical text.
         documents += gather(SHARED / name for name in PROSE)
     out.mkdir(parents=True, exist_ok=True)
     for size in SIZES:

@@ -1,13 +1,13 @@
-"""Kills a run of the base experiment at full size and speed, resumes it, and demands the same bits.
+"""Kill a run of the base experiment at full size and speed, resume it, and compare all bits.
 
     python benchmarks/exact_resume.py                              # bf16, compiled, fused; AdamW
     python benchmarks/exact_resume.py --set optimizer.name=muon
     python benchmarks/exact_resume.py --device cpu --set precision=fp32 --set batch_size=2
 
-Trains on random ids in processes of their own, each with an empty compiler cache: once in one piece, once
-more in one piece, and once killed (SIGKILL) after its first checkpoint and resumed. Compares the SHA-256 of
-weights and optimizer state and every line of metrics less the clock's fields. Where they differ it says in
-which step first, in which tensors and by how much, and leaves with 1.
+Three runs train on random ids in separate processes, each with an empty compiler cache: two without
+interruption, and one that is killed (SIGKILL) after its first checkpoint and resumed. The script compares the
+SHA-256 of weights and optimizer state, and every line of metrics except measured times. If they differ, it
+prints the first step and the tensors that differ, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-from harness import commit, machine, versions, wide_console, write_report
+from harness import describe_machine, installed_versions, source_commit, wide_console, write_report
 from rich.console import Console
 from rich.table import Table
 
@@ -49,31 +49,31 @@ TENSORS_NAMED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to train."""
+    """The run to train."""
 
     device: Device = "auto"
     steps: int = 100
-    """Steps of a run; it is saved halfway, and killed after that."""
+    """Steps of a run; it saves a checkpoint halfway and is killed after that."""
     set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Replace a value of recipes/base.toml."""
     json: Path | None = None
-    """Write the outcome here, too."""
+    """Write the results to this JSON file."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What one run has otherwise than another: a place, and how much."""
+    """A difference between two runs: its place and its size."""
 
     place: str
     found: str
 
 
 def write_inputs(folder: Path, options: Options) -> None:
-    """Write token file and config."""
+    """Write the token file and the config of the runs."""
     overrides = [f"device={options.device}", *options.set]
     vocab_size = read_recipe(RECIPE, overrides).model.vocab_size
     uniform = np.random.default_rng(0).random(NUM_TOKENS)
-    ids = (uniform**3 * vocab_size).astype(np.uint16)  # skewed, as text is: common ids meet in a batch
+    ids = (uniform**3 * vocab_size).astype(np.uint16)  # skewed like text: common ids repeat in a batch
     path = folder / "tokens.npy"
     with TokenFileWriter(path, tokenizer_fingerprint="0" * 64, vocabulary_size=vocab_size) as writer:
         writer.append(ids)
@@ -90,7 +90,7 @@ def write_inputs(folder: Path, options: Options) -> None:
 
 
 def start(folder: Path, name: str, cache: str) -> subprocess.Popen[bytes]:
-    """Start a process that trains or resumes the run `name`, with a compiler cache of its own."""
+    """Start a process that trains or resumes the run `name` with its own compiler cache."""
     caches = {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / f"{cache}-inductor"),
         "TRITON_CACHE_DIR": str(folder / f"{cache}-triton"),
@@ -100,8 +100,8 @@ def start(folder: Path, name: str, cache: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=os.environ | caches)
 
 
-def work(run: Path) -> None:
-    """Train or resume in this process."""
+def train_or_resume(run: Path) -> None:
+    """Train or resume a run in this process."""
     quiet = Console(file=io.StringIO())
     if (run / "config.json").exists():
         resume(run, console=quiet)
@@ -110,7 +110,7 @@ def work(run: Path) -> None:
 
 
 def kill_when_saved(process: subprocess.Popen[bytes], run: Path) -> bool:
-    """Wait for the first checkpoint of a run and kill its process; say whether it was in time."""
+    """Kill a run's process after its first checkpoint; return whether it was still running."""
     checkpoints = CheckpointFolder(run / "checkpoints")
     while process.poll() is None and not checkpoints.steps():
         time.sleep(0.005)
@@ -118,14 +118,14 @@ def kill_when_saved(process: subprocess.Popen[bytes], run: Path) -> bool:
     return process.wait() == -signal.SIGKILL and len(checkpoints.steps()) == 1
 
 
-def finish(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that must end well."""
+def wait_for_success(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process; exit with an error message if it failed."""
     if process.wait():
-        raise SystemExit(f"a run failed with exit code {process.returncode}; what it printed is above")
+        raise SystemExit(f"a run failed with exit code {process.returncode}; its output is above")
 
 
 def compare(whole: Path, other: Path) -> dict[str, list[Difference]]:
-    """Compare all that two runs left: nothing in a list means equal bits."""
+    """List the differences of metrics, weights and optimizer state; an empty list means equal bits."""
     left, right = last_checkpoint(whole), last_checkpoint(other)
     result = {"metrics": compare_metrics(whole, other)}
     for what, file in FILES.items():
@@ -135,7 +135,7 @@ def compare(whole: Path, other: Path) -> dict[str, list[Difference]]:
 
 
 def compare_metrics(whole: Path, other: Path) -> list[Difference]:
-    """Find the first line, and the fields in it, that differ but for the clock."""
+    """List the fields of the first line that differ, except measured times."""
     lines = [list(read_metrics(run / "metrics.jsonl")) for run in (whole, other)]
     if len(lines[0]) != len(lines[1]):
         return [Difference("number of lines", f"{len(lines[0])} and {len(lines[1])}")]
@@ -150,7 +150,7 @@ def compare_metrics(whole: Path, other: Path) -> list[Difference]:
 
 
 def compare_tensors(first: Path, second: Path) -> list[Difference]:
-    """Say which tensors of two files differ, the most different first."""
+    """List the tensors of two files that differ, the largest difference first."""
     tensors, others = (read_tensors(path.read_bytes(), str(path))[0] for path in (first, second))
     if tensors.keys() != others.keys():
         return [Difference("names", f"{len(tensors)} and {len(others)} tensors, not of the same names")]
@@ -162,26 +162,26 @@ def compare_tensors(first: Path, second: Path) -> list[Difference]:
             largest = gap.max().item()
             found.append((largest, Difference(name, f"{share:.1%} of the numbers, by at most {largest:.1e}")))
     if not found:
-        return [Difference("header", "the numbers are equal, the files are not")]
+        return [Difference("header", "the numbers are equal, but the files differ")]
     return [difference for _, difference in sorted(found, key=lambda each: -each[0])]
 
 
 def last_checkpoint(run: Path) -> Path:
-    """Name the last checkpoint of a run."""
+    """Return the folder of a run's last checkpoint."""
     checkpoints = CheckpointFolder(run / "checkpoints")
     return checkpoints.at(checkpoints.steps()[-1])
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def report(console: Console, name: str, differences: dict[str, list[Difference]]) -> None:
+def print_differences(console: Console, name: str, differences: dict[str, list[Difference]]) -> None:
     """Print one comparison."""
-    table = Table(title=f"{name}, beside the run in one piece", title_justify="left")
-    for heading in ("", "", "where", "how"):
+    table = Table(title=f"{name}, compared with the uninterrupted run", title_justify="left")
+    for heading in ("", "", "where", "difference"):
         table.add_column(heading)
     for what, found in differences.items():
         rest = f" ({len(found) - TENSORS_NAMED} more)" if len(found) > TENSORS_NAMED else ""
@@ -195,33 +195,36 @@ def report(console: Console, name: str, differences: dict[str, list[Difference]]
 
 
 def main(options: Options) -> None:
-    """Train the three runs, compare, report."""
+    """Train the three runs, compare them and print the differences."""
     began, console = time.perf_counter(), wide_console()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         write_inputs(folder, options)
         whole, again = start(folder, "whole", "first"), start(folder, "again", "second")
         if not kill_when_saved(start(folder, "killed", "third"), folder / "killed"):
-            raise SystemExit(
-                "the run to be killed ended by itself, so nothing was shown; give it more --steps"
-            )
-        finish(whole)
-        finish(again)
-        finish(start(folder, "killed", "first"))  # the last one with a warm cache: another user's case
+            raise SystemExit("the run finished before it could be killed; use more --steps")
+        wait_for_success(whole)
+        wait_for_success(again)
+        wait_for_success(start(folder, "killed", "first"))  # resumed with a warm compiler cache, as users do
         outcome = {
             "the same run again": compare(folder / "whole", folder / "again"),
             "the run killed and resumed": compare(folder / "whole", folder / "killed"),
         }
         digests = {what: hash_file(last_checkpoint(folder / "whole") / file) for what, file in FILES.items()}
     for name, differences in outcome.items():
-        report(console, name, differences)
+        print_differences(console, name, differences)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     console.print(
         f"{options.steps} steps on {device}, {time.perf_counter() - began:.0f} s in all", style="dim"
     )
     if options.json:
         plain: dict[str, Any] = json.loads(json.dumps(outcome, default=vars))
-        about = {"machine": machine(), "commit": commit(), "versions": versions(["torch"]), "device": device}
+        about = {
+            "machine": describe_machine(),
+            "commit": source_commit(),
+            "versions": installed_versions(["torch"]),
+            "device": device,
+        }
         write_report(
             options.json, about | {"set": list(options.set), "sha256": digests, "differences": plain}
         )
@@ -231,6 +234,6 @@ def main(options: Options) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        work(Path(sys.argv[2]))
+        train_or_resume(Path(sys.argv[2]))
     else:
         main(tyro.cli(Options, description=__doc__))

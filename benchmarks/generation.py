@@ -1,17 +1,18 @@
-"""Measures generation against `generate` of `transformers` with its own caches.
+"""Measure generation: ours and `generate` of `transformers` with each of its caches.
 
     python benchmarks/generation.py                      # two cores: batch 1 and 32 in fp32
     python benchmarks/generation.py --device cuda --precision bf16 --batch-sizes 1 32 256
     python benchmarks/generation.py --device cuda --precision bf16 --shape gpt2 --batch-sizes 1 32
 
-Everybody has the same weights (exported by `write_llama`, loaded as `LlamaForCausalLM`), the same prompts
-and the same number of greedy tokens; a first call of each is not counted (it compiles, captures and
-allocates), then they take turns. Time is that of the whole call, prompts included. The table gives tokens
-per second (median, min-max), the ratio to the fastest peer, whether the ids are ours, and how far the floor
-is: the bare matrix products of every step, back to back, in the layout that we keep them in.
+All contestants use the same weights (exported by `write_llama`, loaded as `LlamaForCausalLM`), the same
+prompts and the same number of greedy tokens. The first call of each is not counted, because it compiles,
+captures and allocates; then they take turns. The time includes the prompts. The table shows tokens per second
+(median, min-max), the ratio to the fastest peer, the share of ids that agree with ours, and the time divided
+by the floor: the plain matrix products of every step in the layout of our weights.
 
-In bfloat16 two ways of adding up soon choose between near-ties differently, so equal ids prove nothing there:
-then all write once more, shortly and unmeasured, in float32. JSON is written after every batch size.
+In bfloat16 different summation orders soon resolve near-ties differently, so ids of correct implementations
+differ. Therefore a short unmeasured run in float32 compares the ids. The JSON is written after every batch
+size.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import Figure, commit, is_usable, machine, three_digits, versions, wide_console
+from harness import (
+    Figure,
+    describe_machine,
+    installed_versions,
+    is_usable,
+    source_commit,
+    three_digits,
+    wide_console,
+)
 from rich.table import Table
 
 from bytewright.generate import Generator, SamplingConfig
@@ -39,35 +48,35 @@ SHAPES = {
     "base": ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16),
     "gpt2": ModelConfig(vocab_size=50_257, context_length=1024, d_model=768, num_layers=12, num_heads=12),
 }
-"""The base experiment's model, and one of the size of GPT-2 small."""
+"""The model of the base experiment, and a model of the size of GPT-2 small."""
 OURS = "bytewright"
 
 Ids = list[list[int]]
-Write = Callable[[Ids, int], Ids]
-"""Continue prompts by a number of greedy tokens; return the new ids."""
+GenerateCall = Callable[[Ids, int], Ids]
+"""Extend prompts by a number of greedy tokens and return the new ids."""
 
 
 @dataclass
 class Contestant:
-    """One way of writing, and what it took at one batch size."""
+    """One implementation of generation and its times at one batch size."""
 
     name: str
-    write: Write
+    generate: GenerateCall
     seconds: list[float] = field(default_factory=list)
     ids: Ids = field(default_factory=list)
     error: str | None = None
 
 
 def main() -> None:
-    """Measure, print, and write the report."""
+    """Measure all batch sizes, print the tables and write the JSON."""
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads or torch.get_num_threads())
     console = wide_console()
     about = {
-        "machine": machine(),
+        "machine": describe_machine(),
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
-        "commit": commit(),
-        "versions": versions(["torch", "transformers"]),
+        "commit": source_commit(),
+        "versions": installed_versions(["torch", "transformers"]),
         "settings": {key: str(value) for key, value in vars(arguments).items()},
     }
     console.print(about)
@@ -83,9 +92,9 @@ def main() -> None:
     for batch_size in () if arguments.check_only else arguments.batch_sizes:
         prompts = draw_prompts(batch_size, arguments)
         contestants = make_contestants(model, batch_size, arguments)
-        measure(contestants, prompts, arguments.new_tokens, arguments.repeats, arguments.device)
+        measure_calls(contestants, prompts, arguments.new_tokens, arguments.repeats, arguments.device)
         floor = measure_floor(model, batch_size) * arguments.new_tokens
-        rows += report(console, contestants, batch_size, arguments.new_tokens, floor)
+        rows += print_table(console, contestants, batch_size, arguments.new_tokens, floor)
         save()
     if arguments.precision != "fp32" and is_usable("transformers", "transformers", console):
         exact = make_model(config, arguments.device, "fp32")
@@ -98,7 +107,7 @@ def main() -> None:
 
 
 def draw_prompts(batch_size: int, arguments: argparse.Namespace) -> Ids:
-    """Draw prompts of one length, the same in every run."""
+    """Return random prompts of equal length, the same in every run."""
     shape = (batch_size, arguments.prompt_tokens)
     vocab_size = SHAPES[arguments.shape].vocab_size
     drawn: Ids = torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(0)).tolist()
@@ -117,18 +126,18 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=16)
     parser.add_argument("--new-tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--check-tokens", type=int, default=64, help="tokens of the check in float32")
-    parser.add_argument("--check-only", action="store_true", help="compare ids in float32, measure nothing")
+    parser.add_argument("--check-tokens", type=int, default=64, help="tokens of the float32 comparison")
+    parser.add_argument("--check-only", action="store_true", help="only compare ids in float32")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
     parser.add_argument(
-        "--static", action="store_true", help="the peer's compiled static cache on a CPU, too"
+        "--static", action="store_true", help="include the peer's compiled static cache on a CPU"
     )
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
 def make_model(config: ModelConfig, device: str, precision: str) -> TransformerLM:
-    """Build a model with enlarged initial weights, so that its output depends on its input."""
+    """Build a model with doubled initial weights, so that its output depends on its input."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     model = TransformerLM(config)
@@ -142,36 +151,37 @@ def make_model(config: ModelConfig, device: str, precision: str) -> TransformerL
 def make_contestants(
     model: TransformerLM, batch_size: int, arguments: argparse.Namespace
 ) -> list[Contestant]:
-    """Set everybody up with the same weights."""
-    contestants = [Contestant(OURS, write_with_ours(model, batch_size))]
+    """Return all contestants with the same weights."""
+    contestants = [Contestant(OURS, generate_with_ours(model, batch_size))]
     try:
         theirs = load_peer(model)
     except ImportError:
-        wide_console().print("transformers is left out: it is not installed", style="bold red")
+        wide_console().print("transformers is skipped: it is not installed", style="bold red")
         return contestants
-    contestants.append(Contestant("transformers, dynamic cache", write_with_peer(theirs)))
+    contestants.append(Contestant("transformers, dynamic cache", generate_with_peer(theirs)))
     if arguments.device == "cuda" or arguments.static:
         contestants.append(
             Contestant(
-                "transformers, static cache, compiled", write_with_peer(theirs, cache_implementation="static")
+                "transformers, static cache, compiled",
+                generate_with_peer(theirs, cache_implementation="static"),
             )
         )
     return contestants
 
 
-def write_with_ours(model: TransformerLM, batch_size: int) -> Write:
-    """Make our way of writing."""
+def generate_with_ours(model: TransformerLM, batch_size: int) -> GenerateCall:
+    """Return a call of our generator."""
     generator = Generator(model, batch_size)
 
-    def write(prompts: Ids, new_tokens: int) -> Ids:
+    def generate(prompts: Ids, new_tokens: int) -> Ids:
         sampling = SamplingConfig(max_new_tokens=new_tokens, temperature=0.0)
         return [completion.ids for completion in generator.generate(prompts, sampling)]
 
-    return write
+    return generate
 
 
 def load_peer(model: TransformerLM) -> Any:
-    """Load our weights as a model of `transformers`."""
+    """Load our weights into a model of `transformers`."""
     transformers = importlib.import_module("transformers")
     transformers.utils.logging.disable_progress_bar()
     weight = model.output_weight
@@ -181,13 +191,13 @@ def load_peer(model: TransformerLM) -> Any:
     return theirs.to(weight.device).eval()
 
 
-def write_with_peer(theirs: Any, **options: Any) -> Write:
-    """Make the peer's way of writing, as its documentation has it."""
+def generate_with_peer(theirs: Any, **options: Any) -> GenerateCall:
+    """Return a call of the peer's `generate` as its documentation recommends."""
 
     @torch.inference_mode()
-    def write(prompts: Ids, new_tokens: int) -> Ids:
+    def generate(prompts: Ids, new_tokens: int) -> Ids:
         ids = torch.tensor(prompts, device=theirs.device)
-        written = theirs.generate(
+        generated = theirs.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=new_tokens,
@@ -195,41 +205,43 @@ def write_with_peer(theirs: Any, **options: Any) -> Write:
             pad_token_id=0,
             **options,
         )
-        continued: Ids = written[:, ids.shape[1] :].tolist()
-        return continued
+        new_ids: Ids = generated[:, ids.shape[1] :].tolist()
+        return new_ids
 
-    return write
+    return generate
 
 
-def measure(contestants: list[Contestant], prompts: Ids, new_tokens: int, repeats: int, device: str) -> None:
-    """Let everybody write once uncounted, then in turns."""
+def measure_calls(
+    contestants: list[Contestant], prompts: Ids, new_tokens: int, repeats: int, device: str
+) -> None:
+    """Run every contestant once without counting, then `repeats` times in turns."""
     for turn in range(repeats + 1):
         for contestant in contestants:
             if contestant.error:
                 continue
             try:
                 start = time.perf_counter()
-                contestant.ids = contestant.write(prompts, new_tokens)
+                contestant.ids = contestant.generate(prompts, new_tokens)
                 if device == "cuda":
                     torch.cuda.synchronize()
                 if turn:
                     contestant.seconds.append(time.perf_counter() - start)
-            except Exception as error:  # a peer that fails must not take the others' figures with it
+            except Exception as error:  # a failing peer must not discard the results of the others
                 if contestant.name == OURS:
                     raise
                 contestant.error = f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def check_ids(model: TransformerLM, prompts: Ids, new_tokens: int) -> dict[str, Any]:
-    """Compare our greedy ids with those of the peer's dynamic cache, all products in full float32."""
-    torch.set_float32_matmul_precision("highest")  # no TF32, whose 10 bits are hardly more than bfloat16's
-    ours = write_with_ours(model, len(prompts))(prompts, new_tokens)
-    theirs = write_with_peer(load_peer(model))(prompts, new_tokens)
+    """Compare our greedy ids with those of the peer's dynamic cache, with all products in float32."""
+    torch.set_float32_matmul_precision("highest")  # no TF32, which has only 10 bits of mantissa
+    ours = generate_with_ours(model, len(prompts))(prompts, new_tokens)
+    theirs = generate_with_peer(load_peer(model))(prompts, new_tokens)
     return {"batch_size": len(prompts), "num_tokens": new_tokens, "same": common_share(ours, theirs)}
 
 
 def measure_floor(model: TransformerLM, batch_size: int, repeats: int = 30) -> float:
-    """Time the matrix products of one step alone, in seconds."""
+    """Return the seconds that the matrix products of one step take alone."""
     decoder = Decoder(model, batch_size)
     device, dtype = decoder.device, decoder.dtype
     narrow = torch.randn(batch_size, model.config.d_model, device=device, dtype=dtype)
@@ -257,7 +269,7 @@ def measure_floor(model: TransformerLM, batch_size: int, repeats: int = 30) -> f
 
 
 def captured(call: Callable[[], None]) -> Callable[[], None]:
-    """Record a call as a CUDA graph, so that launching does not count."""
+    """Capture a call as a CUDA graph, which excludes the time of kernel launches."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -269,7 +281,7 @@ def captured(call: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def report(
+def print_table(
     console: Any, contestants: list[Contestant], batch_size: int, new_tokens: int, floor: float
 ) -> list[dict[str, Any]]:
     """Print the table of one batch size and return its rows."""
@@ -312,12 +324,12 @@ def report(
 
 
 def speed_of(contestant: Contestant, num_tokens: int) -> Figure:
-    """Tokens per second over the turns."""
+    """Return tokens per second over the turns."""
     return Figure.of(num_tokens / seconds for seconds in contestant.seconds)
 
 
 def common_share(ours: Ids, theirs: Ids) -> float:
-    """Share of ids before the first difference: after that, two sequences go their own ways."""
+    """Return the share of ids before the first difference of each pair; later ids are not comparable."""
     common = total = 0
     for mine, other in zip(ours, theirs, strict=True):
         total += len(mine)

@@ -1,10 +1,9 @@
-"""Runs one job in a fresh process and says what it cost; describes the machine; prints the table.
+"""Run a job in a new process and measure its time and memory; describe the machine; print and save tables.
 
-Every job has a process of its own; import and preparation happen before the clock starts; wall and CPU
-seconds are taken inside that process around the call alone, and memory from outside, by a thread here that
-reads `/proc/<pid>/status` every 5 ms until the call has returned. Peak RSS is the kernel's own high-water
-mark (VmHWM, exact); peak RssAnon is the highest sample. Nothing is subtracted from either: the interpreter,
-the library and any input held in memory count, as they do for a user. It knows nothing about tokenizers.
+The worker process measures wall and CPU seconds around the timed call only, after import and preparation. A
+thread of the parent process reads `/proc/<pid>/status` every 5 ms until the call has returned. Peak RSS is
+the kernel's high-water mark (VmHWM) and exact; peak RssAnon is the highest sample. Nothing is subtracted: the
+interpreter, the library and input held in memory are included, as they are for a user.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One worker process: its calls in order (the first is the cold one), its memory, or why it failed."""
+class WorkerRun:
+    """The calls of one worker process in order (the first is the cold one) and its memory, or its error."""
 
     calls: list[Call] = field(default_factory=list)
     peak_rss_mb: float = 0.0
@@ -58,7 +57,7 @@ def timed(call: Callable[[], Any]) -> tuple[Call, Any]:
 
 
 class _MemorySampler(threading.Thread):
-    """Watches a process from outside and keeps the highest values seen, in megabytes of 10**6 bytes."""
+    """Sample the memory of another process and keep the peaks, in megabytes of 10**6 bytes."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -90,11 +89,11 @@ def _megabytes(kilobytes: str | None) -> float:
     return int(kilobytes.split()[0]) * 1024 / 1e6 if kilobytes else 0.0
 
 
-def run_worker(job: Mapping[str, Any], num_threads: int, timeout_seconds: float = 3600) -> Run:
-    """Run `worker.py` on a job, sampling its memory until it reports that the timed calls are over.
+def run_worker(job: Mapping[str, Any], num_threads: int, timeout_seconds: float = 3600) -> WorkerRun:
+    """Run a job in `worker.py` and sample the memory of that process until the timed calls have finished.
 
-    The worker writes its calls to a pipe and waits for an answer before it does anything else, so what it
-    needs to describe its output (hashing, saving) never counts as the library's memory.
+    The worker writes its times to a pipe and waits for a reply. It hashes and saves its output only after
+    the reply, when memory is no longer sampled.
     """
     from_worker, worker_writes = os.pipe()
     worker_reads, to_worker = os.pipe()
@@ -120,15 +119,15 @@ def run_worker(job: Mapping[str, Any], num_threads: int, timeout_seconds: float 
         calls = reader.readline()
         sampler.finish()
         if calls:
-            writer.write("go on\n")
+            writer.write("continue\n")
             writer.flush()
         output = reader.readline()
     code = process.wait()
     killer.cancel()
     drain.join()
     if code or not calls:
-        return Run(error=(errors[-1].strip() if errors else f"exit code {code}"))
-    return Run(
+        return WorkerRun(error=(errors[-1].strip() if errors else f"exit code {code}"))
+    return WorkerRun(
         calls=[Call(**call) for call in json.loads(calls)],
         peak_rss_mb=sampler.peak_rss_mb,
         peak_anon_mb=sampler.peak_anon_mb,
@@ -138,7 +137,7 @@ def run_worker(job: Mapping[str, Any], num_threads: int, timeout_seconds: float 
 
 @dataclass(frozen=True)
 class Figure:
-    """The median of several samples with their spread."""
+    """Median, minimum and maximum of several samples."""
 
     median: float
     lowest: float
@@ -146,14 +145,14 @@ class Figure:
 
     @classmethod
     def of(cls, samples: Iterable[float]) -> Figure:
-        """Summarise samples: `[3, 1, 2] -> median 2, from 1 to 3`."""
+        """Summarise samples: `[3, 1, 2]` has median 2, lowest 1 and highest 3."""
         values = sorted(samples)
         return cls(statistics.median(values), values[0], values[-1])
 
 
 @dataclass
 class Result:
-    """One contestant in one column."""
+    """The measurements of one contestant (Bytewright or a peer) in one column. Field names are JSON keys."""
 
     contestant: str
     seconds: Figure | None = None
@@ -166,12 +165,12 @@ class Result:
 
 @dataclass
 class Column:
-    """One thing measured, with everybody's result and, for encoding, the bytes that were worked through."""
+    """One measured task with the results of all contestants; `num_bytes` is the input size for encoding."""
 
     title: str
     results: list[Result]
     num_bytes: int | None = None
-    unit_seconds: float = 1.0  # 1e-6 shows microseconds
+    unit_seconds: float = 1.0  # 1e-6 selects microseconds
 
     def fastest_peer(self, ours: str) -> Result | None:
         """Return the peer with the smallest median, or None when no peer finished."""
@@ -180,12 +179,12 @@ class Column:
 
 
 def wide_console() -> Console:
-    """Make a console whose tables keep their columns when the output is piped into a file."""
+    """Return a console that prints tables 160 columns wide when the output is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
 
 
-def machine() -> dict[str, Any]:
-    """Describe this machine: processor, cores, memory, kernel, Python, and how busy it was at the start."""
+def describe_machine() -> dict[str, Any]:
+    """Return processor, cores, memory, kernel, Python version and the load average at the start."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     model = next(
         (line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if "model name" in line), "?"
@@ -200,14 +199,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-def commit() -> str:
-    """Return the commit that is measured, as runs name theirs."""
-    from bytewright.train.run import find_commit  # brings torch, whose memory workers must not have
+def source_commit() -> str:
+    """Return the commit of the measured source, in the form that runs record."""
+    from bytewright.train.run import find_commit  # imports torch, which must not count in a worker's memory
 
     return find_commit() or "?"
 
 
-def versions(packages: Iterable[str]) -> dict[str, str]:
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the installed version of each package, or 'absent'."""
     found = {}
     for package in packages:
@@ -219,7 +218,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def check_names(asked: Iterable[str], known: Iterable[str]) -> None:
-    """Leave with one sentence when a name on the command line is none that the benchmark knows."""
+    """Exit with an error message if a name on the command line is not known to the benchmark."""
     known = list(known)
     for name in asked:
         if name not in known:
@@ -227,14 +226,14 @@ def check_names(asked: Iterable[str], known: Iterable[str]) -> None:
 
 
 def is_usable(contestant: str, module: str, console: Console) -> bool:
-    """Say whether a contestant's module can be imported, and tell the reader what to do when it cannot."""
+    """Return whether a contestant's module can be imported; print the reason if it cannot."""
     check = subprocess.run(
         [sys.executable, "-c", f"import {module}"], capture_output=True, text=True, check=False
     )
     if check.returncode:
         reason = (check.stderr.strip().splitlines() or ["no reason given"])[-1]
         console.print(
-            f"{contestant} is left out: {reason} (`pip install -e '.[bench]'` installs ours and the peers)",
+            f"{contestant} is skipped: {reason} (`pip install -e '.[bench]'` installs all contestants)",
             style="bold red",
             markup=False,
         )
@@ -242,7 +241,7 @@ def is_usable(contestant: str, module: str, console: Console) -> bool:
 
 
 def print_column(console: Console, column: Column, ours: str) -> None:
-    """Print everybody's figures in one column, fastest first, with ratios to the fastest peer."""
+    """Print the results of one column, fastest first, with ratios to the fastest peer."""
     microseconds = column.unit_seconds < 1
     fastest = column.fastest_peer(ours)
     table = Table(title=column.title, title_justify="left")
@@ -277,7 +276,7 @@ def _cells(column: Column, result: Result, fastest: Result | None) -> list[str]:
 
 
 def three_digits(value: float) -> str:
-    """Write a number with three significant digits and no exponent.
+    """Format a number with three significant digits and no exponent.
 
     >>> three_digits(0.0123456), three_digits(2.5), three_digits(1234.5)
     ('0.0123', '2.50', '1234')
@@ -288,15 +287,15 @@ def three_digits(value: float) -> str:
 
 
 def print_summary(console: Console, columns: Iterable[Column], ours: str) -> None:
-    """Print one line per column: ours beside the fastest and the leanest peer."""
-    table = Table(title="Ours beside the fastest peer", title_justify="left")
+    """Print one line per column: ours, the fastest peer and the ratio to the peer with the least memory."""
+    table = Table(title="Ours and the fastest peer", title_justify="left")
     for heading in (
         "column",
         "ours",
         "fastest peer",
         "times faster",
         "times less CPU",
-        "RssAnon ÷ leanest peer",
+        "RssAnon ÷ lowest peer",
     ):
         table.add_column(heading, justify="left" if heading in ("column", "fastest peer") else "right")
     for column in columns:
@@ -321,11 +320,11 @@ def print_summary(console: Console, columns: Iterable[Column], ours: str) -> Non
 
 
 def write_columns(path: Path, columns: Iterable[Column], about: Mapping[str, Any]) -> None:
-    """Write everything that the tables show, and the conditions, as JSON."""
+    """Write the contents of all tables and the measuring conditions as JSON."""
     write_report(path, {**about, "columns": [asdict(column) for column in columns]})
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
-    """Write a report as indented JSON, making its folder."""
+    """Write a report as indented JSON; create its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=2) + "\n")

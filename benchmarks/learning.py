@@ -1,14 +1,14 @@
-"""How well recipes learn at equal tokens, data and parameters: ours beside the plain baseline's best.
+"""Compare the validation loss of recipes at equal tokens, data and parameters: ours and a plain baseline.
 
     python benchmarks/learning_data.py novels.txt --out benchmarks/data/novels
     python benchmarks/learning.py --data benchmarks/data/novels --json benchmarks/out/learning.json
 
-The baseline (`plain`: library layers, autocast, fused library AdamW, cosine to a tenth) gets a sweep of its
-own over five learning rates; ours get a few settings each of AdamW and Muon. All start from the same weights
-and see the same batches (`learning.toml`). All are measured by the same code, the readable twin in
-fp32: over the whole validation file at the end, and over a fixed part of it on the way. Then the best of each
-learns again from other seeds. Every finished run is in the JSON at once, and a run that is there already is
-not repeated: a session that was cut off is continued by the same command.
+The baseline (`plain`: torch's layers, autocast, fused AdamW, cosine schedule to a tenth) has its own sweep
+over five learning rates. Ours are a few settings each of AdamW and Muon. All start from the same weights and
+read the same batches (`learning.toml`). The reference model in fp32 evaluates the weights of all: on the
+whole validation file at the end, and on a fixed part of it during training. Then the best setting of each
+contestant is trained again from other seeds. The JSON is written after every run. Runs that it already
+contains are not repeated, so the same command continues an interrupted session.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 import tyro
-from harness import commit, machine, versions, wide_console
-from learning_contestants import Learner, make_learner, what_is_compiled
+from harness import describe_machine, installed_versions, source_commit, wide_console
+from model_peers import Learner, compiled_settings, make_learner
 from rich.console import Console
 from rich.table import Table
 
@@ -40,11 +40,11 @@ from bytewright.train.recipe import read_recipe
 from bytewright.train.setup import find_device
 
 RECIPE = Path(__file__).with_name("learning.toml")
-NUM_LOOKS = 8
-"""Evaluations on the way, the last one not counted."""
+NUM_EVALUATIONS = 8
+"""Evaluations during training, without the one at the end."""
 NUM_POINTS = 48
-"""Points of the curve of the training loss, each the mean since the one before; a multiple of the looks."""
-TOKENS_ON_THE_WAY = 2**17
+"""Points of the training loss curve, each the mean since the previous one; a multiple of the evaluations."""
+EVALUATION_TOKENS = 2**17
 EVALUATION_BATCH = 64
 
 COSINE = "schedule.kind=cosine schedule.final=0.1"
@@ -61,7 +61,7 @@ RUNS = (
         for muon, lr in (("0.02", "4e-3"), ("0.03", "8e-3"))
     ),
     *(f"adamw optimizer.weight_decay=0.3 optimizer.lr={lr}" for lr in ("3e-3", "6e-3")),
-    # More decay helped: where does it stop, and how much would it help the baseline?
+    # More weight decay helped: find the best value, and test it with the baseline.
     *(
         f"muon {MUON} optimizer.weight_decay=0.3 optimizer.muon_lr={muon} optimizer.lr=4e-3"
         for muon in ("0.02", "0.01")
@@ -69,32 +69,32 @@ RUNS = (
     "adamw optimizer.weight_decay=1.0 optimizer.lr=2e-3",
     f"plain {COSINE} optimizer.weight_decay=0.3 optimizer.lr=3e-3",
 )
-"""A contestant's name, then what it sets in the recipe."""
+"""Each run is a contestant's name followed by its changes of the recipe."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to compare, and on what."""
+    """The contestants, their data and the device."""
 
     data: Path
-    """The folder that learning_data.py made."""
+    """The folder that learning_data.py created."""
     json: Path
-    """Where the results are kept; runs that it holds already are not repeated."""
+    """The results file; runs that it contains are not repeated."""
     device: Device = "auto"
     set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Replace a value of the recipe for everybody, such as batch_size=64."""
+    """Replace a value of the recipe for all contestants, such as batch_size=64."""
     run: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Run this setting too, such as 'muon optimizer.name=muon optimizer.muon_lr=0.03'."""
+    """Add a run, such as 'muon optimizer.name=muon optimizer.muon_lr=0.03'."""
     only: tuple[str, ...] = ("plain", "adamw", "muon")
-    """Contestants."""
+    """Contestants to run."""
     seeds: int = 2
-    """With how many seeds the best of each contestant is to have learnt in the end."""
+    """Number of seeds for the best setting of each contestant."""
     limit_seconds: float = math.inf
-    """Begin no run that would probably end later than this."""
+    """Do not start a run that would probably end later than this."""
 
 
-class SweepContext:
-    """Data, device and judge, and the learner that is built at the moment."""
+class Comparison:
+    """The data, device and evaluator of all runs, and the current learner."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -102,19 +102,19 @@ class SweepContext:
         config = self.config_of(RUNS[0])
         self.inputs: Inputs = open_inputs(config)
         self.store = TokenStore(self.inputs.train, self.device)
-        self.judge = Judge(self.inputs, config.model, self.device)
+        self.evaluator = Evaluator(self.inputs, config.model, self.device)
         self._learner: Learner | None = None
         self._built_for: object = None
 
     def config_of(self, run: str) -> TrainConfig:
-        """Resolve a run's settings."""
+        """Return the config of a run."""
         data = self.options.data
         own = [f"data.train={data / 'train.npy'}", f"data.validation={data / 'validation.npy'}"]
         own += [f"data.tokenizer={data / 'tokenizer'}", f"device={self.device.type}"]
         return read_recipe(RECIPE, [*own, *self.options.set, *run.split()[1:]])
 
     def learn(self, run: str) -> dict[str, Any]:
-        """Do one run from its first batch to its last; say what came of it."""
+        """Train one run from its first batch to its last; return its results."""
         began = time.perf_counter()
         config, name = self.config_of(run), run.split()[0]
         learner = self._learner_for(name, config)
@@ -122,14 +122,16 @@ class SweepContext:
         sampler = make_sampler(config, self.inputs)
         num_steps = config.num_steps or 0
         marks = sorted({round(num_steps * i / NUM_POINTS) for i in range(1, NUM_POINTS + 1)} - {0})
-        looks = {marks[len(marks) * i // (NUM_LOOKS + 1) - 1] for i in range(1, NUM_LOOKS + 1)} - {num_steps}
+        eval_steps = {
+            marks[len(marks) * i // (NUM_EVALUATIONS + 1) - 1] for i in range(1, NUM_EVALUATIONS + 1)
+        } - {num_steps}
         training, validation, losses, seconds = [], [], [], 0.0
         build_seconds, segment = 0.0, time.perf_counter()
         for step in range(num_steps):
             batch = self.store.batch(sampler.starts(step), config.model.context_length)
             losses.append(learner.step(batch, config.schedule.factor(step + 1, num_steps)))
             if step == 0:
-                losses[0].item()  # all that is compiled is compiled by now
+                losses[0].item()  # wait for the compilation to finish
                 build_seconds, segment = time.perf_counter() - began, time.perf_counter()
             if step + 1 in marks:
                 loss = torch.stack(losses).mean().item()
@@ -139,10 +141,10 @@ class SweepContext:
                 training.append((tokens, loss))
                 if not math.isfinite(loss):
                     break
-                if step + 1 in looks:
-                    validation.append((tokens, self.judge.glance(learner).loss))
+                if step + 1 in eval_steps:
+                    validation.append((tokens, self.evaluator.measure_part(learner).loss))
                 segment = time.perf_counter()
-        final = self.judge.measure(learner) if math.isfinite(loss) else None
+        final = self.evaluator.measure_all(learner) if math.isfinite(loss) else None
         result: dict[str, Any] = finite(
             {
                 "run": run,
@@ -163,15 +165,15 @@ class SweepContext:
         return result
 
     def _learner_for(self, name: str, config: TrainConfig) -> Learner:
-        wanted = what_is_compiled(name, config)
-        if self._learner is None or self._built_for != wanted:
-            self._learner, self._built_for = None, wanted  # room for the next
+        settings = compiled_settings(name, config)
+        if self._learner is None or self._built_for != settings:
+            self._learner, self._built_for = None, settings  # release the old learner's memory first
             self._learner = make_learner(name, config, self.device)
         return self._learner
 
 
-class Judge:
-    """Measures weights, whoever learnt them: the readable twin in fp32, not compiled."""
+class Evaluator:
+    """Evaluate the weights of any learner with the reference model in fp32, not compiled."""
 
     def __init__(self, inputs: Inputs, model: ModelConfig, device: torch.device) -> None:
         fields = model.to_dict() | {"implementation": "reference"}
@@ -189,14 +191,14 @@ class Judge:
                 token_bytes=inputs.token_bytes,
             )
 
-        self.part, self.whole = choose(TOKENS_ON_THE_WAY), choose(None)
+        self.part, self.whole = choose(EVALUATION_TOKENS), choose(None)
 
-    def glance(self, learner: Learner) -> Evaluation:
-        """Measure on a part of the validation file."""
+    def measure_part(self, learner: Learner) -> Evaluation:
+        """Evaluate on a fixed part of the validation file."""
         return self._evaluate(learner, self.part)
 
-    def measure(self, learner: Learner) -> Evaluation:
-        """Measure on all of the validation file."""
+    def measure_all(self, learner: Learner) -> Evaluation:
+        """Evaluate on the whole validation file."""
         return self._evaluate(learner, self.whole)
 
     @torch.no_grad()
@@ -206,54 +208,58 @@ class Judge:
 
 
 def main(options: Options) -> None:
-    """Run what is not in the JSON yet, and show all that is."""
+    """Run everything that the JSON does not contain yet, and print all results."""
     began, console = time.perf_counter(), wide_console()
-    bench = SweepContext(options)
-    record = open_record(options, bench)
+    comparison = Comparison(options)
+    record = open_record(options, comparison)
     done: list[dict[str, Any]] = record["runs"]
     sweep = [run for run in (*RUNS, *options.run) if run.split()[0] in options.only]
     slowest: dict[str, float] = {}
     while run := next_run(sweep, done, options.seeds):
         needed = slowest.get(run.split()[0], max(slowest.values(), default=0.0))
         if time.perf_counter() - began + needed > options.limit_seconds:
-            console.print(f"no time left for {run!r}; the same command goes on from here", style="bold")
+            console.print(f"no time left for {run!r}; the same command continues from here", style="bold")
             break
-        result = bench.learn(run)
+        result = comparison.learn(run)
         done.append(result)
         atomic.write_json(options.json, record)
         slowest[result["contestant"]] = max(slowest.get(result["contestant"], 0.0), result["seconds"])
         console.print(
-            f"{run}: loss {show(result['loss'])}, {result['tokens_per_second']:,.0f} tokens/s, "
-            f"{result['seconds']:.0f} s ({result['build_seconds']:.0f} s of them to the first step)"
+            f"{run}: loss {format_loss(result['loss'])}, {result['tokens_per_second']:,.0f} tokens/s, "
+            f"{result['seconds']:.0f} s (of which {result['build_seconds']:.0f} s until the first step)"
         )
     print_table(console, done)
     print_verdict(console, done)
 
 
-def open_record(options: Options, bench: SweepContext) -> dict[str, Any]:
-    """Read the results so far, or begin; results of other data or another recipe are refused."""
-    config = bench.config_of(RUNS[0])
+def open_record(options: Options, comparison: Comparison) -> dict[str, Any]:
+    """Return the results so far, or an empty record; reject results of other data or another recipe."""
+    config = comparison.config_of(RUNS[0])
     conditions = {
         "recipe": tomllib.loads(RECIPE.read_text()),
         "set": list(options.set),
-        "data": dict(bench.inputs.identity),
+        "data": dict(comparison.inputs.identity),
         "parameters": count_parameters(config.model).total,
     }
     if options.json.exists():
         record: dict[str, Any] = atomic.read_json(options.json)  # type: ignore[assignment]
         found = dict(record["conditions"])
-        if isinstance(found["recipe"], str):  # the first results kept its text
+        if isinstance(found["recipe"], str):  # the oldest results contain the recipe as text
             found["recipe"] = tomllib.loads(found["recipe"])
         if found != conditions:
-            raise SystemExit(f"{options.json} holds results under other conditions; choose another file")
+            raise SystemExit(f"{options.json} has results under other conditions; choose another file")
         return record
-    on_gpu = torch.cuda.get_device_name() if bench.device.type == "cuda" else None
-    about = {"machine": machine() | {"cuda": on_gpu}, "commit": commit(), "versions": versions(["torch"])}
+    on_gpu = torch.cuda.get_device_name() if comparison.device.type == "cuda" else None
+    about = {
+        "machine": describe_machine() | {"cuda": on_gpu},
+        "commit": source_commit(),
+        "versions": installed_versions(["torch"]),
+    }
     return about | {"conditions": conditions, "runs": []}
 
 
 def next_run(sweep: list[str], done: list[dict[str, Any]], num_seeds: int) -> str | None:
-    """Choose what to run next: the sweep in its order, then the best of each contestant from other seeds."""
+    """Return the next run: first the sweep in order, then the best of each contestant from other seeds."""
     names = {result["run"] for result in done}
     for run in sweep:
         if run not in names:
@@ -267,7 +273,7 @@ def next_run(sweep: list[str], done: list[dict[str, Any]], num_seeds: int) -> st
 
 
 def best_of(done: list[dict[str, Any]], contestant: str) -> dict[str, Any] | None:
-    """Find the best setting of a contestant by its loss from the first seed."""
+    """Return a contestant's setting with the lowest loss from the first seed."""
     results = [r for r in done if r["contestant"] == contestant and r["seed"] == 0 and r["loss"] is not None]
     return min(results, key=lambda result: float(result["loss"]), default=None)
 
@@ -283,9 +289,9 @@ def print_table(console: Console, done: list[dict[str, Any]]) -> None:
         table.add_row(
             contestant,
             " ".join(re.sub(r"^\w+\.", "", setting) for setting in settings),
-            show(result["loss"]),
-            show(result["perplexity"]),
-            show(result["bits_per_byte"]),
+            format_loss(result["loss"]),
+            format_loss(result["perplexity"]),
+            format_loss(result["bits_per_byte"]),
             f"{result['tokens_per_second']:,.0f}",
             f"{result['seconds']:.0f}",
         )
@@ -293,7 +299,7 @@ def print_table(console: Console, done: list[dict[str, Any]]) -> None:
 
 
 def print_verdict(console: Console, done: list[dict[str, Any]]) -> None:
-    """Print how far the best of ours is from the best of the baseline, seed by seed."""
+    """Print the difference between our best setting and the baseline's best, seed by seed."""
     baseline = best_of(done, "plain")
     for contestant in ("adamw", "muon"):
         best = best_of(done, contestant)
@@ -309,13 +315,13 @@ def print_verdict(console: Console, done: list[dict[str, Any]]) -> None:
 
 
 def losses_by_seed(done: list[dict[str, Any]], best: dict[str, Any]) -> dict[int, float]:
-    """Collect the losses of a setting from all seeds."""
+    """Return the losses of a setting by seed."""
     same = [r for r in done if r["run"].split(" seed=")[0] == best["run"] and r["loss"] is not None]
     return {result["seed"]: result["loss"] for result in same}
 
 
-def show(value: float | None) -> str:
-    """Write a loss, or say that there is none."""
+def format_loss(value: float | None) -> str:
+    """Format a loss, or "diverged" for None."""
     return "diverged" if value is None else f"{value:.4f}"
 
 

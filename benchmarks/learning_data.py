@@ -1,9 +1,9 @@
-"""Turns one text into what `learning.py` wants: a tokenizer, and token files to learn from and to measure on.
+"""Prepare the data of `learning.py` from one text: a tokenizer and token files for training and validation.
 
     python benchmarks/learning_data.py novels.txt --out benchmarks/data/novels
 
-Documents end with `<|endoftext|>`. Every fifteenth is held out whole, so that nothing of a document that we
-measure on was ever seen; the tokenizer is trained on the others alone. The same text gives the same bytes.
+Documents end with `<|endoftext|>`. Every fifteenth document goes to validation as a whole. The tokenizer is
+trained on the training documents only. The same text always gives the same files.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Annotated
 
 import tyro
 
+from bytewright.corpus import END_OF_TEXT as END
 from bytewright.tokenizer import Tokenizer, train_bpe
 
-END = "<|endoftext|>"
 HELD_OUT = 15
-"""One document in so many is for validation."""
+"""One of this many documents goes to validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to read and where to write."""
+    """Input and output."""
 
     text: Annotated[Path, tyro.conf.Positional]
     """A text file, UTF-8."""
     out: Path
-    """The folder to make: `train.npy`, `validation.npy` and `tokenizer/`."""
+    """The folder to create, with `train.npy`, `validation.npy` and `tokenizer/`."""
     vocab_size: int = 10_000
 
 
 def split(text: str) -> tuple[str, str]:
-    """Split documents into those to learn from and those to measure on.
+    """Split a text into the documents for training and those for validation.
 
     >>> split(f"a{END}b{END}")
     ('a<|endoftext|>', 'b<|endoftext|>')
@@ -47,7 +47,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Read, split, train the tokenizer, encode."""
+    """Split the text, train the tokenizer and encode both parts."""
     options = tyro.cli(Options, description=__doc__)
     options.out.mkdir(parents=True, exist_ok=True)
     parts = dict(zip(("train", "validation"), split(options.text.read_text()), strict=True))

@@ -1,12 +1,12 @@
-"""Encodes the same text with every peer and one vocabulary; says who is how fast and whether the ids agree.
+"""Measure encoding: the same text and vocabulary with every library; compare speed, memory and ids.
 
     python benchmarks/corpora.py                      # once: builds the text
     python benchmarks/tokenizer_encoding.py --json benchmarks/out/encoding.json
 
-Cold is the first call in a fresh process, warm the median of later calls on the same text in that process;
-building the tokenizer is timed in neither. Contestants take turns, one process each. Where a file is read,
-some return an id for each separator between documents and some do not; the comparison leaves those ids out.
-Peers that neither read files nor come near those that do are left out of those columns.
+Cold is the first call in a new process; warm is the median of later calls on the same text in that process.
+Building the tokenizer is not timed. The contestants take turns, each in its own process. Some libraries
+return an id for each separator between documents of a file; the comparison ignores these ids. Libraries that
+do not read files and are much slower than those that do are excluded from the columns that read files.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from typing import Annotated
 import numpy as np
 import tyro
 from corpora import DATA, MB, SEED, corpus
-from encoders import ENCODERS
 from harness import (
     Call,
     Column,
     Figure,
     Result,
-    Run,
+    WorkerRun,
     check_names,
-    commit,
+    describe_machine,
+    installed_versions,
     is_usable,
-    machine,
     print_column,
     print_summary,
     run_worker,
-    versions,
+    source_commit,
     wide_console,
     write_columns,
 )
 from rich.console import Console
-from trainers import OURS
+from tokenizer_peers import ENCODERS, OURS
 from vocabularies import ranks, vocabulary_files
 
 GREETING = "Hello, world! How are you?"
@@ -50,15 +49,15 @@ GREETING = "Hello, world! How are you?"
 
 @dataclass(frozen=True)
 class Task:
-    """One input and the way it is encoded; `text` stands in for a corpus file where it is given."""
+    """The kind of call (a method of `Encoder`) and its input: a corpus file, or `text` if it is given."""
 
-    way: str
+    input_kind: str
     corpus: str = ""
     text: str | None = None
 
 
 def random_unicode(num_bytes: int) -> str:
-    """Draw code points of every plane, without surrogates, until they make `num_bytes` bytes of UTF-8."""
+    """Draw code points of all planes except surrogates until their UTF-8 has `num_bytes` bytes."""
     chance = random.Random(SEED)
     characters: list[str] = []
     size = 0
@@ -82,14 +81,14 @@ TASKS = {
 }
 
 
-def measure(
+def measure_encoding(
     name: str, contestants: list[str], repeats: int, num_threads: int, console: Console
 ) -> Iterator[Column]:
-    """Run everybody in turn, `repeats` times; yield the columns cold and warm, or one for the tiny call."""
+    """Run the contestants in turns; yield a cold and a warm column, or one column for the tiny call."""
     task = TASKS[name]
-    if "file" in task.way:
+    if "file" in task.input_kind:
         contestants = [c for c in contestants if ENCODERS[c].reads_files]
-    runs: dict[str, list[Run]] = {contestant: [] for contestant in contestants}
+    runs: dict[str, list[WorkerRun]] = {contestant: [] for contestant in contestants}
     with tempfile.TemporaryDirectory(dir=DATA) as folder:
         source = corpus(task.corpus) if task.text is None else Path(folder) / "input.txt"
         if task.text is not None:
@@ -99,7 +98,7 @@ def measure(
                 job = {
                     "kind": "encode",
                     "contestant": contestant,
-                    "way": task.way,
+                    "input_kind": task.input_kind,
                     "input": str(source),
                     "num_threads": num_threads,
                     "output": str(Path(folder) / f"{contestant}.npy"),
@@ -110,17 +109,17 @@ def measure(
                 console.print(f"  {name} {contestant}: {cost}", style="dim")
         agreements = {c: compare_ids(Path(folder), c) for c in contestants}
         num_bytes = source.stat().st_size
-    if task.way == "tiny":
-        results = [summarise(c, runs[c], slice(None), agreements[c]) for c in contestants]
+    if task.input_kind == "tiny":
+        results = [summarise_calls(c, runs[c], slice(None), agreements[c]) for c in contestants]
         yield Column(name, results, unit_seconds=1e-6)
         return
     for title, calls in (("cold", slice(0, 1)), ("warm", slice(1, None))):
-        results = [summarise(c, runs[c], calls, agreements[c]) for c in contestants]
+        results = [summarise_calls(c, runs[c], calls, agreements[c]) for c in contestants]
         yield Column(f"{name} {title}", results, num_bytes=num_bytes)
 
 
-def summarise(contestant: str, runs: list[Run], calls: slice, agreement: str) -> Result:
-    """Take the median over processes of the median over the chosen calls of each."""
+def summarise_calls(contestant: str, runs: list[WorkerRun], calls: slice, agreement: str) -> Result:
+    """Return the medians over processes of the median over the selected calls of each process."""
     if error := next((run.error for run in runs if run.error), None):
         return Result(contestant, error=error)
 
@@ -143,7 +142,7 @@ def summarise(contestant: str, runs: list[Run], calls: slice, agreement: str) ->
 
 
 def compare_ids(folder: Path, contestant: str) -> str:
-    """Say where a contestant's ids first differ from ours, or from tiktoken's when ours is not running."""
+    """Describe where a contestant's ids first differ from ours, or from tiktoken's if ours are missing."""
     theirs_path = folder / f"{contestant}.npy"
     if not theirs_path.exists():
         return ""
@@ -173,12 +172,12 @@ def main(
     """Measure encoding.
 
     Args:
-        columns: which of document-20mb, batch-100mb, file-100mb, token-file-100mb, tiny, odd-letter-1mb,
-            odd-spaces-1mb, odd-unicode-1mb to run.
-        only: which encoders to run.
-        repeats: processes per encoder and column; the median is reported.
-        threads: how many threads each encoder may use.
-        json_path: where to write the figures as JSON.
+        columns: columns to run: document-20mb, batch-100mb, file-100mb, token-file-100mb, tiny,
+            odd-letter-1mb, odd-spaces-1mb, odd-unicode-1mb.
+        only: encoders to run.
+        repeats: processes per encoder and column; the table shows the median.
+        threads: number of threads of each encoder.
+        json_path: write the results to this JSON file.
 
     """
     check_names(columns, TASKS)
@@ -186,9 +185,9 @@ def main(
     console = wide_console()
     contestants = [name for name in only if is_usable(name, ENCODERS[name].module, console)]
     about = {
-        "machine": machine(),
-        "commit": commit(),
-        "versions": versions(sorted({contestant.package for contestant in ENCODERS.values()})),
+        "machine": describe_machine(),
+        "commit": source_commit(),
+        "versions": installed_versions(sorted({contestant.package for contestant in ENCODERS.values()})),
         "vocabulary": vocabulary_files()[0].name,
         "threads": threads,
         "repeats": repeats,
@@ -197,7 +196,7 @@ def main(
     console.print({key: value for key, value in about.items() if key != "corpora"})
     measured: list[Column] = []
     for name in columns:
-        for column in measure(name, contestants, repeats, threads, console):
+        for column in measure_encoding(name, contestants, repeats, threads, console):
             measured.append(column)
             print_column(console, column, OURS)
         if json_path:

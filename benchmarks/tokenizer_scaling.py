@@ -1,13 +1,13 @@
-"""Checks that odd input stays cheap: twice the text may take at most 2.3 times as long, and nothing may fail.
+"""Check that training and encoding scale linearly: twice the text takes at most 2.3 times as long.
 
     python benchmarks/tokenizer_scaling.py --json benchmarks/out/scaling.json
 
-One letter, spaces, `^`, random letters and random bytes, of 1, 2, 10 and 20 MB each, are trained on and
-encoded with both named patterns. Such text is one enormous pre-token, or nothing but tiny ones; it is what
-makes a tokenizer that is quadratic in the length of a word hang. Every call has a process of its own: within
-one, a short text would reuse memory that a long one has to ask the system for. Each time is the best of
-several, since noise only ever adds; the ratio of processor times beside it tells a slow algorithm from a busy
-machine. Leaves with exit code 1 when a ratio is over the limit or a call raises.
+The inputs are one letter, spaces, `^`, random letters and random bytes of 1, 2, 10 and 20 MB, with both named
+patterns. Such text is one enormous pre-token, or only tiny ones; a tokenizer that is quadratic in the word
+length does not finish on it. Every call runs in a new process, because a short text in a used process would
+reuse memory that a long text has to allocate. Each time is the minimum of several calls, because noise only
+adds time. The ratio of processor times distinguishes a slow algorithm from a busy machine. The exit code is 1
+if a ratio exceeds the limit or a call fails.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from corpora import MB, SEED
 from harness import (
     Call,
     check_names,
-    commit,
+    describe_machine,
     is_usable,
-    machine,
+    source_commit,
     three_digits,
     timed,
     wide_console,
     write_report,
 )
 from rich.table import Table
-from trainers import OURS
+from tokenizer_peers import OURS
 from vocabularies import vocabulary_files
 
 LIMIT = 2.3
@@ -59,7 +59,7 @@ ODD_TEXTS: dict[str, Callable[[int], bytes]] = {
 
 @dataclass
 class Scaling:
-    """The time for n and 2n bytes of one kind of text, or the error that came instead."""
+    """The times for n and 2n bytes of one kind of text, or the error. Field names are JSON keys."""
 
     job: str
     pattern: str
@@ -72,32 +72,32 @@ class Scaling:
 
     @property
     def ratio(self) -> float:
-        """How much longer twice the text takes."""
+        """Return time(2n) / time(n)."""
         return self.seconds_for_twice / self.seconds if self.seconds else float("inf")
 
     @property
     def holds(self) -> bool:
-        """Whether the promise was kept."""
+        """Return whether the ratio is within the limit."""
         return self.error is None and self.ratio <= LIMIT
 
 
-def trainer(pattern: str, text: bytes, folder: Path) -> Callable[[], Any]:
-    """Prepare training on a file of this text."""
+def prepare_training(pattern: str, text: bytes, folder: Path) -> Callable[[], Any]:
+    """Return a call that trains on a file of this text."""
     train_bpe = import_module("bytewright.tokenizer.train").train_bpe
     path = folder / "odd.txt"
     path.write_bytes(text)
     return lambda: train_bpe(path, VOCAB_SIZE, [], pattern=pattern)
 
 
-def encoder(pattern: str, text: bytes, folder: Path) -> Callable[[], Any]:
-    """Prepare encoding this text with the benchmark's vocabulary, by a tokenizer that has seen nothing."""
+def prepare_encoding(pattern: str, text: bytes, folder: Path) -> Callable[[], Any]:
+    """Return a call that encodes this text with a new tokenizer of the benchmark's vocabulary."""
     tokenizer_class = import_module("bytewright.tokenizer").Tokenizer
     from_files = tokenizer_class.from_files(*vocabulary_files())
     tokenizer = tokenizer_class(from_files.vocab, from_files.merges, pattern=pattern)
     return lambda: tokenizer.encode_array(text)
 
 
-JOBS: dict[str, Callable[[str, bytes, Path], Callable[[], Any]]] = {"train": trainer, "encode": encoder}
+JOBS = {"train": prepare_training, "encode": prepare_encoding}
 
 
 def run_once(job: str, pattern: str, kind: str, num_bytes: int) -> Call:
@@ -106,13 +106,13 @@ def run_once(job: str, pattern: str, kind: str, num_bytes: int) -> Call:
         return timed(JOBS[job](pattern, ODD_TEXTS[kind](num_bytes), Path(folder)))[0]
 
 
-def measure(job: str, pattern: str, kind: str, megabytes: int, repeats: int) -> Scaling:
-    """Time one job on n and on 2n bytes, in turns, and keep the best of each."""
+def measure_scaling(job: str, pattern: str, kind: str, megabytes: int, repeats: int) -> Scaling:
+    """Time one job on n and on 2n bytes alternately and keep the minimum of each."""
     scaling = Scaling(job, pattern, kind, megabytes)
     sizes = [megabytes * MB, 2 * megabytes * MB]
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
         try:
-            # Not counted: memory that the machine has not used for long is slow to come the first time.
+            # The first call is not counted: the system is slow to provide memory that was unused for long.
             fresh.submit(run_once, job, pattern, kind, sizes[-1]).result()
             rounds = [
                 [fresh.submit(run_once, job, pattern, kind, size).result() for size in sizes]
@@ -140,20 +140,20 @@ def main(
     repeats: int = 5,
     json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
-    """Measure how training and encoding grow with odd input.
+    """Measure how the time of training and encoding grows with unusual input.
 
     Args:
         megabytes: the sizes n to compare with 2n.
         jobs: train, encode, or both.
-        repeats: how often each is timed; the best counts.
-        json_path: where to write the figures as JSON.
+        repeats: timed calls of each job; the table shows the minimum.
+        json_path: write the results to this JSON file.
 
     """
     check_names(jobs, JOBS)
     console = wide_console()
     if not is_usable(OURS, "bytewright._native", console):
         raise SystemExit(1)
-    about = {"machine": machine(), "commit": commit(), "limit": LIMIT, "repeats": repeats}
+    about = {"machine": describe_machine(), "commit": source_commit(), "limit": LIMIT, "repeats": repeats}
     console.print(about)
     table = Table(title=f"time(2n) / time(n), at most {LIMIT}", title_justify="left")
     for heading in ("job", "pattern", "text", "n MB", "time(n) s", "time(2n) s", "ratio", "CPU ratio"):
@@ -163,7 +163,7 @@ def main(
         for pattern in PATTERNS:
             for kind in ODD_TEXTS:
                 for size in megabytes:
-                    scaling = measure(job, pattern, kind, size, repeats)
+                    scaling = measure_scaling(job, pattern, kind, size, repeats)
                     measured.append(scaling)
                     style = None if scaling.holds else "bold red"
                     console.print("  " + " ".join(_cells(scaling)), style=style or "dim")
@@ -173,7 +173,7 @@ def main(
         rows = [{**asdict(scaling), "ratio": scaling.ratio, "holds": scaling.holds} for scaling in measured]
         write_report(json_path, {**about, "measured": rows})
     broken = sum(not scaling.holds for scaling in measured)
-    console.print(f"{len(measured) - broken} of {len(measured)} hold.")
+    console.print(f"{len(measured) - broken} of {len(measured)} are within the limit.")
     raise SystemExit(1 if broken else 0)
 
 

@@ -1,11 +1,11 @@
-"""Trains BPE beside every peer on the same text; says who is how fast, in how much memory, with what result.
+"""Measure BPE training: the same text with every library; compare speed, memory and learned merges.
 
     python benchmarks/corpora.py                      # once: builds the text
     python benchmarks/tokenizer_training.py --json benchmarks/out/training.json
 
-Contestants take turns, one process each, so that a noisy minute of the machine hits everybody. The last
-column of each table says where a peer's merges leave ours: ours break ties by the greater pair of byte
-strings, each peer by a rule of its own, so a difference at the first tie is expected.
+The contestants take turns, each in its own process, so other load on the machine affects all of them. The
+last column of each table shows where a peer's merges first differ from ours. We break ties by the greater
+pair of byte strings and every peer by another rule, so a difference at the first tie is expected.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from harness import (
     Column,
     Figure,
     Result,
-    Run,
+    WorkerRun,
     check_names,
-    commit,
+    describe_machine,
+    installed_versions,
     is_usable,
-    machine,
     print_column,
     print_summary,
     run_worker,
-    versions,
+    source_commit,
     wide_console,
     write_columns,
 )
 from rich.console import Console
-from trainers import OURS, TRAINERS
+from tokenizer_peers import OURS, TRAINERS
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,13 @@ TASKS = {
 }
 
 
-def measure(name: str, contestants: list[str], repeats: int, num_threads: int, console: Console) -> Column:
-    """Run everybody in turn, `repeats` times, and compare what they learned with ours."""
+def measure_training(
+    name: str, contestants: list[str], repeats: int, num_threads: int, console: Console
+) -> Column:
+    """Run the contestants in turn, `repeats` times, and compare their merges with ours."""
     task = TASKS[name]
     source = corpus(task.corpus)
-    runs: dict[str, list[Run]] = {contestant: [] for contestant in contestants}
+    runs: dict[str, list[WorkerRun]] = {contestant: [] for contestant in contestants}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeats):
             for contestant in contestants:
@@ -75,12 +77,12 @@ def measure(name: str, contestants: list[str], repeats: int, num_threads: int, c
                 runs[contestant].append(run)
                 cost = run.error or f"{run.calls[0].seconds:.3f} s, RssAnon {run.peak_anon_mb:.0f} MB"
                 console.print(f"  {name} {contestant}: {cost}", style="dim")
-        results = [summarise(contestant, runs[contestant], Path(folder)) for contestant in contestants]
+        results = [summarise_runs(contestant, runs[contestant], Path(folder)) for contestant in contestants]
     return Column(name, results)
 
 
-def summarise(contestant: str, runs: list[Run], folder: Path) -> Result:
-    """Turn a contestant's runs into medians and a word on its output."""
+def summarise_runs(contestant: str, runs: list[WorkerRun], folder: Path) -> Result:
+    """Return the medians over a contestant's runs and a description of its merges."""
     if error := next((run.error for run in runs if run.error), None):
         return Result(contestant, error=error)
     agreement = compare_tokens(folder / OURS, folder / contestant)
@@ -97,7 +99,7 @@ def summarise(contestant: str, runs: list[Run], folder: Path) -> Result:
 
 
 def compare_tokens(ours: Path, theirs: Path) -> str:
-    """Say where the learned tokens first differ from ours, and how many are the same in the end."""
+    """Describe where the learned tokens first differ from ours and which share of ours they contain."""
     learned = [bytes.fromhex(line) for line in theirs.read_text().split()]
     if ours == theirs or not ours.exists():
         return f"{len(learned):,} merges"
@@ -127,11 +129,11 @@ def main(
     """Measure training.
 
     Args:
-        columns: which of 5mb-10k, 5mb-32k, 100mb-10k, 100mb-32k, 1gb-10k to run.
-        only: which trainers to run.
-        repeats: processes per trainer and column; the median is reported.
-        threads: how many threads each trainer may use.
-        json_path: where to write the figures as JSON.
+        columns: columns to run: 5mb-10k, 5mb-32k, 100mb-10k, 100mb-32k, 1gb-10k.
+        only: trainers to run.
+        repeats: processes per trainer and column; the table shows the median.
+        threads: number of threads of each trainer.
+        json_path: write the results to this JSON file.
 
     """
     check_names(columns, TASKS)
@@ -139,9 +141,9 @@ def main(
     console = wide_console()
     contestants = [name for name in only if is_usable(name, TRAINERS[name].module, console)]
     about = {
-        "machine": machine(),
-        "commit": commit(),
-        "versions": versions(trainer.package for trainer in TRAINERS.values()),
+        "machine": describe_machine(),
+        "commit": source_commit(),
+        "versions": installed_versions(trainer.package for trainer in TRAINERS.values()),
         "threads": threads,
         "repeats": repeats,
         "corpora": [json.loads(path.read_text()) for path in sorted(DATA.glob("technical-*.json"))],
@@ -149,7 +151,7 @@ def main(
     console.print({key: about[key] for key in ("machine", "commit", "versions", "threads", "repeats")})
     measured = []
     for name in columns:
-        measured.append(measure(name, contestants, repeats, threads, console))
+        measured.append(measure_training(name, contestants, repeats, threads, console))
         print_column(console, measured[-1], OURS)
         if json_path:
             write_columns(json_path, measured, about)

@@ -1,13 +1,13 @@
-"""Trains the base experiment's model beside a plain compiled baseline and Llama of `transformers`.
+"""Measure training steps: our base model, a plain compiled baseline and the Llama of `transformers`.
 
     python benchmarks/training.py                                            # two cores: batch 8 in fp32
     python benchmarks/training.py --device cuda --precision bf16 --batch-sizes 64 128 256
-    python benchmarks/training.py --device cuda --precision bf16 --profile   # where our time goes
+    python benchmarks/training.py --device cuda --precision bf16 --profile   # time per operation of our step
 
-Each contestant has a process of its own; all build and compile at once, then they take turns, so that
-a noisy minute of the machine hits everybody. The table gives tokens per second (median, min-max), the ratio
-to the fastest peer, the share of the FLOP/s that bare matrix products reach on this machine, and the loss at
-the end of the first round: all start from the same weights on the same batches, so it must agree. JSON is
+Each contestant runs in its own process. All compile at the same time and then take turns, so other load on
+the machine affects all of them. The table shows tokens per second (median, min-max), the ratio to the fastest
+peer, the share of the FLOP/s that plain matrix products reach on this machine, and the loss after the first
+turn. The losses must agree, because all start from the same weights and read the same batches. The JSON is
 written after every batch size.
 """
 
@@ -24,16 +24,16 @@ from typing import Any
 
 import torch
 import tyro
-from harness import Figure, commit, is_usable, machine, versions, wide_console
+from harness import Figure, describe_machine, installed_versions, is_usable, source_commit, wide_console
+from model_peers import CONTESTANTS, OURS, Shape
 from rich.console import Console
 from rich.table import Table
-from training_contestants import CONTESTANTS, OURS, Shape
 
 from bytewright.account import training_flops_per_token
 from bytewright.storage import atomic
 
 LOSS_TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
-"""How far apart the losses of one step may be before the contestants do not compute the same thing."""
+"""The largest difference between the losses of contestants that compute the same thing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,23 +44,23 @@ class Options:
     precision: str = "fp32"
     batch_sizes: tuple[int, ...] = (8,)
     only: tuple[str, ...] = tuple(CONTESTANTS)
-    """Contestants, by name."""
+    """Contestants to run."""
     steps: int = 4
-    """Steps in a turn."""
+    """Steps per turn."""
     repeats: int = 3
-    """Turns of each contestant."""
+    """Turns per contestant."""
     warmup: int = 3
-    """Steps before the first turn: compiling, and filling caches."""
+    """Steps before the first turn, for compilation and caches."""
     compile: bool = True
     profile: bool = False
-    """Also say where our own time goes."""
+    """Also print the time per operation of our step."""
     json: Path | None = None
-    """Write the figures here, too."""
+    """Write the results to this JSON file."""
 
 
 @dataclass
-class Contestant:
-    """One contestant in its process, and what it has shown so far."""
+class ContestantProcess:
+    """The process of one contestant and its results so far."""
 
     name: str
     process: subprocess.Popen[str]
@@ -69,65 +69,65 @@ class Contestant:
     build_seconds: float = 0.0
     profile: list[dict[str, Any]] = field(default_factory=list)
 
-    def ask(self, command: str) -> dict[str, Any]:
-        """Give a command and wait for the answer."""
-        self.tell(command)
-        return self.hear()
+    def request(self, command: str) -> dict[str, Any]:
+        """Send a command and return the reply."""
+        self.send(command)
+        return self.receive()
 
-    def tell(self, command: str) -> None:
-        """Give a command."""
+    def send(self, command: str) -> None:
+        """Send a command."""
         assert self.process.stdin
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> dict[str, Any]:
-        """Wait for the answer to a command."""
+    def receive(self) -> dict[str, Any]:
+        """Wait for the reply to a command and return it."""
         assert self.process.stdout
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"{self.name} died with exit code {self.process.wait()}")
-        reply: dict[str, Any] = json.loads(answer)
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} failed with exit code {self.process.wait()}")
+        reply: dict[str, Any] = json.loads(line)
         return reply
 
 
-def start(name: str, shape: Shape, batch_size: int, options: Options) -> Contestant:
-    """Start the process of a contestant, and let it build."""
+def start_process(name: str, shape: Shape, batch_size: int, options: Options) -> ContestantProcess:
+    """Start the process of a contestant and send it the warm-up steps."""
     job = json.dumps({"name": name, "shape": asdict(shape), "batch_size": batch_size})
     process = subprocess.Popen(
         [sys.executable, __file__, "--worker", job], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    contestant = Contestant(name, process)
-    contestant.tell(f"run {options.warmup}")
+    contestant = ContestantProcess(name, process)
+    contestant.send(f"run {options.warmup}")
     return contestant
 
 
-def measure(
+def measure_speeds(
     shape: Shape, batch_size: int, options: Options, names: list[str], console: Console
-) -> list[Contestant]:
-    """Let everybody take turns; return them with their speeds."""
-    contestants = [start(name, shape, batch_size, options) for name in names]
+) -> list[ContestantProcess]:
+    """Run the contestants in turns; return them with their speeds and losses."""
+    contestants = [start_process(name, shape, batch_size, options) for name in names]
     for contestant in contestants:
-        contestant.build_seconds = contestant.hear()["seconds"]
+        contestant.build_seconds = contestant.receive()["seconds"]
         ready = f"  batch {batch_size}, {contestant.name}: ready after {contestant.build_seconds:.0f} s"
         console.print(ready, style="dim")
     for _ in range(options.repeats):
         for contestant in contestants:
-            answer = contestant.ask(f"run {options.steps}")
-            contestant.speeds.append(options.steps * batch_size * shape.context_length / answer["seconds"])
-            contestant.losses.append(answer["loss"])
+            reply = contestant.request(f"run {options.steps}")
+            contestant.speeds.append(options.steps * batch_size * shape.context_length / reply["seconds"])
+            contestant.losses.append(reply["loss"])
     if options.profile:
         for contestant in contestants:
             if contestant.name == OURS:
-                contestant.profile = contestant.ask("profile 3")["rows"]
+                contestant.profile = contestant.request("profile 3")["rows"]
                 print_profile(console, contestant.profile, batch_size)
     for contestant in contestants:
-        contestant.ask("stop")
+        contestant.request("stop")
         contestant.process.wait()
     return contestants
 
 
-def matmul_flops(shape: Shape) -> float:
-    """FLOP/s of bare matrix products, of the kind that this model is made of."""
+def measure_matmul_flops(shape: Shape) -> float:
+    """Return the FLOP/s of plain matrix products with the shapes of this model."""
     device = torch.device(shape.device)
     dtype = torch.bfloat16 if shape.is_bf16 else torch.float32
     rows, times = (65_536, 20) if device.type == "cuda" else (2_048, 1)
@@ -135,26 +135,26 @@ def matmul_flops(shape: Shape) -> float:
     b = torch.randn(shape.d_model, 4 * shape.d_model, device=device, dtype=dtype)
     best = float("inf")
     for _ in range(20):
-        wait(shape)
+        synchronize(shape)
         began = time.perf_counter()
         for _ in range(times):
             a @ b
-        wait(shape)
+        synchronize(shape)
         best = min(best, (time.perf_counter() - began) / times)
     return 2 * a.numel() * b.shape[1] / best
 
 
 def print_table(
-    console: Console, shape: Shape, batch_size: int, contestants: list[Contestant], peak: float
+    console: Console, shape: Shape, batch_size: int, contestants: list[ContestantProcess], peak: float
 ) -> None:
-    """Print one batch size."""
+    """Print the table of one batch size."""
     table = Table(title=f"batch {batch_size}, {shape.precision} on {shape.device}", title_justify="left")
     for heading in (
         "",
         "tokens/s",
         "min-max",
         "÷ fastest peer",
-        "of bare matmul",
+        "of plain matmul",
         "loss, turn 1",
         "build s",
     ):
@@ -176,16 +176,17 @@ def print_table(
     spread = max(c.losses[0] for c in contestants) - min(c.losses[0] for c in contestants)
     if spread > LOSS_TOLERANCE[shape.precision]:
         console.print(
-            f"the losses differ by {spread:.4f}: these do not train the same thing", style="bold red"
+            f"the losses differ by {spread:.4f}: the contestants do not train the same model",
+            style="bold red",
         )
 
 
 def print_profile(console: Console, rows: list[dict[str, Any]], batch_size: int) -> None:
-    """Print where the time of our step goes: all matrix products in one row, the rest by operation."""
+    """Print the time per operation of our step, with all matrix products in one row."""
     products = sum(row["ms"] for row in rows if is_product(row["name"]))
     rows = [row for row in rows if not is_product(row["name"])]
     rows = sorted([{"name": "matrix products", "ms": products}, *rows], key=lambda row: -row["ms"])
-    table = Table(title=f"batch {batch_size}: where our step spends its time", title_justify="left")
+    table = Table(title=f"batch {batch_size}: time per operation of our step", title_justify="left")
     for heading in ("operation", "ms per step", "share"):
         table.add_column(heading, justify="left" if heading == "operation" else "right")
     total = sum(row["ms"] for row in rows)
@@ -196,7 +197,7 @@ def print_profile(console: Console, rows: list[dict[str, Any]], batch_size: int)
 
 
 def is_product(name: str) -> bool:
-    """Tell a matrix product by the name that its kernel or operation has in a profile."""
+    """Return whether a kernel or operation name of a profile is a matrix product."""
     return any(
         part in name
         for part in ("nvjet", "gemm", "cutlass", "splitK", "aten::mm", "aten::addmm", "aten::bmm")
@@ -204,19 +205,22 @@ def is_product(name: str) -> bool:
 
 
 def main(options: Options) -> None:
-    """Measure, print, and write."""
+    """Measure all batch sizes, print the tables and write the JSON."""
     console = wide_console()
-    about = machine() | {"commit": commit(), "versions": versions(["torch", "transformers"])}
+    about = describe_machine() | {
+        "commit": source_commit(),
+        "versions": installed_versions(["torch", "transformers"]),
+    }
     if options.device == "cuda":
         about["gpu"] = torch.cuda.get_device_name()
     console.print(about)
     shape = Shape(device=options.device, precision=options.precision, compile=options.compile)
     names = [name for name in options.only if is_usable(name, CONTESTANTS[name][1], console)]
-    peak = matmul_flops(shape)
-    console.print(f"bare matmul: {peak / 1e12:.3g} TFLOP/s")
+    peak = measure_matmul_flops(shape)
+    console.print(f"plain matmul: {peak / 1e12:.3g} TFLOP/s")
     columns: list[dict[str, Any]] = []
     for batch_size in options.batch_sizes:
-        contestants = measure(shape, batch_size, options, names, console)
+        contestants = measure_speeds(shape, batch_size, options, names, console)
         print_table(console, shape, batch_size, contestants, peak)
         columns.append(
             {
@@ -238,15 +242,15 @@ def main(options: Options) -> None:
             atomic.write_json(options.json, record)
 
 
-def work(job: dict[str, Any]) -> None:
-    """Be a contestant: build the step, then run as many steps as each line of stdin asks for."""
+def serve_commands(job: dict[str, Any]) -> None:
+    """Build the step of a contestant and execute the commands on stdin, in the contestant's process."""
     shape = Shape(**job["shape"])
     step = CONTESTANTS[job["name"]][0](shape)
     torch.manual_seed(1)
     number = 0
 
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
-        """Skewed random ids: the loss falls at first, so that wrong updates show."""
+        """Return skewed random ids: the loss decreases at first, so wrong updates are visible."""
         nonlocal number
         generator = torch.Generator().manual_seed(number)
         number += 1
@@ -256,32 +260,32 @@ def work(job: dict[str, Any]) -> None:
 
     def run(count: int) -> dict[str, float]:
         batches = [batch() for _ in range(count)]
-        wait(shape)
+        synchronize(shape)
         began = time.perf_counter()
         for ids, targets in batches:
             loss = step(ids, targets)
         last = loss.item()
-        wait(shape)
+        synchronize(shape)
         return {"seconds": time.perf_counter() - began, "loss": last}
 
-    answers = sys.stdout
-    sys.stdout = sys.stderr  # libraries may print; the answers have the pipe to themselves
+    replies = sys.stdout
+    sys.stdout = sys.stderr  # libraries may print; the pipe carries replies only
     for line in sys.stdin:
         command, _, argument = line.strip().partition(" ")
         match command:
             case "run":
-                answer: dict[str, Any] = run(int(argument))
+                reply: dict[str, Any] = run(int(argument))
             case "profile":
-                answer = {"rows": profile(run, int(argument))}
+                reply = {"rows": profile(run, int(argument))}
             case _:
-                answer = {}
-        print(json.dumps(answer), file=answers, flush=True)
+                reply = {}
+        print(json.dumps(reply), file=replies, flush=True)
         if command == "stop":
             return
 
 
 def profile(run: Callable[[int], object], num_steps: int) -> list[dict[str, Any]]:
-    """Time every operation of a few steps by itself, the most expensive first."""
+    """Return the time of every operation in a few steps, the most expensive first."""
     with torch.profiler.profile() as profiler:
         run(num_steps)
     rows = []
@@ -294,14 +298,14 @@ def profile(run: Callable[[int], object], num_steps: int) -> list[dict[str, Any]
     return sorted(rows, key=lambda row: -row["ms"])
 
 
-def wait(shape: Shape) -> None:
-    """Wait until the device has done all it was given."""
+def synchronize(shape: Shape) -> None:
+    """Wait until the device has finished all launched work."""
     if shape.device == "cuda":
         torch.cuda.synchronize()
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        work(json.loads(sys.argv[2]))
+        serve_commands(json.loads(sys.argv[2]))
     else:
         main(tyro.cli(Options, description=__doc__))

@@ -1,8 +1,7 @@
-"""The one vocabulary that every encoder in the benchmark is given, in the format each of them reads.
+"""The vocabulary of the encoding benchmarks, in the format of each library.
 
-It is GPT-2's when `gpt2_vocab.json` and `gpt2_merges.txt` are found in `../shared/data`, otherwise one of
-32,000 tokens that we train on the 5 MB corpus. The ids are the same in every format, so outputs can be
-compared.
+All encoders use the same vocabulary with the same ids: GPT-2's if `gpt2_vocab.json` and `gpt2_merges.txt`
+exist in `../shared/data`, otherwise 32,000 tokens trained on the 5 MB corpus.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 from corpora import DATA, SHARED
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""Given to every trainer that takes a pattern."""
+"""The pattern for every trainer that accepts one."""
 
 
 def vocabulary_files() -> tuple[Path, Path]:
@@ -50,7 +49,7 @@ def _train_vocabulary(vocab_path: Path, merges_path: Path) -> None:
 
 
 def printable_bytes() -> list[str]:
-    """GPT-2's spelling of every byte: itself where it prints, otherwise the next code point from U+0100 on.
+    """Return GPT-2's character for every byte: itself if printable, otherwise the next from U+0100.
 
     >>> printable_bytes()[ord("A")], printable_bytes()[ord(" ")]
     ('A', 'Ġ')
@@ -78,7 +77,7 @@ def tiktoken_encoding() -> tiktoken.Encoding:
     """Build the tiktoken encoding of this vocabulary, without a download."""
     import tiktoken
 
-    # Its own spelling of the same pattern: ours makes its regex engine fail on a megabyte of spaces.
+    # An equivalent pattern: tiktoken's regex engine fails with ours on a megabyte of spaces.
     pattern = import_module("tiktoken_ext.openai_public").r50k_pat_str
     mergeable_ranks, end_of_text = ranks()
     return tiktoken.Encoding(

@@ -1,7 +1,7 @@
-"""Runs one benchmark job in this process: prepare, time, report, wait, then describe the output.
+"""Run one tokenizer job in this process: prepare, time, send the times, wait, then describe the output.
 
-Started by `harness.run_worker` with two pipe ends and a job in JSON; not meant to be run by hand. The library
-that is measured may print what it likes: its standard output goes nowhere.
+`harness.run_worker` starts this script with two pipe ends and a job in JSON. Standard output is discarded,
+because the measured libraries print to it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from bytewright.corpus import END_OF_TEXT
 
 WARM_CALLS = 5
 WARM_BUDGET_SECONDS = 5.0
-"""Slow encoders are called again once only; fast ones often enough for a steady median."""
+"""Warm calls stop after this time, so a slow encoder is called only once more."""
 
 
 def run_training(job: dict[str, Any]) -> tuple[list[Call], Callable[[], str]]:
-    """Train once."""
-    from trainers import TRAINERS, TrainingJob
+    """Train once; return the time and a function that saves the learned tokens and returns their hash."""
+    from tokenizer_peers import TRAINERS, TrainingJob
 
     trainer = TRAINERS[job["contestant"]]
     import_module(trainer.module)
-    what = TrainingJob(Path(job["corpus"]), job["vocab_size"], job["num_threads"])
-    call, trained = timed(lambda: trainer.train(what))
+    training = TrainingJob(Path(job["corpus"]), job["vocab_size"], job["num_threads"])
+    call, trained = timed(lambda: trainer.train(training))
 
     def describe() -> str:
-        lines = "\n".join(token.hex() for token in trainer.tokens(trained, what))
+        lines = "\n".join(token.hex() for token in trainer.tokens(trained, training))
         Path(job["output"]).write_text(lines)
         return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -45,12 +45,12 @@ def run_training(job: dict[str, Any]) -> tuple[list[Call], Callable[[], str]]:
 
 
 def run_encoding(job: dict[str, Any]) -> tuple[list[Call], Callable[[], str]]:
-    """Encode once in a fresh process (cold), then again a few times (warm)."""
-    from encoders import ENCODERS
+    """Encode once in a new process (cold), then several more times (warm)."""
+    from tokenizer_peers import ENCODERS
 
     encoder = ENCODERS[job["contestant"]].build(job["num_threads"])
     path, out = Path(job["input"]), Path(job["output"])
-    match job["way"]:
+    match job["input_kind"]:
         case "document":
             call = encoder.document(path.read_bytes())
         case "batch":
@@ -61,12 +61,16 @@ def run_encoding(job: dict[str, Any]) -> tuple[list[Call], Callable[[], str]]:
             call = encoder.token_file(path, out.with_suffix(".tokens.npy"))
         case "tiny":
             call = encoder.tiny(path.read_text())
-        case way:
-            raise ValueError(f"unknown way to encode: {way}")
-    calls, result = time_tiny(call) if job["way"] == "tiny" else time_cold_and_warm(call)
+        case kind:
+            raise ValueError(f"unknown input kind: {kind}")
+    calls, result = time_tiny(call) if job["input_kind"] == "tiny" else time_cold_and_warm(call)
 
     def describe() -> str:
-        ids = np.load(out.with_suffix(".tokens.npy")) if job["way"] == "token_file" else encoder.ids(result)
+        ids = (
+            np.load(out.with_suffix(".tokens.npy"))
+            if job["input_kind"] == "token_file"
+            else encoder.ids(result)
+        )
         np.save(out, ids.astype(np.uint32))
         return f"{len(ids)} {hashlib.sha256(ids.astype(np.uint32).tobytes()).hexdigest()}"
 
@@ -74,13 +78,13 @@ def run_encoding(job: dict[str, Any]) -> tuple[list[Call], Callable[[], str]]:
 
 
 def time_cold_and_warm(call: Callable[[], Any]) -> tuple[list[Call], Any]:
-    """Time the first call, then later ones on the same input until there are enough or time is up."""
+    """Time the first call, then up to `WARM_CALLS` more on the same input within the time budget."""
     first, result = timed(call)
     calls = [first]
     while len(calls) <= WARM_CALLS and (
         len(calls) == 1 or sum(cost.seconds for cost in calls[1:]) < WARM_BUDGET_SECONDS
     ):
-        # Releasing an old result takes long where it is millions of objects; that is not encoding.
+        # Release the old result outside the timed call: freeing millions of objects is slow.
         result = None
         cost, result = timed(call)
         calls.append(cost)
@@ -88,7 +92,7 @@ def time_cold_and_warm(call: Callable[[], Any]) -> tuple[list[Call], Any]:
 
 
 def time_tiny(call: Callable[[], Any]) -> tuple[list[Call], Any]:
-    """Time a call of about a microsecond in loops of a fifth of a second, with the garbage collector on."""
+    """Time a call of about a microsecond in loops of 0.2 seconds, with the garbage collector enabled."""
     timer = timeit.Timer(call, setup="import gc; gc.enable()")
     number, _ = timer.autorange()
     seconds = [total / number for total in timer.repeat(repeat=WARM_CALLS, number=number)]

@@ -32,7 +32,7 @@ def bench(tmp_path: Path, learning: Any, stories: Path, tokenizer: Path) -> Any:
     loaded.encode_file(stories, tmp_path / "train.npy")
     loaded.encode_file(tmp_path / "validation.txt", tmp_path / "validation.npy")
     settings = tuple(SMALL.split())
-    return learning.SweepContext(
+    return learning.Comparison(
         learning.Options(data=tmp_path, json=tmp_path / "out.json", device="cpu", set=settings)
     )
 
@@ -81,7 +81,7 @@ def test_the_sweep_comes_first_and_then_the_best_from_other_seeds(learning: Any)
 
 def test_results_under_other_conditions_are_not_mixed(tmp_path: Path, learning: Any, bench: Any) -> None:
     record = learning.open_record(bench.options, bench)
-    learning.durable.write_json(bench.options.json, record)
+    learning.atomic.write_json(bench.options.json, record)
     assert learning.open_record(bench.options, bench)["conditions"] == record["conditions"]
     other = dataclasses.replace(bench.options, set=(*bench.options.set, "batch_size=8"))
     with pytest.raises(SystemExit, match="under other conditions"):

@@ -1,17 +1,19 @@
-"""Every encoder in the benchmark behind one face: the same vocabulary, the same text in, ids out.
+"""One adapter per tokenizer library: how it trains on a file, and how it encodes each kind of input.
 
-Each adapter uses the library's own fastest documented call for each kind of input. Building the encoder and
-holding the input in the form that the library likes best (str or bytes) is preparation and not timed. What a
-call returns is left as the library gives it; `ids` turns it into one flat array afterwards, for comparison.
-Where a library has two fast ways that win in different places, both are contestants.
+Every adapter uses the library's fastest documented call. Libraries are imported by name inside their adapter:
+a worker process loads only the library that it measures, and a missing library excludes only itself.
+
+Training reads a file of documents separated by `<|endoftext|>` and uses the GPT-2 pattern. The time includes
+reading the file. For encoding, building the tokenizer and converting the input to the type that the library
+prefers (str or bytes) are not timed. A library with two fast calls has two adapters.
 """
 
-# ruff: noqa: D102 - the base class says what each method does; an adapter only says how
+# ruff: noqa: D102 - the docstrings of the base class apply to the methods of the adapters
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -19,20 +21,125 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from trainers import OURS
-from vocabularies import tiktoken_encoding, tokenizer_json, vocabulary_files
+from vocabularies import GPT2_PATTERN, printable_bytes, tiktoken_encoding, tokenizer_json, vocabulary_files
 
 from bytewright.corpus import END_OF_TEXT
+
+OURS = "bytewright"
+
+Tokens = list[bytes]
+"""The learned tokens in the order of their merges, without single bytes and special tokens."""
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """The corpus to train on and the size of the vocabulary."""
+
+    corpus: Path
+    vocab_size: int
+    num_threads: int
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Training with one library: `train` is timed; `tokens` converts its result for comparison."""
+
+    package: str
+    module: str
+    train: Callable[[TrainingJob], Any]
+    tokens: Callable[[Any, TrainingJob], Tokens]
+
+
+def documents(path: Path, block_size: int = 1 << 22) -> Iterator[str]:
+    """Yield the documents of a file, for libraries that train on an iterator of strings."""
+    separator = END_OF_TEXT.encode()
+    rest = b""
+    with path.open("rb") as file:
+        while block := file.read(block_size):
+            *complete, rest = (rest + block).split(separator)
+            for document in complete:
+                yield document.decode()
+    if rest:
+        yield rest.decode()
+
+
+def _train_bytewright(job: TrainingJob) -> Any:
+    train_bpe = import_module("bytewright.tokenizer.train").train_bpe
+    return train_bpe(job.corpus, job.vocab_size, [END_OF_TEXT], num_threads=job.num_threads)
+
+
+def _tokens_of_merges(trained: Any, job: TrainingJob) -> Tokens:
+    _, merges = trained
+    return [left + right for left, right in merges]
+
+
+def _train_gigatoken(job: TrainingJob) -> Any:
+    gigatoken = import_module("gigatoken")
+    # A plain path is as fast but uses more memory. All three tie rules take the same time.
+    source = gigatoken.TextFileSource([str(job.corpus)], separator=END_OF_TEXT)
+    return gigatoken.train_bpe(source, job.vocab_size, [END_OF_TEXT])
+
+
+def _train_rustbpe(job: TrainingJob) -> Any:
+    tokenizer = import_module("rustbpe").Tokenizer()
+    # rustbpe has no special tokens: a vocabulary smaller by one gives the same number of merges.
+    tokenizer.train_from_iterator(documents(job.corpus), vocab_size=job.vocab_size - 1, pattern=GPT2_PATTERN)
+    return tokenizer
+
+
+def _tokens_of_rustbpe(tokenizer: Any, job: TrainingJob) -> Tokens:
+    ranked = sorted(tokenizer.get_mergeable_ranks(), key=lambda pair: pair[1])
+    return [bytes(token) for token, rank in ranked if rank >= 256]
+
+
+def _train_fast_bpe_rs(job: TrainingJob) -> Any:
+    tokenizer = import_module("fast_bpe_rs").BPE(GPT2_PATTERN, {END_OF_TEXT: job.vocab_size - 1})
+    tokenizer.train(job.vocab_size, list(documents(job.corpus)))
+    return tokenizer
+
+
+def _tokens_of_fast_bpe_rs(tokenizer: Any, job: TrainingJob) -> Tokens:
+    return [bytes(tokenizer.decode([id])) for id in range(256, job.vocab_size - 1)]
+
+
+def _train_huggingface(job: TrainingJob) -> Any:
+    tokenizers = import_module("tokenizers")
+    byte_level = tokenizers.pre_tokenizers.ByteLevel
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = byte_level(add_prefix_space=False, use_regex=True)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=job.vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=byte_level.alphabet(),
+        show_progress=False,
+    )
+    # The library's file reader splits at line ends and so changes the words; an iterator keeps them.
+    tokenizer.train_from_iterator(documents(job.corpus), trainer)
+    return tokenizer
+
+
+def _tokens_of_huggingface(tokenizer: Any, job: TrainingJob) -> Tokens:
+    byte_of = {character: byte for byte, character in enumerate(printable_bytes())}
+    vocab: dict[str, int] = tokenizer.get_vocab()
+    learned = sorted((id, token) for token, id in vocab.items() if len(token) > 1 and token != END_OF_TEXT)
+    return [bytes(byte_of[character] for character in token) for _, token in learned]
+
+
+TRAINERS: Mapping[str, Trainer] = {
+    OURS: Trainer("bytewright", "bytewright.tokenizer.train", _train_bytewright, _tokens_of_merges),
+    "gigatoken": Trainer("gigatoken", "gigatoken", _train_gigatoken, _tokens_of_merges),
+    "rustbpe": Trainer("rustbpe", "rustbpe", _train_rustbpe, _tokens_of_rustbpe),
+    "fast-bpe-rs": Trainer("fast-bpe-rs", "fast_bpe_rs", _train_fast_bpe_rs, _tokens_of_fast_bpe_rs),
+    "hf-tokenizers": Trainer("tokenizers", "tokenizers", _train_huggingface, _tokens_of_huggingface),
+}
+
 
 Ids = npt.NDArray[np.uint32]
 Call = Callable[[], Any]
 
 
 class Encoder(ABC):
-    """One library's tokenizer, built and ready.
-
-    Every method but `ids` prepares its input and returns the call to be timed.
-    """
+    """The tokenizer of one library. All methods except `ids` prepare input and return the timed call."""
 
     @abstractmethod
     def document(self, text: bytes) -> Call:
@@ -53,15 +160,15 @@ class Encoder(ABC):
 
     @abstractmethod
     def tiny(self, text: str) -> Call:
-        """Encode a sentence, by the call that a user would use for one."""
+        """Encode a sentence with the library's call for short texts."""
 
     @abstractmethod
     def ids(self, result: Any) -> Ids:
-        """Flatten what a call returned."""
+        """Convert the result of a timed call to one flat array."""
 
 
 class Bytewright(Encoder):
-    """Ours."""
+    """Bytewright: `encode_array`, `encode_batch`, `encode_pieces` and `encode_file`."""
 
     def __init__(self, num_threads: int) -> None:
         tokenizer_class = import_module("bytewright.tokenizer").Tokenizer
@@ -93,7 +200,7 @@ class Gigatoken(Encoder):
 
     def __init__(self, num_threads: int) -> None:
         self._module = import_module("gigatoken")
-        import_module("awkward")  # it would otherwise be imported by the first batch, on the clock
+        import_module("awkward")  # otherwise the first batch would import it during the timed call
         self._tokenizer = self._module.Tokenizer(str(tokenizer_json()))
 
     def document(self, text: bytes) -> Call:
@@ -118,7 +225,7 @@ class Gigatoken(Encoder):
 
 
 class GigatokenBuffers(Gigatoken):
-    """gigatoken: `encode_batch` of a `BytesSource`, which borrows buffers and splits them on its threads."""
+    """gigatoken: `encode_batch` of a `BytesSource`, which borrows buffers and splits them in its threads."""
 
     def document(self, text: bytes) -> Call:
         source = self._module.BytesSource(text)
@@ -139,7 +246,7 @@ class GigatokenBuffers(Gigatoken):
 
 
 class Fastokens(Encoder):
-    """fastokens: `encode_batch_flat`, its bulk call, on every kind of input."""
+    """fastokens: `encode_batch_flat` for every kind of input."""
 
     def __init__(self, num_threads: int) -> None:
         self._tokenizer = import_module("fastokens").Tokenizer.from_file(str(tokenizer_json()))
@@ -216,8 +323,8 @@ class HuggingFace(Encoder):
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """How to find and build an encoder, and whether it reads files or comes near those that do."""
+class EncoderAdapter:
+    """How to find and build an encoder, and whether it takes part in the columns that read files."""
 
     package: str
     module: str
@@ -225,11 +332,11 @@ class Contestant:
     reads_files: bool = True
 
 
-ENCODERS: Mapping[str, Contestant] = {
-    OURS: Contestant("bytewright", "bytewright.tokenizer", Bytewright),
-    "gigatoken": Contestant("gigatoken", "gigatoken", Gigatoken),
-    "gigatoken-buffers": Contestant("gigatoken", "gigatoken", GigatokenBuffers),
-    "fastokens": Contestant("fastokens", "fastokens", Fastokens),
-    "tiktoken": Contestant("tiktoken", "tiktoken", Tiktoken, reads_files=False),
-    "hf-tokenizers": Contestant("tokenizers", "tokenizers", HuggingFace, reads_files=False),
+ENCODERS: Mapping[str, EncoderAdapter] = {
+    OURS: EncoderAdapter("bytewright", "bytewright.tokenizer", Bytewright),
+    "gigatoken": EncoderAdapter("gigatoken", "gigatoken", Gigatoken),
+    "gigatoken-buffers": EncoderAdapter("gigatoken", "gigatoken", GigatokenBuffers),
+    "fastokens": EncoderAdapter("fastokens", "fastokens", Fastokens),
+    "tiktoken": EncoderAdapter("tiktoken", "tiktoken", Tiktoken, reads_files=False),
+    "hf-tokenizers": EncoderAdapter("tokenizers", "tokenizers", HuggingFace, reads_files=False),
 }
