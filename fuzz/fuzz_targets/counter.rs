@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use bpe::count::Counter;
+use bpe::pattern::Pattern;
 use bpe::special::Specials;
 use bpe::words::WordCounts;
 use bpe_fuzz::draw::{Draw, repeat};
@@ -26,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     let num_threads = 1 + draw.below(3);
     let from_files = is_long || draw.once_in(8);
     let len = draw.below(64);
-    let mut texts = vec![draw.text(len, &tokens), draw.rest_at_edge(&tokens)];
+    let mut texts = vec![draw.text(len, &tokens), draw.rest(&tokens)];
     if is_long {
         texts[1] = repeat(&texts[1], LONG, numbered);
     }
@@ -64,20 +65,40 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(gather(counter.counts()), expected);
     }
 
-    // Counts of two halves, and a ready-made one of any size, add up without wrapping.
-    let mut halves = texts.iter().map(|text| {
+    // Counts of the parts, and a ready-made one of any size in each, add up without wrapping.
+    let mut parts = texts.iter().map(|text| {
         let mut counter = Counter::new(pattern.clone(), specials.clone());
         counter.add_word(&ready_made, count);
         counter.add_text(text).expect("these expressions do not give up");
         counter.into_counts()
     });
-    let mut sum = halves.next().expect("there are two");
-    halves.for_each(|half| sum.merge(half));
+    let mut sum = parts.next().expect("there are two or more");
+    parts.for_each(|part| sum.merge(part));
     if !ready_made.is_empty() && count > 0 {
         let total = expected.entry(ready_made).or_default();
-        *total = total.saturating_add(count).saturating_add(count);
+        texts.iter().for_each(|_| *total = total.saturating_add(count));
     }
     assert_eq!(gather(&sum), expected);
+
+    if let (Pattern::Gpt2 | Pattern::Gpt4, Some((near, texts))) = (&pattern, draw.at_edges()) {
+        for text in texts {
+            let filler = &text[..text.len() - near.len()];
+            let definition = naive::definition(&pattern, &near);
+            let words = naive::pre_tokens(definition, &[], &near).expect("these expressions do not give up");
+            let words = words.into_iter().filter_map(|part| match part {
+                Part::Text(word) => Some(word),
+                Part::Special(..) => None,
+            });
+            let mut expected: HashMap<Vec<u8>, u64> = HashMap::new();
+            for word in filler.iter().map(|&byte| vec![byte]).chain(words) {
+                *expected.entry(word).or_default() += 1;
+            }
+            let specials = Specials::new(Vec::new()).expect("there are none");
+            let mut counter = Counter::new(pattern.clone(), specials);
+            counter.add_text(&text).expect("our scanners cannot fail");
+            assert_eq!(gather(counter.counts()), expected);
+        }
+    }
 });
 
 fn gather(counts: &WordCounts) -> HashMap<Vec<u8>, u64> {

@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let is_trained = draw.once_in(2);
     let num_merges = draw.byte();
     let derived = if is_trained { Vec::new() } else { derive_merges(&mut draw, num_merges) };
-    let text = draw.rest_at_edge(&specials);
+    let text = draw.rest(&specials);
     let merges = if is_trained { train(&pattern, &specials, &text, num_merges) } else { derived };
 
     let vocabulary = Vocabulary { pattern, merges, specials, stride };
@@ -70,6 +70,18 @@ fuzz_target!(|data: &[u8]| {
     };
     check_selected(&vocabulary, &encoder, &text, &select(allowed), &select(disallowed));
 
+    if let (Pattern::Gpt2 | Pattern::Gpt4, Some((near, texts))) = (&vocabulary.pattern, draw.at_edges()) {
+        let merges = train(&vocabulary.pattern, &[], &near, 64);
+        let vocabulary = Vocabulary { merges, specials: Vec::new(), ..vocabulary.clone() };
+        let (encoder, expected) = (vocabulary.encoder(), vocabulary.encode(&near, &[]));
+        for text in texts {
+            let ids: Vec<u32> = encoder.encode_whole(&text).expect("our scanners cannot fail");
+            let (filler, rest) = ids.split_at(text.len() - near.len());
+            assert!(filler.iter().zip(&text).all(|(&id, &byte)| id == u32::from(byte) * vocabulary.stride));
+            assert_eq!(rest, expected);
+        }
+    }
+
     if is_long {
         let text = repeat(&text, LONG[usize::from(num_threads > 6)], numbered);
         let expected = vocabulary.encode(&text, &vocabulary.specials);
@@ -82,6 +94,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 /// Everything an encoder is made of. Symbol `s` has the id `s * stride`, and the special tokens have the next.
+#[derive(Clone)]
 struct Vocabulary {
     pattern: Pattern,
     merges: Vec<(Symbol, Symbol)>,

@@ -38,7 +38,9 @@ fuzz_target!(|data: &[u8]| {
         for position in (0..=text.len()).filter(|&position| ours.is_boundary(&text, position)) {
             assert!(ends.binary_search(&position).is_ok(), "called a boundary, but is none: {position}");
         }
-        check_edges(ours, &text[..text.len().min(LONGEST_AT_EDGE)]);
+        if matches!(ours, Pattern::Gpt2) || draw.rarely(16) {
+            check_edges(ours, &text[..text.len().min(LONGEST_AT_EDGE)]); // the other scanner has no windows, and is slow
+        }
         check_cuts(ours, &specials, &text, from..=to, CUTS_OF_OURS);
         check_cuts(spelled_out, &specials, &text, from..=to, CUTS_OF_THEIRS);
     }

@@ -71,6 +71,7 @@ const REPEATS: [usize; 4] = [1, 2, 15, 64];
 
 /// The fuzzer's bytes, used up from the front.
 pub struct Draw<'d> {
+    all: &'d [u8],
     rest: &'d [u8],
     hash: u64,
 }
@@ -79,7 +80,7 @@ impl<'d> Draw<'d> {
     pub fn new(data: &'d [u8]) -> Draw<'d> {
         let mut hasher = DefaultHasher::new(); // the same in every process
         hasher.write(data);
-        Draw { rest: data, hash: hasher.finish() }
+        Draw { all: data, rest: data, hash: hasher.finish() }
     }
 
     pub fn byte(&mut self) -> u8 {
@@ -162,17 +163,24 @@ impl<'d> Draw<'d> {
         self.text(usize::MAX, specials)
     }
 
-    /// A text made of all remaining bytes. One in four follows a filler, so that the edge of a window falls on one of
-    /// its first bytes.
-    pub fn rest_at_edge(&mut self, specials: &[String]) -> Vec<u8> {
-        let len = if self.once_in(4) { WINDOW - usize::from(self.byte() % 16) } else { 0 };
-        let mut text = filler(len);
-        text.extend(self.rest(specials));
-        text
+    /// For one input in four, broken UTF-8 made of its last bytes: behind a filler of two bytes, and behind fillers that
+    /// move it across the edge of a window byte by byte.
+    pub fn at_edges(&self) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
+        if !self.rarely(4) {
+            return None;
+        }
+        let broken = broken(&self.all[self.all.len().saturating_sub(16)..]);
+        let after = |len: usize| [filler(len), broken.clone()].concat();
+        Some((after(2), (0..=broken.len()).map(|shift| after(WINDOW - shift)).collect()))
     }
 }
 
-/// Short words of `len` bytes in all, of which the last is always the same.
+/// Lead bytes, continuation bytes and a little ASCII in any order.
+fn broken(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().map(|&byte| BROKEN[usize::from(byte) % BROKEN.len()]).collect()
+}
+
+/// `len` words of one byte, of which the last is always the same.
 pub fn filler(len: usize) -> Vec<u8> {
     b"a1".iter().copied().cycle().skip(len % 2).take(len).collect()
 }

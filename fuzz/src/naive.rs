@@ -8,7 +8,7 @@ use bpe::merge::{Merge, MergeOptions, Symbol};
 use bpe::pattern::Pattern;
 use bpe::unicode::{Class, char_at};
 
-use crate::draw::{GPT2, GPT4};
+use crate::draw::{GPT2, GPT4, WINDOW};
 
 /// Where the pre-tokens of a text end. Checks on the way that they cover the text: no gap, no overlap, none
 /// empty.
@@ -22,11 +22,12 @@ pub fn ends(pattern: &Pattern, text: &[u8]) -> Result<Vec<usize>> {
 }
 
 /// The regular expression that a named pattern stands for, if both know the characters of the text alike; or else
-/// the pattern itself.
+/// the pattern itself. For a long text it is the pattern, since the expressions are slow.
 pub fn definition<'p>(pattern: &'p Pattern, text: &[u8]) -> &'p Pattern {
     static DEFINITIONS: LazyLock<[Pattern; 2]> =
         LazyLock::new(|| [GPT2, GPT4].map(|spelled_out| Pattern::parse(spelled_out).expect("it is valid")));
     match pattern {
+        _ if text.len() > 2 * WINDOW => pattern,
         Pattern::Gpt2 if agreed(text) => &DEFINITIONS[0],
         Pattern::Gpt4 if agreed(text) => &DEFINITIONS[1],
         _ => pattern,
