@@ -1,4 +1,4 @@
-"""Memory of this machine and process: limits, peaks, and switches of malloc and the garbage collector.
+"""Memory and threads of this machine and process: limits, peaks, malloc, the garbage collector.
 
 A container is often allowed less memory than the machine has, and the system kills a process that uses more:
 plan with `usable_memory`. This module does not import torch until a peak on a GPU is measured.
@@ -9,12 +9,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import mmap
 import os
 import resource
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from queue import Empty, SimpleQueue
+from threading import Thread
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -200,3 +205,75 @@ def pause_garbage_collection() -> Iterator[None]:
         gc.unfreeze()
         if was_enabled:
             gc.enable()
+
+
+ROOM_FOR_THREAD = 64 * 2**20
+"""Bytes of address space that must be free to start a thread: with too few, glibc ends the process."""
+
+Result = TypeVar("Result")
+
+
+class Background:
+    """Runs functions on up to `num_threads` threads, in the order in which they are submitted.
+
+    `submit` starts a thread while there are fewer than `num_threads`. If there is too little memory for any
+    thread, `submit` runs the function itself. A `ThreadPoolExecutor` would raise, or end the process.
+
+    >>> with Background(2) as background:
+    ...     futures = [background.submit(pow, 2, power) for power in range(5)]
+    ...     [future.result() for future in futures]
+    [1, 2, 4, 8, 16]
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._threads: list[Thread] = []
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Run a function; the future receives its result or its exception."""
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(*arguments))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        if len(self._threads) < self._num_threads:
+            self._start_thread()
+        if self._threads:
+            self._tasks.put(run)
+        else:
+            run()
+        return future
+
+    def _start_thread(self) -> None:
+        thread = Thread(target=self._work, daemon=True)
+        try:
+            mmap.mmap(-1, ROOM_FOR_THREAD).close()
+            thread.start()
+        except (OSError, MemoryError, RuntimeError):  # "can't start new thread"
+            return
+        self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (run := self._tasks.get()) is not None:
+            run()
+            del run  # it holds the result
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the functions that are running; drop those that have not started."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._tasks.get_nowait()
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()

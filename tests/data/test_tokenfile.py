@@ -7,11 +7,12 @@ import hashlib
 import io
 import json
 import os
+import threading
 import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -144,6 +145,45 @@ def test_writing_and_verifying_take_memory_that_does_not_grow_with_the_file(tmp_
     finally:
         tracemalloc.stop()
     assert peak < 4 * chunk.nbytes < (tmp_path / "big.npy").stat().st_size / 2
+
+
+def test_ids_are_hashed_while_they_are_written(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    class Digest:
+        def update(self, data: bytes) -> None:
+            assert begun.wait(60), "the writer waits for the hash"
+
+        def hexdigest(self) -> str:
+            return "0" * 64
+
+    class Stream:
+        def __init__(self, stream: BinaryIO) -> None:
+            self._stream = stream
+
+        def write(self, data: bytes) -> int:
+            begun.set()
+            return self._stream.write(data)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._stream, name)
+
+    path = tmp_path / "ids.npy"
+    with TokenFileWriter(path, tokenizer_fingerprint=OURS, vocabulary_size=300) as writer:
+        writer._stream, writer._digest = cast("Any", Stream(writer._stream)), cast("Any", Digest())
+        writer.append([1, 2, 299])
+    assert TokenFile.open(path).tokens.tolist() == [1, 2, 299]
+
+
+def test_too_little_memory_to_map_a_file_is_a_memory_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(np, "memmap", refuse)
+    with pytest.raises(MemoryError):
+        TokenFile.open(path)
 
 
 # Ids that do not belong

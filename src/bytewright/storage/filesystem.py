@@ -64,6 +64,8 @@ before_operation: Callable[..., None] = _do_nothing
 def explain(verb: str, path: StrPath) -> Iterator[None]:
     """Turn an `OSError` of the block into a `StorageError` that states the operation and the reason.
 
+    Too little memory, to map a file for example, is a `MemoryError`.
+
     >>> with explain("read", "notes.txt"):
     ...     raise IsADirectoryError(errno.EISDIR, "Is a directory")
     Traceback (most recent call last):
@@ -74,6 +76,8 @@ def explain(verb: str, path: StrPath) -> Iterator[None]:
     except BytewrightError:
         raise
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise MemoryError from error
         reason = REASONS.get(error.errno or 0) or error.strerror or str(error)
         name = os.fspath(path)
         if len(name) > LONGEST_NAME_SHOWN:  # probably a text that was passed as a path

@@ -13,9 +13,9 @@ import operator
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,13 @@ from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_
 from bytewright.errors import TokenizerError, UsageError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import shorten
+from bytewright.system import Background
 from bytewright.tokenizer.files import read_folder, read_gpt2, write_folder
 from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Encoded = TypeVar("Encoded")
 
 PIECE = 8 << 20
 """A file is encoded in pieces of about this many bytes; with many threads, and near its end, of fewer."""
@@ -197,7 +199,7 @@ class Tokenizer:
         """Encode a file piece by piece, in memory that does not grow with it; joined, these are its ids."""
         require_plain_text(source)
         file = _native.FileEncoder(self._native, os.fspath(source))
-        for ids, _ in _encode_ahead(file, check_num_threads(num_threads)):
+        for ids, _ in _encode_ahead(file, file.encode, check_num_threads(num_threads)):
             yield ids
 
     def encode_file(
@@ -214,19 +216,31 @@ class Tokenizer:
         space; without that special token, the file is one document. With a user's pattern only special tokens
         are safe cuts, and memory follows the longest document. A token file that is there already is
         replaced; the source itself never is.
+
+        The speed grows with the number of threads up to that of `TokenFileWriter`. Its 1.2 GB of ids a second
+        are 2.3 GB of English text, for a vocabulary of 10,000 tokens and ids of 16 bits.
         """
         atomic.check_not_input(source, target, manifest_path_of(target))
         require_plain_text(source)
         file = _native.FileEncoder(self._native, os.fspath(source))
-        documents = _DocumentCounter(self)
+        documents = _Documents(self)
+
+        def encode(start: int, end: int) -> tuple[Ids, int, bool | None]:
+            ids = file.encode(start, end)
+            return ids, *documents.search(ids)
+
+        is_open = False
         with TokenFileWriter(
             target, tokenizer_fingerprint=self.fingerprint, vocabulary_size=self.vocab_size
         ) as writer:
-            for ids, position in _encode_ahead(file, check_num_threads(num_threads)):
-                writer.append(ids, num_documents=documents.count_ends(ids))
+            for (ids, num_ends, is_open_after), position in _encode_ahead(
+                file, encode, check_num_threads(num_threads)
+            ):
+                writer.append(ids, num_documents=num_ends)
+                is_open = is_open if is_open_after is None else is_open_after
                 if progress is not None:
                     progress(position, file.num_bytes)
-            writer.append(np.empty(0, dtype=np.uint16), num_documents=int(documents.is_open))
+            writer.append(np.empty(0, dtype=np.uint16), num_documents=int(is_open))
         return TokenFile.open(target)
 
     def decode_bytes(self, ids: Iterable[int] | npt.NDArray[np.integer]) -> bytes:
@@ -242,48 +256,47 @@ class Tokenizer:
         return StreamDecoder(self)
 
 
-def _encode_ahead(file: _native.FileEncoder, num_threads: int) -> Iterator[tuple[Ids, int]]:
-    """Encode a file piece by piece, each on a thread of its own; yield ids and where in the file they end.
+def _encode_ahead(
+    file: _native.FileEncoder, encode: Callable[[int, int], Encoded], num_threads: int
+) -> Iterator[tuple[Encoded, int]]:
+    """Call `encode(start, end)` for the pieces of a file, on several threads; yield each result with its end.
 
-    Whoever takes them has the time until the next piece is ready for free. Towards the end of the file pieces
-    become shorter, so that all threads have something to do until the last moment.
+    The threads encode the next pieces while the caller uses a result. Towards the end of the file pieces
+    become shorter, so that all threads have work until the end.
     """
     num_threads = min(num_threads, MOST_PIECES)
     longest = PIECE // (1 + num_threads // 8)
     start = 0
-    coming: deque[tuple[Future[Ids], int]] = deque()
-    pool = ThreadPoolExecutor(max_workers=num_threads)
-    try:
+    coming: deque[tuple[Future[Encoded], int]] = deque()
+    with Background(num_threads) as background:
         while coming or start < file.num_bytes:
             while start < file.num_bytes and len(coming) <= num_threads:
                 share = (file.num_bytes - start) // (2 * num_threads)
                 end = file.next_cut(start, min(longest, max(share, longest // 8)))
-                coming.append((pool.submit(file.encode, start, end), end))
+                coming.append((background.submit(encode, start, end), end))
                 start = end
-            ids, end = coming.popleft()
-            yield ids.result(), end
-    finally:
-        pool.shutdown(cancel_futures=True)
+            future, end = coming.popleft()
+            yield future.result(), end
 
 
-class _DocumentCounter:
-    """Counts the documents of a file whose ids come in pieces."""
+class _Documents:
+    """Finds the ends of documents in the ids of a file. Its pieces can be searched in any order."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._end = tokenizer.special_tokens.get(END_OF_TEXT)
         self._blank = {id for id, token in tokenizer.vocab.items() if not token.strip()}
-        self.is_open = False
-        """Whether anything but white space came since the last end."""
 
-    def count_ends(self, ids: Ids) -> int:
-        """Return how many documents end in this piece."""
+    def search(self, ids: Ids) -> tuple[int, bool | None]:
+        """Return the number of documents that end in a piece, and whether a document is open after it.
+
+        A document is open if more than white space follows the last end. None: as before the piece.
+        """
         is_end = ids == self._end if self._end is not None else np.zeros(0, dtype=np.bool_)
-        num_ends = int(np.count_nonzero(is_end))
-        if num_ends:
-            self.is_open = False
-            ids = ids[len(ids) - int(is_end[::-1].argmax()) :]
-        self.is_open = self.is_open or any(id not in self._blank for id in ids)
-        return num_ends
+        ends = np.flatnonzero(is_end)
+        behind = ids[ends[-1] + 1 :] if len(ends) else ids
+        if any(id not in self._blank for id in behind):
+            return len(ends), True
+        return len(ends), False if len(ends) else None
 
 
 class StreamDecoder:
