@@ -68,12 +68,12 @@ fuzz_target!(|data: &[u8]| {
     // Counts of the parts, and a ready-made one of any size in each, add up without wrapping.
     let mut parts = texts.iter().map(|text| {
         let mut counter = Counter::new(pattern.clone(), specials.clone());
-        counter.add_word(&ready_made, count);
+        counter.add_word(&ready_made, count).expect("there is memory");
         counter.add_text(text).expect("these expressions do not give up");
         counter.into_counts()
     });
     let mut sum = parts.next().expect("there are two or more");
-    parts.for_each(|part| sum.merge(part));
+    parts.for_each(|part| sum.merge(part).expect("there is memory"));
     if !ready_made.is_empty() && count > 0 {
         let total = expected.entry(ready_made).or_default();
         texts.iter().for_each(|_| *total = total.saturating_add(count));

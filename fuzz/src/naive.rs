@@ -14,7 +14,10 @@ use crate::draw::{GPT2, GPT4, WINDOW};
 /// empty.
 pub fn ends(pattern: &Pattern, text: &[u8]) -> Result<Vec<usize>> {
     let mut ends = Vec::new();
-    pattern.scan(text, |base, group| ends.extend(group.iter().map(|&end| base + end as usize)))?;
+    pattern.scan(text, |base, group| {
+        ends.extend(group.iter().map(|&end| base + end as usize));
+        Ok(())
+    })?;
     assert!(ends.first().is_none_or(|&first| first > 0), "an empty pre-token at the beginning");
     assert!(ends.is_sorted_by(|a, b| a < b), "pre-tokens do not follow each other: {ends:?}");
     assert_eq!(ends.last().copied().unwrap_or(0), text.len(), "the pre-tokens are not the whole text");

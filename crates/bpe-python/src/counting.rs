@@ -8,9 +8,9 @@ use bpe::pattern::Pattern;
 use bpe::special::Specials;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::errors::{IntoPython, to_python};
+use crate::errors::{IntoPython, guarded, to_python};
 use crate::items::Items;
 use crate::text::bytes_of;
 
@@ -35,15 +35,17 @@ impl WordCounter {
 impl WordCounter {
     #[new]
     fn new(pattern: String, special_tokens: Items<String>) -> PyResult<WordCounter> {
-        let parsed = Pattern::parse(&pattern).into_python()?;
-        let specials = Specials::new(special_tokens.0).into_python()?;
-        Ok(WordCounter { counter: Some(Counter::new(parsed, specials)), pattern, has_read: false })
+        guarded(|| {
+            let parsed = Pattern::parse(&pattern).into_python()?;
+            let specials = Specials::new(special_tokens.0).into_python()?;
+            Ok(WordCounter { counter: Some(Counter::new(parsed, specials)), pattern, has_read: false })
+        })
     }
 
     /// The pattern that has cut texts into these words; none if whoever counted them gave words alone.
     #[getter]
-    fn pattern(&self) -> Option<&str> {
-        self.has_read.then_some(self.pattern.as_str())
+    fn pattern<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
+        guarded(|| Ok(self.has_read.then(|| PyString::new(py, &self.pattern))))
     }
 
     /// Count files on several threads; `on_progress` hears the number of bytes done.
@@ -56,7 +58,7 @@ impl WordCounter {
     ) -> PyResult<()> {
         self.has_read = true;
         let counter = self.counter()?;
-        watched(py, on_progress, |report| counter.add_files(&paths.0, num_threads, report))
+        guarded(|| watched(py, on_progress, |report| counter.add_files(&paths.0, num_threads, report)))
     }
 
     /// Count one text.
@@ -64,39 +66,38 @@ impl WordCounter {
         let bytes = bytes_of(text)?;
         self.has_read = true;
         let counter = self.counter()?;
-        py.detach(|| counter.add_text(bytes)).into_python()
+        guarded(|| py.detach(|| counter.add_text(bytes)).into_python())
     }
 
     /// Count a word `count` times.
     fn add_word(&mut self, word: &[u8], count: u64) -> PyResult<()> {
-        self.counter()?.add_word(word, count);
-        Ok(())
+        let counter = self.counter()?;
+        guarded(|| counter.add_word(word, count).into_python())
     }
 
     /// The same counts once more.
     fn copy(&mut self) -> PyResult<WordCounter> {
-        let (counter, pattern) = (Some(self.counter()?.clone()), self.pattern.clone());
-        Ok(WordCounter { counter, pattern, has_read: self.has_read })
+        let counter = self.counter()?;
+        let counter = guarded(|| counter.try_clone().into_python())?;
+        Ok(WordCounter { counter: Some(counter), pattern: self.pattern.clone(), has_read: self.has_read })
     }
 
     /// The counts as a dictionary.
     fn counts<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counts = PyDict::new(py);
-        let mut outcome = Ok(());
-        self.counter()?.counts().for_each(|word, count| {
-            if outcome.is_ok() {
-                outcome = counts.set_item(PyBytes::new(py, word), count);
-            }
-        });
-        outcome.map(|()| counts)
+        let counts = self.counter()?.counts();
+        guarded(|| {
+            let dictionary = PyDict::new(py);
+            counts.try_for_each(|word, count| dictionary.set_item(PyBytes::new(py, word), count))?;
+            Ok(dictionary)
+        })
     }
 
     /// Bytes seen, words seen, distinct words, thread-seconds of scanning, thread-seconds of counting.
-    fn stats(&mut self) -> PyResult<(u64, u64, usize, f64, f64)> {
+    fn stats<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let counter = self.counter()?;
         let (stats, distinct) = (counter.stats(), counter.counts().num_distinct());
         let (scan, count) = (stats.scan_time.as_secs_f64(), stats.count_time.as_secs_f64());
-        Ok((stats.num_bytes, stats.num_words, distinct, scan, count))
+        guarded(|| (stats.num_bytes, stats.num_words, distinct, scan, count).into_pyobject(py))
     }
 }
 
@@ -105,21 +106,23 @@ impl WordCounter {
 /// Returns the merges as (left symbol, right symbol, count). Symbols 0 to 255 are the bytes, then come the
 /// initial merges and the new ones.
 #[pyfunction]
-pub(crate) fn learn_merges(
-    py: Python<'_>,
+pub(crate) fn learn_merges<'py>(
+    py: Python<'py>,
     words: &mut WordCounter,
     num_merges: usize,
     min_count: u64,
     initial: Items<(u32, u32)>,
     on_progress: Option<Py<PyAny>>,
-) -> PyResult<Vec<(u32, u32, u64)>> {
+) -> PyResult<Bound<'py, PyList>> {
     words.counter()?;
-    let Some(counter) = words.counter.take() else { return Ok(Vec::new()) };
+    let counts = words.counter.take().map(Counter::into_counts).unwrap_or_default();
     let options = MergeOptions { num_merges, min_count, initial: initial.0 };
-    let merges = watched(py, on_progress, |report| {
-        merge::learn_merges(counter.into_counts(), &options, &mut |done| report(done as u64))
-    })?;
-    Ok(merges.into_iter().map(|merge| (merge.left, merge.right, merge.count)).collect())
+    guarded(|| {
+        let merges = watched(py, on_progress, |report| {
+            merge::learn_merges(counts, &options, &mut |done| report(done as u64))
+        })?;
+        PyList::new(py, merges.iter().map(|merge| (merge.left, merge.right, merge.count)))
+    })
 }
 
 /// Run work without the GIL. At every heartbeat Python hears how much is done, and signals are looked at: a

@@ -3,18 +3,23 @@
 use std::path::PathBuf;
 
 use bpe::encode::{self, Id};
+use bpe::error::OutOfMemory;
 use bpe::pattern::Pattern;
 use bpe::source::Source;
 use numpy::{Element, PyArray1, PyReadonlyArray1};
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice};
 
-use crate::errors::{IntoPython, TokenizerError};
+use crate::errors::{IntoPython, TokenizerError, guarded, out_of_memory};
 use crate::items::{Bytes, Items};
 use crate::text::{Text, bytes_of};
 
 /// Texts shorter than this are encoded without giving up the GIL, which would take longer than the work.
 const SMALL_TEXT: usize = 4096;
+
+/// How many bytes tokens of natural text have on average.
+const TYPICAL_TOKEN: usize = 4;
 
 /// A vocabulary made ready for encoding and decoding; the fast twin of `reference.encode_reference`
 /// and `reference.decode_reference`.
@@ -35,21 +40,26 @@ impl Encoder {
         special_tokens: Items<(String, u32)>,
         pattern: &str,
     ) -> PyResult<Encoder> {
-        let tokens: Vec<_> = tokens.0.into_iter().map(|(id, token)| (id, token.0)).collect();
-        let merges: Vec<_> = merges.0.into_iter().map(|(left, right)| (left.0, right.0)).collect();
-        let narrow = tokens.iter().all(|&(id, _)| id <= u32::from(u16::MAX));
-        let pattern = Pattern::parse(pattern).into_python()?;
-        let encoder =
-            py.detach(|| encode::Encoder::new(&tokens, &merges, special_tokens.0, pattern)).into_python()?;
-        Ok(Encoder { encoder, narrow })
+        guarded(|| {
+            let tokens: Vec<_> = tokens.0.into_iter().map(|(id, token)| (id, token.0)).collect();
+            let merges: Vec<_> = merges.0.into_iter().map(|(left, right)| (left.0, right.0)).collect();
+            let narrow = tokens.iter().all(|&(id, _)| id <= u32::from(u16::MAX));
+            let pattern = Pattern::parse(pattern).into_python()?;
+            let encoder = py
+                .detach(|| encode::Encoder::new(&tokens, &merges, special_tokens.0, pattern))
+                .into_python()?;
+            Ok(Encoder { encoder, narrow })
+        })
     }
 
     /// Encode a text to a list, all special tokens recognised.
     fn encode<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = bytes_of(text)?;
         let mut ids: Vec<u32> = Vec::new();
-        detach_if_long(py, bytes, || self.encoder.encode(bytes, &mut ids)).into_python()?;
-        PyList::new(py, ids)
+        guarded(|| {
+            detach_if_long(py, bytes, || self.encoder.encode(bytes, &mut ids)).into_python()?;
+            PyList::new(py, ids)
+        })
     }
 
     /// Encode a text to a list, only `allowed` special tokens recognised and `disallowed` ones an error.
@@ -62,9 +72,11 @@ impl Encoder {
     ) -> PyResult<Bound<'py, PyList>> {
         let bytes = bytes_of(text)?;
         let mut ids: Vec<u32> = Vec::new();
-        py.detach(|| self.encoder.encode_selected(bytes, &allowed.0, &disallowed.0, &mut ids))
-            .into_python()?;
-        PyList::new(py, ids)
+        guarded(|| {
+            py.detach(|| self.encoder.encode_selected(bytes, &allowed.0, &disallowed.0, &mut ids))
+                .into_python()?;
+            PyList::new(py, ids)
+        })
     }
 
     /// Encode a text to an array, on several threads if it is long.
@@ -84,30 +96,40 @@ impl Encoder {
         texts: Items<Text<'py>>,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
-        let texts = texts.0.iter().map(|text| bytes_of(&text.0)).collect::<PyResult<Vec<_>>>()?;
-        if self.narrow {
-            self.to_arrays::<u16>(py, &texts, num_threads)
-        } else {
-            self.to_arrays::<u32>(py, &texts, num_threads)
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(texts.0.len()).map_err(out_of_memory)?;
+        for text in &texts.0 {
+            bytes.push(bytes_of(&text.0)?);
         }
+        guarded(|| {
+            if self.narrow {
+                self.to_arrays::<u16>(py, &bytes, num_threads)
+            } else {
+                self.to_arrays::<u32>(py, &bytes, num_threads)
+            }
+        })
     }
 
     /// The bytes of a sequence of ids.
     fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u16>>() {
-            self.decode_array(py, ids)?
-        } else if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u32>>() {
-            self.decode_array(py, ids)?
-        } else {
-            let mut bytes = Vec::new();
-            for (position, id) in ids.try_iter()?.enumerate() {
-                let id = id?;
-                let token = id.extract::<u32>().ok().and_then(|id| self.encoder.tokens().get(id));
-                bytes.extend_from_slice(token.ok_or_else(|| unknown_id(&id, position))?);
-            }
-            bytes
-        };
-        Ok(PyBytes::new(py, &bytes))
+        guarded(|| {
+            let bytes = if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u16>>() {
+                self.decode_array(py, ids)?
+            } else if let Ok(ids) = ids.extract::<PyReadonlyArray1<'_, u32>>() {
+                self.decode_array(py, ids)?
+            } else {
+                let mut bytes = Vec::new();
+                for (position, id) in ids.try_iter()?.enumerate() {
+                    let id = id?;
+                    let token = id.extract::<u32>().ok().and_then(|id| self.encoder.tokens().get(id));
+                    let token = token.ok_or_else(|| unknown_id(&id, position))?;
+                    bytes.try_reserve(token.len()).map_err(out_of_memory)?;
+                    bytes.extend_from_slice(token);
+                }
+                bytes
+            };
+            Ok(PyBytes::new(py, &bytes))
+        })
     }
 }
 
@@ -118,9 +140,12 @@ impl Encoder {
         py: Python<'_>,
         ids: PyReadonlyArray1<'_, I>,
     ) -> PyResult<Vec<u8>> {
-        let ids = ids.as_array().to_vec();
+        let mut copy: Vec<I> = Vec::new();
+        copy.try_reserve_exact(ids.len()?).map_err(out_of_memory)?;
+        copy.extend(ids.as_array());
         let mut bytes = Vec::new();
-        py.detach(|| self.encoder.tokens().decode(ids.into_iter().map(Into::into), &mut bytes))
+        bytes.try_reserve(TYPICAL_TOKEN * copy.len()).map_err(out_of_memory)?;
+        py.detach(|| self.encoder.tokens().decode(copy.iter().map(|&id| id.into()), &mut bytes))
             .into_python()?;
         Ok(bytes)
     }
@@ -133,11 +158,13 @@ impl Encoder {
         start: usize,
         num_threads: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if self.narrow {
-            self.to_array::<u16>(py, text, start, num_threads)
-        } else {
-            self.to_array::<u32>(py, text, start, num_threads)
-        }
+        guarded(|| {
+            if self.narrow {
+                self.to_array::<u16>(py, text, start, num_threads)
+            } else {
+                self.to_array::<u32>(py, text, start, num_threads)
+            }
+        })
     }
 
     fn to_array<'py, I: Id + Element>(
@@ -195,32 +222,36 @@ fn unknown_id(id: &Bound<'_, PyAny>, position: usize) -> PyErr {
 pub(crate) struct StreamEncoder {
     encoder: Py<Encoder>,
     stream: encode::Stream,
+    /// Ids that Python has not got yet, because there was no memory for a list.
+    ids: Vec<u32>,
 }
 
 #[pymethods]
 impl StreamEncoder {
     #[new]
     fn new(encoder: Py<Encoder>) -> StreamEncoder {
-        StreamEncoder { encoder, stream: encode::Stream::new() }
+        StreamEncoder { encoder, stream: encode::Stream::new(), ids: Vec::new() }
     }
 
     /// More text: the ids that are certain now.
     fn feed<'py>(&mut self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = bytes_of(text)?;
-        let StreamEncoder { encoder, stream } = self;
+        let StreamEncoder { encoder, stream, ids } = self;
         let encoder = &encoder.get().encoder;
-        let mut ids: Vec<u32> = Vec::new();
-        detach_if_long(py, bytes, || stream.feed(encoder, bytes, &mut ids)).into_python()?;
-        PyList::new(py, ids)
+        guarded(|| {
+            detach_if_long(py, bytes, || stream.feed(encoder, bytes, ids)).into_python()?;
+            PyList::new(py, &*ids).inspect(|_| ids.clear())
+        })
     }
 
     /// No more text: the remaining ids.
     fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let StreamEncoder { encoder, stream } = self;
+        let StreamEncoder { encoder, stream, ids } = self;
         let encoder = &encoder.get().encoder;
-        let mut ids: Vec<u32> = Vec::new();
-        py.detach(|| stream.finish(encoder, &mut ids)).into_python()?; // a long word may be left
-        PyList::new(py, ids)
+        guarded(|| {
+            py.detach(|| stream.finish(encoder, ids)).into_python()?; // a long word may be left
+            PyList::new(py, &*ids).inspect(|_| ids.clear())
+        })
     }
 }
 
@@ -235,21 +266,26 @@ pub(crate) struct FileEncoder {
 impl FileEncoder {
     #[new]
     fn new(py: Python<'_>, encoder: Py<Encoder>, path: PathBuf) -> PyResult<FileEncoder> {
-        let source = py.detach(|| Source::open(&path)).into_python()?; // a pipe may keep us waiting
-        Ok(FileEncoder { encoder, source })
+        guarded(|| {
+            let source = py.detach(|| Source::open(&path)).into_python()?; // a pipe may keep us waiting
+            Ok(FileEncoder { encoder, source })
+        })
     }
 
     /// How many bytes the file has.
     #[getter]
-    fn num_bytes(&self) -> usize {
-        self.source.len()
+    fn num_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.source.len().into_bound_py_any(py))
     }
 
     /// Where a piece that begins at `start` may end, at least `num_bytes` behind.
-    fn next_cut(&self, py: Python<'_>, start: usize, num_bytes: usize) -> usize {
+    fn next_cut<'py>(&self, py: Python<'py>, start: usize, num_bytes: usize) -> PyResult<Bound<'py, PyAny>> {
         let start = start.min(self.source.len());
         let encoder = &self.encoder.get().encoder;
-        start + py.detach(|| encoder.next_cut(&self.source[start..], num_bytes)) // it may be far away
+        guarded(|| {
+            let len = py.detach(|| encoder.next_cut(&self.source[start..], num_bytes)); // it may be far away
+            (start + len).into_bound_py_any(py)
+        })
     }
 
     /// The ids of a piece as an array.
@@ -266,20 +302,20 @@ pub(crate) fn pretokenize<'py>(
     pattern: &str,
 ) -> PyResult<Bound<'py, PyList>> {
     let bytes = bytes_of(text)?;
-    let words = PyList::empty(py);
-    let mut start = 0;
-    let mut outcome = Ok(());
-    let pattern = Pattern::parse(pattern).into_python()?;
-    pattern
-        .scan(bytes, |base, ends| {
-            for &end in ends {
-                let end = base + end as usize;
-                if outcome.is_ok() {
-                    outcome = words.append(PyBytes::new(py, &bytes[start..end]));
+    guarded(|| {
+        let words = PyList::empty(py);
+        let mut start = 0;
+        let pattern = Pattern::parse(pattern).into_python()?;
+        pattern
+            .scan(bytes, |base, ends| {
+                for &end in ends {
+                    let end = base + end as usize;
+                    words.append(PyBytes::new(py, &bytes[start..end])).map_err(|_| OutOfMemory)?;
+                    start = end;
                 }
-                start = end;
-            }
-        })
-        .into_python()?;
-    outcome.map(|()| words)
+                Ok(())
+            })
+            .into_python()?;
+        Ok(words)
+    })
 }

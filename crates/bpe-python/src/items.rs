@@ -8,6 +8,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
+use crate::errors::out_of_memory;
+
 /// Several things, taken one by one from anything that can be iterated over, except from a text.
 pub(crate) struct Items<T>(pub(crate) Vec<T>);
 
@@ -21,7 +23,9 @@ impl<'a, 'py, T: FromPyObjectOwned<'py>> FromPyObject<'a, 'py> for Items<T> {
         }
         let mut items = Vec::new();
         for item in object.try_iter()? {
-            items.push(item?.extract().map_err(Into::into)?);
+            let item = item?.extract().map_err(Into::into)?;
+            items.try_reserve(1).map_err(out_of_memory)?;
+            items.push(item);
         }
         Ok(Items(items))
     }
@@ -34,6 +38,11 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Bytes {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Bytes> {
-        Ok(Bytes(object.cast::<PyBytes>()?.as_bytes().to_vec()))
+        let object = object.cast::<PyBytes>()?;
+        let found = object.as_bytes();
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(found.len()).map_err(out_of_memory)?;
+        bytes.extend_from_slice(found);
+        Ok(Bytes(bytes))
     }
 }

@@ -1,7 +1,7 @@
 //! The Python binding of the `bpe` crate: translates types and errors, releases the GIL, and nothing else.
 //!
-//! Every error becomes one of `bytewright.errors`; nothing here or below panics on any input. Should a panic
-//! happen all the same, PyO3 turns it into a Python exception instead of ending the process.
+//! Every error becomes one of `bytewright.errors` or `MemoryError`, and no input causes a panic. PyO3 panics when Python
+//! has no memory for an object. `errors::guarded` turns that panic into `MemoryError`, and any other into `RuntimeError`.
 
 mod counting;
 mod encoding;
@@ -10,6 +10,9 @@ mod items;
 mod text;
 
 use pyo3::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: bpe::Allocator = bpe::Allocator;
 
 /// The native core of Bytewright: the fast twins of `bytewright.tokenizer.reference`.
 #[pymodule]
@@ -37,6 +40,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        errors::report_panics_briefly();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

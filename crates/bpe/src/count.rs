@@ -44,7 +44,6 @@ impl CountStats {
 }
 
 /// Counts words of texts and files.
-#[derive(Clone)]
 pub struct Counter {
     pattern: Pattern,
     specials: Specials,
@@ -56,6 +55,12 @@ impl Counter {
     /// Nothing counted yet.
     pub fn new(pattern: Pattern, specials: Specials) -> Counter {
         Counter { pattern, specials, counts: WordCounts::new(), stats: CountStats::default() }
+    }
+
+    /// The same counts once more.
+    pub fn try_clone(&self) -> Result<Counter> {
+        let (pattern, specials) = (self.pattern.clone(), self.specials.clone());
+        Ok(Counter { pattern, specials, counts: self.counts.try_clone()?, stats: self.stats })
     }
 
     /// What has been seen so far.
@@ -73,31 +78,29 @@ impl Counter {
         self.counts
     }
 
-    /// Count one text, on this thread. No word reaches from one text into the next. Should a user's pattern
-    /// fail on it, the words before that place are counted.
+    /// Count one text, on this thread. No word reaches from one text into the next. If a user's pattern fails on it, or
+    /// memory runs out, the words before that place are counted.
     pub fn add_text(&mut self, text: &[u8]) -> Result<()> {
-        let mut worker = Worker::new(&self.pattern, &self.specials, std::mem::take(&mut self.counts));
-        let mut start = 0;
-        let mut outcome = Ok(());
-        while start < text.len() && outcome.is_ok() {
-            let rest = &text[start..];
-            let end = next_cut(&self.pattern, &self.specials, rest, CHUNK);
-            outcome = worker.count(&rest[..end]);
-            start += end;
+        let Counter { pattern, specials, counts, stats } = self;
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (chunk, behind) = rest.split_at(next_cut(pattern, specials, rest, CHUNK));
+            count_chunk(pattern, specials, chunk, counts, stats)?;
+            rest = behind;
         }
-        self.counts = worker.counts;
-        self.stats.add(worker.stats);
-        outcome
+        Ok(())
     }
 
     /// Count ready-made words.
-    pub fn add_word(&mut self, word: &[u8], count: u64) {
-        self.counts.add(word, count);
+    pub fn add_word(&mut self, word: &[u8], count: u64) -> Result<()> {
+        self.counts.add(word, count)?;
         self.stats.num_words = self.stats.num_words.saturating_add(count);
+        Ok(())
     }
 
     /// Count files on `num_threads` threads. `on_progress` hears how many bytes are done and may stop the
-    /// work by returning false. If one file fails, none is counted.
+    /// work by returning false. If one file fails, none is counted; if memory runs out at the very end, when the
+    /// counts of the threads are added up, some are.
     pub fn add_files(
         &mut self,
         paths: &[PathBuf],
@@ -109,61 +112,53 @@ impl Counter {
         let stop = AtomicBool::new(false);
         let (pattern, specials) = (&self.pattern, &self.specials);
         let mut heartbeat = || on_progress(bytes_done.load(Ordering::Relaxed));
-        let workers = threads::gather_watched(num_threads, &stop, &mut heartbeat, || {
-            let mut worker = Worker::new(pattern, specials, WordCounts::new());
+        let shares = threads::gather_watched(num_threads, &stop, &mut heartbeat, || {
+            let (mut counts, mut stats) = (WordCounts::new(), CountStats::default());
             while !stop.load(Ordering::Relaxed) {
                 let chunk = queue.lock().unwrap_or_else(PoisonError::into_inner).next(pattern, specials)?;
                 let Some((file, range)) = chunk else { break };
                 bytes_done.fetch_add(range.len() as u64, Ordering::Relaxed);
-                worker.count(&file[range])?;
+                count_chunk(pattern, specials, &file[range], &mut counts, &mut stats)?;
             }
-            Ok(vec![worker])
+            Ok(vec![(counts, stats)])
         })?;
         if !heartbeat() {
             return Err(Error::Interrupted);
         }
         let started = Instant::now();
-        for worker in workers {
-            self.stats.add(worker.stats);
-            self.counts.merge(worker.counts);
+        for (counts, stats) in shares {
+            self.stats.add(stats);
+            self.counts.merge(counts)?;
         }
         self.stats.count_time += started.elapsed();
         Ok(())
     }
 }
 
-/// One thread's share of the counting.
-struct Worker<'p> {
-    pattern: &'p Pattern,
-    specials: &'p Specials,
-    counts: WordCounts,
-    stats: CountStats,
-}
-
-impl<'p> Worker<'p> {
-    fn new(pattern: &'p Pattern, specials: &'p Specials, counts: WordCounts) -> Worker<'p> {
-        Worker { pattern, specials, counts, stats: CountStats::default() }
-    }
-
-    /// Count a chunk that begins and ends at safe cuts.
-    fn count(&mut self, chunk: &[u8]) -> Result<()> {
-        let Worker { pattern, specials, counts, stats } = self;
-        stats.num_bytes += chunk.len() as u64;
-        let mut last = Instant::now();
-        specials.split(chunk, |piece| {
-            let Piece::Text(text) = piece else { return Ok(()) };
-            let mut start = 0;
-            pattern.scan(text, |base, ends| {
-                let scanned = Instant::now();
-                start = counts.count(text, start, base, ends);
-                let counted = Instant::now();
-                stats.num_words += ends.len() as u64;
-                stats.scan_time += scanned - last;
-                stats.count_time += counted - scanned;
-                last = counted;
-            })
+/// Count a chunk that begins and ends at safe cuts.
+fn count_chunk(
+    pattern: &Pattern,
+    specials: &Specials,
+    chunk: &[u8],
+    counts: &mut WordCounts,
+    stats: &mut CountStats,
+) -> Result<()> {
+    stats.num_bytes += chunk.len() as u64;
+    let mut last = Instant::now();
+    specials.split(chunk, |piece| {
+        let Piece::Text(text) = piece else { return Ok(()) };
+        let mut start = 0;
+        pattern.scan(text, |base, ends| {
+            let scanned = Instant::now();
+            start = counts.count(text, start, base, ends)?;
+            let counted = Instant::now();
+            stats.num_words = stats.num_words.saturating_add(ends.len() as u64);
+            stats.scan_time += scanned - last;
+            stats.count_time += counted - scanned;
+            last = counted;
+            Ok(())
         })
-    }
+    })
 }
 
 /// The files still to be counted, dealt out chunk by chunk.

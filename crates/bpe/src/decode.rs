@@ -2,7 +2,8 @@
 
 use hashbrown::HashMap;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemory};
+use crate::lowlevel::{defaults, extend, with_capacity};
 
 /// The bytes of every token, by id.
 pub struct TokenBytes {
@@ -20,25 +21,27 @@ enum Index {
 
 impl TokenBytes {
     /// Gather tokens.
-    pub fn new(tokens: &[(u32, Vec<u8>)]) -> TokenBytes {
-        let mut bytes = Vec::with_capacity(tokens.iter().map(|(_, token)| token.len()).sum());
+    pub fn new(tokens: &[(u32, Vec<u8>)]) -> Result<TokenBytes, OutOfMemory> {
+        let mut bytes = with_capacity(tokens.iter().map(|(_, token)| token.len()).sum())?;
         let ranges = tokens.iter().map(|(id, token)| {
             let start = bytes.len();
             bytes.extend_from_slice(token);
             (*id, (start, bytes.len()))
         });
-        let ranges: Vec<_> = ranges.collect();
-        let num_ids = ranges.iter().map(|&(id, _)| id as usize + 1).max().unwrap_or(0);
-        let index = if num_ids <= 4 * ranges.len() + 1024 {
-            let mut dense = vec![(0, 0); num_ids];
+        let num_ids = tokens.iter().map(|&(id, _)| id as usize + 1).max().unwrap_or(0);
+        let index = if num_ids <= 4 * tokens.len() + 1024 {
+            let mut dense = defaults(num_ids)?;
             for (id, range) in ranges {
                 dense[id as usize] = range;
             }
             Index::Dense(dense)
         } else {
-            Index::Sparse(ranges.into_iter().collect())
+            let mut sparse = HashMap::new();
+            sparse.try_reserve(tokens.len())?;
+            sparse.extend(ranges);
+            Index::Sparse(sparse)
         };
-        TokenBytes { bytes, index }
+        Ok(TokenBytes { bytes, index })
     }
 
     /// The bytes of a token. An empty token is as good as none.
@@ -53,10 +56,10 @@ impl TokenBytes {
     }
 
     /// Append the bytes of all `ids` to `out`.
-    pub fn decode(&self, ids: impl Iterator<Item = u32>, out: &mut Vec<u8>) -> Result<()> {
+    pub fn decode(&self, ids: impl Iterator<Item = u32>, out: &mut Vec<u8>) -> Result<(), Error> {
         for (position, id) in ids.enumerate() {
             let token = self.get(id).ok_or(Error::UnknownId { id: id.into(), position })?;
-            out.extend_from_slice(token);
+            extend(out, token)?;
         }
         Ok(())
     }

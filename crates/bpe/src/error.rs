@@ -1,14 +1,34 @@
 //! Everything that can go wrong in this crate, each variant one clear sentence.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The result of every fallible operation of this crate.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The system has no memory left, or not enough for what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("out of memory")]
+pub struct OutOfMemory;
+
+impl From<std::collections::TryReserveError> for OutOfMemory {
+    fn from(_: std::collections::TryReserveError) -> OutOfMemory {
+        OutOfMemory
+    }
+}
+
+impl From<hashbrown::TryReserveError> for OutOfMemory {
+    fn from(_: hashbrown::TryReserveError) -> OutOfMemory {
+        OutOfMemory
+    }
+}
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Too little memory. Nothing has changed, unless the function's documentation says otherwise.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
     /// A file could not be opened, inspected or mapped.
     #[error("cannot read {path}: {reason}", path = path.display(), reason = reason(source))]
     File {
@@ -74,6 +94,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of a file that could not be read.
+    pub(crate) fn of_file(path: &Path, source: io::Error) -> Error {
+        match source.kind() {
+            io::ErrorKind::OutOfMemory => Error::Memory(OutOfMemory),
+            _ => Error::File { path: path.to_owned(), source },
+        }
+    }
+
     /// The same error, found in a text from which the first `num_bytes` have been cut off.
     pub fn after(self, num_bytes: usize) -> Error {
         match self {

@@ -31,4 +31,4 @@ pub mod unicode;
 mod unicode_tables;
 pub mod words;
 
-pub use lowlevel::{AmxReport, read_amx};
+pub use lowlevel::{Allocator, AmxReport, read_amx};

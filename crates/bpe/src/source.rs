@@ -20,7 +20,7 @@ pub enum Source {
 impl Source {
     /// Open a file.
     pub fn open(path: &Path) -> Result<Source> {
-        let fail = |source: io::Error| Error::File { path: path.to_owned(), source };
+        let fail = |source: io::Error| Error::of_file(path, source);
         let mut file = File::open(path).map_err(fail)?;
         let metadata = file.metadata().map_err(fail)?;
         if metadata.is_dir() {

@@ -7,7 +7,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::lowlevel::{Keys, PlainKeys, defaults, prefetch};
+use crate::error::OutOfMemory;
+use crate::lowlevel::{Keys, PlainKeys, defaults, extend, prefetch};
 
 /// How many look-ups wait together for their cache lines.
 pub(crate) const GROUP: usize = 96;
@@ -97,7 +98,7 @@ impl Seed {
 }
 
 /// Open addressing with linear probing; the number of places is a power of two, and at most half are in use.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Table<V> {
     places: Vec<(Key, V)>,
     num_entries: usize,
@@ -105,10 +106,16 @@ pub(crate) struct Table<V> {
 }
 
 impl<V: Copy + Default> Table<V> {
-    /// A table with room for `num_entries`.
-    pub(crate) fn with_room_for(num_entries: usize) -> Table<V> {
-        let num_places = (2 * num_entries).next_power_of_two().max(512);
-        Table { places: defaults(num_places), num_entries: 0, seed: Seed::draw() }
+    /// A small table.
+    pub(crate) fn new() -> Table<V> {
+        Table { places: vec![Default::default(); 512], num_entries: 0, seed: Seed::draw() }
+    }
+
+    /// The same table once more.
+    pub(crate) fn try_clone(&self) -> Result<Table<V>, OutOfMemory> {
+        let mut places = Vec::new();
+        extend(&mut places, &self.places)?;
+        Ok(Table { places, num_entries: self.num_entries, seed: self.seed })
     }
 
     /// How many entries there are.
@@ -130,13 +137,13 @@ impl<V: Copy + Default> Table<V> {
     /// The value of `key`; a default one if it is new. `place` is where a view of the table as it is now says
     /// that the search begins. The table grows when it is full.
     #[inline(always)]
-    pub(crate) fn find_or_insert(&mut self, key: Key, mut place: usize) -> &mut V {
+    pub(crate) fn find_or_insert(&mut self, key: Key, mut place: usize) -> Result<&mut V, OutOfMemory> {
         let mask = self.places.len() - 1;
         loop {
             place &= mask;
             let found = self.places[place].0;
             if found == key {
-                return &mut self.places[place].1;
+                return Ok(&mut self.places[place].1);
             }
             if found.is_empty() {
                 return self.insert(key, place);
@@ -152,9 +159,9 @@ impl<V: Copy + Default> Table<V> {
 
     #[cold]
     #[inline(never)]
-    fn insert(&mut self, key: Key, mut place: usize) -> &mut V {
+    fn insert(&mut self, key: Key, mut place: usize) -> Result<&mut V, OutOfMemory> {
         if self.num_entries >= self.room() {
-            let doubled = defaults(2 * self.places.len());
+            let doubled = defaults(2 * self.places.len())?;
             let old = std::mem::replace(&mut self.places, doubled);
             for (key, value) in old.into_iter().filter(|(key, _)| !key.is_empty()) {
                 let vacancy = self.vacancy(key);
@@ -164,7 +171,7 @@ impl<V: Copy + Default> Table<V> {
         }
         self.num_entries += 1;
         self.places[place].0 = key;
-        &mut self.places[place].1
+        Ok(&mut self.places[place].1)
     }
 
     /// The place for a key that is not there yet.
@@ -224,21 +231,22 @@ mod tests {
     }
 
     #[test]
-    fn a_table_keeps_its_entries_as_it_grows() {
-        let mut table: Table<u64> = Table::with_room_for(0);
+    fn a_table_keeps_its_entries_as_it_grows() -> Result<(), OutOfMemory> {
+        let mut table: Table<u64> = Table::new();
         let first_room = table.room();
         let key = |number: u64| Key::pack(&number.to_le_bytes(), 0, 8);
         for number in 0..3 * first_room as u64 {
             let place = table.view().approach(key(number));
-            *table.find_or_insert(key(number), place) += number + 1;
+            *table.find_or_insert(key(number), place)? += number + 1;
         }
         assert_eq!(table.len(), 3 * first_room);
         assert!(table.room() >= table.len());
         for number in 0..3 * first_room as u64 {
             let place = table.view().approach(key(number));
-            assert_eq!(*table.find_or_insert(key(number), place), number + 1);
+            assert_eq!(*table.find_or_insert(key(number), place)?, number + 1);
         }
         assert_eq!(table.len(), 3 * first_room);
         assert_eq!(table.iter().count(), table.len());
+        Ok(())
     }
 }

@@ -1,12 +1,13 @@
-//! Doing the same work on several threads, and telling how far it is. If the system refuses a thread, the work
-//! is done by fewer.
+//! Doing the same work on several threads, and telling how far it is. If the system refuses a thread or has little
+//! memory left, the work is done by fewer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread::{Builder, ScopedJoinHandle};
+use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::lowlevel::has_room_for_thread;
 
 /// How often a caller hears of progress.
 const HEARTBEAT: Duration = Duration::from_millis(50);
@@ -41,21 +42,34 @@ impl<'p> Heartbeat<'p> {
     }
 }
 
-/// Run `work` on several threads, this one among them, and gather what they give.
+/// Run `work` on several threads, this one among them, and gather the results. If `work` fails on one thread, its
+/// argument becomes true, and it should return on the others.
 pub(crate) fn gather<T: Send>(
     num_threads: usize,
-    work: impl Fn() -> Result<Vec<T>> + Sync,
+    work: impl Fn(&AtomicBool) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..num_threads.min(MOST_THREADS))
-            .map_while(|_| Builder::new().spawn_scoped(scope, &work).ok())
-            .collect();
-        let mut gathered = work()?;
-        for other in others {
-            gathered.extend(join(other)?);
+    let stop = AtomicBool::new(false);
+    let work = || {
+        let outcome = work(&stop);
+        if outcome.is_err() {
+            stop.store(true, Ordering::Relaxed);
         }
-        Ok(gathered)
+        outcome
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..num_threads.min(MOST_THREADS)).map_while(|_| start(scope, work)).collect();
+        let mut gathered = vec![work()];
+        gathered.extend(others.into_iter().map(join));
+        gathered.into_iter().collect()
     })
+}
+
+/// Start a thread, if there is room for it.
+fn start<'scope, 'env, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, 'env>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Option<ScopedJoinHandle<'scope, T>> {
+    if has_room_for_thread() { Builder::new().spawn_scoped(scope, work).ok() } else { None }
 }
 
 /// Like `gather`, while this thread only watches: at every heartbeat it calls `on_progress`. Where that
@@ -83,7 +97,7 @@ pub(crate) fn gather_watched<T: Send>(
                     let _alive = alive;
                     work()
                 };
-                Builder::new().spawn_scoped(scope, watched).ok()
+                start(scope, watched)
             })
             .collect();
         drop(alive);
@@ -117,9 +131,9 @@ mod tests {
     fn a_mistake_of_ours_is_no_interruption() {
         let this = std::thread::current().id();
         let outcome = std::panic::catch_unwind(|| {
-            gather(3, || {
+            gather(3, |_| {
                 if std::thread::current().id() == this {
-                    return Ok(vec![1]);
+                    return Ok(1);
                 }
                 std::panic::resume_unwind(Box::new("a mistake"))
             })

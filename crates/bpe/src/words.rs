@@ -1,12 +1,15 @@
 //! How often each word (pre-token) occurs.
 
+use std::convert::Infallible;
+
 use hashbrown::HashMap;
 
-use crate::lowlevel::with_capacity;
+use crate::error::OutOfMemory;
+use crate::lowlevel::boxed;
 use crate::table::{GROUP, Key, Table};
 
 /// Counts of words.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct WordCounts {
     short: Table<u64>,
     long: HashMap<Box<[u8]>, u64>,
@@ -14,7 +17,7 @@ pub struct WordCounts {
 
 impl Default for WordCounts {
     fn default() -> WordCounts {
-        WordCounts { short: Table::with_room_for(0), long: HashMap::new() }
+        WordCounts { short: Table::new(), long: HashMap::new() }
     }
 }
 
@@ -24,10 +27,26 @@ impl WordCounts {
         WordCounts::default()
     }
 
+    /// The same counts once more.
+    pub fn try_clone(&self) -> Result<WordCounts, OutOfMemory> {
+        let mut long = HashMap::new();
+        long.try_reserve(self.long.len())?;
+        for (word, &count) in &self.long {
+            long.insert(boxed(&[word])?, count);
+        }
+        Ok(WordCounts { short: self.short.try_clone()?, long })
+    }
+
     /// Count the words of `text` that begin at `start` and end at `base + ends[..]`; returns where the last
-    /// ends.
+    /// ends. After an error, some of them are counted.
     #[inline(always)]
-    pub(crate) fn count(&mut self, text: &[u8], mut start: usize, base: usize, ends: &[u32]) -> usize {
+    pub(crate) fn count(
+        &mut self,
+        text: &[u8],
+        mut start: usize,
+        base: usize,
+        ends: &[u32],
+    ) -> Result<usize, OutOfMemory> {
         for group in ends.chunks(GROUP) {
             let mut lookups = [(Key::default(), 0); GROUP];
             let WordCounts { short, long } = self;
@@ -38,7 +57,7 @@ impl WordCounts {
                     let key = Key::pack(text, start, end);
                     *lookup = (key, table.approach(key));
                 } else {
-                    add_long(long, &text[start..end], 1);
+                    add_long(long, &text[start..end], 1)?;
                 }
                 start = end;
             }
@@ -50,25 +69,26 @@ impl WordCounts {
                 if self.short.room() != room {
                     place = self.short.view().approach(key); // the table has grown meanwhile
                 }
-                let count = self.short.find_or_insert(key, place);
+                let count = self.short.find_or_insert(key, place)?;
                 *count = count.saturating_add(1); // a ready-made count may be the highest already
             }
         }
-        start
+        Ok(start)
     }
 
     /// Count `word` `count` times. The empty word is ignored.
-    pub fn add(&mut self, word: &[u8], count: u64) {
+    pub fn add(&mut self, word: &[u8], count: u64) -> Result<(), OutOfMemory> {
         if word.is_empty() || count == 0 {
+            Ok(())
         } else if word.len() > Key::LONGEST {
-            add_long(&mut self.long, word, count);
+            add_long(&mut self.long, word, count)
         } else {
-            self.add_short(Key::pack(word, 0, word.len()), count);
+            self.add_short(Key::pack(word, 0, word.len()), count)
         }
     }
 
-    /// Add all of `other`.
-    pub fn merge(&mut self, mut other: WordCounts) {
+    /// Add all of `other`. After an error, some of them are added.
+    pub fn merge(&mut self, mut other: WordCounts) -> Result<(), OutOfMemory> {
         if other.num_distinct() > self.num_distinct() {
             std::mem::swap(self, &mut other);
         }
@@ -82,16 +102,18 @@ impl WordCounts {
                 num_entries += 1;
             }
             for &(key, count) in &group[..num_entries] {
-                self.add_short(key, count);
+                self.add_short(key, count)?;
             }
             if num_entries < GROUP {
                 break;
             }
         }
         for (word, count) in other.long {
+            self.long.try_reserve(1)?;
             let total = self.long.entry(word).or_insert(0);
             *total = total.saturating_add(count);
         }
+        Ok(())
     }
 
     /// How many different words there are.
@@ -101,33 +123,40 @@ impl WordCounts {
 
     /// Visit every word with its count, in no particular order.
     pub fn for_each(&self, mut visit: impl FnMut(&[u8], u64)) {
-        for (key, count) in self.short.iter() {
-            let bytes = key.unpack();
-            visit(&bytes[..usize::from(bytes[Key::LONGEST])], count);
-        }
-        for (word, &count) in &self.long {
+        let Ok(()) = self.try_for_each(|word, count| {
             visit(word, count);
-        }
+            Ok::<(), Infallible>(())
+        });
     }
 
-    fn add_short(&mut self, key: Key, count: u64) {
+    /// Visit every word with its count, in no particular order, until a visit fails.
+    pub fn try_for_each<E>(&self, mut visit: impl FnMut(&[u8], u64) -> Result<(), E>) -> Result<(), E> {
+        for (key, count) in self.short.iter() {
+            let bytes = key.unpack();
+            visit(&bytes[..usize::from(bytes[Key::LONGEST])], count)?;
+        }
+        self.long.iter().try_for_each(|(word, &count)| visit(word, count))
+    }
+
+    fn add_short(&mut self, key: Key, count: u64) -> Result<(), OutOfMemory> {
         let place = self.short.view().approach(key);
-        let total = self.short.find_or_insert(key, place);
+        let total = self.short.find_or_insert(key, place)?;
         *total = total.saturating_add(count);
+        Ok(())
     }
 }
 
 #[cold]
-fn add_long(counts: &mut HashMap<Box<[u8]>, u64>, word: &[u8], count: u64) {
+fn add_long(counts: &mut HashMap<Box<[u8]>, u64>, word: &[u8], count: u64) -> Result<(), OutOfMemory> {
     let total = match counts.get_mut(word) {
         Some(total) => total,
         None => {
-            let mut copy = with_capacity(word.len());
-            copy.extend_from_slice(word);
-            counts.entry(copy.into()).or_insert(0)
+            counts.try_reserve(1)?;
+            counts.entry(boxed(&[word])?).or_insert(0)
         }
     };
     *total = total.saturating_add(count);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -145,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_every_length_are_counted_while_the_table_grows() {
+    fn words_of_every_length_are_counted_while_the_table_grows() -> Result<(), OutOfMemory> {
         let mut counts = WordCounts::new();
         let mut expected = BTreeMap::new();
         let (mut text, mut ends) = (Vec::new(), Vec::new());
@@ -157,37 +186,42 @@ mod tests {
                 *expected.entry(word.clone().into_bytes()).or_insert(0) += 1;
             }
         }
-        assert_eq!(counts.count(&text, 0, 0, &ends), text.len());
+        assert_eq!(counts.count(&text, 0, 0, &ends)?, text.len());
         assert_eq!(listed(&counts), expected);
         assert_eq!(counts.num_distinct(), expected.len());
+        assert_eq!(listed(&counts.try_clone()?), expected);
+        Ok(())
     }
 
     #[test]
-    fn sums_do_not_depend_on_which_table_is_larger_and_stop_at_the_highest_count() {
+    fn sums_do_not_depend_on_which_table_is_larger_and_stop_at_the_highest_count() -> Result<(), OutOfMemory>
+    {
         let (long, short) = (b"a word of more than 15 bytes", b"word");
         for others in [0..0, 0..9] {
             let (mut left, mut right) = (WordCounts::new(), WordCounts::new());
             for word in [long.as_slice(), short] {
-                left.add(word, u64::MAX - 1);
-                right.add(word, 3);
+                left.add(word, u64::MAX - 1)?;
+                right.add(word, 3)?;
             }
-            others.clone().for_each(|number| right.add(&[number], 1));
-            left.merge(right);
+            others.clone().try_for_each(|number| right.add(&[number], 1))?;
+            left.merge(right)?;
             assert_eq!(left.num_distinct(), 2 + others.len());
             assert_eq!(
                 (listed(&left)[long.as_slice()], listed(&left)[short.as_slice()]),
                 (u64::MAX, u64::MAX)
             );
-            left.count(b"word", 0, 0, &[4]);
+            left.count(b"word", 0, 0, &[4])?;
             assert_eq!(listed(&left)[short.as_slice()], u64::MAX);
         }
+        Ok(())
     }
 
     #[test]
-    fn the_empty_word_and_words_counted_no_times_are_left_out() {
+    fn the_empty_word_and_words_counted_no_times_are_left_out() -> Result<(), OutOfMemory> {
         let mut counts = WordCounts::new();
-        counts.add(b"", 5);
-        counts.add(b"never", 0);
+        counts.add(b"", 5)?;
+        counts.add(b"never", 0)?;
         assert_eq!(counts.num_distinct(), 0);
+        Ok(())
     }
 }

@@ -32,9 +32,10 @@ fn train(random: &mut Random, expression: &str, num_merges: usize) -> Result<Tra
         let mut start = 0;
         pattern.scan(&text, |base, ends| {
             for &end in ends {
-                counts.add(&text[start..base + end as usize], 1);
+                counts.add(&text[start..base + end as usize], 1)?;
                 start = base + end as usize;
             }
+            Ok(())
         })?;
     }
     let options = MergeOptions { num_merges, ..Default::default() };
@@ -89,6 +90,7 @@ impl Trained {
                             .map(id_of),
                     );
                 }
+                Ok(())
             })
         })?;
         Ok(ids)

@@ -66,12 +66,12 @@ fn by_definition(
     merges
 }
 
-fn counts_of(words: &Words) -> WordCounts {
+fn counts_of(words: &Words) -> Result<WordCounts> {
     let mut counts = WordCounts::new();
     for (word, &count) in words {
-        counts.add(word, count);
+        counts.add(word, count)?;
     }
-    counts
+    Ok(counts)
 }
 
 /// Words of few letters, so that pairs tie, repeat and overlap.
@@ -95,7 +95,7 @@ fn merges_are_those_of_the_definition() -> Result<()> {
         let words = random_words(&mut random, num_letters, max_len, max_count);
         let options =
             MergeOptions { num_merges: 40, min_count: 1 + random.below(3) as u64, initial: Vec::new() };
-        let merges = learn_merges(counts_of(&words), &options, &mut |_| true)?;
+        let merges = learn_merges(counts_of(&words)?, &options, &mut |_| true)?;
         assert_eq!(merges, by_definition(&words, &[], 40, options.min_count), "{words:?}");
     }
     Ok(())
@@ -108,28 +108,29 @@ fn learning_goes_on_from_merges_that_are_there() -> Result<()> {
         let source = random_words(&mut random, 3, 12, 5);
         let words = random_words(&mut random, 3, 12, 5);
         let first = MergeOptions { num_merges: random.below(12), ..Default::default() };
-        let learnt = learn_merges(counts_of(&source), &first, &mut |_| true)?;
+        let learnt = learn_merges(counts_of(&source)?, &first, &mut |_| true)?;
         let initial: Vec<_> = learnt.iter().map(|merge| (merge.left, merge.right)).collect();
         let options = MergeOptions { num_merges: 12, min_count: 1, initial: initial.clone() };
-        let merges = learn_merges(counts_of(&words), &options, &mut |_| true)?;
+        let merges = learn_merges(counts_of(&words)?, &options, &mut |_| true)?;
         assert_eq!(merges, by_definition(&words, &initial, 12, 1), "{words:?} after {initial:?}");
     }
     Ok(())
 }
 
 #[test]
-fn a_merge_of_what_does_not_exist_is_an_error() {
+fn a_merge_of_what_does_not_exist_is_an_error() -> Result<()> {
     for initial in [vec![(97, 256)], vec![(u32::MAX, 0)], vec![(97, 98), (256, 257)]] {
         let options = MergeOptions { num_merges: 5, min_count: 1, initial };
-        let outcome = learn_merges(counts_of(&Words::from([(b"ab".to_vec(), 1)])), &options, &mut |_| true);
+        let outcome = learn_merges(counts_of(&Words::from([(b"ab".to_vec(), 1)]))?, &options, &mut |_| true);
         assert!(matches!(outcome, Err(Error::Vocabulary(_))));
     }
+    Ok(())
 }
 
 #[test]
 fn initial_merges_that_do_not_occur_cost_no_memory() -> Result<()> {
     let mut words = WordCounts::new();
-    words.add(b"aaab", 2);
+    words.add(b"aaab", 2)?;
     // aa, aaaa, and so on: the last would have 2^100 bytes.
     let doubling = (0..100).map(|number| if number == 0 { (97, 97) } else { (255 + number, 255 + number) });
     let options = MergeOptions { num_merges: 2, min_count: 1, initial: doubling.collect() };
@@ -141,10 +142,11 @@ fn initial_merges_that_do_not_occur_cost_no_memory() -> Result<()> {
 }
 
 #[test]
-fn counts_that_cannot_be_summed_are_an_error() {
+fn counts_that_cannot_be_summed_are_an_error() -> Result<()> {
     let words = Words::from([(b"ab".to_vec(), u64::MAX / 3), (b"cd".to_vec(), u64::MAX / 3)]);
     let options = MergeOptions { num_merges: 5, ..Default::default() };
-    assert!(matches!(learn_merges(counts_of(&words), &options, &mut |_| true), Err(Error::CountOverflow)));
+    assert!(matches!(learn_merges(counts_of(&words)?, &options, &mut |_| true), Err(Error::CountOverflow)));
+    Ok(())
 }
 
 #[test]
@@ -189,7 +191,7 @@ fn sorted(counts: &WordCounts) -> Words {
 }
 
 #[test]
-fn a_table_of_many_words_holds_each_of_them() {
+fn a_table_of_many_words_holds_each_of_them() -> Result<()> {
     let mut random = Random::new(4);
     let mut expected = Words::new();
     let (mut left, mut right) = (WordCounts::new(), WordCounts::new());
@@ -197,15 +199,16 @@ fn a_table_of_many_words_holds_each_of_them() {
         let len = 1 + random.below(20);
         let word: Vec<u8> = (0..len).map(|_| random.below(4) as u8).collect();
         if number % 3 == 0 {
-            left.add(&word, 2)
+            left.add(&word, 2)?
         } else {
-            right.add(&word, 2)
+            right.add(&word, 2)?
         }
         *expected.entry(word).or_default() += 2;
     }
-    left.merge(right);
+    left.merge(right)?;
     assert_eq!(left.num_distinct(), expected.len());
     assert_eq!(sorted(&left), expected);
+    Ok(())
 }
 
 #[test]

@@ -17,7 +17,10 @@ const GPT4: &str = concat!(
 /// Where the pre-tokens of `text` end.
 fn ends(pattern: &Pattern, text: &[u8]) -> Result<Vec<usize>> {
     let mut found = Vec::new();
-    pattern.scan(text, |base, ends| found.extend(ends.iter().map(|&end| base + end as usize)))?;
+    pattern.scan(text, |base, ends| {
+        found.extend(ends.iter().map(|&end| base + end as usize));
+        Ok(())
+    })?;
     Ok(found)
 }
 

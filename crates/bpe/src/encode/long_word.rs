@@ -21,8 +21,12 @@ use std::collections::BinaryHeap;
 use hashbrown::HashMap;
 
 use super::ranks::{NONE, Ranks, product};
-use crate::lowlevel::reserve;
+use crate::error::OutOfMemory;
+use crate::lowlevel::{push, reserve};
 use crate::merge::Symbol;
+
+/// The result of work that allocates.
+type Memory = Result<(), OutOfMemory>;
 
 /// Small enough for its slots and positions to stay in the processor's cache.
 const BLOCK: usize = 1 << 15;
@@ -32,25 +36,24 @@ const TAIL: usize = 32;
 const INSIDE: Symbol = Symbol::MAX;
 
 /// Merge a word and append its symbols to `out`.
-pub(super) fn merge(ranks: &Ranks, word: &[u8], out: &mut Vec<Symbol>) {
-    reserve(out, word.len());
-    merge_in_blocks(ranks, word, BLOCK, out);
+pub(super) fn merge(ranks: &Ranks, word: &[u8], out: &mut Vec<Symbol>) -> Memory {
+    merge_in_blocks(ranks, word, BLOCK, out)
 }
 
-fn merge_in_blocks(ranks: &Ranks, word: &[u8], mut block_len: usize, out: &mut Vec<Symbol>) {
+fn merge_in_blocks(ranks: &Ranks, word: &[u8], mut block_len: usize, out: &mut Vec<Symbol>) -> Memory {
     let first = out.len();
     let mut waiting = Waiting::default();
     let mut done = 0; // this much of the word has its symbols in `out`
     loop {
         let joint = out.len();
         let end = word.len().min(done + block_len);
-        waiting.merge_block(ranks, &word[done..end], out);
-        if joint > first && !waiting.holds(ranks, word, done, (out[joint - 1], out[joint])) {
+        waiting.merge_block(ranks, &word[done..end], out)?;
+        if joint > first && !waiting.holds(ranks, word, done, (out[joint - 1], out[joint]))? {
             out.truncate(joint);
             done -= drop_last(ranks, out, out.len() - first, block_len);
             block_len *= 2;
         } else if end == word.len() {
-            return;
+            return Ok(());
         } else {
             done = end - drop_last(ranks, out, TAIL.min(out.len() - joint), (end - done) / 2);
         }
@@ -84,12 +87,13 @@ struct Waiting {
 
 impl Waiting {
     /// Merge a block and append its symbols to `out`.
-    fn merge_block(&mut self, ranks: &Ranks, block: &[u8], out: &mut Vec<Symbol>) {
+    fn merge_block(&mut self, ranks: &Ranks, block: &[u8], out: &mut Vec<Symbol>) -> Memory {
         let first = out.len();
+        reserve(out, block.len())?;
         out.extend(block.iter().map(|&byte| Symbol::from(byte)));
         let slots = &mut out[first..];
         for (position, pair) in block.windows(2).enumerate() {
-            self.note(ranks.rank_of_bytes(pair[0], pair[1]), position);
+            self.note(ranks.rank_of_bytes(pair[0], pair[1]), position)?;
         }
         while let Some((rank, mut positions)) = self.pop_lowest() {
             let (left, right) = ranks.halves(rank);
@@ -98,55 +102,68 @@ impl Waiting {
             }
             positions.retain(|&start| join(ranks, slots, rank, start));
             for &start in &positions {
-                self.note_neighbours(ranks, slots, product(rank), start);
+                self.note_neighbours(ranks, slots, product(rank), start)?;
             }
             positions.clear();
-            self.spare.push(positions);
+            push(&mut self.spare, positions)?;
         }
         let num_symbols = compact(ranks, slots);
         out.truncate(first + num_symbols);
+        Ok(())
     }
 
     /// Whether two tokens, of which the second begins at `middle`, are merged to just these two.
-    fn holds(&mut self, ranks: &Ranks, word: &[u8], middle: usize, (left, right): (Symbol, Symbol)) -> bool {
+    fn holds(
+        &mut self,
+        ranks: &Ranks,
+        word: &[u8],
+        middle: usize,
+        (left, right): (Symbol, Symbol),
+    ) -> Result<bool, OutOfMemory> {
         let mut merged = Vec::new();
-        self.merge_block(ranks, &word[middle - ranks.len(left)..middle + ranks.len(right)], &mut merged);
-        merged == [left, right]
+        self.merge_block(ranks, &word[middle - ranks.len(left)..middle + ranks.len(right)], &mut merged)?;
+        Ok(merged == [left, right])
     }
 
     /// Remember the pairs of the token that was made at `start` and of what stands beside it.
     #[inline]
-    fn note_neighbours(&mut self, ranks: &Ranks, slots: &[Symbol], made: Symbol, start: usize) {
+    fn note_neighbours(&mut self, ranks: &Ranks, slots: &[Symbol], made: Symbol, start: usize) -> Memory {
         if start > 0 && slots[start - 1] != made {
             let before = slots[start - 1];
-            self.note(ranks.rank(before, made), start - ranks.len(before));
+            self.note(ranks.rank(before, made), start - ranks.len(before))?;
         }
         if let Some(&after) = slots.get(start + ranks.len(made)) {
-            self.note(ranks.rank(made, after), start);
+            self.note(ranks.rank(made, after), start)?;
         }
+        Ok(())
     }
 
     /// Remember that a pair of this rank stands at `position`, if it has a rank.
     #[inline]
-    fn note(&mut self, rank: u32, position: usize) {
+    fn note(&mut self, rank: u32, position: usize) -> Memory {
         if rank == NONE {
-            return;
+            return Ok(());
         }
         let list = match self.last {
             Some((last, list)) if last == rank => list,
-            _ => self.list_of.get(&rank).copied().unwrap_or_else(|| self.begin(rank)),
+            _ => match self.list_of.get(&rank) {
+                Some(&list) => list,
+                None => self.begin(rank)?,
+            },
         };
         self.last = Some((rank, list));
-        self.lists[list].push(position);
+        push(&mut self.lists[list], position)
     }
 
     /// Begin the list of a rank that has none.
-    fn begin(&mut self, rank: u32) -> usize {
+    fn begin(&mut self, rank: u32) -> Result<usize, OutOfMemory> {
         let list = self.lists.len();
-        self.lists.push(self.spare.pop().unwrap_or_default());
+        push(&mut self.lists, self.spare.pop().unwrap_or_default())?;
+        self.list_of.try_reserve(1)?;
         self.list_of.insert(rank, list);
+        self.queue.try_reserve(1)?;
         self.queue.push(Reverse(rank));
-        list
+        Ok(list)
     }
 
     /// Take the positions of the lowest rank; of none when all are done, and a new block may begin.
@@ -217,10 +234,10 @@ mod tests {
             let (ranks, _) = Ranks::new(&merges)?;
             let word: Vec<u8> = (0..1 + draw(64)).map(|_| b'a' + draw(num_letters) as u8).collect();
             let mut expected = vec![7];
-            ranks.merge_word(&word, &mut expected);
+            ranks.merge_word(&word, &mut expected)?;
             for block_len in [1, 2, 3, 5, 8, 13, 21, 64] {
                 let mut merged = vec![7];
-                merge_in_blocks(&ranks, &word, block_len, &mut merged);
+                merge_in_blocks(&ranks, &word, block_len, &mut merged)?;
                 let shown = String::from_utf8_lossy(&word);
                 assert_eq!(merged, expected, "{shown} in blocks of {block_len} by {merges:?}");
             }
@@ -234,8 +251,8 @@ mod tests {
         let (ranks, _) = Ranks::new(&merges.map(|(left, right)| (left.into(), right.into())))?;
         for word in [vec![b'a'; 3 * BLOCK + 3], [b"aab".repeat(BLOCK), vec![b'c']].concat()] {
             let (mut in_blocks, mut at_once) = (Vec::new(), Vec::new());
-            merge(&ranks, &word, &mut in_blocks);
-            Waiting::default().merge_block(&ranks, &word, &mut at_once);
+            merge(&ranks, &word, &mut in_blocks)?;
+            Waiting::default().merge_block(&ranks, &word, &mut at_once)?;
             assert_eq!(in_blocks, at_once);
         }
         Ok(())

@@ -19,7 +19,8 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::cut::next_cut;
 use crate::decode::TokenBytes;
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemory, Result};
+use crate::lowlevel::with_capacity;
 use crate::merge::Symbol;
 use crate::pattern::Pattern;
 use crate::special::{Piece, Specials};
@@ -81,37 +82,37 @@ impl Encoder {
         let (ranks, token_of_symbol) = Ranks::new(merges)?;
         let (special_tokens, special_ids): (Vec<_>, Vec<_>) = specials.into_iter().unzip();
         let is_special: HashSet<u32> = special_ids.iter().copied().collect();
-        let id_of: HashMap<&[u8], u32> = tokens
-            .iter()
-            .filter(|(id, _)| !is_special.contains(id))
-            .map(|(id, token)| (token.as_slice(), *id))
-            .collect();
+        let mut id_of: HashMap<&[u8], u32> = HashMap::new();
+        id_of.try_reserve(tokens.len()).map_err(OutOfMemory::from)?;
+        let is_ordinary = |(id, _): &&(u32, Vec<u8>)| !is_special.contains(id);
+        id_of.extend(tokens.iter().filter(is_ordinary).map(|(id, token)| (token.as_slice(), *id)));
         let has_token: [bool; 256] = std::array::from_fn(|byte| id_of.contains_key([byte as u8].as_slice()));
         let is_used = |symbol: usize| symbol >= 256 || has_token[symbol] || ranks.uses(symbol as Symbol);
-        let ids = token_of_symbol.iter().enumerate().map(|(symbol, token)| {
-            let id = id_of.get(token.as_slice()).copied();
-            id.or((!is_used(symbol)).then_some(0)).ok_or_else(|| {
+        let mut ids = with_capacity(token_of_symbol.len())?;
+        for (symbol, token) in token_of_symbol.iter().enumerate() {
+            let id = id_of.get(&**token).copied();
+            ids.push(id.or((!is_used(symbol)).then_some(0)).ok_or_else(|| {
                 Error::Vocabulary(format!(
                     "the vocabulary lacks the token {:?}",
                     String::from_utf8_lossy(token)
                 ))
-            })
-        });
+            })?);
+        }
         let encoder = Encoder {
             pattern,
             specials: Specials::new(special_tokens)?,
             special_ids,
-            ids: ids.collect::<Result<_>>()?,
+            ids,
             has_token: has_token.contains(&false).then_some(has_token),
             ranks,
             is_narrow: tokens.iter().all(|&(id, _)| Narrow::fits(id)),
-            tokens: TokenBytes::new(tokens),
-            cache: Mutex::new(Arc::new(WordCache::with_room_for(token_of_symbol.len()))),
+            tokens: TokenBytes::new(tokens)?,
+            cache: Mutex::new(Arc::new(WordCache::with_room_for(token_of_symbol.len())?)),
         };
         // Most words of most texts are tokens.
         let mut worker: Worker<'_, u32> = Worker::new(&encoder, Output::default(), false);
         for token in &token_of_symbol {
-            worker.learn(token);
+            worker.learn(token)?;
         }
         drop(worker);
         Ok(encoder)
@@ -167,10 +168,11 @@ impl Encoder {
         out: &mut Vec<I>,
     ) -> Result<()> {
         self.check_bytes(text, specials)?;
+        let before = out.len();
         let mut worker = Worker::new(self, Output::after(std::mem::take(out)), may_grow);
         let outcome = worker.encode(text, specials, special_ids);
         *out = worker.out.into_vec();
-        outcome
+        outcome.inspect_err(|_| out.truncate(before))
     }
 
     /// Refuse a text with a byte that has no token, unless it is inside a special token.
@@ -195,14 +197,15 @@ impl Encoder {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replace a full cache, unless another thread is doing that already. Unless `may_grow`, nothing is
-    /// allocated, and words are forgotten if no other thread needs them.
+    /// Replace a full cache by a larger one, unless another thread is doing that already. Where that is not possible
+    /// (not `may_grow`, or too little memory), words are forgotten if no other thread needs them.
     #[cold]
     fn renew(&self, cache: &mut Arc<WordCache>, may_grow: bool) {
         let Ok(mut current) = self.cache.try_lock() else { return };
         if Arc::ptr_eq(&current, cache) {
-            if may_grow {
-                *current = Arc::new(cache.enlarged());
+            let larger = if may_grow { cache.enlarged().ok() } else { None };
+            if let Some(larger) = larger {
+                *current = Arc::new(larger);
             } else if Arc::strong_count(cache) == 2 {
                 cache.clear();
             }

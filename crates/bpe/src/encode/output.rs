@@ -1,6 +1,7 @@
 //! Where ids are written.
 
 use super::Id;
+use crate::error::OutOfMemory;
 use crate::lowlevel::with_capacity;
 
 /// How far ahead of the ids memory is filled with zeros: not farther than the processor's cache remembers.
@@ -49,11 +50,11 @@ impl<I: Id> Output<I> {
 
     /// Room for at least `num_ids`, which count only after `advance`.
     #[inline(always)]
-    pub(crate) fn room(&mut self, num_ids: usize) -> &mut [I] {
+    pub(crate) fn room(&mut self, num_ids: usize) -> Result<&mut [I], OutOfMemory> {
         if self.ids.len() - self.len < num_ids {
-            self.grow(num_ids);
+            self.grow(num_ids)?;
         }
-        &mut self.ids[self.len..]
+        Ok(&mut self.ids[self.len..])
     }
 
     /// Say how many ids were written into the room.
@@ -64,23 +65,25 @@ impl<I: Id> Output<I> {
 
     /// Append some ids.
     #[inline]
-    pub(crate) fn extend(&mut self, ids: impl ExactSizeIterator<Item = u32>) {
+    pub(crate) fn extend(&mut self, ids: impl ExactSizeIterator<Item = u32>) -> Result<(), OutOfMemory> {
         let num_ids = ids.len();
-        for (place, id) in self.room(num_ids).iter_mut().zip(ids) {
+        for (place, id) in self.room(num_ids)?.iter_mut().zip(ids) {
             *place = I::from_id(id);
         }
         self.advance(num_ids);
+        Ok(())
     }
 
     #[cold]
-    fn grow(&mut self, num_ids: usize) {
+    fn grow(&mut self, num_ids: usize) -> Result<(), OutOfMemory> {
         self.ids.truncate(self.len);
         if self.len == 0 && self.ids.capacity() < num_ids {
-            self.ids = with_capacity(num_ids); // there is nothing to be moved
+            self.ids = with_capacity(num_ids)?; // there is nothing to be moved
         }
-        self.ids.reserve(num_ids);
+        self.ids.try_reserve(num_ids)?;
         let len = self.ids.capacity().min(self.len + num_ids.max(STEP));
         self.ids.resize(len, I::default());
+        Ok(())
     }
 }
 
@@ -89,24 +92,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_advanced_over_is_cut_off() {
+    fn what_was_not_advanced_over_is_cut_off() -> Result<(), OutOfMemory> {
         let mut output = Output::after(vec![1u16, 2]);
-        output.room(100)[..3].copy_from_slice(&[3, 4, 5]);
+        output.room(100)?[..3].copy_from_slice(&[3, 4, 5]);
         output.advance(2);
-        output.extend([6].into_iter());
+        output.extend([6].into_iter())?;
         assert_eq!((output.ids(), output.len()), (&[1, 2, 3, 4, 6][..], 5));
         assert_eq!(output.into_vec(), [1, 2, 3, 4, 6]);
+        Ok(())
     }
 
     #[test]
-    fn there_is_always_the_room_that_was_asked_for() {
+    fn there_is_always_the_room_that_was_asked_for() -> Result<(), OutOfMemory> {
         let mut output: Output<u32> = Output::default();
         for number in 0..100 * STEP {
-            assert!(output.room(1 + number % 99).len() > number % 99);
-            output.extend([number as u32].into_iter());
+            assert!(output.room(1 + number % 99)?.len() > number % 99);
+            output.extend([number as u32].into_iter())?;
         }
         assert!(output.ids().iter().copied().eq(0..100 * STEP as u32));
         output.clear();
         assert_eq!(output.into_vec(), []);
+        Ok(())
     }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::output::Output;
 use super::worker::Worker;
 use super::{Encoder, Id};
-use crate::error::Result;
-use crate::lowlevel::with_capacity;
+use crate::error::{OutOfMemory, Result};
+use crate::lowlevel::{defaults, extend, push, with_capacity};
 use crate::threads;
 
 /// Texts are dealt out in chunks of about this size. Less is not worth a thread.
@@ -37,7 +38,7 @@ impl Encoder {
     /// Encode one text on this thread, all special tokens recognised, into a vector of its own.
     pub fn encode_whole<I: Id>(&self, text: &[u8]) -> Result<Vec<I>> {
         self.check_bytes(text, &self.specials)?;
-        let mut worker = Worker::new(self, Output::after(room_for(text.len())), true);
+        let mut worker = Worker::new(self, Output::after(room_for(text.len())?), true);
         worker.encode(text, &self.specials, &self.special_ids)?;
         Ok(worker.out.into_vec())
     }
@@ -58,16 +59,15 @@ impl Encoder {
             position += chunk.len();
             Some((number, chunk))
         }));
-        let joined = Mutex::new(Joined { ids: room_for(text.len()), next: 0, early: BTreeMap::new() });
-        threads::gather(num_threads, || {
+        let joined = Mutex::new(Joined { ids: room_for(text.len())?, next: 0, early: BTreeMap::new() });
+        threads::gather(num_threads, |stop| {
             let mut worker = Worker::new(self, Output::default(), true);
-            loop {
-                let Some((number, chunk)) = lock(&chunks).next() else {
-                    return Ok(Vec::<()>::new());
-                };
+            while !stop.load(Ordering::Relaxed) {
+                let Some((number, chunk)) = lock(&chunks).next() else { break };
                 worker.encode(chunk, &self.specials, &self.special_ids)?;
-                lock(&joined).put(number, &mut worker.out);
+                lock(&joined).put(number, &mut worker.out)?;
             }
+            Ok(())
         })?;
         Ok(joined.into_inner().unwrap_or_else(PoisonError::into_inner).ids)
     }
@@ -88,26 +88,26 @@ impl Encoder {
             }
             (start < position).then_some(start..position)
         }));
-        let encoded = threads::gather(num_threads, || {
+        let encoded = threads::gather(num_threads, |stop| {
             let mut blocks = Vec::new();
             let mut places = Vec::new();
             let mut worker = Worker::new(self, Output::default(), true);
-            loop {
-                let Some(chunk) = lock(&chunks).next() else { break }; // not `while let`: it would hold the lock
+            while !stop.load(Ordering::Relaxed) {
+                let Some(chunk) = lock(&chunks).next() else { break };
                 for (number, &text) in chunk.clone().zip(&texts[chunk]) {
                     if worker.out.spare() < text.len() / 2 {
-                        let next = Output::after(room_for(block_bytes.max(text.len())));
+                        let next = Output::after(room_for(block_bytes.max(text.len()))?);
                         blocks.push(std::mem::replace(&mut worker.out, next).into_vec());
                     }
                     let start = worker.out.len();
                     worker.encode(text, &self.specials, &self.special_ids)?;
-                    places.push((number, blocks.len(), start..worker.out.len()));
+                    push(&mut places, (number, blocks.len(), start..worker.out.len()))?;
                 }
             }
             blocks.push(worker.out.into_vec());
-            Ok(vec![(blocks, places)])
+            Ok((blocks, places))
         })?;
-        let mut batch = Batch { blocks: Vec::new(), places: vec![(0, 0..0); texts.len()] };
+        let mut batch = Batch { blocks: Vec::new(), places: defaults(texts.len())? };
         for (blocks, places) in encoded {
             for (number, block, range) in places {
                 batch.places[number] = (batch.blocks.len() + block, range);
@@ -119,7 +119,7 @@ impl Encoder {
 }
 
 /// Memory for the ids of this much text; few texts need more.
-fn room_for<I>(num_bytes: usize) -> Vec<I> {
+fn room_for<I>(num_bytes: usize) -> Result<Vec<I>, OutOfMemory> {
     with_capacity(num_bytes / 2 + 8)
 }
 
@@ -136,20 +136,22 @@ struct Joined<I> {
 
 impl<I: Id> Joined<I> {
     /// Take the ids of a chunk, and leave the output empty.
-    fn put(&mut self, number: usize, output: &mut Output<I>) {
+    fn put(&mut self, number: usize, output: &mut Output<I>) -> Result<(), OutOfMemory> {
         if number != self.next {
             self.early.insert(number, std::mem::take(output));
-            return;
+            return Ok(());
         }
-        self.append(output);
+        self.append(output)?;
         while let Some(mut output) = self.early.remove(&self.next) {
-            self.append(&mut output);
+            self.append(&mut output)?;
         }
+        Ok(())
     }
 
-    fn append(&mut self, output: &mut Output<I>) {
-        self.ids.extend_from_slice(output.ids());
+    fn append(&mut self, output: &mut Output<I>) -> Result<(), OutOfMemory> {
+        extend(&mut self.ids, output.ids())?;
         self.next += 1;
         output.clear();
+        Ok(())
     }
 }

@@ -6,8 +6,8 @@
 use hashbrown::HashMap;
 
 use super::long_word;
-use crate::error::{Error, Result};
-use crate::lowlevel::{Keys, Task, dispatch, prefetch};
+use crate::error::{Error, OutOfMemory, Result};
+use crate::lowlevel::{Keys, Task, boxed, dispatch, prefetch, reserve, with_capacity};
 use crate::merge::Symbol;
 
 /// Rank of a pair that has no merge.
@@ -38,7 +38,7 @@ impl Ranks {
     /// Both halves of a merge must be single bytes or made by an earlier merge, and no two merges may make
     /// the same token. Hence a pair with a lower rank never appears while a word is merged, and "lowest rank
     /// first" means the same as "one merge after the other".
-    pub(crate) fn new(merges: &[(Vec<u8>, Vec<u8>)]) -> Result<(Ranks, Vec<Vec<u8>>)> {
+    pub(crate) fn new(merges: &[(Vec<u8>, Vec<u8>)]) -> Result<(Ranks, Vec<Box<[u8]>>)> {
         const LIMIT: usize = (1 << SYMBOL_BITS) - 257;
         if merges.len() > LIMIT {
             return Err(Error::Vocabulary(format!(
@@ -46,26 +46,33 @@ impl Ranks {
                 merges.len()
             )));
         }
-        let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
-        let mut symbol_of: HashMap<Vec<u8>, Symbol> = tokens.iter().cloned().zip(0..).collect();
+        let num_symbols = 256 + merges.len();
+        let mut tokens: Vec<Box<[u8]>> = with_capacity(num_symbols)?;
+        let mut symbol_of: HashMap<Box<[u8]>, Symbol> = HashMap::new();
+        symbol_of.try_reserve(num_symbols).map_err(OutOfMemory::from)?;
+        for byte in 0..=255u8 {
+            tokens.push([byte].into());
+            symbol_of.insert([byte].into(), byte.into());
+        }
         let mut ranks = Ranks {
-            entries: vec![EMPTY; (merges.len() * 2).next_power_of_two().max(16)],
-            of_bytes: vec![NONE; 1 << 16],
-            halves: Vec::with_capacity(merges.len()),
-            lens: vec![1; 256],
+            entries: filled(EMPTY, (merges.len() * 2).next_power_of_two().max(16))?,
+            of_bytes: filled(NONE, 1 << 16)?,
+            halves: with_capacity(merges.len())?,
+            lens: with_capacity(num_symbols)?,
         };
+        ranks.lens.resize(256, 1);
         for (rank, (left, right)) in merges.iter().enumerate() {
             let complain = |what: &str| Error::Vocabulary(format!("merge {rank} {what}"));
             let symbol = |half: &Vec<u8>| {
                 symbol_of
-                    .get(half)
+                    .get(half.as_slice())
                     .copied()
                     .ok_or_else(|| complain("uses a token that no earlier merge makes"))
             };
             let (left_symbol, right_symbol) = (symbol(left)?, symbol(right)?);
-            let token = [left.as_slice(), right].concat();
+            let token = boxed(&[left, right])?;
             let len = u32::try_from(token.len()).map_err(|_| complain("makes a token longer than 4 GiB"))?;
-            if symbol_of.insert(token.clone(), product(rank as u32)).is_some() {
+            if symbol_of.insert(boxed(&[&token])?, product(rank as u32)).is_some() {
                 return Err(complain("makes a token that is there already"));
             }
             tokens.push(token);
@@ -123,13 +130,15 @@ impl Ranks {
     }
 
     /// Merge a word and append its symbols to `out`.
-    pub(crate) fn merge_word(&self, word: &[u8], out: &mut Vec<Symbol>) {
+    pub(crate) fn merge_word(&self, word: &[u8], out: &mut Vec<Symbol>) -> Result<(), OutOfMemory> {
+        reserve(out, word.len())?;
         match word.len() {
             0 => {}
             1..=16 => dispatch(MergeShort::<16> { ranks: self, word, out }),
             17..=SHORT_WORD => dispatch(MergeShort::<SHORT_WORD> { ranks: self, word, out }),
-            _ => long_word::merge(self, word, out),
+            _ => long_word::merge(self, word, out)?,
         }
+        Ok(())
     }
 
     /// Whether some merge joins this symbol with another.
@@ -148,6 +157,13 @@ impl Ranks {
     pub(super) fn len(&self, symbol: Symbol) -> usize {
         self.lens[symbol as usize] as usize
     }
+}
+
+/// A vector of `len` equal elements.
+fn filled<T: Clone>(element: T, len: usize) -> Result<Vec<T>, OutOfMemory> {
+    let mut elements = with_capacity(len)?;
+    elements.resize(len, element);
+    Ok(elements)
 }
 
 /// Merge a word of at most `N` bytes, by looking for the lowest rank again after every step.
@@ -235,17 +251,16 @@ mod tests {
         let ranks = ranks(&[("a", "a"), ("b", "c"), ("a", "b"), ("aa", "a")])?;
         let merged = |word: &str| {
             let mut symbols = Vec::new();
-            ranks.merge_word(word.as_bytes(), &mut symbols);
-            symbols
+            ranks.merge_word(word.as_bytes(), &mut symbols).map(|()| symbols)
         };
-        assert_eq!(merged("aaa"), [259]);
-        assert_eq!(merged("aaaa"), [256, 256]);
-        assert_eq!(merged("abc"), [97, 257]);
-        assert_eq!(merged("aab"), [256, 98]);
-        assert_eq!(merged("x"), [120]);
-        assert_eq!(merged(""), []);
+        assert_eq!(merged("aaa")?, [259]);
+        assert_eq!(merged("aaaa")?, [256, 256]);
+        assert_eq!(merged("abc")?, [97, 257]);
+        assert_eq!(merged("aab")?, [256, 98]);
+        assert_eq!(merged("x")?, [120]);
+        assert_eq!(merged("")?, []);
         for len in [SHORT_WORD, SHORT_WORD + 1, 1000] {
-            assert_eq!(merged(&"a".repeat(len)).len(), len / 2, "pairs, and at the end three as one");
+            assert_eq!(merged(&"a".repeat(len))?.len(), len / 2, "pairs, and at the end three as one");
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::{Encoder, Id};
 use crate::cut::last_cut;
 use crate::error::Result;
+use crate::lowlevel::extend;
 use crate::pattern::Pattern;
 
 /// The longest character in bytes: what stands before a possible cut must be known to its end.
@@ -31,7 +32,7 @@ impl Stream {
 
     /// More text has arrived: append the ids that are certain now to `out`.
     pub fn feed<I: Id>(&mut self, encoder: &Encoder, text: &[u8], out: &mut Vec<I>) -> Result<()> {
-        self.kept.extend_from_slice(text);
+        extend(&mut self.kept, text)?;
         // A special token across a cut must be visible to its end, and so must the character behind the cut.
         let limit = self.kept.len().saturating_sub(encoder.specials.longest().max(LONGEST_CHAR));
         if let Some(cut) = self.find_cut(encoder, limit) {

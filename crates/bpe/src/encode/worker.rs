@@ -10,7 +10,7 @@ use super::cache::{View, WordCache};
 use super::output::Output;
 use super::packing::{Narrow, Packing, ROOM, Wide};
 use super::{Encoder, Id};
-use crate::error::Result;
+use crate::error::{OutOfMemory, Result};
 use crate::lowlevel::{Keys, Task, dispatch};
 use crate::special::{Piece, Specials};
 use crate::table::{GROUP, Key};
@@ -46,20 +46,19 @@ impl<'e, I: Id> Worker<'e, I> {
             Piece::Text(text) if self.encoder.is_narrow => self.encode_ordinary::<Narrow>(text),
             Piece::Text(text) => self.encode_ordinary::<Wide>(text),
             Piece::Special { index, .. } => {
-                self.out.extend(special_ids.get(index).copied().into_iter());
-                Ok(())
+                Ok(self.out.extend(special_ids.get(index).copied().into_iter())?)
             }
         })
     }
 
     /// Remember the ids of a word.
-    pub(super) fn learn(&mut self, word: &[u8]) {
+    pub(super) fn learn(&mut self, word: &[u8]) -> Result<(), OutOfMemory> {
         let Worker { encoder, cache, ids, .. } = self;
         let key = cache.key(word);
         if encoder.is_narrow {
-            encoder.merge_word::<Narrow>(word, key, cache, ids);
+            encoder.merge_word::<Narrow>(word, key, cache, ids)
         } else {
-            encoder.merge_word::<Wide>(word, key, cache, ids);
+            encoder.merge_word::<Wide>(word, key, cache, ids)
         }
     }
 
@@ -68,18 +67,25 @@ impl<'e, I: Id> Worker<'e, I> {
         let mut start = 0;
         self.encoder.pattern.scan(text, |base, ends| {
             for group in ends.chunks(GROUP) {
-                start = self.encode_group::<P>(text, start, base, group);
+                start = self.encode_group::<P>(text, start, base, group)?;
             }
             if self.cache.is_full() {
                 self.encoder.renew(&mut self.cache, self.may_grow);
             }
+            Ok(())
         })
     }
 
     /// Encode the words of `text` that begin at `start` and end at `base + ends[..]`; returns where the last
     /// ends.
     #[inline(always)]
-    fn encode_group<P: Packing>(&mut self, text: &[u8], start: usize, base: usize, ends: &[u32]) -> usize {
+    fn encode_group<P: Packing>(
+        &mut self,
+        text: &[u8],
+        start: usize,
+        base: usize,
+        ends: &[u32],
+    ) -> Result<usize, OutOfMemory> {
         let Worker { encoder, cache, lookups, ids, out, .. } = self;
         if lookups.len() < ends.len() {
             lookups.resize(ends.len(), (Key::default(), 0));
@@ -89,18 +95,18 @@ impl<'e, I: Id> Worker<'e, I> {
         let mut num_done = 0;
         loop {
             let rest = &lookups[num_done..];
-            let (num_found, num_ids) = copy_found::<P, I>(cache.view(), rest, out.room(ROOM * rest.len()));
+            let (num_found, num_ids) = copy_found::<P, I>(cache.view(), rest, out.room(ROOM * rest.len())?);
             out.advance(num_ids);
             num_done += num_found;
-            let Some(&(key, place)) = lookups.get(num_done) else { return end };
+            let Some(&(key, place)) = lookups.get(num_done) else { return Ok(end) };
             // A word that is long, has many ids, or is not in the cache.
             let word_start = if num_done == 0 { start } else { base + ends[num_done - 1] as usize };
             let word = &text[word_start..base + ends[num_done] as usize];
             if let Some(spilled) = cache.spilled(word, cache.view().find(key, place)) {
-                out.extend(spilled.iter().map(|id| id.load(Ordering::Relaxed)));
+                out.extend(spilled.iter().map(|id| id.load(Ordering::Relaxed)))?;
             } else {
-                encoder.merge_word::<P>(word, key, cache, ids);
-                out.extend(ids.iter().copied());
+                encoder.merge_word::<P>(word, key, cache, ids)?;
+                out.extend(ids.iter().copied())?;
             }
             num_done += 1;
         }
@@ -168,12 +174,19 @@ impl Encoder {
     /// Merge a word that is not in the cache and put it there; `ids` are then its ids.
     #[cold]
     #[inline(never)]
-    fn merge_word<P: Packing>(&self, word: &[u8], key: Key, cache: &WordCache, ids: &mut Vec<u32>) {
+    fn merge_word<P: Packing>(
+        &self,
+        word: &[u8],
+        key: Key,
+        cache: &WordCache,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), OutOfMemory> {
         ids.clear();
-        self.ranks.merge_word(word, ids);
+        self.ranks.merge_word(word, ids)?;
         for id in &mut *ids {
             *id = self.ids[*id as usize];
         }
         cache.insert(key, word, ids, P::pack(ids));
+        Ok(())
     }
 }

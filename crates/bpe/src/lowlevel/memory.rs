@@ -1,6 +1,6 @@
-//! Memory: files mapped into it, and large tables on huge pages.
+//! Memory: mapped files, and large tables on huge pages. Functions that allocate return an error if memory runs out.
 
-use std::alloc::{Layout, handle_alloc_error};
+use std::alloc::Layout;
 use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
@@ -11,6 +11,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 #[cfg(target_os = "linux")]
 use memmap2::Advice;
 use memmap2::{Mmap, MmapMut, MmapOptions};
+
+use super::reserve::is_from_reserve;
+use crate::error::OutOfMemory;
+
+/// The result of an allocation.
+type Memory<T> = Result<T, OutOfMemory>;
+
+/// How much address space must be free to start a thread: for its stack, its thread-local variables and a heap. glibc
+/// ends the process if a new thread has no memory for its variables.
+const ROOM_FOR_THREAD: usize = 64 << 20;
+
+/// Whether there is room for one more thread.
+pub(crate) fn has_room_for_thread() -> bool {
+    MmapMut::map_anon(ROOM_FOR_THREAD).is_ok()
+}
 
 /// Map a file into memory, read-only.
 pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
@@ -23,18 +38,49 @@ pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
 /// A table of many megabytes in pages of 4 KiB costs a random look-up twice: once for the data and once for
 /// the page's address. On pages of 2 MiB the second is free. And memory that is written to for the first time
 /// is handed out page by page, which takes longer than writing.
-pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
-    let mut vector = Vec::with_capacity(capacity);
-    prefer_huge_pages(vector.spare_capacity_mut());
-    vector
+pub(crate) fn with_capacity<T>(capacity: usize) -> Memory<Vec<T>> {
+    let mut vector = Vec::new();
+    reserve(&mut vector, capacity)?;
+    Ok(vector)
 }
 
 /// Make room for `additional` more elements, and no more than that, on huge pages too.
-pub(crate) fn reserve<T>(vector: &mut Vec<T>, additional: usize) {
+pub(crate) fn reserve<T>(vector: &mut Vec<T>, additional: usize) -> Memory<()> {
     if vector.capacity() - vector.len() < additional {
-        vector.reserve_exact(additional);
+        vector.try_reserve_exact(additional)?;
         prefer_huge_pages(vector.spare_capacity_mut());
     }
+    Ok(())
+}
+
+/// Append an element.
+#[inline(always)]
+pub(crate) fn push<T>(vector: &mut Vec<T>, element: T) -> Memory<()> {
+    if vector.len() == vector.capacity() {
+        vector.try_reserve(1)?;
+    }
+    vector.push(element);
+    Ok(())
+}
+
+/// Append elements.
+#[inline(always)]
+pub(crate) fn extend<T: Copy>(vector: &mut Vec<T>, elements: &[T]) -> Memory<()> {
+    if vector.capacity() - vector.len() < elements.len() {
+        vector.try_reserve(elements.len())?;
+    }
+    vector.extend_from_slice(elements);
+    Ok(())
+}
+
+/// Join parts in memory of their own. Many small copies could use up the reserve, so none is made from it.
+pub(crate) fn boxed(parts: &[&[u8]]) -> Memory<Box<[u8]>> {
+    let mut bytes = with_capacity(parts.iter().map(|part| part.len()).sum())?;
+    if is_from_reserve(bytes.as_ptr()) {
+        return Err(OutOfMemory);
+    }
+    parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    Ok(bytes.into())
 }
 
 /// Four numbers that threads share, and that never lie across two cache lines.
@@ -64,13 +110,13 @@ pub(crate) struct Zeros<T> {
 }
 
 impl<T: AnyBits> Zeros<T> {
-    /// So many of them. Where there is no memory the process ends, as with a vector.
-    pub(crate) fn new(len: usize) -> Zeros<T> {
-        let map = Layout::array::<T>(len).ok().and_then(|layout| MmapMut::map_anon(layout.size()).ok());
-        let Some(map) = map else { handle_alloc_error(Layout::new::<T>()) };
+    /// Allocate `len` zeros.
+    pub(crate) fn new(len: usize) -> Memory<Zeros<T>> {
+        let layout = Layout::array::<T>(len).map_err(|_| OutOfMemory)?;
+        let map = MmapMut::map_anon(layout.size()).map_err(|_| OutOfMemory)?;
         #[cfg(target_os = "linux")]
         let _ = map.advise(Advice::HugePage); // a hint: without, it is only slower
-        Zeros { map, len, kind: PhantomData }
+        Ok(Zeros { map, len, kind: PhantomData })
     }
 }
 
@@ -86,10 +132,10 @@ impl<T: AnyBits> Deref for Zeros<T> {
 }
 
 /// A vector of `len` default values, on huge pages too.
-pub(crate) fn defaults<T: Default>(len: usize) -> Vec<T> {
-    let mut vector = with_capacity(len);
+pub(crate) fn defaults<T: Default>(len: usize) -> Memory<Vec<T>> {
+    let mut vector = with_capacity(len)?;
     vector.resize_with(len, T::default);
-    vector
+    Ok(vector)
 }
 
 fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {

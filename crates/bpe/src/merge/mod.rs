@@ -25,8 +25,8 @@ use std::collections::BinaryHeap;
 
 use hashbrown::HashMap;
 
-use crate::error::{Error, Result};
-use crate::lowlevel::{prefetch, reserve, with_capacity};
+use crate::error::{Error, OutOfMemory, Result};
+use crate::lowlevel::{boxed, prefetch, push, reserve, with_capacity};
 use crate::threads::Heartbeat;
 use crate::words::WordCounts;
 use pairs::{Neighbour, Pair, PairHash, Side, bytes_of, key};
@@ -77,8 +77,8 @@ pub fn learn_merges(
         if merges.len().is_multiple_of(64) {
             heartbeat.beat(merges.len())?;
         }
-        match learner.best_pair() {
-            Some(pair) => merges.push(learner.join(pair)),
+        match learner.best_pair()? {
+            Some(pair) => push(&mut merges, learner.join(pair)?)?,
             None if learner.threshold > min_count => {
                 let below = learner.threshold / 2;
                 let threshold = |highest: u64| (highest / THRESHOLD_STEP).min(below).max(min_count);
@@ -149,13 +149,13 @@ impl Learner {
             }
             match self.pair_of.get(&key(left, right)) {
                 Some(&pair) => {
-                    self.join(pair);
+                    self.join(pair)?;
                 }
                 None => {
                     // It does not occur, nor will any token made of it: nobody will ask for its bytes. To
                     // spell them out would let a few merges, each doubling the last, fill all memory.
-                    self.lens.push(0);
-                    self.tokens.push([].into());
+                    push(&mut self.lens, 0)?;
+                    push(&mut self.tokens, [].into())?;
                 }
             }
         }
@@ -165,14 +165,12 @@ impl Learner {
         Ok(())
     }
 
-    fn add_token(&mut self, left: Symbol, right: Symbol) -> Symbol {
-        self.lens.push(self.lens[left as usize] + self.lens[right as usize]);
-        let (left, right) = (&self.tokens[left as usize], &self.tokens[right as usize]);
-        let mut bytes = with_capacity(left.len() + right.len());
-        bytes.extend_from_slice(left);
-        bytes.extend_from_slice(right);
-        self.tokens.push(bytes.into());
-        (self.tokens.len() - 1) as Symbol
+    fn add_token(&mut self, left: Symbol, right: Symbol) -> Result<Symbol, OutOfMemory> {
+        let len = self.lens[left as usize] + self.lens[right as usize];
+        push(&mut self.lens, len)?;
+        let bytes = boxed(&[&self.tokens[left as usize], &self.tokens[right as usize]])?;
+        push(&mut self.tokens, bytes)?;
+        Ok((self.tokens.len() - 1) as Symbol)
     }
 
     /// Find all pairs that reach a threshold, which is chosen when the highest count is known.
@@ -184,28 +182,34 @@ impl Learner {
         self.queue.clear();
         self.pair_of.clear();
         self.pairs.clear();
-        self.positions.clear();
+        self.positions = Vec::new(); // the new ones are allocated below, and need not be there at the same time
 
         let mut found: HashMap<u64, (u64, u32), PairHash> = HashMap::default();
         self.text.walk_pairs(&self.lens, beat, |position, left, right| {
-            let entry = found.entry(key(left, right)).or_insert((0, 0));
-            entry.0 += self.text.count_at(position);
-            entry.1 += 1;
+            let (count, len) = match found.get_mut(&key(left, right)) {
+                Some(entry) => entry,
+                None => {
+                    found.try_reserve(1)?;
+                    found.entry(key(left, right)).or_insert((0, 0))
+                }
+            };
+            *count += self.text.count_at(position);
+            *len += 1;
+            Ok(())
         })?;
         let highest = found.values().map(|&(count, _)| count).max().unwrap_or(0);
         self.threshold = threshold(highest);
 
         let mut total = 0;
-        for (&key, &(count, len)) in found.iter().filter(|(_, (count, _))| *count >= self.threshold) {
-            let number = self.pairs.len() as u32;
+        let threshold = self.threshold;
+        for (&key, &(count, len)) in found.iter().filter(|(_, (count, _))| *count >= threshold) {
             let (left, right) = ((key >> 32) as Symbol, key as Symbol);
-            self.pairs.push(Pair { left, right, count, first: total, len: 0 });
-            self.pair_of.insert(key, number);
+            let number = self.add_pair(Pair { left, right, count, first: total, len: 0 })?;
             self.queue.push((count, number));
             total += len as usize;
         }
         drop(found);
-        self.positions = with_capacity(2 * total); // what joining adds is mostly shorter and shorter
+        self.positions = with_capacity(2 * total)?; // what joining adds is mostly shorter and shorter
         self.positions.resize(total, 0);
         self.text.walk_pairs(&self.lens, beat, |position, left, right| {
             if let Some(&number) = self.pair_of.get(&key(left, right)) {
@@ -213,14 +217,25 @@ impl Learner {
                 self.positions[pair.first + pair.len] = position as u32;
                 pair.len += 1;
             }
+            Ok(())
         })
     }
 
+    /// Track a pair, and make room for it in the queue.
+    fn add_pair(&mut self, pair: Pair) -> Result<u32, OutOfMemory> {
+        let number = self.pairs.len() as u32;
+        self.pair_of.try_reserve(1)?;
+        self.queue.try_reserve(1)?;
+        push(&mut self.pairs, pair)?;
+        self.pair_of.insert(key(pair.left, pair.right), number);
+        Ok(number)
+    }
+
     /// Draw the pair with the highest count; of several, the one with the greater bytes.
-    fn best_pair(&mut self) -> Option<u32> {
+    fn best_pair(&mut self) -> Result<Option<u32>, OutOfMemory> {
         loop {
             if self.ties.is_empty() {
-                let &(count, _) = self.queue.peek()?;
+                let Some(&(count, _)) = self.queue.peek() else { return Ok(None) };
                 self.ties.count = count;
                 while let Some(&(count, pair)) = self.queue.peek() {
                     if count != self.ties.count {
@@ -228,7 +243,7 @@ impl Learner {
                     }
                     self.queue.pop();
                     match self.pairs[pair as usize].count {
-                        now if now == count => self.ties.push_unordered(pair),
+                        now if now == count => self.ties.push_unordered(pair)?,
                         now if now >= self.threshold => self.queue.push((now, pair)),
                         _ => {}
                     }
@@ -241,7 +256,7 @@ impl Learner {
                 continue;
             };
             match self.pairs[pair as usize].count {
-                now if now == self.ties.count => return Some(pair),
+                now if now == self.ties.count => return Ok(Some(pair)),
                 now if now >= self.threshold => self.queue.push((now, pair)),
                 _ => {}
             }
@@ -249,15 +264,15 @@ impl Learner {
     }
 
     /// Join a pair wherever it stands.
-    fn join(&mut self, number: u32) -> Merge {
+    fn join(&mut self, number: u32) -> Result<Merge, OutOfMemory> {
         let Pair { left: a, right: b, count, first, len } = self.pairs[number as usize];
-        let made = self.add_token(a, b);
+        let made = self.add_token(a, b)?;
         self.pair_of.remove(&key(a, b));
         self.pairs[number as usize].count = 0;
 
-        self.left.prepare(self.tokens.len(), len);
-        self.right.prepare(self.tokens.len(), len);
-        reserve(&mut self.doubled, len / 2);
+        self.left.prepare(self.tokens.len(), len)?;
+        self.right.prepare(self.tokens.len(), len)?;
+        reserve(&mut self.doubled, len / 2)?;
         let (len_a, len_b, len_made) =
             (self.lens[a as usize] as usize, self.lens[b as usize] as usize, self.lens[made as usize]);
         let mut doubled_weight = 0;
@@ -294,16 +309,16 @@ impl Learner {
             let x = self.left.met[index];
             let Neighbour { weight, num_positions, .. } = self.left.by_symbol[x as usize];
             self.lower(x, a, weight);
-            self.left.by_symbol[x as usize].cursor = self.track(x, made, weight, num_positions);
+            self.left.by_symbol[x as usize].cursor = self.track(x, made, weight, num_positions)?;
         }
         for index in 0..self.right.met.len() {
             let y = self.right.met[index];
             let Neighbour { weight, num_positions, .. } = self.right.by_symbol[y as usize];
             self.lower(b, y, weight);
             let remaining = if y == a { weight - doubled_weight } else { weight };
-            self.right.by_symbol[y as usize].cursor = self.track(made, y, remaining, num_positions);
+            self.right.by_symbol[y as usize].cursor = self.track(made, y, remaining, num_positions)?;
         }
-        if let Some(first) = self.track(made, made, doubled_weight, self.doubled.len()) {
+        if let Some(first) = self.track(made, made, doubled_weight, self.doubled.len())? {
             self.positions[first..first + self.doubled.len()].copy_from_slice(&self.doubled);
         }
         self.doubled.clear();
@@ -320,7 +335,7 @@ impl Learner {
             side.occurrences.clear();
             side.met.clear();
         }
-        Merge { left: a, right: b, count }
+        Ok(Merge { left: a, right: b, count })
     }
 
     /// A pair lost some of its occurrences.
@@ -333,21 +348,26 @@ impl Learner {
 
     /// Begin to track a new pair if it is frequent enough; returns where its positions go.
     #[inline]
-    fn track(&mut self, left: Symbol, right: Symbol, count: u64, len: usize) -> Option<usize> {
+    fn track(
+        &mut self,
+        left: Symbol,
+        right: Symbol,
+        count: u64,
+        len: usize,
+    ) -> Result<Option<usize>, OutOfMemory> {
         if count < self.threshold || count == 0 {
-            return None;
+            return Ok(None);
         }
         let first = self.positions.len();
+        self.positions.try_reserve(len)?;
         self.positions.resize(first + len, 0);
-        let number = self.pairs.len() as u32;
-        self.pairs.push(Pair { left, right, count, first, len });
-        self.pair_of.insert(key(left, right), number);
+        let number = self.add_pair(Pair { left, right, count, first, len })?;
         if count == self.ties.count && !self.ties.is_empty() {
             let Learner { ties, pairs, tokens, .. } = self;
-            ties.push(number, |a, b| bytes_of(pairs, tokens, a) > bytes_of(pairs, tokens, b));
+            ties.push(number, |a, b| bytes_of(pairs, tokens, a) > bytes_of(pairs, tokens, b))?;
         } else {
             self.queue.push((count, number));
         }
-        Some(first)
+        Ok(Some(first))
     }
 }

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::Symbol;
+use crate::error::OutOfMemory;
 use crate::lowlevel::with_capacity;
 
 /// A pair of neighbours that is tracked.
@@ -42,12 +43,15 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// Make room for all tokens, and for `len` occurrences.
-    pub(super) fn prepare(&mut self, num_tokens: usize, len: usize) {
+    /// Make room for all tokens, and for `len` occurrences: `meet` needs no more.
+    pub(super) fn prepare(&mut self, num_tokens: usize, len: usize) -> Result<(), OutOfMemory> {
+        self.by_symbol.try_reserve(num_tokens - self.by_symbol.len())?;
         self.by_symbol.resize(num_tokens, Neighbour::default());
+        self.met.try_reserve(num_tokens.min(len))?;
         if self.occurrences.capacity() < len {
-            self.occurrences = with_capacity(len);
+            self.occurrences = with_capacity(len)?;
         }
+        Ok(())
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use super::*;
 fn learn(words: &[(&str, u64)], options: &MergeOptions) -> Result<Vec<String>> {
     let mut counts = WordCounts::new();
     for (word, count) in words {
-        counts.add(word.as_bytes(), *count);
+        counts.add(word.as_bytes(), *count)?;
     }
     let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
     let spell = |tokens: &mut Vec<Vec<u8>>, left: Symbol, right: Symbol| {
@@ -101,7 +101,7 @@ fn there_is_nothing_to_learn_from_single_bytes() -> Result<()> {
 #[test]
 fn a_walk_over_a_long_text_can_be_ended() -> Result<()> {
     let mut words = WordCounts::new();
-    words.add(&vec![b'a'; 5 << 20], 1);
+    words.add(&vec![b'a'; 5 << 20], 1)?;
     let text = Text::new(words)?;
     let mut num_beats = 0;
     let mut beat = || {
@@ -109,7 +109,10 @@ fn a_walk_over_a_long_text_can_be_ended() -> Result<()> {
         if num_beats < 3 { Ok(()) } else { Err(Error::Interrupted) }
     };
     let mut num_pairs = 0;
-    let outcome = text.walk_pairs(&[1; 256], &mut beat, |_, _, _| num_pairs += 1);
+    let outcome = text.walk_pairs(&[1; 256], &mut beat, |_, _, _| {
+        num_pairs += 1;
+        Ok(())
+    });
     assert!(matches!(outcome, Err(Error::Interrupted)));
     assert!((2 << 20..4 << 20).contains(&num_pairs));
     Ok(())

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 
 use super::Symbol;
 use super::pairs::PairHash;
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemory, Result};
 use crate::lowlevel::with_capacity;
 use crate::words::WordCounts;
 
@@ -36,17 +36,20 @@ impl Text {
         let mut next_slot: HashMap<u64, usize, PairHash> = HashMap::default();
         let mut weight: u128 = 0;
         let mut num_bytes = 0;
-        words.for_each(|word, count| {
+        words.try_for_each(|word, count| {
             weight += u128::from(count) * word.len() as u128;
             if word.len() > 1 {
+                next_slot.try_reserve(1)?;
                 *next_slot.entry(count).or_insert(1) += word.len() + 1;
                 num_bytes += word.len() as u64;
             }
-        });
+            Ok::<(), OutOfMemory>(())
+        })?;
         if weight >> 63 != 0 {
             return Err(Error::CountOverflow);
         }
-        let mut counts: Vec<u64> = next_slot.keys().copied().collect();
+        let mut counts: Vec<u64> = with_capacity(next_slot.len())?;
+        counts.extend(next_slot.keys());
         counts.sort_unstable_by(|a, b| b.cmp(a));
         let mut num_slots = 0;
         let mut group_counts = Vec::new();
@@ -54,6 +57,9 @@ impl Text {
             if let Some(needed) = next_slot.get_mut(&count) {
                 let start = num_slots;
                 num_slots += needed.next_multiple_of(group);
+                group_counts
+                    .try_reserve(num_slots / group - group_counts.len())
+                    .map_err(OutOfMemory::from)?;
                 group_counts.resize(num_slots / group, count);
                 *needed = start + 1;
             }
@@ -61,7 +67,7 @@ impl Text {
         if num_slots > INSIDE as usize {
             return Err(Error::TooManyWords { bytes: num_bytes, limit: u64::from(INSIDE) });
         }
-        let mut slots = with_capacity(num_slots);
+        let mut slots = with_capacity(num_slots)?;
         slots.resize(num_slots, BOUNDARY);
         words.for_each(|word, count| {
             if let (true, Some(next)) = (word.len() > 1, next_slot.get_mut(&count)) {
@@ -87,7 +93,7 @@ impl Text {
         &self,
         lens: &[u32],
         beat: &mut dyn FnMut() -> Result<()>,
-        mut visit: impl FnMut(usize, Symbol, Symbol),
+        mut visit: impl FnMut(usize, Symbol, Symbol) -> Result<(), OutOfMemory>,
     ) -> Result<()> {
         let mut position = 0;
         let mut beat_at = WALK;
@@ -102,7 +108,7 @@ impl Text {
             }
             let next = position + lens[symbol as usize] as usize;
             if let Some(&right) = self.slots.get(next).filter(|&&right| right != BOUNDARY) {
-                visit(position, symbol, right);
+                visit(position, symbol, right)?;
             }
             position = next;
         }

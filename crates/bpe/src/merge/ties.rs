@@ -1,5 +1,8 @@
 //! Which of the pairs that occur equally often comes next.
 
+use crate::error::OutOfMemory;
+use crate::lowlevel::push;
+
 /// The pairs that share the highest count: a binary heap whose order is given from outside, since it lies in
 /// the tokens' bytes.
 #[derive(Default)]
@@ -19,8 +22,8 @@ impl Ties {
     }
 
     /// Add a pair; `order` must be called before anything is drawn.
-    pub(super) fn push_unordered(&mut self, pair: u32) {
-        self.heap.push(pair);
+    pub(super) fn push_unordered(&mut self, pair: u32) -> Result<(), OutOfMemory> {
+        push(&mut self.heap, pair)
     }
 
     pub(super) fn order(&mut self, greater: impl Fn(u32, u32) -> bool) {
@@ -29,8 +32,8 @@ impl Ties {
         }
     }
 
-    pub(super) fn push(&mut self, pair: u32, greater: impl Fn(u32, u32) -> bool) {
-        self.heap.push(pair);
+    pub(super) fn push(&mut self, pair: u32, greater: impl Fn(u32, u32) -> bool) -> Result<(), OutOfMemory> {
+        push(&mut self.heap, pair)?;
         let mut index = self.heap.len() - 1;
         while index > 0 {
             let parent = (index - 1) / 2;
@@ -40,6 +43,7 @@ impl Ties {
             self.heap.swap(index, parent);
             index = parent;
         }
+        Ok(())
     }
 
     pub(super) fn pop(&mut self, greater: impl Fn(u32, u32) -> bool) -> Option<u32> {

@@ -12,6 +12,7 @@
 //!
 //! Non-ASCII characters are rare in most text: their bits are set one by one, after the vector pass.
 
+use crate::error::Result;
 use crate::lowlevel::{self, BLOCK, Keys, Masks, Task};
 use crate::unicode::{self, Class};
 
@@ -43,16 +44,19 @@ struct Scanner<const BLOCKS: usize, const ENDS: usize> {
 
 /// Call `emit(base, ends)` for every window of text: the next pre-tokens end at `base + end`.
 #[inline(always)]
-pub(crate) fn scan(text: &[u8], emit: impl FnMut(usize, &[u32])) {
+pub(crate) fn scan(text: &[u8], emit: impl FnMut(usize, &[u32]) -> Result<()>) -> Result<()> {
     if text.len() <= BLOCK * FEW_BLOCKS {
-        scan_windows::<FEW_BLOCKS, { BLOCK * FEW_BLOCKS + 8 }>(text, emit);
+        scan_windows::<FEW_BLOCKS, { BLOCK * FEW_BLOCKS + 8 }>(text, emit)
     } else {
-        scan_windows::<BLOCKS, { BLOCK * BLOCKS + 8 }>(text, emit);
+        scan_windows::<BLOCKS, { BLOCK * BLOCKS + 8 }>(text, emit)
     }
 }
 
 #[inline(always)]
-fn scan_windows<const BLOCKS: usize, const ENDS: usize>(text: &[u8], mut emit: impl FnMut(usize, &[u32])) {
+fn scan_windows<const BLOCKS: usize, const ENDS: usize>(
+    text: &[u8],
+    mut emit: impl FnMut(usize, &[u32]) -> Result<()>,
+) -> Result<()> {
     let mut scanner: Scanner<BLOCKS, ENDS> = Scanner {
         masks: [Masks::default(); BLOCKS],
         wide_ends: [0; BLOCKS],
@@ -64,12 +68,10 @@ fn scan_windows<const BLOCKS: usize, const ENDS: usize>(text: &[u8], mut emit: i
     while start < text.len() {
         let end = unicode::floor_char_boundary(text, start + BLOCK * BLOCKS);
         let num_ends = lowlevel::dispatch(ScanWindow { scanner: &mut scanner, text, start, end });
-        emit(start, &scanner.ends[..num_ends]);
+        emit(start, &scanner.ends[..num_ends])?;
         start = end;
     }
-    if !text.is_empty() {
-        emit(text.len(), &[0]);
-    }
+    if text.is_empty() { Ok(()) } else { emit(text.len(), &[0]) }
 }
 
 /// Find the pre-tokens that end inside one window, and return their number.
@@ -233,9 +235,11 @@ mod tests {
 
     fn ends<const BLOCKS: usize, const ENDS: usize>(text: &[u8]) -> Vec<usize> {
         let mut found = Vec::new();
-        scan_windows::<BLOCKS, ENDS>(text, |base, ends| {
+        let outcome = scan_windows::<BLOCKS, ENDS>(text, |base, ends| {
             found.extend(ends.iter().map(|&end| base + end as usize));
+            Ok(())
         });
+        assert!(outcome.is_ok());
         found
     }
 

@@ -27,19 +27,18 @@ impl Pattern {
         }
     }
 
-    /// Call `emit(base, ends)` for group after group of pre-tokens: they end at `base + end`, and each begins
-    /// where the one before it ends, so that together they are the whole text.
+    /// Call `emit(base, ends)` for group after group of pre-tokens, until it fails: they end at `base + end`, and each
+    /// begins where the one before it ends, so that together they are the whole text.
     #[inline(always)]
-    pub fn scan(&self, text: &[u8], emit: impl FnMut(usize, &[u32])) -> Result<()> {
+    pub fn scan(&self, text: &[u8], emit: impl FnMut(usize, &[u32]) -> Result<()>) -> Result<()> {
         match self {
             Pattern::Gpt2 => gpt2::scan(text, emit),
             Pattern::Gpt4 => in_groups(emit, |end_at| {
                 gpt4::scan(text, end_at);
                 Ok(())
-            })?,
-            Pattern::User(regex) => in_groups(emit, |end_at| user::scan(regex, text, end_at))?,
+            }),
+            Pattern::User(regex) => in_groups(emit, |end_at| user::scan(regex, text, end_at)),
         }
-        Ok(())
     }
 
     /// Whether cutting the text at `position` and scanning both halves gives the pre-tokens of the whole.
@@ -56,23 +55,26 @@ impl Pattern {
     }
 }
 
-/// Gather the ends that `scan` finds one by one into groups.
+/// Gather the ends that `scan` finds one by one into groups. After `emit` has failed, it is not called any more.
 fn in_groups(
-    mut emit: impl FnMut(usize, &[u32]),
+    mut emit: impl FnMut(usize, &[u32]) -> Result<()>,
     scan: impl FnOnce(&mut dyn FnMut(usize)) -> Result<()>,
 ) -> Result<()> {
     let mut base = 0;
     let mut ends = [0; 256];
     let mut num_ends = 0;
+    let mut outcome = Ok(());
     scan(&mut |end| {
         if num_ends == ends.len() || u32::try_from(end - base).is_err() {
-            emit(base, &ends[..num_ends]);
+            if outcome.is_ok() {
+                outcome = emit(base, &ends[..num_ends]);
+            }
             base = end;
             num_ends = 0;
         }
         ends[num_ends] = (end - base) as u32;
         num_ends += 1;
     })?;
-    emit(base, &ends[..num_ends]);
-    Ok(())
+    outcome?;
+    emit(base, &ends[..num_ends])
 }

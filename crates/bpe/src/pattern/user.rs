@@ -6,7 +6,8 @@
 
 use fancy_regex::Regex;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemory, Result};
+use crate::lowlevel::with_capacity;
 
 /// How many bytes a stand-in takes, in place of the one that it stands for.
 const STAND_IN_LEN: usize = 4;
@@ -28,7 +29,7 @@ pub(crate) fn scan(regex: &Regex, text: &[u8], mut end_at: impl FnMut(usize)) ->
     match std::str::from_utf8(text) {
         Ok(text) => scan_str(regex, text, end_at),
         Err(_) => {
-            let (shown, replaced) = replace_invalid(text);
+            let (shown, replaced) = replace_invalid(text)?;
             let mut num_passed = 0; // stand-ins that lie before a place: the places only rise
             let mut origin = |place: usize| {
                 num_passed += replaced[num_passed..].iter().take_while(|&&start| start < place).count();
@@ -62,9 +63,11 @@ fn scan_str(regex: &Regex, text: &str, mut end_at: impl FnMut(usize)) -> Result<
 }
 
 /// Replace each invalid byte by its `stand_in`; also returns where in the result these begin.
-fn replace_invalid(text: &[u8]) -> (String, Vec<usize>) {
-    let mut shown = String::with_capacity(text.len());
-    let mut replaced = Vec::new();
+fn replace_invalid(text: &[u8]) -> Result<(String, Vec<usize>), OutOfMemory> {
+    let num_invalid: usize = text.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
+    let mut shown = String::new();
+    shown.try_reserve_exact(text.len() + num_invalid * (STAND_IN_LEN - 1))?;
+    let mut replaced = with_capacity(num_invalid)?;
     for chunk in text.utf8_chunks() {
         shown.push_str(chunk.valid());
         for &byte in chunk.invalid() {
@@ -72,7 +75,7 @@ fn replace_invalid(text: &[u8]) -> (String, Vec<usize>) {
             shown.push(stand_in(byte));
         }
     }
-    (shown, replaced)
+    Ok((shown, replaced))
 }
 
 #[cfg(test)]

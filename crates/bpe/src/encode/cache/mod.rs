@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use hashbrown::DefaultHashBuilder;
 
 use super::packing::Packed;
+use crate::error::OutOfMemory;
 use crate::lowlevel::{Keys, Quad, Task, Zeros, dispatch, prefetch};
 use crate::table::{Key, Seed};
 
@@ -71,17 +72,17 @@ pub(crate) struct WordCache {
 
 impl WordCache {
     /// A cache with room for `num_words`.
-    pub(crate) fn with_room_for(num_words: usize) -> WordCache {
+    pub(crate) fn with_room_for(num_words: usize) -> Result<WordCache, OutOfMemory> {
         let num_places = (2 * num_words.min(MAX_WORDS)).next_power_of_two().max(512);
-        WordCache {
-            places: Zeros::new(num_places),
+        Ok(WordCache {
+            places: Zeros::new(num_places)?,
             num_words: AtomicUsize::new(0),
-            spilled: Zeros::new(num_places),
+            spilled: Zeros::new(num_places)?,
             num_spilled: AtomicUsize::new(0),
             is_full: AtomicBool::new(false),
             seed: Seed::draw(),
             hasher: DefaultHashBuilder::default(),
-        }
+        })
     }
 
     /// Whether a word was turned away for lack of room.
@@ -92,12 +93,12 @@ impl WordCache {
 
     /// A larger cache with the same words, or an empty one where this is as large as can be. Other threads may
     /// go on using this one, and even be writing a last word into it.
-    pub(crate) fn enlarged(&self) -> WordCache {
+    pub(crate) fn enlarged(&self) -> Result<WordCache, OutOfMemory> {
         let room = self.places.len() / 2;
         let growth = if room < LARGE { GROWTH } else { 2 };
-        let mut larger = WordCache::with_room_for(growth * room);
+        let mut larger = WordCache::with_room_for(growth * room)?;
         if room >= MAX_WORDS {
-            return larger;
+            return Ok(larger);
         }
         larger.seed = self.seed;
         larger.hasher = self.hasher.clone();
@@ -115,7 +116,7 @@ impl WordCache {
         }
         larger.num_words = num_words.into();
         larger.num_spilled = self.num_spilled.load(Ordering::Relaxed).min(self.spilled.len()).into();
-        larger
+        Ok(larger)
     }
 
     /// Forget everything. Meant for a cache that no other thread is using.

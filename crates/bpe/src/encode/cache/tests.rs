@@ -18,8 +18,8 @@ fn ids_of(cache: &WordCache, word: &[u8]) -> Option<Vec<u32>> {
 }
 
 #[test]
-fn words_and_ids_of_every_length_come_back() {
-    let cache = WordCache::with_room_for(100_000);
+fn words_and_ids_of_every_length_come_back() -> Result<(), OutOfMemory> {
+    let cache = WordCache::with_room_for(100_000)?;
     let words: Vec<Vec<u8>> = (1..=LONGEST).map(|len| vec![b'a'; len]).collect();
     let ids = |word: &[u8]| -> Vec<u32> { (0..word.len() as u32).map(|id| 1 + id % 3 * 30_000).collect() };
     for word in &words {
@@ -32,20 +32,22 @@ fn words_and_ids_of_every_length_come_back() {
     let too_long = vec![b'a'; LONGEST + 1];
     insert(&cache, &too_long, &[1]);
     assert_eq!(ids_of(&cache, &too_long), None);
+    Ok(())
 }
 
 #[test]
-fn ids_that_cannot_be_packed_come_back_too() {
-    let cache = WordCache::with_room_for(0);
+fn ids_that_cannot_be_packed_come_back_too() -> Result<(), OutOfMemory> {
+    let cache = WordCache::with_room_for(0)?;
     for (word, ids) in [(b"large", vec![1 << 16]), (b"many-", vec![7; 8]), (b"zero-", vec![0])] {
         insert(&cache, word, &ids);
         assert_eq!(ids_of(&cache, word), Some(ids));
     }
+    Ok(())
 }
 
 #[test]
-fn a_full_cache_says_so_and_keeps_what_it_has() {
-    let cache = WordCache::with_room_for(0);
+fn a_full_cache_says_so_and_keeps_what_it_has() -> Result<(), OutOfMemory> {
+    let cache = WordCache::with_room_for(0)?;
     let word = |number: u32| number.to_le_bytes();
     let room = cache.places.len() as u32 / 2;
     for number in 0..room {
@@ -56,7 +58,7 @@ fn a_full_cache_says_so_and_keeps_what_it_has() {
     assert!(cache.is_full());
     assert_eq!(ids_of(&cache, &word(room)), None);
 
-    let larger = cache.enlarged();
+    let larger = cache.enlarged()?;
     assert!(!larger.is_full());
     for cache in [&cache, &larger] {
         assert!((0..room).all(|number| ids_of(cache, &word(number)) == Some(vec![number])));
@@ -67,37 +69,40 @@ fn a_full_cache_says_so_and_keeps_what_it_has() {
     cache.clear();
     assert!(!cache.is_full());
     assert!((0..=room).all(|number| ids_of(&cache, &word(number)).is_none()));
+    Ok(())
 }
 
 #[test]
-fn spilled_words_survive_growth_and_fill_a_cache_too() {
-    let cache = WordCache::with_room_for(0);
+fn spilled_words_survive_growth_and_fill_a_cache_too() -> Result<(), OutOfMemory> {
+    let cache = WordCache::with_room_for(0)?;
     let word = |number: u32| format!("a word that is long, number {number}").into_bytes();
     let mut num_words = 0;
     while !cache.is_full() {
         insert(&cache, &word(num_words), &[num_words; 9]);
         num_words += 1;
     }
-    let larger = cache.enlarged();
+    let larger = cache.enlarged()?;
     for number in 0..num_words - 1 {
         assert_eq!(ids_of(&larger, &word(number)), Some(vec![number; 9]));
     }
     assert_eq!(ids_of(&larger, &word(num_words - 1)), None);
     insert(&larger, &word(num_words), &[1]);
     assert_eq!(ids_of(&larger, &word(num_words)), Some(vec![1]));
+    Ok(())
 }
 
 #[test]
-fn the_largest_cache_begins_anew() {
-    let cache = WordCache::with_room_for(MAX_WORDS);
+fn the_largest_cache_begins_anew() -> Result<(), OutOfMemory> {
+    let cache = WordCache::with_room_for(MAX_WORDS)?;
     insert(&cache, b"word", &[1]);
-    let next = cache.enlarged();
+    let next = cache.enlarged()?;
     assert_eq!((next.places.len(), ids_of(&next, b"word")), (cache.places.len(), None));
+    Ok(())
 }
 
 #[test]
-fn threads_read_what_others_write_and_never_half_of_it() {
-    let cache = WordCache::with_room_for(1 << 12);
+fn threads_read_what_others_write_and_never_half_of_it() -> Result<(), OutOfMemory> {
+    let cache = WordCache::with_room_for(1 << 12)?;
     std::thread::scope(|scope| {
         for shift in 0..4 {
             let cache = &cache;
@@ -115,14 +120,15 @@ fn threads_read_what_others_write_and_never_half_of_it() {
             });
         }
     });
+    Ok(())
 }
 
 #[test]
-fn a_cache_that_is_being_written_to_can_be_enlarged() {
+fn a_cache_that_is_being_written_to_can_be_enlarged() -> Result<(), OutOfMemory> {
     let ids = |number: u32| [1 + number; 8];
     let word = |number: u32| format!("{number}, spilled").into_bytes();
     for _ in 0..20 {
-        let cache = WordCache::with_room_for(1 << 12);
+        let cache = WordCache::with_room_for(1 << 12)?;
         let writers: &[u32] = &[0, 1];
         std::thread::scope(|scope| {
             let handles: Vec<_> = writers
@@ -137,7 +143,7 @@ fn a_cache_that_is_being_written_to_can_be_enlarged() {
                 })
                 .collect();
             while !handles.iter().all(|handle| handle.is_finished()) {
-                let larger = cache.enlarged();
+                let Ok(larger) = cache.enlarged() else { continue };
                 for number in 0..1 << 10 {
                     let found = ids_of(&larger, &word(number));
                     assert!(found.is_none_or(|found| found == ids(number)));
@@ -145,4 +151,5 @@ fn a_cache_that_is_being_written_to_can_be_enlarged() {
             }
         });
     }
+    Ok(())
 }
