@@ -1,92 +1,94 @@
-"""The entry point of `bytewright`: finds the command, parses its options, and turns errors into exit codes.
+"""The entry point of `bytewright`: selects the command, parses its options, and maps errors to exit codes.
 
-Each command is a dataclass in a module of its own: its fields are its options, which tyro parses; its
-docstring is its help; and `run()` does it. Only the module of the command that was asked for is imported, so
-`--help` answers at once.
+Each command is a dataclass: its fields are the options, which tyro parses; its docstring is the help text;
+`run()` executes it. Only the module of the selected command is imported, so that `--help` responds quickly.
 
-Exit codes: 0 done; 1 it failed; 2 the command or its input was wrong; 130 after SIGINT and 143 after SIGTERM,
-both after removing what was half-written and, where a model is being trained, after a save. An error is one
-sentence on stderr; a traceback is a bug of ours.
+Exit codes: 0 success; 1 failure; 2 wrong command or input; 130 after SIGINT and 143 after SIGTERM. Before the
+last two, incomplete files are removed, and a training run saves a checkpoint. An error is one sentence on
+stderr; a traceback is a bug.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import importlib
 import inspect
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 import bytewright
-from bytewright.cli.complaints import one_sentence
 from bytewright.errors import BytewrightError, UsageError, escape_controls, first_line, is_out_of_memory
 from bytewright.torch_environment import keep_compiled_steps
 
 INTERRUPTED, TERMINATED = 130, 143
 LONGEST_SENTENCE = 2000
-"""Characters of an error that are shown: it may quote a key of a hostile file."""
+"""How many characters of an error are shown: it may quote a key of a hostile file."""
+KINDS = {"INT": "a whole number", "FLOAT": "a number", "ID": "whole numbers"}
+"""The description of a value by the placeholder of its option in the help text."""
 
 
 class Command(Protocol):
-    """What every command is once its options are parsed."""
+    """A command with parsed options."""
 
     def run(self) -> int | None:
-        """Do it; return an exit code, or None when all is well."""
+        """Execute the command; return an exit code, or None for success."""
         ...
 
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
-    "demo": ("demo", "Demo", "from nothing to a model that tells stories: four minutes"),
+    "demo": ("demo", "Demo", "train a model that writes stories, from nothing, in four minutes"),
     "corpus get": ("corpus", "GetCorpus", "download a public corpus"),
-    "corpus stats": ("corpus", "MeasureCorpus", "count what is in a file of text"),
-    "corpus text": ("corpus", "WriteText", "write documents of any format as plain text"),
-    "corpus storybook": ("corpus", "WriteStorybook", "write stories whose entropy is known"),
-    "corpus check": ("corpus", "CheckStories", "parse stories back, and say which are sound"),
+    "corpus stats": ("corpus", "MeasureCorpus", "count the words and documents of a text file"),
+    "corpus text": ("corpus", "WriteText", "convert documents of any format to plain text"),
+    "corpus storybook": ("corpus", "WriteStorybook", "generate stories whose entropy is known"),
+    "corpus check": ("corpus", "CheckStories", "check which stories follow the grammar"),
     "tokenizer train": ("tokenizer", "TrainTokenizer", "learn a vocabulary from text"),
-    "tokenizer encode": ("tokenizer", "EncodeText", "turn text into token ids"),
-    "tokenizer decode": ("tokenizer", "DecodeIds", "turn token ids back into text"),
-    "tokenizer inspect": ("tokenizer_inspect", "InspectTokenizer", "look at one tokenizer"),
-    "tokenizer compare": ("tokenizer_inspect", "CompareTokenizers", "see where two tokenizers differ"),
-    "tokenizer convert": ("tokenizer", "ConvertTokenizer", "read one file format, write another"),
-    "train": ("train", "Train", "train a model as a recipe says"),
-    "resume": ("train", "Resume", "continue a run exactly where it stopped"),
-    "generate": ("generate", "Generate", "let a model write"),
+    "tokenizer encode": ("tokenizer", "EncodeText", "convert text to token ids"),
+    "tokenizer decode": ("tokenizer", "DecodeIds", "convert token ids back to text"),
+    "tokenizer inspect": ("tokenizer_inspect", "InspectTokenizer", "print properties of a tokenizer"),
+    "tokenizer compare": ("tokenizer_inspect", "CompareTokenizers", "show where two tokenizers differ"),
+    "tokenizer convert": ("tokenizer", "ConvertTokenizer", "convert a tokenizer to another file format"),
+    "train": ("train", "Train", "train a model from a recipe"),
+    "resume": ("train", "Resume", "continue a run from its last checkpoint"),
+    "generate": ("generate", "Generate", "generate text with a model"),
     "evaluate": ("train", "Evaluate", "measure a model on a token file"),
-    "export": ("exchange", "Export", "write a model in the form that other tools load"),
+    "export": ("exchange", "Export", "write a model in the format of other tools"),
     "import": ("exchange", "ImportModel", "read a model that another tool wrote"),
-    "sweep": ("sweep", "RunSweep", "carry out all runs of a question, and report"),
+    "sweep": ("sweep", "RunSweep", "run all experiments of a sweep file, and write a report"),
     "runs": ("sweep", "Runs", "list runs with their key figures"),
-    "report": ("sweep", "Report", "write runs up as one page"),
-    "account": ("account", "AccountFor", "say what a model costs, before anything runs"),
-    "doctor": ("doctor", "Doctor", "say what this machine has, and what is missing"),
+    "report": ("sweep", "WriteReport", "write a report about runs as one page"),
+    "account": ("account", "AccountFor", "predict what a model costs in parameters, FLOPs, memory and time"),
+    "doctor": ("doctor", "Doctor", "check this machine and the installation"),
 }
-"""Each command's module, class and summary, in the order in which a newcomer needs them."""
+"""The module, class and summary of each command, in the order in which a new user needs them."""
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived: unwind as for Ctrl-C, so that nothing half-written stays."""
+    """SIGTERM arrived; unwinding the stack removes incomplete files, as for Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller (`>&-`): nobody listens
+        if getattr(sys, name) is None:  # closed by the caller (`>&-`)
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters that we print
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack some characters
     keep_compiled_steps()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader (`| head`) has seen enough; there is nobody left to tell
+    except BrokenPipeError:  # the reader (`| head`) has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except BytewrightError as error:
@@ -96,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        sentence = f"there is not enough memory ({first_line(error)})"
-        return _fail(f"{sentence}; a smaller batch needs less, and so does --set accumulate=N of train", 1)
+        advice = "use a smaller batch, or split it with --set accumulate=N of train"
+        return _fail(f"there is not enough memory ({first_line(error)}); {advice}", 1)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except Terminated:
@@ -116,11 +118,11 @@ def _run(arguments: list[str]) -> int:
     if rest and rest[0] in ("-V", "--version") and not path:
         print(f"bytewright {bytewright.__version__}")
         return 0
-    raise UsageError(_complaint(name, rest))
+    raise UsageError(_describe_unknown_command(name, rest))
 
 
 def _command_path(arguments: list[str]) -> list[str]:
-    """Take the words that name a command, or a group of them, from the front of the arguments."""
+    """Return the first arguments that name a command or a group of commands."""
     path: list[str] = []
     for word in arguments:
         wanted = [*path, word]
@@ -131,31 +133,72 @@ def _command_path(arguments: list[str]) -> list[str]:
 
 
 def _parse(name: str, arguments: list[str]) -> Command:
-    if os.environ.get("NO_COLOR"):  # tyro does not know it, and asks for its own as it is imported
+    if os.environ.get("NO_COLOR"):  # tyro reads only its own variable, when it is imported
         os.environ.setdefault("PYTHON_TYRO_ANSI_CODES", "False")
     import tyro
 
     module_name, class_name, _ = COMMANDS[name]
     command = getattr(importlib.import_module(f"bytewright.cli.{module_name}"), class_name)
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            parsed = tyro.cli(
-                command,
-                prog=f"bytewright {name}",
-                description=inspect.cleandoc(command.__doc__),
-                args=arguments,
-                config=(tyro.conf.FlagCreatePairsOff,),
-            )
-    except SystemExit as leaving:
-        if not leaving.code:  # --help
-            raise
-        raise UsageError(f"{one_sentence(complaint.getvalue())} (see bytewright {name} --help)") from None
+
+    def reject(event: object) -> None:
+        if sentence := describe_option_error(event, command):
+            raise UsageError(f"{sentence} (see bytewright {name} --help)")
+
+    # The hook is not part of tyro's stable interface. Without it, tyro prints its own error messages.
+    errors = getattr(tyro, "_errors", None)
+    with errors.on_parse_error(reject) if errors else contextlib.nullcontext():
+        parsed = tyro.cli(
+            command,
+            prog=f"bytewright {name}",
+            description=inspect.cleandoc(command.__doc__),
+            args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
     return cast("Command", parsed)
 
 
+def describe_option_error(event: Any, command: type) -> str | None:
+    """Return one sentence for an error event of tyro, or None for an unknown kind of event."""
+
+    def name_of(argument: Any) -> str:
+        names = argument.lowered.name_or_flags
+        return "/".join(names) if names[0].startswith("-") else str(argument.lowered.metavar)
+
+    match type(event).__name__:
+        case "MissingArgs":
+            missing = [it.arg for it in event.missing_arguments]
+            names = [
+                f"{name_of(it)} {it.lowered.metavar}" if name_of(it)[0] == "-" else name_of(it)
+                for it in missing
+            ]
+            return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
+        case "UnrecognizedArgs":
+            unknown = [token for token in event.tokens if token.startswith("-")]
+            if not unknown:
+                return f"unexpected argument {event.tokens[0]!r}"
+            known = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(command)]
+            close = difflib.get_close_matches(unknown[0], known, n=1) if len(unknown) == 1 else []
+            return f"there is no option {' or '.join(unknown)}" + (
+                f"; did you mean {close[0]}?" if close else ""
+            )
+        case "InvalidChoice":
+            choices = sorted(set(event.choices) - {"None"})
+            listed = choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
+            return f"{name_of(event.argument)} must be {listed}, found {event.value!r}"
+        case "BadValue":
+            name = name_of(event.argument)
+            return f"{name} needs a value" if name.startswith("-") else f"{name} is missing"
+        case "InstantiationFailure" if event.argument is not None:
+            kinds = [kind for mark, kind in KINDS.items() if mark in event.argument.lowered.metavar]
+            found = re.findall(r"'([^']*)'", event.message)
+            if kinds and found:
+                return f"{name_of(event.argument)} must be {kinds[0]}, found {found[-1]!r}"
+            return f"{name_of(event.argument)}: {event.message.splitlines()[0]}"
+    return None
+
+
 def _overview(group: str) -> str:
-    """List the commands that start with `group`, which may be empty."""
+    """Return the help text that lists the commands of `group`, or all commands if it is empty."""
     listed = {name: COMMANDS[name][2] for name in COMMANDS if name.startswith(group)}
     width = max(map(len, listed))
     lines = [f"  {name:<{width}}  {summary}" for name, summary in listed.items()]
@@ -163,7 +206,7 @@ def _overview(group: str) -> str:
         [
             f"usage: {' '.join(['bytewright', group]).strip()} COMMAND [OPTIONS]",
             "",
-            "Language models from raw bytes, every part built from scratch.",
+            "Language models from raw bytes, with every part built from scratch.",
             "",
             "commands:",
             *lines,
@@ -180,7 +223,7 @@ def _overview(group: str) -> str:
     )
 
 
-def _complaint(group: str, rest: list[str]) -> str:
+def _describe_unknown_command(group: str, rest: list[str]) -> str:
     words = sorted({name[len(group) :].split()[0] for name in COMMANDS if name.startswith(group)})
     options = ["--help"] if group else ["--help", "--version"]
     program = f"bytewright {group}".strip()

@@ -273,7 +273,7 @@ class Runs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class WriteReport:
     """Write the report of one run, of several side by side, or of a whole sweep.
 
     A report is report.html (one file, to be opened in any browser), report.md with its figures beside it, and

@@ -1,10 +1,11 @@
-"""Mistakes in options: one short sentence that says what is wrong, whatever the parser draws around it."""
+"""A mistake in the options of a command is reported in one short sentence."""
 
 from __future__ import annotations
 
 import pytest
 
-from bytewright.cli.complaints import one_sentence
+from bytewright.cli.doctor import Doctor
+from bytewright.cli.main import describe_option_error
 from conftest import Run
 
 
@@ -17,22 +18,32 @@ from conftest import Run
         ("report --json", "there is no option --json"),
         ("generate runs/x --temprature 3", "there is no option --temprature; did you mean --temperature?"),
         ("tokenizer train a --out b --vocab-size 3 --frob --pat x", "there is no option --frob or --pat"),
-        ("evaluate runs/x a b", "there is nothing that b could mean here"),
+        ("evaluate runs/x a b", "unexpected argument 'b'"),
         ("generate runs/x --temperature", "--temperature needs a value"),
         ("generate runs/x --temperature warm", "--temperature must be a number, found 'warm'"),
-        ("generate runs/x --top-k abc", "--top-k must be a whole number or None, found 'abc'"),
+        ("generate runs/x --top-k abc", "--top-k must be a whole number, found 'abc'"),
         ("account --context 1e3", "--context/--context-length must be a whole number, found '1e3'"),
-        ("account --norm batch", "--norm must be one of none, post, pre, None, found 'batch'"),
+        ("account --norm batch", "--norm must be one of none, post, pre, found 'batch'"),
         ("export runs/x --out y --to gguf", "--to must be hf, found 'gguf'"),
+        ("tokenizer decode x --ids a", "--ids must be whole numbers, found 'a'"),
         ("generate runs/x --device gpu", "--device must be one of auto, cpu, cuda, mps, found 'gpu'"),
     ],
 )
 def test_a_mistake_in_options_is_one_short_sentence(run: Run, arguments: str, sentence: str) -> None:
     outcome = run(*arguments.split())
     assert outcome.code == 2
-    command = arguments.split()[0] + (" train" if arguments.startswith("tokenizer") else "")
+    command = " ".join(arguments.split()[: 2 if arguments.startswith("tokenizer") else 1])
     assert outcome.err == f"bytewright: {sentence} (see bytewright {command} --help)\n"
 
 
-def test_a_complaint_of_a_new_kind_is_told_as_it_is() -> None:
-    assert one_sentence("╭─ New ─╮\n│ Something   odd │\n│ happened. │\n╰───╯") == "something odd happened."
+def test_an_unknown_kind_of_error_is_left_to_the_parser() -> None:
+    assert describe_option_error(object(), Doctor) is None
+
+
+def test_without_the_hook_of_the_parser_its_own_message_is_printed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("tyro._errors")
+    outcome = run("generate", "runs/x", "--temperature", "warm")
+    assert outcome.code == 2
+    assert "--temperature" in outcome.err
