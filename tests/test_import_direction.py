@@ -28,7 +28,7 @@ ORDER = {
         loop
     """),
     "bytewright.experiments": _names("""
-        axes jobs records stories story_eval corpora groups predict results inputs sweep_file listing
+        jobs records stories story_eval corpora groups predict results inputs sweep_file listing
         reuse sweep plan execute
     """),
 }

@@ -52,7 +52,9 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         if (self.storybook is None) == (self.text is None):
-            raise UsageError("corpus needs exactly one of storybook (bytes) and text (a file)", key="corpus")
+            raise UsageError(
+                "corpus needs exactly one of storybook (bytes) and text (a file)", key="corpus.storybook"
+            )
         check_positive(
             {"storybook": self.storybook, "validation_size": self.validation_size}, prefix="corpus."
         )

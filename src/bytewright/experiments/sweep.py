@@ -1,8 +1,7 @@
-"""From a sweep file to its runs: one question, and every run that answers it, spelled out and checked.
+"""Expand a sweep file into trials, one per run, and check them all before the first one starts.
 
-Keys under `corpus.` and `sampling.` set the corpus and how text is sampled, all others the recipe. Every run
-is built before the first one starts, so a mistake in the last one is told at once. `sweep_file` says how a
-file is written; `execute` carries the runs out.
+Keys under `corpus.` and `sampling.` set the corpus and the sampling, all others the recipe. `sweep_file`
+documents the format; `execute` runs the trials.
 """
 
 from __future__ import annotations
@@ -34,35 +33,35 @@ from bytewright.train.recipe import flatten, put, to_plain
 from bytewright.train.run import OUTCOME
 
 PLACEHOLDER = {"train": "made", "validation": "made", "tokenizer": "made"}
-"""The data of a config whose corpus is made first."""
+"""The data of a config until its corpus is prepared."""
 TAKEN = (
     *("report.html", "report.md", "report-figures", RESULTS, SWEEP, "logs"),
     *("config.json", "environment.json", "metrics.jsonl", OUTCOME),
     *("tokenizer", "checkpoints", "samples", "tensorboard"),
 )
-"""What lies beside the runs of a sweep, and what a folder is known by as a run: no run can be called so."""
+"""Names that a sweep or a run uses for its files; no run may have them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One run of a sweep. Without a corpus the config's data is the recipe's; with one it is made first."""
+    """One run of a sweep. With a corpus, the config's data is a placeholder until the corpus is prepared."""
 
     name: str
     labels: Labels
     config: TrainConfig
     corpus: CorpusConfig | None = None
     sampling: SamplingPlan | None = None
-    """Set in sweeps that sample: then the trial is text from the model that `config` trains."""
+    """Set in sweeps that sample: the trial then samples text from the model that `config` trains."""
 
     @property
     def model_name(self) -> str:
-        """The folder of the run that is trained: the trial's own, or one that sampling trials share."""
+        """The folder of the trained run: the trial's own, or the one that all sampling trials share."""
         return self.name if self.sampling is None else MODEL
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A question and its runs."""
+    """A sweep: its description and its trials."""
 
     about: SweepInfo
     trials: Sequence[Trial]
@@ -70,39 +69,41 @@ class Sweep:
 
 
 def read_sweep(path: Path, *, scale: str | None = None, overrides: Sequence[str] = ()) -> Sweep:
-    """Read a sweep file and build all its runs; an override, `"optimizer.lr=3e-4"`, goes into its `[set]`."""
+    """Read a sweep file and build its trials; an override, `"optimizer.lr=3e-4"`, is added to its `[set]`."""
     try:
         return _Expansion(read_sweep_file(path, scale=scale, overrides=overrides)).sweep()
     except BaseRecipeError:
         raise
     except UsageError as error:
-        sentence = str(error)
-        raise UsageError(sentence if sentence.startswith(f"{path}: ") else f"{path}: {sentence}") from None
+        message = str(error).removeprefix(f"{path}: ")
+        raise UsageError(
+            f"{path}: {message}", path=path, key=error.key, expected=error.expected, found=error.found
+        ) from None
 
 
 class _Expansion:
-    """A sweep file on its way to runs."""
+    """The expansion of a sweep file into trials."""
 
     def __init__(self, file: SweepFile) -> None:
         self.file = file
         self.has_corpus = any(key.startswith("corpus.") for key in file.keys)
         self.samples = any(key.startswith("sampling.") for key in file.keys)
-        self.varied = [key for part in file.axes for key in part.labels]
-        _refuse_half_names(file.keys)
+        self.varied = [key for group in file.axes for key in group.labels]
+        _check_full_names(file.keys)
         if self.has_corpus:
-            _refuse_what_the_corpus_decides(file.keys)
+            _check_corpus_keys(file.keys)
         self.centre = self._find_centre() if file.design == "star" else {}
 
     def sweep(self) -> Sweep:
         """Expand variants, axes and seeds, and build every trial."""
         file = self.file
-        self._refuse_too_many()
+        self._check_number_of_trials()
         settings = self._star() if file.design == "star" else self._grid()
         about = SweepInfo(
-            name=(file.words["title"] or file.path.stem) + (f" ({file.scale})" if file.scale else ""),
-            question=file.words["question"],
-            expectation=file.words["expectation"],
-            notes=file.words["notes"],
+            name=(file.texts["title"] or file.path.stem) + (f" ({file.scale})" if file.scale else ""),
+            question=file.texts["question"],
+            expectation=file.texts["expectation"],
+            notes=file.texts["notes"],
             axes=self.varied + (["variant"] if file.variants else []),
             design=file.design,
             baseline=self.centre or file.baseline,
@@ -113,31 +114,31 @@ class _Expansion:
         return Sweep(about=about, trials=trials, keep=file.keep)
 
     def _grid(self) -> list[tuple[Labels, Labels]]:
-        """Take all combinations: (labels, values to set)."""
+        """Return all combinations as (labels, values to set)."""
         combined: list[tuple[Labels, Labels]] = [({}, {})]
         if self.file.variants:
             combined = [({"variant": name}, values) for name, values in self.file.variants.items()]
-        for part in self.file.axes:
+        for group in self.file.axes:
             combined = [
                 (labels | more_labels, values | more)
                 for labels, values in combined
-                for more_labels, more in part.settings()
+                for more_labels, more in group.settings()
             ]
         return combined
 
     def _star(self) -> list[tuple[Labels, Labels]]:
-        """Take the centre, and from it each axis alone: (labels, values to set)."""
+        """Return the centre, and each axis alone around it, as (labels, values to set)."""
         if self.file.variants:
-            raise UsageError("a star has axes only; write its variants in a grid")
+            raise UsageError("a star design has no variants; use a grid", key="variants")
         points: list[tuple[Labels, Labels]] = [(self.centre, {})]
-        for part in self.file.axes:
-            for labels, values in part.settings():
+        for group in self.file.axes:
+            for labels, values in group.settings():
                 if self.centre | labels != self.centre:
                     points.append((self.centre | labels, values))
         return points
 
     def _find_centre(self) -> Labels:
-        """Find where a star's axes cross: at the values of the recipe, as it is set."""
+        """Return the centre of a star: the values of the recipe with those of `[set]`."""
         config, corpus, sampling = self._build({})
         values = flatten(to_plain(config))
         for table, of_table in (("corpus", corpus), ("sampling", sampling)):
@@ -145,11 +146,18 @@ class _Expansion:
                 values |= {f"{table}.{key}": value for key, value in dataclasses.asdict(of_table).items()}
         for key in self.varied:
             if key not in values:
-                raise UsageError(f"the axis {key} is no value of the recipe{suggest(key, values)}")
+                raise UsageError(
+                    f"the axis {key} is not a setting of the recipe{suggest(key, values)}", key=key
+                )
         centre = {key: values[key] for key in self.varied}
         if self.file.baseline and self.file.baseline != centre:
-            told = ", ".join(f"{key} = {value!r}" for key, value in centre.items())
-            raise UsageError(f"the baseline of a star is the recipe as it is set, {told}; leave it out")
+            listed = ", ".join(f"{key} = {value!r}" for key, value in centre.items())
+            raise UsageError(
+                f"the baseline of a star is its centre, {listed}; remove baseline",
+                key="baseline",
+                expected=centre,
+                found=self.file.baseline,
+            )
         return centre
 
     def _trial(self, labels: Labels, values: Labels, seed: int | None) -> Trial:
@@ -168,11 +176,11 @@ class _Expansion:
         )
 
     def _build(self, values: Labels) -> tuple[TrainConfig, CorpusConfig | None, SamplingPlan | None]:
-        """Build one trial's config, corpus and sampling from the base and all values set on it."""
+        """Return the config, corpus and sampling of one trial."""
         values = self.file.fixed | values
         fields, of_corpus, of_sampling = _copy(self.file.base), Labels(), Labels()
         if any(key.startswith("budget.") for key in values):
-            fields["budget"] = {}  # a limit that is set replaces the recipe's, of whatever kind
+            fields["budget"] = {}  # one limit replaces all limits of the recipe
         for key, value in values.items():
             table, _, rest = key.partition(".")
             if table == "corpus":
@@ -191,12 +199,12 @@ class _Expansion:
         try:
             config = build(TrainConfig, fields, source=source)
         except UsageError as error:
-            self._blame_base(str(error).removeprefix(source), corpus)
+            self._check_base(str(error).removeprefix(source), corpus)
             raise
         return config, corpus, sampling
 
-    def _blame_base(self, complaint: str, corpus: CorpusConfig | None) -> None:
-        """Raise if the base recipe alone gives reason for the same complaint, whatever is set on it."""
+    def _check_base(self, complaint: str, corpus: CorpusConfig | None) -> None:
+        """Raise `BaseRecipeError` if the base recipe alone causes the same error."""
         fields, source = _copy(self.file.base), str(self.file.base_path)
         if corpus is not None:
             _put_corpus(fields, corpus)
@@ -204,43 +212,53 @@ class _Expansion:
             build(TrainConfig, fields, source=source)
         except UsageError as error:
             if str(error) == source + complaint:
-                raise BaseRecipeError(str(error)) from None
+                raise BaseRecipeError(
+                    str(error), path=source, key=error.key, expected=error.expected, found=error.found
+                ) from None
 
-    def _refuse_too_many(self) -> None:
-        """Count the runs before any is made: a million of them would take minutes and gigabytes."""
+    def _check_number_of_trials(self) -> None:
+        """Raise `UsageError` before an excessive number of trials is built, which would exhaust memory."""
         if self.file.design == "star":
-            num_settings = len(self._star())  # a sum: never many
+            num_settings = len(self._star())  # the sum of the axes, which is small
         else:
-            num_settings = math.prod(len(part.rows) for part in self.file.axes)
+            num_settings = math.prod(len(group.rows) for group in self.file.axes)
             num_settings *= max(1, len(self.file.variants))
         num_trials = num_settings * len(self.file.seeds or [None])
         if num_trials > MAX_TRIALS:
-            raise UsageError(f"makes {num_trials:,} runs; at most {MAX_TRIALS:,} are believed to be meant")
+            raise UsageError(
+                f"expands to {num_trials:,} runs; the limit is {MAX_TRIALS:,}",
+                expected=MAX_TRIALS,
+                found=num_trials,
+            )
 
     def _check(self, trials: Sequence[Trial], about: SweepInfo) -> None:
         names = [trial.name for trial in trials]
         for name in names:
             if names.count(name) > 1:
-                raise UsageError(f"makes two runs that are both called {name!r}")
+                raise UsageError(f"expands to two runs named {name!r}", found=name)
             if name.lower() in TAKEN or (self.samples and name.lower() == MODEL):
-                raise UsageError(f"makes a run called {name!r}, a name that its folder has another use for")
+                raise UsageError(
+                    f"expands to a run named {name!r}, which is the name of a file of the sweep", found=name
+                )
         if self.samples and len({repr(to_plain(trial.config)) for trial in trials}) > 1:
-            raise UsageError("varies sampling and training at once; sample from one model at a time")
+            raise UsageError("varies both sampling and training; sample from one model only", key="sampling")
         unseeded = [{k: v for k, v in trial.labels.items() if k != "seed"} for trial in trials]
         if about.baseline and about.baseline not in unseeded:
             wanted = ", ".join(str(value) for value in about.baseline.values())
-            raise UsageError(f"has a baseline that is none of its runs: {wanted}")
+            raise UsageError(
+                f"the baseline is not one of the runs: {wanted}", key="baseline", found=about.baseline
+            )
 
 
 def _put_corpus(fields: dict[str, Any], corpus: CorpusConfig) -> None:
-    """Set what a corpus decides: where the data is, once it is made, and the vocabulary."""
+    """Set the values that a corpus determines: the placeholders of the data, and the vocabulary size."""
     for key, value in PLACEHOLDER.items():
         put(fields, f"data.{key}", value)
     put(fields, "model.vocab_size", corpus.vocab_size)
 
 
-def _refuse_half_names(keys: Iterable[str]) -> None:
-    """Raise if a key is the end of one that there is, such as `lr`."""
+def _check_full_names(keys: Iterable[str]) -> None:
+    """Raise `UsageError` if a key is only the last part of a known key, such as `lr`."""
     known = [
         *_list_keys(TrainConfig),
         *_list_keys(CorpusConfig, "corpus."),
@@ -248,7 +266,9 @@ def _refuse_half_names(keys: Iterable[str]) -> None:
     ]
     for key in sorted(set(keys) - set(known)):
         if meant := [name for name in known if name.endswith(f".{key}")]:
-            raise UsageError(f"unknown key {key}; did you mean {' or '.join(meant)}?")
+            raise UsageError(
+                f"unknown key {key}; did you mean {' or '.join(meant)}?", key=key, expected=meant
+            )
 
 
 def _list_keys(cls: type, prefix: str = "") -> list[str]:
@@ -259,12 +279,12 @@ def _list_keys(cls: type, prefix: str = "") -> list[str]:
     return keys
 
 
-def _refuse_what_the_corpus_decides(keys: Iterable[str]) -> None:
-    """Raise if a key is set that the corpus sets anyway: it would be without effect."""
-    decided = {f"data.{key}": "the corpus is the data" for key in PLACEHOLDER}
-    decided["model.vocab_size"] = "the corpus decides it; set corpus.vocab_size instead"
-    for key in decided.keys() & keys:
-        raise UsageError(f"sets {key} beside a corpus, but {decided[key]}")
+def _check_corpus_keys(keys: Iterable[str]) -> None:
+    """Raise `UsageError` if a key is set that the corpus determines."""
+    reasons = {f"data.{key}": "the corpus is the data" for key in PLACEHOLDER}
+    reasons["model.vocab_size"] = "the corpus determines it; set corpus.vocab_size instead"
+    for key in reasons.keys() & keys:
+        raise UsageError(f"sets both {key} and a corpus, but {reasons[key]}", key=key)
 
 
 def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,7 +292,7 @@ def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name(labels: Labels, varied: Sequence[str]) -> str:
-    """Name a run's folder by what is particular to it.
+    """Return the name of a run's folder, made of its labels.
 
     >>> _name({"variant": "no norm", "optimizer.lr": 0.001, "seed": 2}, ["optimizer.lr"])
     'no-norm_lr-1e-3_seed-2'

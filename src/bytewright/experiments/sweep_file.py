@@ -1,32 +1,39 @@
-"""A sweep file, read and checked part by part; what the parts mean together is for `sweep`.
+"""Read a sweep file and check each of its parts; `sweep` expands them into runs.
 
-    title = "Learning rate"                    question, expectation, notes: more words for the report
-    base = "base.toml"                         the recipe that all runs start from, beside this file
+    title = "Learning rate"                    also question, expectation, notes: text for the report
+    base = "base.toml"                         the recipe of all runs, relative to this file
     seeds = 3                                  or a list; every setting is run once per seed
-    design = "grid"                            all combinations of the axes, or "star": one at a time
-    baseline = { "optimizer.lr" = 3e-3 }       what others are compared with; of variants, its name
-    keep = "metrics"                           or "model", or "all": which checkpoints outlive their run
-    [set]       "budget.tokens" = 40_000_000   replaces values of the recipe, in every run; any limit of
-                the budget replaces all that the recipe has; --set adds to it, or replaces what it says
-    [axes]      "optimizer.lr" = [1e-3, 3e-3]  one value of each per run; ranges: see `axes`
-    [[pairs]]   keys with lists of one length, which move together; the first names the runs
+    design = "grid"                            all combinations of the axes, or "star": one axis at a time
+    baseline = { "optimizer.lr" = 3e-3 }       the runs to compare with; with variants, a name
+    keep = "metrics"                           or "model", or "all": the checkpoints to keep of finished runs
+    [set]       "budget.tokens" = 40_000_000   replaces values of the recipe in every run; any limit of the
+                                               budget replaces all limits of the recipe
+    [axes]      "optimizer.lr" = [1e-3, 3e-3]  one value of each per run; ranges: see `expand_axis`
+    [[pairs]]   keys with lists of equal length that vary together; the first key names the runs
     [variants]  "no norm" = { "model.norm" = "none" }   named sets of values
-    [corpus]    text made or read on the spot instead of the recipe's data; see `corpora`
-    [sampling]  text sampled from one model in several ways instead of training several; see `stories`
-    [scale.smoke]   any of the above, to be used instead with --scale smoke
+    [corpus]    text to prepare instead of the recipe's data; see `corpora`
+    [sampling]  text to sample from one model, instead of training several; see `stories`
+    [scale.smoke]   replaces any of the above at the scale "smoke"
 
-A mistake is one sentence. Knows nothing of what the values set.
+The values of an axis are a list, or a range:
+
+    { from = 0.0, to = 0.9, step = 0.3 }                0.0, 0.3, 0.6, 0.9
+    { from = 1, to = 64, factor = 4 }                   1, 4, 16, 64
+    { from = 0.0, to = 1.0, count = 5 }                 0.0, 0.25, 0.5, 0.75, 1.0
+    { from = 1e-4, to = 1e-1, count = 7, log = true }   evenly spaced logarithms, to three digits
+
+The ends of a range are exact. Whole values between whole ends are integers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bytewright.errors import UsageError, suggest
-from bytewright.experiments.axes import expand, is_range
 from bytewright.experiments.results import Design
 from bytewright.storage.atomic import read_toml
 from bytewright.train.recipe import MAX_RECIPE_BYTES, flatten, parse_override
@@ -34,29 +41,36 @@ from bytewright.train.recipe import MAX_RECIPE_BYTES, flatten, parse_override
 Keep = Literal["metrics", "model", "all"]
 Labels = dict[str, Any]
 
-WORDS = ("title", "question", "expectation", "notes")
-KEYS = (*WORDS, "base", "seeds", "design", "baseline", "keep")
+TEXTS = ("title", "question", "expectation", "notes")
+KEYS = (*TEXTS, "base", "seeds", "design", "baseline", "keep")
 TABLES = ("set", "axes", "pairs", "variants", "corpus", "sampling")
 MAX_TRIALS = 2000
-"""More runs than that are believed to be a mistake."""
-SCALED = "This is the sweep at scale “{}”: it shows that all works, and does not answer the question."
+SCALE_NOTE = "This is the sweep at scale “{}”. It tests the procedure and does not answer the question."
+
+RANGE_KEYS = {"from", "to", "step", "factor", "count", "log"}
+MAX_VALUES = 1000
+LARGEST = 1e100
+LOG_DIGITS = 3
+"""Significant digits of the inner values of a log range."""
+DIGITS = 12
+"""Significant digits of all other inner values: fewer than a float has, so that rounding errors vanish."""
 
 
 class BaseRecipeError(UsageError):
-    """A mistake in the recipe that a sweep starts from, in a sentence that names that file."""
+    """The recipe that a sweep starts from is invalid; the message names the recipe, not the sweep."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """Keys that are set together, and the rows of values that they take."""
+class AxisGroup:
+    """Keys that vary together, and one row of values per setting."""
 
     keys: list[str]
     rows: list[list[Any]]
     labels: list[str]
-    """The keys that runs are called by."""
+    """The keys that name the runs."""
 
     def settings(self) -> list[tuple[Labels, Labels]]:
-        """Give each row as (labels, values to set)."""
+        """Return each row as (labels, values to set)."""
         values = [dict(zip(self.keys, row, strict=True)) for row in self.rows]
         return [({key: row[key] for key in self.labels}, row) for row in values]
 
@@ -68,10 +82,10 @@ class SweepFile:
     path: Path
     base_path: Path
     scale: str | None
-    words: Mapping[str, str]
+    texts: Mapping[str, str]
     base: Mapping[str, Any]
     fixed: Labels = field(default_factory=dict)
-    axes: Sequence[Part] = ()
+    axes: Sequence[AxisGroup] = ()
     variants: Mapping[str, Labels] = field(default_factory=dict)
     seeds: Sequence[int] | None = None
     design: Design = "grid"
@@ -80,70 +94,70 @@ class SweepFile:
 
     @property
     def keys(self) -> set[str]:
-        """All keys that some run sets."""
-        keys = {key for part in self.axes for key in part.keys}
+        """All keys that a run sets."""
+        keys = {key for group in self.axes for key in group.keys}
         return keys | set(self.fixed) | {key for values in self.variants.values() for key in values}
 
 
 def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) -> SweepFile:
-    """Read the parts of a sweep file; each override, `"optimizer.lr=3e-4"`, goes into its `[set]`.
+    """Read the parts of a sweep file; each override, `"optimizer.lr=3e-4"`, is added to `[set]`.
 
-    One of a key that axes, variants or seeds set would be without effect there, and is refused.
+    Overrides of keys that vary between runs are rejected, since they would have no effect.
     """
     fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
     if "model" in fields and "base" not in fields:
-        raise UsageError("is a recipe, not a sweep; `bytewright train` trains by it")
+        raise UsageError("is a recipe, not a sweep; `bytewright train` trains it", key="base")
     _check_keys(fields, [*KEYS, *TABLES, "scale"])
     if scale is not None:
-        fields = _rescale(fields, scale)
+        fields = _apply_scale(fields, scale)
     fixed = {**_prefixed(fields, "corpus"), **_prefixed(fields, "sampling"), **flatten(_table(fields, "set"))}
-    variants = _variants(fields)
-    axes = _axes(fields)
-    seeds = _seeds(fields)
-    _refuse_clashes(axes, variants, seeds)
+    axes, variants, seeds = _read_axes(fields), _read_variants(fields), _read_seeds(fields)
+    _check_clashes(axes, variants, seeds)
     replaced = dict(map(parse_override, overrides))
     for key in replaced:
-        _refuse_if_varied(key, axes, variants, seeds)
-        if key.startswith("budget."):  # as [set] does to the recipe: a limit replaces those of all kinds
+        _check_not_varied(key, axes, variants, seeds)
+        if key.startswith("budget."):  # as in [set]: one limit replaces all limits
             fixed = {other: value for other, value in fixed.items() if not other.startswith("budget.")}
-    words = {key: _words(fields, key) for key in WORDS}
+    texts = {key: _read_text(fields, key) for key in TEXTS}
     if scale is not None:
-        words["notes"] = SCALED.format(scale)  # what is noted of the full sweep does not hold here
+        texts["notes"] = SCALE_NOTE.format(scale)  # the notes are about the full sweep
     base = fields.get("base")
     if not isinstance(base, str):
-        raise UsageError('names no base recipe; write base = "base.toml"')
+        raise UsageError('has no base recipe; write base = "base.toml"', key="base", found=base)
     return SweepFile(
         path=path,
         base_path=path.parent / base,
         scale=scale,
-        words=words,
+        texts=texts,
         base=_read_base(path.parent / base),
         fixed=fixed | replaced,
         axes=axes,
         variants=variants,
         seeds=seeds,
-        design=_choice(fields, "design", get_args(Design)),
-        baseline=_baseline(fields),
-        keep=_choice(fields, "keep", get_args(Keep)),
+        design=_read_choice(fields, "design", get_args(Design)),
+        baseline=_read_baseline(fields),
+        keep=_read_choice(fields, "keep", get_args(Keep)),
     )
 
 
 def _read_base(path: Path) -> dict[str, Any]:
     fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
     if "base" in fields or "question" in fields:
-        raise BaseRecipeError(f"{path}: is a sweep, not a recipe; a sweep starts from a recipe")
+        raise BaseRecipeError(f"{path}: is a sweep, not a recipe; a sweep starts from a recipe", path=path)
     return fields
 
 
-def _rescale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:
-    """Lay the fields of a scale over the others: single values, axes and what is set replace one by one."""
+def _apply_scale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:
+    """Return the fields with those of a scale; `set`, `corpus`, `sampling` and `axes` are merged."""
     scales = _table(fields, "scale")
     if scale not in scales:
         known = f"it has {', '.join(scales)}" if scales else "it has none"
-        raise UsageError(f"has no scale {scale!r}; {known}")
+        raise UsageError(f"has no scale {scale!r}; {known}", key="scale", expected=list(scales), found=scale)
     changes = scales[scale]
     if not isinstance(changes, Mapping):
-        raise UsageError(f"scale.{scale} must be a table, but is {changes!r}")
+        raise UsageError(
+            f"scale.{scale} must be a table, but is {changes!r}", key=f"scale.{scale}", found=changes
+        )
     _check_keys(changes, [*KEYS, *TABLES], f"scale.{scale}.")
     scaled = dict(fields) | dict(changes)
     for table in ("set", "corpus", "sampling"):
@@ -154,41 +168,43 @@ def _rescale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:
     return scaled
 
 
-def _refuse_clashes(axes: Sequence[Part], variants: Mapping[str, Labels], seeds: object) -> None:
-    """Raise if one run would be told two values of a key, of which one would silently count."""
-    keys = [key for part in axes for key in part.keys]
+def _check_clashes(axes: Sequence[AxisGroup], variants: Mapping[str, Labels], seeds: object) -> None:
+    """Raise `UsageError` if two parts of the file set the same key."""
+    keys = [key for group in axes for key in group.keys]
     for key in keys:
         if keys.count(key) > 1:
-            raise UsageError(f"{key} is an axis twice")
+            raise UsageError(f"{key} is an axis twice", key=key)
         for name, values in variants.items():
             if key in values:
-                raise UsageError(f"{key} is an axis, but the variant {name!r} sets it too")
+                raise UsageError(f"{key} is an axis, but the variant {name!r} also sets it", key=key)
     if seeds is not None and "seed" in keys:
-        raise UsageError("seed is an axis, but there are seeds too")
+        raise UsageError("seed is an axis, but the sweep also has seeds", key="seed")
     for name, values in variants.items():
         if seeds is not None and "seed" in values:
-            raise UsageError(f"the variant {name!r} sets seed, but there are seeds too")
+            raise UsageError(f"the variant {name!r} sets seed, but the sweep also has seeds", key="seed")
 
 
-def _refuse_if_varied(key: str, axes: Sequence[Part], variants: Mapping[str, Labels], seeds: object) -> None:
-    """Raise if runs differ in what an override would set in all of them."""
-    for axis in (axis for part in axes for axis in part.keys):
-        if _is_same(key, axis):
-            which = "it" if key == axis else axis
-            raise UsageError(f"{key} cannot be set to one value, for {which} is an axis of this sweep")
-    for name, values in variants.items():
-        for other in values:
-            if _is_same(key, other):
-                raise UsageError(
-                    f"{key} cannot be set to one value, for the variant {name!r} sets {other};"
-                    " edit the file instead"
-                )
+def _check_not_varied(
+    key: str, axes: Sequence[AxisGroup], variants: Mapping[str, Labels], seeds: object
+) -> None:
+    """Raise `UsageError` if runs differ in a key that an override sets."""
+    reasons = [f"{axis} is an axis" for group in axes for axis in group.keys if _is_same(key, axis)]
+    reasons += [
+        f"the variant {name!r} sets {other}"
+        for name, values in variants.items()
+        for other in values
+        if _is_same(key, other)
+    ]
     if key == "seed" and seeds is not None:
-        raise UsageError("seed cannot be set to one value, for this sweep has seeds; edit the file instead")
+        reasons.append("the sweep has seeds")
+    if reasons:
+        raise UsageError(
+            f"{key} cannot have one value in all runs: {reasons[0]}; edit the file instead", key=key
+        )
 
 
 def _is_same(key: str, other: str) -> bool:
-    """Say whether two keys set the same thing; the limits of a budget do, for the first reached counts."""
+    """Return whether two keys set the same value; all limits of a budget count as one."""
     if key.startswith("budget."):
         return other.startswith("budget.")
     return key == other or other.startswith(key + ".")
@@ -197,74 +213,87 @@ def _is_same(key: str, other: str) -> bool:
 # The parts
 
 
-def _axes(fields: Mapping[str, Any]) -> list[Part]:
-    """Make each axis, and each group of axes that move together, one part."""
-    parts = []
-    for key, value in _flatten_axes(_table(fields, "axes")).items():
-        parts.append(Part([key], [[item] for item in expand(value, f"the axis {key}")], [key]))
-    groups = fields.get("pairs", [])
-    if not isinstance(groups, list):
-        raise UsageError("pairs must be written [[pairs]], one table for each group of axes")
-    return parts + [_pair(group) for group in groups]
+def _read_axes(fields: Mapping[str, Any]) -> list[AxisGroup]:
+    groups = [
+        AxisGroup([key], [[item] for item in expand_axis(value, key)], [key])
+        for key, value in _flatten_axes(_table(fields, "axes")).items()
+    ]
+    pairs = fields.get("pairs", [])
+    if not isinstance(pairs, list):
+        raise UsageError(
+            "pairs must be written [[pairs]], one table per group of axes", key="pairs", found=pairs
+        )
+    return groups + [_read_pair(pair) for pair in pairs]
 
 
-def _pair(group: object) -> Part:
+def _read_pair(pair: object) -> AxisGroup:
     lists = {
-        key: expand(value, f"the axis {key}", repeated=number > 0)
-        for number, (key, value) in enumerate(_flatten_axes(group).items())
+        key: expand_axis(value, key, allow_repeats=number > 0)
+        for number, (key, value) in enumerate(_flatten_axes(pair).items())
     }
     if not lists:
-        raise UsageError("a group of [[pairs]] has no axes")
-    if len({len(values) for values in lists.values()}) > 1:
-        told = " and ".join(f"{key} has {len(values)}" for key, values in lists.items())
-        raise UsageError(f"axes in [[pairs]] must have as many values as each other, but {told}")
+        raise UsageError("a group of [[pairs]] has no axes", key="pairs")
+    lengths = {key: len(values) for key, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        listed = " and ".join(f"{key} has {length}" for key, length in lengths.items())
+        raise UsageError(
+            f"axes in [[pairs]] must have equal numbers of values, but {listed}", key="pairs", found=lengths
+        )
     rows = [list(row) for row in zip(*lists.values(), strict=True)]
-    return Part(list(lists), rows, list(lists)[:1])
+    return AxisGroup(list(lists), rows, list(lists)[:1])
 
 
-def _variants(fields: Mapping[str, Any]) -> dict[str, Labels]:
+def _read_variants(fields: Mapping[str, Any]) -> dict[str, Labels]:
     variants = _table(fields, "variants")
     if "variants" in fields and not variants:
-        raise UsageError("[variants] is empty; name at least one")
+        raise UsageError("[variants] is empty; add at least one", key="variants")
     for name, values in variants.items():
         if not isinstance(values, Mapping):
-            raise UsageError(f"the variant {name!r} must be a table of values, but is {values!r}")
+            raise UsageError(
+                f"the variant {name!r} must be a table of values, but is {values!r}", key=name, found=values
+            )
     return {name: flatten(values) for name, values in variants.items()}
 
 
-def _seeds(fields: Mapping[str, Any]) -> list[int] | None:
+def _read_seeds(fields: Mapping[str, Any]) -> list[int] | None:
     seeds = fields.get("seeds")
     if seeds is None:
         return None
     if type(seeds) is int and 0 < seeds <= MAX_TRIALS:
         return list(range(seeds))
     if isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds):
-        return expand(seeds, "seeds")
+        return expand_axis(seeds, "seeds")
+    expected = f"a number of seeds from 1 to {MAX_TRIALS:,} or a list of integers"
     raise UsageError(
-        f"seeds must be a number of seeds from 1 to {MAX_TRIALS:,} or a list of whole numbers,"
-        f" but is {seeds!r}"
+        f"seeds must be {expected}, but is {seeds!r}", key="seeds", expected=expected, found=seeds
     )
 
 
-def _baseline(fields: Mapping[str, Any]) -> Labels:
+def _read_baseline(fields: Mapping[str, Any]) -> Labels:
     baseline = fields.get("baseline", {})
     if isinstance(baseline, str):
         return {"variant": baseline}
     if not isinstance(baseline, Mapping):
-        raise UsageError(f"baseline must be a table of values or the name of a variant, but is {baseline!r}")
+        raise UsageError(
+            f"baseline must be a table of values or the name of a variant, but is {baseline!r}",
+            key="baseline",
+            found=baseline,
+        )
     return flatten(baseline)
 
 
 def _check_keys(fields: Mapping[str, Any], known: Sequence[str], prefix: str = "") -> None:
     for key in fields:
         if key not in known:
-            raise UsageError(f"unknown key {prefix}{key}{suggest(key, known, prefix)}")
+            raise UsageError(f"unknown key {prefix}{key}{suggest(key, known, prefix)}", key=prefix + key)
 
 
 def _table(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = fields.get(name, {})
     if not isinstance(value, Mapping):
-        raise UsageError(f"{name} must be a table, but is {value!r}")
+        raise UsageError(
+            f"{name} must be a table, but is {value!r}", key=name, expected="a table", found=value
+        )
     return value
 
 
@@ -273,28 +302,161 @@ def _prefixed(fields: Mapping[str, Any], table: str) -> Labels:
 
 
 def _flatten_axes(fields: object, prefix: str = "") -> dict[str, Any]:
-    """Write nested tables with dotted keys, but leave ranges, which are tables too, whole."""
+    """Return nested tables with dotted keys; ranges, which are tables too, are values."""
     if not isinstance(fields, Mapping):
-        raise UsageError(f"axes must be a table of lists and ranges, but is {fields!r}")
+        raise UsageError(
+            f"axes must be a table of lists and ranges, but is {fields!r}", key="axes", found=fields
+        )
     flat: dict[str, Any] = {}
     for key, value in fields.items():
-        if isinstance(value, Mapping) and not is_range(value):
+        if isinstance(value, Mapping) and not _is_range(value):
             flat |= _flatten_axes(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat
 
 
-def _choice(fields: Mapping[str, Any], key: str, choices: Sequence[str]) -> Any:
-    """Read a value that must be one of a few; the first where there is none."""
+def _read_choice(fields: Mapping[str, Any], key: str, choices: Sequence[str]) -> Any:
+    """Return a value that must be one of `choices`; by default the first."""
     value = fields.get(key, choices[0])
     if value not in choices:
-        raise UsageError(f"{key} must be one of {', '.join(map(repr, choices))}, but is {value!r}")
+        raise UsageError(
+            f"{key} must be one of {', '.join(map(repr, choices))}, but is {value!r}",
+            key=key,
+            expected=choices,
+            found=value,
+        )
     return value
 
 
-def _words(fields: Mapping[str, Any], key: str) -> str:
+def _read_text(fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key, "")
     if not isinstance(value, str):
-        raise UsageError(f"{key} must be a string, but is {value!r}")
+        raise UsageError(
+            f"{key} must be a string, but is {value!r}", key=key, expected="a string", found=value
+        )
     return " ".join(value.split())
+
+
+# The values of an axis
+
+
+def expand_axis(value: object, key: str, *, allow_repeats: bool = False) -> list[Any]:
+    """Return the values of an axis. They must differ, unless `allow_repeats`.
+
+    >>> expand_axis({"from": 1, "to": 64, "factor": 4}, "batch_size")
+    [1, 4, 16, 64]
+    >>> expand_axis({"from": 1e-4, "to": 1e-1, "count": 4, "log": True}, "lr")
+    [0.0001, 0.001, 0.01, 0.1]
+    >>> expand_axis([], "lr")
+    Traceback (most recent call last):
+    bytewright.errors.UsageError: lr has no values; an axis needs at least one
+    """
+    if isinstance(value, list):
+        values = list(value)
+    elif _is_range(value):
+        values = _expand_range(value, key)  # type: ignore[arg-type]
+    else:
+        expected = "a list of values, or a range such as { from = 1, to = 64, factor = 2 }"
+        raise UsageError(
+            f"{key} must be {expected}, but is {value!r}", key=key, expected=expected, found=value
+        )
+    if not values:
+        raise UsageError(f"{key} has no values; an axis needs at least one", key=key)
+    for number, item in enumerate(values):
+        if item in values[:number] and not allow_repeats:
+            raise UsageError(f"{key} has the value {item!r} twice", key=key, found=item)
+        if isinstance(item, list | dict):
+            raise UsageError(
+                f"the values of {key} must not be lists or tables: {item!r}", key=key, found=item
+            )
+    return values
+
+
+def _is_range(value: object) -> bool:
+    """Return whether a TOML value is a range rather than a table of further keys."""
+    return isinstance(value, Mapping) and "from" in value
+
+
+def _expand_range(fields: Mapping[str, Any], key: str) -> list[float]:
+    for name in fields:
+        if name not in RANGE_KEYS:
+            known = ", ".join(sorted(RANGE_KEYS))
+            raise UsageError(f"the range of {key} has the unknown key {name!r}; known are {known}", key=key)
+    for name in fields.keys() - {"log"}:
+        if type(fields[name]) not in (int, float) or not -LARGEST <= fields[name] <= LARGEST:
+            raise UsageError(
+                f"{name!r} in the range of {key} must be a number, but is {fields[name]!r}",
+                key=key,
+                expected="a number",
+                found=fields[name],
+            )
+    ways = [name for name in ("step", "factor", "count") if name in fields]
+    if "to" not in fields or len(ways) != 1:
+        raise UsageError(
+            f"the range of {key} needs 'from', 'to' and one of 'step', 'factor' and 'count'", key=key
+        )
+    (way,) = ways
+    if fields.get("log") and way != "count":
+        raise UsageError(f"the range of {key} has 'log', which needs 'count' instead of {way!r}", key=key)
+    first, last, by = fields["from"], fields["to"], fields[way]
+    if way == "count":
+        values = _spaced_evenly(first, last, by, log=bool(fields.get("log")), key=key)
+    else:
+        values = _stepped(first, last, way, by, key=key)
+    whole = type(first) is int and type(last) is int
+    return [int(value) if whole and value == int(value) else float(value) for value in values]
+
+
+def _spaced_evenly(first: float, last: float, count: float, *, log: bool, key: str) -> list[float]:
+    if type(count) is not int or not 1 <= count <= MAX_VALUES:
+        raise UsageError(
+            f"'count' in the range of {key} must be an integer from 1 to {MAX_VALUES}", key=key, found=count
+        )
+    if count == 1 and first != last:
+        raise UsageError(
+            f"the range of {key} from {first} to {last} has at least two values, but 'count' is 1",
+            key=key,
+            found=1,
+        )
+    if log and min(first, last) <= 0:
+        raise UsageError(f"the log range of {key} must be above 0, but is from {first} to {last}", key=key)
+    shares = [number / (count - 1) for number in range(1, count - 1)]
+    if log:
+        inner = [_round(first * (last / first) ** share, LOG_DIGITS) for share in shares]
+    else:
+        inner = [_round_near_zero(first + (last - first) * share, first, last) for share in shares]
+    return [first, *inner, last] if count > 1 else [first]
+
+
+def _stepped(first: float, last: float, way: str, by: float, *, key: str) -> list[float]:
+    """Return the values from `first` to `last` by a step or a factor; `last` is included if it is reached."""
+    if way == "step":
+        length = (last - first) / by if by else -math.inf
+    else:
+        grows = by > 0 and by != 1 and first > 0 and last > 0
+        length = math.log(last / first) / math.log(by) if grows else -math.inf
+    name = f"the range of {key} from {first} to {last} by a {way} of {by}"
+    if length < -1e-9:
+        raise UsageError(f"{name} is empty", key=key)
+    if length >= MAX_VALUES:
+        raise UsageError(f"{name} has more than {MAX_VALUES:,} values", key=key, expected=MAX_VALUES)
+    numbers = range(1, int(length + 1e-9) + 1)
+    if way == "step":
+        values = [first, *(_round_near_zero(first + by * number, first, last) for number in numbers)]
+    else:
+        values = [first, *(_round(first * by**number, DIGITS) for number in numbers)]
+    return [*values[:-1], last] if numbers and abs(length - numbers[-1]) < 1e-9 else values
+
+
+def _round_near_zero(value: float, first: float, last: float) -> float:
+    """Remove rounding errors, also near zero: 0.3 instead of 0.30000000000000004."""
+    return _round(value, DIGITS) if abs(value) > 10.0**-DIGITS * max(abs(first), abs(last)) else 0.0
+
+
+def _round(value: float, digits: int) -> float:
+    """Round to significant digits, except whole numbers: a log range from 1 to 4096 contains 1024."""
+    if isinstance(value, int):
+        return value
+    value = float(f"{value:.{DIGITS}g}")
+    return value if value == int(value) else float(f"{value:.{digits}g}")
