@@ -1,4 +1,4 @@
-"""The data of a sweep: made once, found again, made anew where it is missing, and refused in one sentence."""
+"""The data of a sweep is created once, reused, completed if files are missing, and validated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make(config: CorpusConfig, root: Path) -> tuple[DataConfig, list[str]]:
     return data, phases
 
 
-def test_a_storybook_is_told_encoded_and_found_again(tmp_path: Path) -> None:
+def test_a_storybook_is_generated_encoded_and_reused(tmp_path: Path) -> None:
     data, phases = make(STORIES, tmp_path)
     assert "encode" in phases
     assert data.tokenizer is not None
@@ -55,7 +55,7 @@ def test_a_storybook_is_told_encoded_and_found_again(tmp_path: Path) -> None:
     assert phases == []
 
 
-def test_the_floor_is_that_of_the_validation_stories_as_evaluations_count_bytes(tmp_path: Path) -> None:
+def test_the_floor_counts_bytes_as_evaluations_do(tmp_path: Path) -> None:
     data, _ = make(STORIES, tmp_path)
     path = data.train.parents[1] / "validation.txt"
     floor = Storybook.load().floor(read_stories(path))
@@ -66,7 +66,7 @@ def test_the_floor_is_that_of_the_validation_stories_as_evaluations_count_bytes(
     assert record.floor == pytest.approx(floor.bits_per_byte)
 
 
-def test_what_is_missing_is_made_anew_and_the_rest_kept(tmp_path: Path) -> None:
+def test_only_missing_files_are_created_again(tmp_path: Path) -> None:
     data, _ = make(STORIES, tmp_path)
     before = data.train.stat().st_mtime_ns
     assert data.validation is not None
@@ -78,7 +78,7 @@ def test_what_is_missing_is_made_anew_and_the_rest_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["train.txt", "validation.txt"])
-def test_a_text_that_is_gone_is_made_anew(tmp_path: Path, stories: Path, name: str) -> None:
+def test_a_missing_text_is_created_again(tmp_path: Path, stories: Path, name: str) -> None:
     for config in (STORIES, CorpusConfig(text=stories, vocab_size=300)):
         data, _ = make(config, tmp_path)
         before = token_digests(data)
@@ -91,7 +91,7 @@ def test_a_text_that_is_gone_is_made_anew(tmp_path: Path, stories: Path, name: s
         assert token_digests(again) == before
 
 
-def test_another_seed_another_folder(tmp_path: Path) -> None:
+def test_the_folder_depends_on_the_seed(tmp_path: Path) -> None:
     first, _ = make(STORIES, tmp_path)
     second, _ = make(CorpusConfig(storybook=60_000, validation_size=20_000, vocab_size=300, seed=2), tmp_path)
     assert first.train.parents[1] != second.train.parents[1]
@@ -109,14 +109,14 @@ def test_the_end_of_a_text_is_held_out_at_a_line_end(tmp_path: Path, stories: Pa
     assert atomic.read_document(folder / "corpus.json") == {"text": stories.name}
 
 
-def test_a_text_with_validation_of_its_own_is_left_where_it_is(tmp_path: Path, stories: Path) -> None:
+def test_a_text_with_validation_text_is_not_copied(tmp_path: Path, stories: Path) -> None:
     data, _ = make(CorpusConfig(text=stories, validation=stories, vocab_size=300), tmp_path)
     assert not (data.train.parents[1] / "train.txt").exists()
     assert data.validation is not None
     assert data.train.read_bytes() == data.validation.read_bytes()
 
 
-def test_mistakes_are_one_sentence(tmp_path: Path, stories: Path) -> None:
+def test_invalid_corpora_are_rejected(tmp_path: Path, stories: Path) -> None:
     (tmp_path / "empty.txt").touch()
     (tmp_path / "line.txt").write_text("one line without an end")
     for config, words in [
@@ -139,7 +139,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, stories: Path) -> None:
             CorpusConfig(**fields)
 
 
-def test_a_sweep_samples_from_one_model_in_several_ways(
+def test_a_sweep_samples_from_one_model_with_several_settings(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -209,7 +209,7 @@ def test_a_sweep_samples_from_one_model_in_several_ways(
     assert "runs/heat/model was made with budget.steps = 12, but the sweep now says 13" in longer.err
 
 
-def test_a_run_on_another_corpus_is_refused_but_not_one_of_another_machine(
+def test_a_run_on_another_corpus_is_rejected_but_not_one_of_another_machine(
     tmp_path: Path, stories: Path
 ) -> None:
     def look(corpus: CorpusConfig, train: str) -> None:
@@ -256,7 +256,7 @@ def test_a_run_on_another_corpus_is_refused_but_not_one_of_another_machine(
     )
 
 
-def test_a_text_is_known_by_what_it_holds_wherever_it_lies(tmp_path: Path, stories: Path) -> None:
+def test_a_text_is_identified_by_its_contents_not_its_path(tmp_path: Path, stories: Path) -> None:
     text, other = (Path(shutil.copy(stories, tmp_path / name)) for name in ("own.txt", "other.txt"))
     with other.open("ab") as stream:
         stream.write(b"More.\n")

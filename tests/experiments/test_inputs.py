@@ -1,4 +1,4 @@
-"""A report is of what can be read: it names what cannot, passes over what is no run, refuses a mixture."""
+"""The inputs of a report: unreadable runs are named, other files ignored, mixtures rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sampled_runs import write_sampled
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep of two rates, carried out and reported."""
+    """A finished sweep of two learning rates, with its report."""
     from bytewright.cli.main import main
 
     place = write_sweep(tmp_path_factory.mktemp("swept"))
@@ -30,11 +30,11 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sweep(swept: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be damaged."""
+    """A copy of the sweep that a test may damage."""
     return Path(shutil.copytree(swept, tmp_path / "rates"))
 
 
-def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(sweep: Path, run: Run) -> None:
+def test_an_unreadable_run_is_named_and_does_not_hide_others(sweep: Path, run: Run) -> None:
     (sweep / "lr-0.01/metrics.jsonl").write_text("{\n")
     for paths in ([sweep], [sweep / "lr-1e-3", sweep / "lr-0.01"]):
         out = sweep.parent / f"report-{len(paths)}"
@@ -53,7 +53,7 @@ def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(sweep: Path, run:
         assert (out / "again/report.md").read_text() == facts
 
 
-def test_two_runs_of_one_name_that_cannot_be_read_are_both_named(sweep: Path) -> None:
+def test_unreadable_runs_of_equal_name_are_both_named(sweep: Path) -> None:
     other = Path(shutil.copytree(sweep, sweep.parent / "other"))
     for folder in (sweep, other):
         (folder / "lr-0.01/metrics.jsonl").write_text("{\n")
@@ -63,7 +63,7 @@ def test_two_runs_of_one_name_that_cannot_be_read_are_both_named(sweep: Path) ->
     assert len(records) == 1
 
 
-def test_labels_that_are_none_make_a_run_unreadable_and_hide_no_other(sweep: Path, run: Run) -> None:
+def test_invalid_labels_make_only_their_run_unreadable(sweep: Path, run: Run) -> None:
     write_json(sweep / "lr-0.01/outcome.json", {"status": "complete", "labels": [1]})
     listed = run("runs", sweep)
     assert listed.code == 0, listed
@@ -71,7 +71,7 @@ def test_labels_that_are_none_make_a_run_unreadable_and_hide_no_other(sweep: Pat
     assert "lr-1e-3" in listed.out
 
 
-def test_a_sweep_without_a_run_that_can_be_read_says_why(sweep: Path, run: Run) -> None:
+def test_a_sweep_without_readable_runs_is_rejected_with_the_reason(sweep: Path, run: Run) -> None:
     for name in ("lr-1e-3", "lr-0.01"):
         (sweep / name / "metrics.jsonl").write_text("{\n")
     refused = run("report", sweep)
@@ -79,7 +79,7 @@ def test_a_sweep_without_a_run_that_can_be_read_says_why(sweep: Path, run: Run) 
     assert "lr-1e-3/metrics.jsonl" in refused.err
 
 
-def test_a_config_that_is_gone_is_the_reason_that_is_told(sweep: Path) -> None:
+def test_a_missing_config_is_the_reason_given(sweep: Path) -> None:
     (sweep / "lr-0.01/config.json").unlink()
     about, records = read_inputs([sweep])
     assert [record.name for record in records] == ["lr-1e-3"]
@@ -87,14 +87,14 @@ def test_a_config_that_is_gone_is_the_reason_that_is_told(sweep: Path) -> None:
     assert about.unreadable == {"lr-0.01": "lr-0.01: is not a run, for it has no config.json"}
 
 
-def test_what_else_lies_in_the_folder_of_a_sweep_is_passed_over(sweep: Path, run: Run) -> None:
+def test_other_files_in_the_folder_of_a_sweep_are_ignored(sweep: Path, run: Run) -> None:
     everything = sorted(sweep.iterdir())
     assert {"report-figures", "report.html", "results.json"} <= {path.name for path in everything}
     assert [record.name for record in read_inputs(everything)[1]] == ["lr-0.01", "lr-1e-3"]
     assert run("report", *everything, "--out", sweep.parent / "all").code == 0
 
 
-def test_a_mixture_is_refused_in_one_sentence(sweep: Path, tmp_path: Path, run: Run) -> None:
+def test_a_mixture_of_inputs_is_rejected(sweep: Path, tmp_path: Path, run: Run) -> None:
     (tmp_path / "empty").mkdir()
     for path, words in [
         (sweep, "is a sweep, and a report is of one sweep alone, or of runs"),
@@ -107,7 +107,7 @@ def test_a_mixture_is_refused_in_one_sentence(sweep: Path, tmp_path: Path, run: 
         assert words in refused.err
 
 
-def test_texts_that_were_sampled_are_reported_without_the_run_of_their_model(tmp_path: Path) -> None:
+def test_sampled_texts_are_reported_without_the_run_of_their_model(tmp_path: Path) -> None:
     sweep = write_sampled(tmp_path)
     about = {"name": "t", "question": "", "expectation": "", "notes": "", "axes": ["sampling.temperature"]}
     plan = {"about": about | {"design": "grid", "baseline": {}}, "runs": []}
@@ -119,7 +119,7 @@ def test_texts_that_were_sampled_are_reported_without_the_run_of_their_model(tmp
 
 
 @pytest.mark.parametrize("name", ["../other", "/etc", "a/b", "..", "", "a\0b"])
-def test_a_sweep_names_no_runs_outside_its_folder(sweep: Path, name: str, run: Run) -> None:
+def test_a_sweep_must_not_name_runs_outside_its_folder(sweep: Path, name: str, run: Run) -> None:
     plan = json.loads((sweep / "sweep.json").read_text())
     plan.pop("checksum", None)
     plan["runs"][0]["name"] = name

@@ -22,7 +22,7 @@ def threads_of(num_commands: int, num_jobs: int, logs: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no way here to be given fewer cores")
-def test_the_cores_that_may_be_used_are_shared_by_the_jobs_however_many_runs_are_left(tmp_path: Path) -> None:
+def test_the_usable_cores_are_divided_by_the_number_of_jobs(tmp_path: Path) -> None:
     usable = os.sched_getaffinity(0)
     share = str(max(1, len(usable) // 2))
     assert threads_of(3, 2, tmp_path) == [share] * 3

@@ -1,4 +1,4 @@
-"""What is predicted for a run is what the accountant says of that run's own settings."""
+"""The prediction for a run is that of `account` for its settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 
 @pytest.mark.parametrize("model", ["reference", "fused"])
 @pytest.mark.parametrize("optimizer", ["reference", "fused"])
-def test_the_memory_of_a_run_heeds_the_twin_of_its_update_rule(
+def test_predicted_memory_depends_on_the_implementation_of_the_optimizer(
     tmp_path: Path, model: Implementation, optimizer: Implementation
 ) -> None:
     shape = dataclasses.replace(PRESETS["base"], context_length=64, implementation=model)
@@ -35,7 +35,7 @@ def test_the_memory_of_a_run_heeds_the_twin_of_its_update_rule(
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_plan_on_a_cpu_knows_how_long_smoke_and_recipes_in_fp32_take(path: Path) -> None:
+def test_a_plan_on_a_cpu_predicts_the_time_of_fp32_recipes(path: Path) -> None:
     if "question = " in path.read_text():
         configs = [trial.config for trial in read_sweep(path, scale="smoke").trials]
     else:
@@ -44,7 +44,7 @@ def test_a_plan_on_a_cpu_knows_how_long_smoke_and_recipes_in_fp32_take(path: Pat
         assert predict(config, TWO_CORES, CPU)["seconds"] > 0
 
 
-def test_a_run_by_a_readable_twin_has_a_memory_but_no_speed(tmp_path: Path) -> None:
+def test_a_reference_run_has_predicted_memory_but_no_speed(tmp_path: Path) -> None:
     for table in ("model", "optimizer"):
         config = make_config(tmp_path, **{table: {"implementation": "reference"}})
         assert set(predict(config, TWO_CORES, CPU)) == {"parameters", "flops_per_token", "memory_bytes"}

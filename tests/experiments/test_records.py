@@ -1,4 +1,4 @@
-"""The record of a run survives the way through results.json, and a report says what is in it."""
+"""Records of runs are kept in results.json, grouped by setting and shown in reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from imagined_runs import make_record
 from runs import make_config
 
 
-def test_a_real_run_is_read_back(tmp_path: Path) -> None:
+def test_a_run_is_read_from_its_folder(tmp_path: Path) -> None:
     train(make_config(tmp_path), tmp_path / "a", console=Console(quiet=True))
     record = read_run(tmp_path / "a")
     assert record.status == "complete"
@@ -42,7 +42,7 @@ def test_a_real_run_is_read_back(tmp_path: Path) -> None:
     assert read_run(tmp_path / "a").floor == 0.5
 
 
-def test_results_keep_all_that_a_report_needs(tmp_path: Path) -> None:
+def test_results_json_keeps_everything_a_report_shows(tmp_path: Path) -> None:
     about = SweepInfo(name="rates", question="Which?", axes=["optimizer.lr"], baseline={"optimizer.lr": 0.1})
     records = [
         make_record(f"r{n}", 1 + n / 10, labels={"optimizer.lr": 0.1 * n}, settings={"optimizer.lr": 0.1 * n})
@@ -59,7 +59,7 @@ def test_results_keep_all_that_a_report_needs(tmp_path: Path) -> None:
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "results.json").read_bytes()
 
 
-def test_no_folder_of_the_machine_is_written(tmp_path: Path) -> None:
+def test_results_contain_no_absolute_paths(tmp_path: Path) -> None:
     settings = {"data.train": "/mnt/grace/data/book-563d29/bpe-512/train.npy", "sample_prompt": "/me"}
     command = ["/mnt/grace/.venv/bin/bytewright", "sweep", "recipes/x.toml", "--out=/mnt/grace/runs"]
     reason = "/mnt/grace/data/book/train.npy: has 3 tokens, not 1/2"
@@ -91,7 +91,7 @@ def test_no_folder_of_the_machine_is_written(tmp_path: Path) -> None:
         (lambda value: value["about"].update(axes="lr"), "about.axes should be an array"),
     ],
 )
-def test_damaged_results_are_one_sentence(tmp_path: Path, damage: Any, sentence: str) -> None:
+def test_damaged_results_are_rejected(tmp_path: Path, damage: Any, sentence: str) -> None:
     path = tmp_path / "results.json"
     write_results(path, SweepInfo(name="a"), [make_record("a")])
     value = atomic.read_document(path)
@@ -102,7 +102,7 @@ def test_damaged_results_are_one_sentence(tmp_path: Path, damage: Any, sentence:
     assert sentence in str(caught.value)
 
 
-def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
+def test_runs_that_differ_only_in_their_seed_form_a_group() -> None:
     records = [
         make_record(f"{lr}-{seed}", end=lr * (1 + seed / 10), settings={"seed": seed, "optimizer.lr": lr})
         for lr in (1.0, 2.0)
@@ -118,7 +118,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
     assert all(low <= y <= high for (_, y), (low, high) in zip(points, spread, strict=True))
 
 
-def test_runs_that_have_little_in_common_are_called_by_their_own_names() -> None:
+def test_runs_with_little_in_common_keep_their_names() -> None:
     unlike = {"model.d_model": 128, "batch_size": 8, "schedule.kind": "wsd", "optimizer.lr": 0.1}
     runs = [make_record("tiny", settings=unlike), make_record("lr-0.03", labels={"optimizer.lr": 0.03})]
     assert [group.label for group in group_runs(runs)] == ["tiny", "lr-0.03"]
@@ -131,8 +131,8 @@ def ended_early(name: str, num_lines: int, **more: Any) -> RunRecord:
     return dataclasses.replace(record, lines=record.lines[:num_lines])
 
 
-def test_seeds_that_end_at_different_steps_still_have_a_curve_up_to_their_end() -> None:
-    """As runs of minutes do."""
+def test_the_mean_curve_extends_to_the_end_of_seeds_of_different_length() -> None:
+    # Runs with a budget of minutes end at different steps.
     long, short = make_record("long", 1.0), ended_early("short", 12, end=2.0)
     (group,) = [dataclasses.replace(group, runs=[long, short]) for group in group_runs([long])]
     points, spread = group.curve("validation_loss", "step")
@@ -145,14 +145,14 @@ def test_seeds_that_end_at_different_steps_still_have_a_curve_up_to_their_end() 
     assert (x, y) == pytest.approx(((40 + 11) / 2, group.mean("validation_loss")))
 
 
-def test_a_seed_that_was_stopped_does_not_shorten_the_curve_of_those_that_went_on() -> None:
+def test_a_stopped_seed_does_not_shorten_the_mean_curve() -> None:
     runs = [make_record("whole"), ended_early("stopped", 12, status="stopped"), ended_early("new", 0)]
     (group,) = [dataclasses.replace(group, runs=runs) for group in group_runs(runs[:1])]
     points, _ = group.curve("validation_loss", "step")
     assert [x for x, _ in points] == [5, 10, 15, 20, 25, 30, 35, 40]
 
 
-def test_a_run_that_was_stopped_counts_only_as_long_as_none_is_complete(tmp_path: Path) -> None:
+def test_stopped_runs_count_only_if_no_run_is_complete(tmp_path: Path) -> None:
     def of_rate(rate: float, *runs: RunRecord) -> list[RunRecord]:
         labels = {"optimizer.lr": rate}
         return [
@@ -173,7 +173,7 @@ def test_a_run_that_was_stopped_counts_only_as_long_as_none_is_complete(tmp_path
     assert group.spread("validation_loss") == (group.mean("validation_loss"),) * 2
 
 
-def test_a_report_says_what_diverged_and_what_the_difference_is(tmp_path: Path) -> None:
+def test_a_report_shows_divergence_and_differences(tmp_path: Path) -> None:
     def several(norm: str, end: float, **more: Any) -> list[Any]:
         return [
             make_record(
@@ -204,7 +204,7 @@ def test_a_report_says_what_diverged_and_what_the_difference_is(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("num_found", [1, 2])
-def test_a_report_says_which_runs_of_the_plan_are_missing(tmp_path: Path, num_found: int) -> None:
+def test_a_report_lists_missing_runs(tmp_path: Path, num_found: int) -> None:
     records = [make_record(f"lr-{n}", 1.5, labels={"optimizer.lr": 0.1 * n}) for n in (1, 2)][:num_found]
     missing = ["lr-3", "lr-4"]
     write_report(records, SweepInfo(name="rates", axes=["optimizer.lr"], missing=missing), tmp_path)
@@ -216,7 +216,7 @@ def test_a_report_says_which_runs_of_the_plan_are_missing(tmp_path: Path, num_fo
     assert about.missing == missing
 
 
-def test_of_seeds_that_all_diverged_the_curve_is_the_median() -> None:
+def test_the_curve_of_diverged_seeds_is_the_median() -> None:
     runs = [
         make_record(f"r{n}", end, status="diverged", reason="the loss was not finite from step 41 on")
         for n, end in enumerate((1.5, 1.6, 999.0))
@@ -230,7 +230,7 @@ def test_of_seeds_that_all_diverged_the_curve_is_the_median() -> None:
     assert points[-1][1] == float("inf")
 
 
-def test_curves_are_drawn_above_the_floor_and_only_what_stays_above_it() -> None:
+def test_curves_are_drawn_relative_to_the_floor_if_they_stay_above_it() -> None:
     about = SweepInfo(name="rates", axes=["optimizer.lr"])
     records = [make_record(f"r{n}", n, labels={"optimizer.lr": 0.1 * n}, floor=0.3) for n in (1, 2, 3)]
     (figure, *_) = learning_curves(group_runs(records, about.axes), VALIDATION, about)
@@ -245,7 +245,7 @@ def test_curves_are_drawn_above_the_floor_and_only_what_stays_above_it() -> None
     assert [reference.value for reference in figure.chart.references] == pytest.approx([1.2])
 
 
-def test_a_chart_says_that_it_does_not_show_all_lines() -> None:
+def test_a_caption_states_that_lines_are_omitted() -> None:
     about = SweepInfo(name="rates", axes=["optimizer.lr", "batch_size"])
 
     def captions(num_batch_sizes: int) -> list[str]:
@@ -268,7 +268,7 @@ def test_a_chart_says_that_it_does_not_show_all_lines() -> None:
         assert caption.endswith("The chart shows the first 8 of 10 lines; the table has all.")
 
 
-def test_a_run_as_good_as_the_best_is_said_to_be_one_of_several() -> None:
+def test_equally_good_settings_are_counted() -> None:
     records = [
         dataclasses.replace(
             make_record(f"t{n}", labels={"sampling.temperature": n / 10}),
@@ -282,12 +282,12 @@ def test_a_run_as_good_as_the_best_is_said_to_be_one_of_several() -> None:
     assert page.figures.figures[0][1:] == ("temperature 0.1", "first of 3 equally good, of 5")
 
 
-def test_a_report_of_nothing_is_refused() -> None:
+def test_a_report_needs_a_run() -> None:
     with pytest.raises(UsageError, match="no runs to report"):
         build_report([])
 
 
-def test_a_missing_run_is_one_sentence(tmp_path: Path, run: Run) -> None:
+def test_a_missing_run_is_rejected(tmp_path: Path, run: Run) -> None:
     for path in (tmp_path / "gone", tmp_path):
         with pytest.raises(BytewrightError):
             read_run(path)
@@ -297,7 +297,7 @@ def test_a_missing_run_is_one_sentence(tmp_path: Path, run: Run) -> None:
         assert str(path) in outcome.err
 
 
-def test_a_run_on_a_known_machine_gets_its_predictions_afterwards(tmp_path: Path) -> None:
+def test_predictions_are_added_to_runs_on_known_machines(tmp_path: Path) -> None:
     train(make_config(tmp_path, device="auto", precision="bf16"), tmp_path / "a", console=Console(quiet=True))
     record = read_run(tmp_path / "a")
     on_gpu = dataclasses.replace(record, environment={**record.environment, "cuda": "NVIDIA H200"})
@@ -309,7 +309,7 @@ def test_a_run_on_a_known_machine_gets_its_predictions_afterwards(tmp_path: Path
     assert set(compare_record(elsewhere).predicted) == of_model | {"memory_bytes"}
 
 
-def test_the_report_of_a_run_has_what_was_predicted_beside_what_was_measured(tmp_path: Path) -> None:
+def test_the_report_of_a_run_has_predictions_and_measurements(tmp_path: Path) -> None:
     train(make_config(tmp_path, device="auto", precision="bf16"), tmp_path / "a", console=Console(quiet=True))
     record = read_run(tmp_path / "a")
     lines = [{**line, "memory_bytes": 1000 + line["step"]} for line in record.lines]
@@ -329,7 +329,7 @@ def test_the_report_of_a_run_has_what_was_predicted_beside_what_was_measured(tmp
     assert rows["FLOPs per token"][0] == rows["FLOPs per token"][1]
 
 
-def test_the_report_of_several_runs_has_what_was_predicted_over_what_was_measured() -> None:
+def test_the_report_of_several_runs_has_the_ratio_of_prediction_to_measurement() -> None:
     groups = group_runs([make_record("a", labels={"x": 1}), make_record("b", labels={"x": 2})], ["x"], None)
     (table,) = table_of_ratios(groups)
     assert isinstance(table, Table)

@@ -1,4 +1,4 @@
-"""A report says what is true of its runs: in the right unit, and with the seeds that were lost."""
+"""A report shows final values with their unit, diverged seeds, costs and predictions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_best_sampling_setting_has_the_highest_mean_and_length_is_in_words()
     ]
 
 
-def test_a_setting_that_lost_seeds_is_not_the_best_and_says_how_many(tmp_path: Path) -> None:
+def test_a_setting_with_diverged_seeds_is_not_the_best_and_shows_their_number(tmp_path: Path) -> None:
     def seeds(rate: float, ends: Sequence[float], num_lost: int) -> list[RunRecord]:
         return [
             make_record(
@@ -87,7 +87,7 @@ def _dots_of(groups: Sequence[Group]) -> Sequence[Dot]:
     return chart.dots
 
 
-def test_what_moves_with_an_axis_is_said_in_its_caption() -> None:
+def test_a_caption_lists_settings_that_vary_with_the_axis() -> None:
     def made(size: int, **more: object) -> RunRecord:
         settings = {"batch_size": size, "data.train": f"{size}.npy", "eval_every": size, **more}
         return make_record(f"{size}", labels={"batch_size": size}, settings=settings)
@@ -106,7 +106,7 @@ def test_what_moves_with_an_axis_is_said_in_its_caption() -> None:
     assert sentence in figure.caption
 
 
-def test_the_final_loss_of_every_seed_is_told(tmp_path: Path) -> None:
+def test_a_report_has_the_final_loss_of_every_seed(tmp_path: Path) -> None:
     runs = [
         make_record(
             f"{seed}",
@@ -125,19 +125,19 @@ def test_the_final_loss_of_every_seed_is_told(tmp_path: Path) -> None:
     assert "of every seed" not in page.read_text()
 
 
-def test_where_it_ran_names_the_processor_of_the_record(tmp_path: Path) -> None:
+def test_the_environment_contains_the_processor(tmp_path: Path) -> None:
     record = make_record("a")
     record = dataclasses.replace(record, environment={**record.environment, "processor": "Abacus 9"})
     assert "| processor | Abacus 9 |" in write_report([record], None, tmp_path).with_suffix(".md").read_text()
 
 
-def test_the_caption_tells_of_predictions_made_before_and_after() -> None:
+def test_the_caption_states_when_predictions_were_made() -> None:
     groups = group_runs([make_record("a", labels={"x": 1}), make_record("b", labels={"x": 2})], ["x"], None)
     (table,) = table_of_costs(groups)
     assert isinstance(table, Table)
     assert "made before the run if its record has them, and with the report otherwise" in table.caption
 
 
-def test_of_an_even_number_of_lines_the_median_is_between_the_middle_two() -> None:
+def test_the_median_of_an_even_number_of_lines_is_the_mean_of_the_middle_two() -> None:
     lines = [{"step": n, "tokens_per_second": speed} for n, speed in enumerate((10.0, 40.0, 20.0, 90.0))]
     assert measure(lines) == {"tokens_per_second": 30.0}

@@ -1,4 +1,4 @@
-"""What a reader may expect of a chart: every series to be told apart, nothing lost, nothing broken."""
+"""Charts are complete, valid and readable: series are distinguishable, and no data is lost."""
 
 import math
 import re
@@ -44,14 +44,14 @@ falling = [(float(step), 5.0 - step / 10) for step in range(1, 21)]
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_every_series_is_labelled_and_told_apart_without_colour(width: int) -> None:
+def test_series_are_labelled_and_distinguishable_without_colour(width: int) -> None:
     root = parse(chart(*(Series(f"lr {n}", falling) for n in range(6))), width)
     assert {f"lr {n}" for n in range(6)} <= set(texts(root))
     lines = [e for e in root.iter(f"{SVG}path") if e.get("class") == "line"]
     assert len({line.get("stroke-dasharray") for line in lines}) == 6
 
 
-def test_a_chart_tells_a_screen_reader_what_it_shows_and_runs_nothing() -> None:
+def test_a_chart_has_a_title_and_description_and_no_script() -> None:
     drawn = draw_chart(chart(Series("a", falling), description="It falls."))
     root = ElementTree.fromstring(drawn)
     assert root.get("role") == "img"
@@ -62,18 +62,18 @@ def test_a_chart_tells_a_screen_reader_what_it_shows_and_runs_nothing() -> None:
 
 
 def crosses(root: ElementTree.Element) -> list[float]:
-    """Give the places, from the left, of the crosses that mark what diverged."""
+    """Return the x of the crosses that mark divergence, from the left."""
     found = [e.get("d") or "" for e in root.iter(f"{SVG}path") if e.get("class") == "gone"]
     return [sum(float(x) for x in re.findall(r"[ML]([-\d.]+)", d)) / 4 for d in found]
 
 
 def line_of(root: ElementTree.Element, number: int) -> list[tuple[float, float]]:
-    """Give the places that a line goes through."""
+    """Return the points of a line."""
     lines = [e.get("d") or "" for e in root.iter(f"{SVG}path") if e.get("class") == "line"]
     return [(float(x), float(y)) for x, y in re.findall(r"([-\d.]+) ([-\d.]+)", lines[number])]
 
 
-def test_a_diverged_run_does_not_stretch_the_axis_and_says_what_it_is() -> None:
+def test_a_diverged_run_does_not_extend_the_axis_and_is_labelled() -> None:
     gone = [*falling, (21.0, math.inf)]
     root = parse(chart(Series("calm", falling), Series("wild", gone, diverged=True)))
     assert "wild (diverged)" in texts(root)
@@ -91,7 +91,7 @@ def test_a_diverged_run_does_not_stretch_the_axis_and_says_what_it_is() -> None:
         ([99, 98], [(0, 0)]),  # it was never within
     ],
 )
-def test_a_cross_stands_where_a_diverged_run_leaves_the_chart(
+def test_a_cross_marks_where_a_diverged_run_leaves_the_chart(
     values: list[float], leaves: list[tuple[int, int]]
 ) -> None:
     wild = Series("wild", [(float(n), value) for n, value in enumerate(values)], diverged=True)
@@ -118,12 +118,12 @@ def test_no_part_of_a_curve_is_drawn_outside_the_plot() -> None:
     assert len(crosses(root)) == 1
 
 
-def test_each_setting_that_diverged_has_its_cross() -> None:
+def test_each_diverged_setting_has_a_cross() -> None:
     root = parse(chart(Series("final", [(1, 2), (2, 1), (3, math.nan), (4, math.nan)])))
     assert len(crosses(root)) == 2
 
 
-def test_above_a_floor_equal_ratios_are_equally_far_apart() -> None:
+def test_distances_to_a_floor_are_drawn_on_a_log_scale() -> None:
     axis = Axis("nats", log=True, origin=1.0)
     root = parse(Chart(title="t", x=Axis("x"), y=axis, series=[Series("a", [(0, 9), (1, 5), (2, 3)])]))
     (_, first), (_, second), (_, third) = line_of(root, 0)
@@ -131,7 +131,7 @@ def test_above_a_floor_equal_ratios_are_equally_far_apart() -> None:
     assert "nats above 1.0000 (log)" in texts(root)
 
 
-def test_long_labels_are_whole() -> None:
+def test_long_labels_are_not_truncated() -> None:
     label = "without norms and without warm-up, lr 1.3e-3"
     assert label in texts(parse(chart(Series(label, falling), Series("b", falling))))
 
@@ -151,12 +151,12 @@ def test_a_long_series_keeps_its_peaks_when_thinned() -> None:
     assert len(heights) == 2
 
 
-def test_words_from_outside_stay_words() -> None:
+def test_labels_are_escaped() -> None:
     made = draw_chart(chart(Series("<script>&", falling), Series("b", falling), description="<b>"))
     assert "<script>&" in texts(ElementTree.fromstring(made))
 
 
-def test_the_data_beside_a_chart_is_the_data_of_the_chart() -> None:
+def test_the_table_of_a_chart_has_its_data() -> None:
     made = chart(Series("a", [(1.0, 2.0), (2.0, 1.0)]), Series("b", [(2.0, 3.0)]))
     assert chart_rows(made) == (["steps", "a", "b"], [[1.0, 2.0, ""], [2.0, 1.0, 3.0]])
     ragged = chart(*(Series(f"r{n}", [(n + 0.5 * k, 1.0) for k in (0, 9)]) for n in range(9)))
@@ -169,7 +169,7 @@ def test_the_data_beside_a_chart_is_the_data_of_the_chart() -> None:
     assert "diverged" in texts(parse(dots))
 
 
-def test_the_data_beside_a_chart_has_the_lowest_and_highest_that_it_draws() -> None:
+def test_the_table_of_a_chart_has_its_spread() -> None:
     one = Series("final", [(1.0, 2.0), (2.0, math.nan)], [(1.5, 2.5), (math.nan, math.nan)])
     assert chart_rows(chart(one)) == (
         ["steps", "final", "lowest", "highest"],
@@ -180,13 +180,13 @@ def test_the_data_beside_a_chart_has_the_lowest_and_highest_that_it_draws() -> N
     assert rows == [["a", 1.0, 2.0, 1.5, 2.5], ["b", 1.0, 3.0, "", ""]]
 
 
-def test_a_log_axis_is_named_in_the_chart_and_not_over_its_data_which_is_plain() -> None:
+def test_a_log_axis_is_marked_in_the_chart_but_not_in_its_table() -> None:
     made = Chart(title="t", x=Axis("lr", log=True), y=Axis("nats", log=True), series=[Series("a", falling)])
     assert {"lr (log)", "nats (log)"} <= set(texts(parse(made)))
     assert chart_rows(made)[0] == ["lr", "a"]
 
 
-def test_thinned_data_keeps_every_value_of_a_short_series() -> None:
+def test_subsampling_keeps_short_series_whole() -> None:
     training = Series("training", [(float(n), 2.0) for n in range(1, 1001)])
     validation = Series("validation", [(n + 7.0, 1.0) for n in range(0, 1000, 100)])
     _, rows = chart_rows(chart(training, validation), 60)
@@ -198,7 +198,9 @@ def test_thinned_data_keeps_every_value_of_a_short_series() -> None:
 @pytest.mark.parametrize("points", [[], [(1.0, 1.0)], [(1.0, math.nan)], [(0.0, 0.0), (0.0, 0.0)]])
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_poor_data_still_makes_a_chart(points: list[tuple[float, float]], log: bool, width: int) -> None:
+def test_empty_and_degenerate_data_can_be_drawn(
+    points: list[tuple[float, float]], log: bool, width: int
+) -> None:
     made = Chart(title="t", x=Axis("x", log=log), y=Axis("y", log=log), series=[Series("a", points)])
     drawn = draw_chart(made, width=width)
     assert "nan" not in drawn
@@ -211,7 +213,7 @@ numbers = st.floats(min_value=1e-6, max_value=1e12)
 
 @given(st.lists(numbers, min_size=2, max_size=5), st.booleans())
 @example([1.0000000000000002e-06, 1e-06], False)
-def test_ticks_lie_within_the_axis_and_read_differently(values: list[float], log: bool) -> None:
+def test_ticks_are_within_the_axis_and_have_distinct_labels(values: list[float], log: bool) -> None:
     low, high = fit_limits(values, log=log)
     ticks = choose_ticks(low, high, log=log)
     scale = Scale(low, high, 0.0, 100.0, log=log)
@@ -223,7 +225,7 @@ def test_ticks_lie_within_the_axis_and_read_differently(values: list[float], log
 
 
 @given(st.lists(st.floats(min_value=0, max_value=200), min_size=1, max_size=12))
-def test_labels_do_not_collide_and_keep_their_order(wanted: list[float]) -> None:
+def test_labels_do_not_overlap_and_keep_their_order(wanted: list[float]) -> None:
     placed = spread_labels(wanted, 15.0, 0.0, 200.0)
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     for first, second in pairwise(order):

@@ -1,4 +1,4 @@
-"""A page is one file: whole, valid, without requests or scripts, and no text in it can act as markup."""
+"""A page is one valid file without requests or scripts, and its text cannot act as markup."""
 
 import math
 import re
@@ -28,7 +28,7 @@ HOSTILE = "<script>alert(1)</script> | *loud* `x` </details> \x1b[2J"
 
 
 class Balance(HTMLParser):
-    """Checks that every element is closed in order; collects the text and what would be loaded or run."""
+    """Checks that elements are closed in order; collects the text, tags and links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def make_page(text: str = "There was a fox.") -> Page:
 
 
 @pytest.mark.parametrize("text", ["There was a fox.", HOSTILE])
-def test_the_html_is_balanced_and_asks_for_nothing(text: str) -> None:
+def test_the_html_is_balanced_and_makes_no_requests(text: str) -> None:
     parser = Balance()
     parser.feed(render_html(make_page(text)))
     assert parser.open == []
@@ -84,21 +84,21 @@ def test_the_html_is_balanced_and_asks_for_nothing(text: str) -> None:
     assert not re.search(r"@import|url\(", render_html(make_page(text)))
 
 
-def test_all_words_of_the_page_are_there() -> None:
+def test_the_html_contains_all_text_of_the_page() -> None:
     parser = Balance()
     parser.feed(render_html(make_page("pine marten")))
     assert parser.words.count("pine marten") > 20
     assert "1.5" in parser.words
 
 
-def test_links_of_the_contents_lead_somewhere() -> None:
+def test_the_links_of_the_contents_are_valid() -> None:
     page = render_html(make_page())
     wanted = re.findall(r'href="#([^"]+)"', page)
     assert wanted
     assert set(wanted) <= set(re.findall(r'id="([^"]+)"', page))
 
 
-def test_data_beside_a_figure_is_told_to_four_decimals_and_says_what_diverged() -> None:
+def test_the_table_of_a_figure_has_four_decimals_and_marks_divergence() -> None:
     def table_of(*series: Series) -> Table:
         return data_table(Chart(title="t", x=Axis("steps"), y=Axis("nats"), series=series))
 
@@ -109,7 +109,7 @@ def test_data_beside_a_figure_is_told_to_four_decimals_and_says_what_diverged() 
     assert numeric_columns(table_of(*both)) == [True, True, True]
 
 
-def test_the_numbers_of_a_column_are_written_in_one_way() -> None:
+def test_the_numbers_of_a_column_have_one_format() -> None:
     def column(*cells: float) -> list[str]:
         return [row[0] for row in format_rows(Table(["n"], [[cell] for cell in cells]))]
 
@@ -124,7 +124,7 @@ def test_the_numbers_of_a_column_are_written_in_one_way() -> None:
     assert [row[1] for row in format_rows(data_table(chart))] == ["1.5000", "12,345.5000"]
 
 
-def test_markdown_points_to_figures_that_are_there_and_only_those(tmp_path: Path) -> None:
+def test_markdown_links_to_all_existing_figures(tmp_path: Path) -> None:
     (tmp_path / "report-figures").mkdir()
     (tmp_path / "report-figures" / "99-old.svg").write_text("<svg/>")
     write_markdown(make_page(), tmp_path / "report.md")
@@ -136,7 +136,7 @@ def test_markdown_points_to_figures_that_are_there_and_only_those(tmp_path: Path
     )
 
 
-def test_markdown_of_hostile_words_holds_no_markup_outside_fences(tmp_path: Path) -> None:
+def test_markdown_escapes_hostile_text(tmp_path: Path) -> None:
     write_markdown(make_page(HOSTILE), tmp_path / "report.md")
     outside = re.sub(r"(?ms)^(`{3,})text\n.*?^\1$", "", (tmp_path / "report.md").read_text())
     assert "<script" not in outside
@@ -145,7 +145,7 @@ def test_markdown_of_hostile_words_holds_no_markup_outside_fences(tmp_path: Path
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in tables} == {3}
 
 
-def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_raises_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, not a folder")
     with pytest.raises(StorageError, match="taken"):
         write_html(make_page(), tmp_path / "taken" / "report.html")

@@ -1,4 +1,4 @@
-"""A report compares runs only where they can be compared, says where they cannot, and names them briefly."""
+"""A report compares only comparable runs, by a metric that all complete runs have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bytewright.experiments.inputs import _identify_validation, guess_about
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
 from bytewright.report.charts import Chart
-from bytewright.report.compose import build_report
+from bytewright.report.compare import BITS, TRAINING, VALIDATION, Metric, choose_metric
+from bytewright.report.compose import build_report, write_report
 from bytewright.report.page import Figure, Page, Table
 from bytewright.tokenizer import Tokenizer
 from conftest import Run
@@ -41,7 +42,7 @@ lr = 0.01
 
 
 def validated(name: str, text: str, *, tokens: str = "", **settings: Any) -> RunRecord:
-    """Make a run that was validated on a text, read as certain tokens."""
+    """Return a run that was validated on a text, encoded as `tokens`."""
     path = f"/home/ada/data/{text}.npy"
     record = make_record(name, settings={"data.train": path, "data.validation": path, **settings})
     return dataclasses.replace(record, validation={"text": text, "tokens": tokens or text})
@@ -61,7 +62,7 @@ def facts_of(page: Page) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", ["\0", "/", "x" * 5000, "\ud800", 7])
-def test_odd_paths_of_validation_data_do_not_end_a_report(tmp_path: Path, path: object) -> None:
+def test_invalid_paths_of_validation_data_are_tolerated(tmp_path: Path, path: object) -> None:
     records = [make_record(name, settings={"data.validation": path}) for name in ("a", "b")]
     assert "validation texts" not in facts_of(build_report(records))
     assert _identify_validation(tmp_path, records[0]) == {}
@@ -91,7 +92,7 @@ def test_runs_on_different_texts_are_neither_ranked_nor_drawn_together(about: Sw
     assert all(not table.best and "to baseline" not in table.columns for table in tables)
 
 
-def test_runs_on_one_text_are_ranked_among_themselves_though_another_is_on_another() -> None:
+def test_runs_are_ranked_among_those_on_the_same_text() -> None:
     faster = validated("c", "stories", batch_size=8)
     page = build_report([validated("a", "stories"), validated("b", "prose"), faster])
     both, alone = [block for block in page.sections[0].blocks if isinstance(block, Table)]
@@ -114,13 +115,13 @@ def test_runs_of_two_tokenizers_on_one_text_are_compared_by_bits_per_byte() -> N
     assert "The tokenizers differ, so losses per token are not comparable" in sentences_of(page)
 
 
-def test_one_text_that_was_measured_in_different_windows_is_said_to_be() -> None:
+def test_a_report_notes_different_evaluation_windows() -> None:
     page = build_report([validated("a", "stories"), validated("b", "stories", eval_tokens=9)])
     assert "The runs differ in `eval_tokens`" in sentences_of(page)
     assert "lowest validation loss" in facts_of(page)
 
 
-def test_unlike_runs_are_called_by_their_names_and_have_no_chart_per_setting() -> None:
+def test_runs_with_many_differences_keep_their_names_and_have_no_chart_per_setting() -> None:
     unlike: dict[str, Any] = {"model.d_model": 8, "batch_size": 8, "optimizer.lr": 0.1, "schedule.warmup": 3}
     runs = [validated("tiny", "stories"), validated("base", "stories", **unlike)]
     assert guess_about(runs).axes == []
@@ -138,12 +139,12 @@ def test_unlike_runs_are_called_by_their_names_and_have_no_chart_per_setting() -
         ({"optimizer.lr": 0.1, "log_every": 7}, ["lr none", "lr 0.1"]),
     ],
 )
-def test_what_names_a_run_is_short_and_makes_a_difference(settings: Any, labels: list[str]) -> None:
+def test_labels_contain_only_short_settings_that_matter(settings: Any, labels: list[str]) -> None:
     runs = [make_record("a"), make_record("b", settings=settings)]
     assert [group.label for group in group_runs(runs)] == labels
 
 
-def test_a_path_that_a_sweep_varies_is_worded_by_its_last_part() -> None:
+def test_a_varied_path_is_shown_by_its_last_part() -> None:
     runs = [
         make_record(name, labels={"corpus.text": f"/home/ada/texts/{name}.txt"}) for name in ("news", "prose")
     ]
@@ -160,10 +161,10 @@ def test_many_settings_that_differ_are_rows_and_runs_are_columns() -> None:
     assert ["`batch_size`", 4, 8] in list(map(list, table.rows))
 
 
-def test_texts_are_known_by_their_contents(
+def test_texts_are_identified_by_their_contents(
     tmp_path: Path, stories: Path, tokenizer: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs a and b read one text with two tokenizers; c reads another text, in the place of a's."""
+    """Runs a and b read one text with two tokenizers; c reads another text at the path of a's."""
     monkeypatch.chdir(tmp_path)
     Path("small.toml").write_text(RECIPE)
     text = stories.read_text()
@@ -193,3 +194,50 @@ def test_texts_are_known_by_their_contents(
     assert str(tmp_path) not in page
     assert run("report", "two/results.json", "--out", "again").code == 0
     assert "- **validation texts:** 2" in Path("again/report.md").read_text()
+
+
+WHOLE = make_record("whole", labels={"optimizer.lr": 1e-3})
+
+
+def cut(num_lines: int, **more: Any) -> RunRecord:
+    """Return a run of `num_lines` lines; the fifth is the first with a validation loss."""
+    record = make_record("cut", labels={"optimizer.lr": 3e-3}, **({"status": "stopped"} | more))
+    return dataclasses.replace(record, lines=record.lines[:num_lines])
+
+
+def unevaluated() -> RunRecord:
+    lines = [{"step": line["step"], "loss": line["loss"]} for line in WHOLE.lines]
+    return dataclasses.replace(WHOLE, lines=lines)
+
+
+@pytest.mark.parametrize(
+    ("records", "metric"),
+    [
+        ([WHOLE, cut(3)], VALIDATION),
+        ([WHOLE, cut(0, status="failed")], VALIDATION),
+        ([WHOLE, cut(3, status="diverged")], VALIDATION),
+        ([cut(6), cut(3)], VALIDATION),
+        ([cut(6, status="diverged"), cut(3)], VALIDATION),
+        ([cut(3), cut(2)], TRAINING),
+        ([cut(0)], TRAINING),
+        ([unevaluated(), WHOLE], TRAINING),
+        ([WHOLE, cut(3, settings={"model.vocab_size": 2000})], BITS),
+    ],
+)
+def test_runs_without_an_evaluation_do_not_determine_the_metric(
+    records: list[RunRecord], metric: Metric
+) -> None:
+    assert choose_metric(records) == metric
+
+
+@pytest.mark.parametrize("early", [cut(3, reason="at step 3"), cut(0, status="failed", reason="no memory")])
+def test_the_report_of_an_unfinished_sweep_shows_the_validation_loss(
+    early: RunRecord, tmp_path: Path
+) -> None:
+    about = SweepInfo(name="rates", axes=["optimizer.lr"])
+    facts = build_report([WHOLE, early], about).figures
+    assert facts is not None
+    assert facts.figures[0] == ("lowest validation loss", "1.6045", "nats per token")
+    page = write_report([WHOLE, early], about, tmp_path).with_suffix(".md").read_text()
+    assert "Validation loss by steps" in page
+    assert early.reason in page
