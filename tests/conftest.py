@@ -1,4 +1,4 @@
-"""What all tests share: the --slow option, hypothesis profiles, texts, and running commands."""
+"""Options, hypothesis profiles and fixtures of all tests. Helper functions are in `tests/support`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Before torch: it sets environment variables that torch and its libraries read as they are loaded.
+# Before torch: bytewright sets environment variables that torch and its libraries read when they are loaded.
 import bytewright  # noqa: F401
 
 # isort: split
@@ -19,17 +19,16 @@ import torch
 from jaxtyping import install_import_hook
 from rich.console import Console
 
-# Before anything imports Triton, which decides then: without a GPU its kernels run in its interpreter.
+# Before Triton, which reads the variable when it is imported: without a GPU, kernels run in its interpreter.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-# A run records the commit of the source. Asking git takes time, and on a loaded machine it may not answer in
-# time: then a resumed run records that the commit changed, and its log differs from that of an unbroken run.
+# A run records the commit of the source. On a loaded machine git may exceed its time limit. A resumed run
+# would then record a changed commit, and its log would differ from that of an uninterrupted run.
 os.environ.setdefault("BYTEWRIGHT_COMMIT", "tested")
 
-# Before anything imports them: from here on every call of these packages is checked against its annotations.
-# torch.compile cannot trace the checks; tests that compile run without them (see `rerun_unchecked` in
-# runs.py).
+# Before these packages are imported: every call of them is checked against its annotations. torch.compile
+# cannot trace the checks, so tests that compile run without them (see `rerun_unchecked` in support/runs.py).
 if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
     install_import_hook(
         [
@@ -43,26 +42,27 @@ if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
         "typechecking.check",
     )
 
-from bytewright.cli.main import main
 from tales import write_stories
 
-HANG_SECONDS = 900
-"""Time after which a child process counts as hung: far longer than any takes, even on a loaded machine."""
+from bytewright.cli.main import main
 
-# On CI the same examples every time: a red run must be repeatable, and a green one must not be luck. Neither
-# profile has a limit of time, which a loaded machine would exceed.
+HANG_SECONDS = 900
+"""Time limit of child processes; only a hang exceeds it, even on a loaded machine."""
+
+# On CI hypothesis uses the same examples every time, so that failures are reproducible. No profile has a
+# deadline, because a loaded machine would exceed it.
 UNTIMED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("ci", UNTIMED, derandomize=True, print_blob=True, max_examples=50)
 hypothesis.settings.register_profile("dev", UNTIMED)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell's background jobs ignore Ctrl-C, and so would every program they start; the tests send it.
+    # Background jobs of a shell ignore SIGINT, and so do their child processes. The tests send SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -76,9 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real text, which is no part of the project: tests that need it skip without it."""
-    beside_the_repository = Path(__file__).parents[1].parent / "shared" / "data"
-    folder = Path(os.environ.get("BYTEWRIGHT_TEST_DATA", beside_the_repository))
+    """The folder of real text, which is not part of the repository; tests that need it skip without it."""
+    default = Path(__file__).parents[1].parent / "shared" / "data"
+    folder = Path(os.environ.get("BYTEWRIGHT_TEST_DATA", default))
     if not folder.is_dir():
         pytest.skip("no folder of real text; set BYTEWRIGHT_TEST_DATA to one")
     return folder
@@ -96,7 +96,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command as the shell would, but in this process."""
+    """Return a function that runs a command line in this process and returns its exit code and output."""
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 
     def run_command(*arguments: str | Path) -> Outcome:
@@ -104,7 +104,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
         capfd.readouterr()
         try:
             code = main([str(argument) for argument in arguments])
-        except SystemExit as exit:  # tyro leaves like this
+        except SystemExit as exit:  # raised by tyro
             code = exit.code if isinstance(exit.code, int) else 1
         finally:
             signal.signal(signal.SIGTERM, handler)
@@ -133,5 +133,5 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory, stories: Path) -> Path:
 
 @pytest.fixture
 def quiet() -> Console:
-    """Where a run shows itself to nobody."""
+    """A console that discards its output."""
     return Console(file=io.StringIO())

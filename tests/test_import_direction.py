@@ -164,3 +164,20 @@ def test_the_model_and_its_training_do_not_need_the_native_extension(package: st
     """A machine with a GPU may have token files only, and no Rust compiler."""
     program = f"import sys; sys.modules['bytewright._native'] = None; import bytewright.{package}"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def find_imported_tests(source: str) -> set[str]:
+    """Return the test modules that a source text imports."""
+    return {name for name in imported_modules(source) if name.split(".")[-1].startswith("test_")}
+
+
+def test_no_test_module_is_imported() -> None:
+    """Shared helpers are in `tests/support`, or in a module without tests next to the tests that use it."""
+    files = Path(__file__).parent.rglob("*.py")
+    found = {str(path): names for path in files if (names := find_imported_tests(path.read_text()))}
+    assert not found
+
+
+def test_a_seeded_import_of_a_test_module_is_found() -> None:
+    assert find_imported_tests("from test_execute import SweepRunner") == {"test_execute"}
+    assert find_imported_tests("def late():\n    import train.test_loop") == {"train.test_loop"}

@@ -17,24 +17,6 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-
-import bytewright
-from bytewright.account.devices import Device, Rate
-from bytewright.errors import StorageError, UsageError, is_out_of_memory
-from bytewright.experiments.execute import Stopped, SweepContext, carry_out_all, prepare_data, write_plan
-from bytewright.experiments.inputs import read_sweep_folder
-from bytewright.experiments.plan import fit_to_memory, in_more_parts, make_plan
-from bytewright.experiments.predict import account
-from bytewright.experiments.records import read_run
-from bytewright.experiments.sweep import Sweep, read_sweep
-from bytewright.model import TransformerLM
-from bytewright.storage import atomic
-from bytewright.train import train
-from bytewright.train.config import TrainConfig
-from bytewright.train.loop import Sampler
-from bytewright.train.recorder import Recorder
-from bytewright.train.run import RunFolder
-from conftest import Run
 from runs import (
     RECIPE,
     SWEEP,
@@ -43,6 +25,24 @@ from runs import (
     metrics_without_clock,
     write_sweep,
 )
+from sweeps import SweepRunner, interrupting
+
+import bytewright
+from bytewright.account.devices import Device, Rate
+from bytewright.errors import StorageError, UsageError, is_out_of_memory
+from bytewright.experiments.execute import Stopped
+from bytewright.experiments.inputs import read_sweep_folder
+from bytewright.experiments.plan import fit_to_memory, in_more_parts, make_plan
+from bytewright.experiments.predict import account
+from bytewright.experiments.records import read_run
+from bytewright.model import TransformerLM
+from bytewright.storage import atomic
+from bytewright.train import train
+from bytewright.train.config import TrainConfig
+from bytewright.train.loop import Sampler
+from bytewright.train.recorder import Recorder
+from bytewright.train.run import RunFolder
+from conftest import Run
 
 
 @pytest.fixture
@@ -51,39 +51,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_sweep(tmp_path)
 
 
-def short_samples(config: TrainConfig) -> Sampler:
-    return lambda model, step: "text"
-
-
-class Lab:
-    """One sweep in one folder, carried out as often as one likes."""
-
-    def __init__(self, place: Path, *, name: str = "out", make_sampler: object = short_samples) -> None:
-        self.sweep: Sweep = read_sweep(place / "rates.toml")
-        self.folder = place / name
-        self.said: list[str] = []
-        self.bench = SweepContext(
-            folder=self.folder,
-            data_root=place / "data",
-            keep=self.sweep.keep,
-            make_sampler=make_sampler,  # type: ignore[arg-type]
-            say=self.said.append,
-            report=lambda *_: None,
-            console=Console(quiet=True),
-        )
-
-    def run(self) -> None:
-        plan = make_plan(self.sweep, self.folder)
-        made = prepare_data([planned.trial for planned in plan], self.bench)
-        write_plan(self.sweep, self.folder)
-        carry_out_all(plan, made, self.bench)
-
-    def outcome(self, name: str) -> dict[str, object]:
-        return atomic.read_document(self.folder / name / "outcome.json")
-
-
 def test_every_run_ends_and_what_diverged_is_marked_with_the_reason(place: Path) -> None:
-    lab = Lab(place)
+    lab = SweepRunner(place)
     lab.run()
     about, records = read_sweep_folder(lab.folder)
     assert about.question == "Which?"
@@ -98,7 +67,7 @@ def test_every_run_ends_and_what_diverged_is_marked_with_the_reason(place: Path)
 def test_runs_that_share_what_was_compiled_have_the_numbers_of_runs_by_themselves(place: Path) -> None:
     (place / "base.toml").write_text(RECIPE.replace("save_every = 8", "save_every = 100"))
     (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
-    lab = Lab(place)
+    lab = SweepRunner(place)
     lab.run()
     for trial in lab.sweep.trials:
         train(trial.config, place / "alone" / trial.name, console=Console(quiet=True))
@@ -106,7 +75,7 @@ def test_runs_that_share_what_was_compiled_have_the_numbers_of_runs_by_themselve
 
 
 def test_a_second_time_nothing_is_left_to_do(place: Path) -> None:
-    lab = Lab(place)
+    lab = SweepRunner(place)
     lab.run()
     before = {path: path.stat().st_mtime_ns for path in lab.folder.rglob("metrics.jsonl")}
     lab.said.clear()
@@ -116,27 +85,27 @@ def test_a_second_time_nothing_is_left_to_do(place: Path) -> None:
 
 
 def test_a_run_that_was_made_with_other_settings_is_refused(place: Path) -> None:
-    Lab(place).run()
+    SweepRunner(place).run()
     (place / "base.toml").write_text(RECIPE.replace("d_model = 16", "d_model = 32"))
     with pytest.raises(
         UsageError, match=r"lr-1e-3 was made with model\.d_model = 16, but the sweep now says 32"
     ):
-        Lab(place).run()
+        SweepRunner(place).run()
 
 
 def test_a_run_that_was_made_with_other_data_is_refused_but_not_one_of_a_tree_that_was_moved(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Lab(place).run()
+    SweepRunner(place).run()
     elsewhere = place / "elsewhere"
     elsewhere.mkdir()
     for name in ("out", "train.npy", "validation.npy", "base.toml", "rates.toml"):
         shutil.move(place / name, elsewhere / name)
     monkeypatch.chdir(elsewhere)
-    moved = Lab(elsewhere)
+    moved = SweepRunner(elsewhere)
     assert not any(planned.is_open for planned in make_plan(moved.sweep, moved.folder))
     (elsewhere / "base.toml").write_text(RECIPE.replace('"train.npy"', '"validation.npy"'))
-    other = Lab(elsewhere)
+    other = SweepRunner(elsewhere)
     with pytest.raises(UsageError, match=r"lr-1e-3 was made with data\.train = .*now says 'validation\.npy'"):
         make_plan(other.sweep, other.folder)
 
@@ -148,13 +117,13 @@ def test_a_sweep_does_not_write_through_a_symbolic_link(place: Path, link: str) 
     (place / link).parent.mkdir(exist_ok=True)
     (place / link).symlink_to(place / "outside")
     with pytest.raises(StorageError, match=rf"{link}: it is a symbolic link"):
-        Lab(place).run()
+        SweepRunner(place).run()
     assert list((place / "outside").iterdir()) == []
 
 
 def test_checkpoints_are_kept_where_asked_for(place: Path) -> None:
     (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
-    Lab(place).run()
+    SweepRunner(place).run()
     assert [path.name for path in (place / "out/lr-0.01/checkpoints").iterdir()] == ["step-000024"]
 
 
@@ -179,7 +148,7 @@ def test_a_batch_that_does_not_fit_is_begun_again_in_more_parts(place: Path) -> 
     (place / "base.toml").write_text("sample_every = 4\n" + RECIPE)
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
     greedy = Greedy(4)
-    lab = Lab(place, make_sampler=greedy)
+    lab = SweepRunner(place, make_sampler=greedy)
     lab.run()
     assert lab.outcome("lr-0.01")["status"] == "complete"
     assert list(dict.fromkeys(greedy.tried)) == [1, 2, 4]
@@ -191,7 +160,7 @@ def test_a_batch_that_does_not_fit_is_begun_again_in_more_parts(place: Path) -> 
 def test_a_run_that_does_not_fit_any_more_goes_on_from_its_checkpoint(place: Path) -> None:
     (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)  # a checkpoint is saved at step 8
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
-    lab = Lab(place, make_sampler=Greedy(2))
+    lab = SweepRunner(place, make_sampler=Greedy(2))
     lab.run()
     assert lab.outcome("lr-0.01")["status"] == "complete"
     assert [sentence for sentence in lab.said if "goes on with accumulate = 2" in sentence]
@@ -205,10 +174,10 @@ def test_a_run_that_was_cut_into_parts_before_is_cut_into_smaller_ones(place: Pa
     recipe = RECIPE.replace("batch_size = 4", "batch_size = 8")
     (place / "base.toml").write_text("sample_every = 12\n" + recipe)
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
-    config = dataclasses.replace(Lab(place).sweep.trials[0].config, accumulate=4)
+    config = dataclasses.replace(SweepRunner(place).sweep.trials[0].config, accumulate=4)
     stopped = train(config, place / "out/lr-0.01", console=Console(quiet=True), sample=interrupting(config))
     assert stopped.received
-    lab = Lab(place, make_sampler=Greedy(8))
+    lab = SweepRunner(place, make_sampler=Greedy(8))
     lab.run()
     assert [sentence for sentence in lab.said if "accumulate = " in sentence] == [
         "lr-0.01: does not fit any more (CUDA out of memory); goes on with accumulate = 8"
@@ -218,7 +187,7 @@ def test_a_run_that_was_cut_into_parts_before_is_cut_into_smaller_ones(place: Pa
 
 def test_a_run_that_another_process_writes_is_passed_over_and_left_to_it(place: Path) -> None:
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
-    lab = Lab(place)
+    lab = SweepRunner(place)
     config = lab.sweep.trials[0].config
     with RunFolder.create(lab.folder / "lr-1e-3", config):
         lab.run()
@@ -231,7 +200,7 @@ def test_a_run_that_another_process_writes_is_passed_over_and_left_to_it(place: 
 
 def test_a_run_has_the_state_that_it_is_shown_with(place: Path) -> None:
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
-    lab = Lab(place)
+    lab = SweepRunner(place)
     lab.run()
     outcome = lab.outcome("lr-0.01") | {"status": "failed", "reason": "no memory"}
     atomic.write_json(lab.folder / "lr-0.01/outcome.json", outcome)
@@ -246,7 +215,7 @@ def test_a_finished_run_that_lost_the_end_of_its_lines_is_begun_again(
     monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.05 * recorder.progress.step)
     (place / "base.toml").write_text(RECIPE.replace("steps = 24", budget))
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
-    lab = Lab(place)
+    lab = SweepRunner(place)
     lab.run()
     assert read_run(lab.folder / "lr-0.01").status == "complete"
     metrics = lab.folder / "lr-0.01/metrics.jsonl"
@@ -270,7 +239,7 @@ def test_a_run_of_which_no_window_fits_is_marked_and_the_others_go_on(place: Pat
         "sample_every = 4\n" + RECIPE.replace("batch_size = 4", "batch_size = 2")
     )
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2, 2e-2"))
-    lab = Lab(place, make_sampler=Greedy(99))
+    lab = SweepRunner(place, make_sampler=Greedy(99))
     lab.run()
     assert sum("needs more memory than there is" in sentence for sentence in lab.said) == 2
     assert len(make_plan(lab.sweep, lab.folder)) == 2
@@ -283,11 +252,11 @@ def test_a_run_that_failed_is_complete_once_it_has_come_to_its_end(place: Path) 
 
     (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
-    lab = Lab(place, make_sampler=lambda config: refuse)
+    lab = SweepRunner(place, make_sampler=lambda config: refuse)
     lab.run()
     assert lab.outcome("lr-0.01")["status"] == "failed"
     assert lab.outcome("lr-0.01")["reason"] == "there is nothing to say"
-    again = Lab(place)
+    again = SweepRunner(place)
     again.run()
     assert "goes on from step 8" in again.said[0]
     assert (again.outcome("lr-0.01")["status"], again.outcome("lr-0.01")["reason"]) == ("complete", "")
@@ -335,29 +304,21 @@ def test_a_full_disk_ends_the_sweep_with_one_sentence(place: Path, monkeypatch: 
 
     monkeypatch.setattr("bytewright.train.checkpoint.atomic.write_folder", full)
     with pytest.raises(StorageError, match="No space left"):
-        Lab(place).run()
-
-
-def interrupting(config: TrainConfig) -> Sampler:
-    def sample(model: TransformerLM, step: int) -> str:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return "text"
-
-    return sample
+        SweepRunner(place).run()
 
 
 def test_a_signal_ends_the_sweep_after_a_save_and_it_goes_on_from_there(place: Path) -> None:
     (place / "base.toml").write_text("sample_every = 12\n" + RECIPE)
-    whole = Lab(place, name="elsewhere/whole")  # beside each other, one would take over from the other
+    whole = SweepRunner(place, name="elsewhere/whole")  # not a sibling, so its runs are not reused
     whole.run()
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with pytest.raises(Stopped):
-            Lab(place, make_sampler=interrupting).run()
+            SweepRunner(place, make_sampler=interrupting).run()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not (place / "out/lr-1e-3/outcome.json").exists()
-    again = Lab(place)
+    again = SweepRunner(place)
     again.run()
     assert "goes on from step 12" in again.said[0]
     for name in ("lr-1e-3", "lr-0.01"):

@@ -7,7 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from test_execute import Lab, interrupting
+from runs import SWEEP, make_ids, write_sweep, write_tokens
+from sweeps import SweepRunner, interrupting
 
 from bytewright.errors import UsageError
 from bytewright.experiments.corpora import token_digests
@@ -20,7 +21,6 @@ from bytewright.storage import atomic
 from bytewright.train import run
 from bytewright.train.config import TrainConfig
 from bytewright.train.run import OUTCOME, is_being_written
-from runs import SWEEP, make_ids, write_sweep, write_tokens
 
 RUN = "lr-0.01"
 
@@ -34,19 +34,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def twin_of(lab: Lab) -> Path | None:
+def twin_of(lab: SweepRunner) -> Path | None:
     """Find the twin of the sweep's run, for a sweep beside it."""
     config: TrainConfig = lab.sweep.trials[0].config
     return find_twin(config, token_digests(config.data), lab.folder.with_name("second"))
 
 
 def test_a_run_that_a_sweep_beside_has_done_is_taken_over(place: Path) -> None:
-    first = Lab(place, name="runs/first")
+    first = SweepRunner(place, name="runs/first")
     first.run()
     (place / "rates.toml").write_text(
         'base = "base.toml"\n[variants]\nplain = {}\nfast = { "optimizer.lr" = 0.02 }\n'
     )
-    second = Lab(place, name="runs/second")
+    second = SweepRunner(place, name="runs/second")
     second.run()
     assert [sentence for sentence in second.said if "is the same run as" in sentence] == [
         f"plain: is the same run as {first.folder / RUN}"
@@ -60,7 +60,7 @@ def test_a_run_that_a_sweep_beside_has_done_is_taken_over(place: Path) -> None:
 
 
 def test_a_run_of_other_code_or_of_another_machine_is_no_twin(place: Path) -> None:
-    lab = Lab(place, name="runs/first")
+    lab = SweepRunner(place, name="runs/first")
     lab.run()
     path = lab.folder / RUN / "environment.json"
     recorded = read_object(path)
@@ -73,7 +73,7 @@ def test_a_run_of_other_code_or_of_another_machine_is_no_twin(place: Path) -> No
 
 def test_a_run_that_went_on_elsewhere_is_no_twin(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "base.toml").write_text("sample_every = 12\n" + (place / "base.toml").read_text())
-    lab = Lab(place, name="runs/first", make_sampler=interrupting)
+    lab = SweepRunner(place, name="runs/first", make_sampler=interrupting)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with pytest.raises(Stopped):
@@ -81,7 +81,7 @@ def test_a_run_that_went_on_elsewhere_is_no_twin(place: Path, monkeypatch: pytes
     finally:
         signal.signal(signal.SIGTERM, before)
     monkeypatch.setenv("BYTEWRIGHT_COMMIT", "fedcba")
-    Lab(place, name="runs/first").run()
+    SweepRunner(place, name="runs/first").run()
     monkeypatch.setenv("BYTEWRIGHT_COMMIT", "abcdef")
     assert "resumed with commit fedcba (was abcdef)" in (lab.folder / RUN / "metrics.jsonl").read_text()
     assert read_run(lab.folder / RUN).status == "complete"
@@ -89,7 +89,7 @@ def test_a_run_that_went_on_elsewhere_is_no_twin(place: Path, monkeypatch: pytes
 
 
 def test_a_run_that_lost_lines_is_no_twin(place: Path) -> None:
-    lab = Lab(place, name="runs/first")
+    lab = SweepRunner(place, name="runs/first")
     lab.run()
     assert twin_of(lab) == lab.folder / RUN
     metrics = lab.folder / RUN / "metrics.jsonl"
@@ -104,13 +104,13 @@ def test_code_that_is_known_by_no_commit_has_no_twins(
     place: Path, monkeypatch: pytest.MonkeyPatch, commit: str | None
 ) -> None:
     monkeypatch.setattr(run, "find_commit", lambda: commit)
-    lab = Lab(place, name="runs/first")
+    lab = SweepRunner(place, name="runs/first")
     lab.run()
     assert twin_of(lab) is None
 
 
 def test_a_run_on_other_data_of_the_same_name_is_no_twin_and_is_refused(place: Path) -> None:
-    lab = Lab(place, name="runs/first")
+    lab = SweepRunner(place, name="runs/first")
     lab.run()
     recorded = read_object(lab.folder / RUN / OUTCOME)["data"]
     assert recorded == token_digests(lab.sweep.trials[0].config.data)
@@ -126,7 +126,7 @@ def test_a_run_on_other_data_of_the_same_name_is_no_twin_and_is_refused(place: P
 
 
 def test_data_made_again_with_the_same_content_is_the_same(place: Path) -> None:
-    lab = Lab(place, name="runs/first")
+    lab = SweepRunner(place, name="runs/first")
     lab.run()
     (place / "train.npy").unlink()
     assert [planned.state for planned in make_plan(lab.sweep, lab.folder)] == ["done"]
@@ -136,7 +136,7 @@ def test_data_made_again_with_the_same_content_is_the_same(place: Path) -> None:
 
 
 def test_a_record_that_does_not_tell_its_data_stays_done_but_is_no_twin(place: Path) -> None:
-    lab = Lab(place, name="runs/first")
+    lab = SweepRunner(place, name="runs/first")
     lab.run()
     outcome = read_object(lab.folder / RUN / OUTCOME)
     del outcome["data"]
@@ -149,7 +149,7 @@ def test_a_record_that_does_not_tell_its_data_stays_done_but_is_no_twin(place: P
 def test_a_corpus_that_changed_under_its_name_is_refused(place: Path) -> None:
     corpus = "corpus = { storybook = 60_000, validation_size = 20_000, vocab_size = 300 }\n"
     (place / "rates.toml").write_text(corpus + (place / "rates.toml").read_text())
-    lab = Lab(place)
+    lab = SweepRunner(place)
     lab.run()
     (corpus_folder,) = (place / "data").iterdir()
     shutil.rmtree(corpus_folder)
@@ -165,7 +165,7 @@ def test_a_corpus_that_changed_under_its_name_is_refused(place: Path) -> None:
 def test_no_other_process_can_begin_a_run_while_it_is_copied(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Lab(place, name="runs/first")
+    first = SweepRunner(place, name="runs/first")
     first.run()
     run, write_bytes, locked = place / "runs/second" / RUN, atomic.write_bytes, []
 

@@ -1,9 +1,9 @@
-"""Train in child processes that are killed, resume each time, and say what is left: run by `test_resume`.
+"""Train in child processes that are killed, and resume each time; `test_resume` runs this script.
 
-A child is forked (torch is loaded once), told when to die, and dies by SIGKILL: before its k-th operation on
-disk, in the middle of its k-th forward pass, or after some milliseconds. Usage: `kill_and_resume.py FOLDER
-SEED NUM_KILLS KIND…` trains the config in `FOLDER/config.json` twice: `FOLDER/whole` in one piece,
-`FOLDER/killed` with kills. It prints the kills.
+Each child is forked, so torch is loaded once. It is killed by SIGKILL before its k-th disk operation, during
+its k-th forward pass, or after k milliseconds. Usage: `kill_and_resume.py FOLDER SEED NUM_KILLS KIND…` trains
+the config in `FOLDER/config.json` twice: `FOLDER/whole` without interruption and `FOLDER/killed` with kills.
+It prints the kills.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from bytewright.train.recipe import read_config
 LARGEST_K = {"operation": 45, "forward": 14, "millisecond": 200}
 
 
-def die() -> None:
+def kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run_session(run: Path, kind: str | None, k: int) -> None:
-    """Start or resume the run, to be killed at the k-th event of a kind, or not at all."""
+    """Start or resume the run; kill this process at the k-th event of a kind, or never if it is None."""
     left = k
 
     def count(event: str) -> None:
@@ -42,7 +42,7 @@ def run_session(run: Path, kind: str | None, k: int) -> None:
         if event == kind:
             left -= 1
             if left == 0:
-                die()
+                kill_this_process()
 
     def loss(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
         value = language_model_loss(model, ids, targets)
@@ -58,7 +58,7 @@ def run_session(run: Path, kind: str | None, k: int) -> None:
 
 
 def fork_session(run: Path, kind: str | None, k: int) -> int:
-    """Run a session in a child; return the signal that ended it, or 0."""
+    """Run a session in a child process; return the signal that ended it, or 0."""
     child = os.fork()
     if child == 0:
         try:
@@ -77,9 +77,9 @@ def fork_session(run: Path, kind: str | None, k: int) -> int:
 
 
 def main() -> None:
-    """Train once in one piece; then again, killing and resuming as often as asked."""
+    """Train once without interruption, then once with kills and resumes."""
     folder, seed, num_kills, *kinds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
-    torch.set_num_threads(1)  # a forked child has no threads but its own
+    torch.set_num_threads(1)  # a forked child does not have the threads of its parent
     chance = random.Random(seed)
     killed: list[str] = []
     fork_session(folder / "whole", None, 0)
@@ -90,7 +90,7 @@ def main() -> None:
             break  # it finished before it could be killed
         killed.append(f"{kind} {k}")
     if fork_session(folder / "killed", None, 0):
-        sys.exit("the last session was killed by somebody else")
+        sys.exit("the last session was killed from outside")
     print(json.dumps(killed))
 
 

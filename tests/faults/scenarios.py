@@ -1,8 +1,8 @@
-"""The writes that are failed, killed and cut off at every operation, and how to see what is there then.
+"""Write scenarios for fault injection: each replaces an old state on disk by a new one.
 
-Each scenario starts from an old state, makes a new one, and can be read at any moment; nothing else may be
-seen. Run as a program (`python scenarios.py NAME FOLDER`) it carries out the scenario once for each k in a
-process of its own that kills itself before operation k, and leaves the remains in FOLDER/k.
+Readers may only ever find the old or the new state. As a program (`python scenarios.py NAME FOLDER`), this
+module runs the scenario once for each k, in a process that kills itself before disk operation k. The
+resulting files are in FOLDER/k.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Scenario:
     target: str = "target"
     can_exchange: bool = True
 
-    def see(self, root: Path) -> State:
-        """What a reader finds at the target: a file's bytes, a folder's checked files, or nothing."""
+    def read_state(self, root: Path) -> State:
+        """Return the target as a reader finds it: bytes of a file, verified files of a folder, or None."""
         target = root / self.target
         try:
             if target.is_file():
@@ -120,7 +120,7 @@ def cannot_exchange(parent: filesystem.Directory, first: str, second: str) -> bo
 
 
 def kill_before_operation(k: int) -> None:
-    """Kill this process, as `kill -9` would, before its k-th operation on disk."""
+    """Send SIGKILL to this process before its k-th disk operation."""
     seen = 0
 
     def count_and_kill(operation: str, *paths: Path) -> None:
@@ -147,7 +147,7 @@ def main(name: str, base: Path) -> None:
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
-            return  # fewer than k operations: every one of them has been the last once
+            return  # the scenario has fewer than k operations
         if not os.WIFSIGNALED(status):
             sys.exit(f"operation {k}: the child failed instead of being killed")
 

@@ -1,4 +1,4 @@
-"""After a failure or a kill at any operation, what is on disk is exactly the old or exactly the new."""
+"""After a failure or a kill at any disk operation, the disk has exactly the old or exactly the new state."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def count_operations(scenario: Scenario, root: Path, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(filesystem, "before_operation", lambda operation, *paths: operations.append(operation))
         scenario.act(root)
-    assert scenario.see(root) == scenario.new
+    assert scenario.read_state(root) == scenario.new
     return len(operations)
 
 
@@ -78,10 +78,10 @@ def test_a_full_disk_at_any_operation_leaves_old_or_new(
         with monkeypatch.context() as patch:
             patch.setattr(filesystem, "before_operation", fail_from(k, sys.maxsize if disk_stays_full else k))
             error = error_of(scenario, root)
-        state = scenario.see(root)
+        state = scenario.read_state(root)
         assert state in (scenario.old, scenario.new), f"operation {k}"
         if error is None:
-            assert state == scenario.new, f"operation {k} failed, but nobody was told"
+            assert state == scenario.new, f"operation {k} failed without an error"
         else:
             assert error.errno == errno.ENOSPC
             assert "no space left on the disk" in str(error)
@@ -91,13 +91,13 @@ def test_a_full_disk_at_any_operation_leaves_old_or_new(
             assert [path.name for path in root.iterdir()] == ([] if scenario.old is None else ["target"])
         if scenario.new is not None:
             scenario.act(root)
-            assert scenario.see(root) == scenario.new, f"after operation {k} a second try must succeed"
-            assert leftovers(root) == [], f"operation {k}: the second try sweeps what the first left"
+            assert scenario.read_state(root) == scenario.new, f"operation {k}: the second attempt failed"
+            assert leftovers(root) == [], f"operation {k}: the second attempt must remove temporary files"
     assert scenario.old in seen_states
 
 
 @every_scenario
-def test_a_kill_at_any_operation_leaves_old_or_new_and_the_next_write_clears_up(
+def test_a_kill_at_any_operation_leaves_old_or_new_and_the_next_write_removes_leftovers(
     scenario: Scenario, tmp_path: Path
 ) -> None:
     subprocess.run(
@@ -106,15 +106,13 @@ def test_a_kill_at_any_operation_leaves_old_or_new_and_the_next_write_clears_up(
         timeout=HANG_SECONDS,
     )
     roots = sorted((tmp_path / "killed").iterdir(), key=lambda root: int(root.name))
-    states = [scenario.see(root) for root in roots]
+    states = [scenario.read_state(root) for root in roots]
     num_old = states.count(scenario.old)
     assert 0 < num_old < len(states)
     assert states == [scenario.old] * num_old + [scenario.new] * (len(states) - num_old)
-    assert any(leftovers(root) for root in roots), (
-        "a kill leaves temporary names, or it came too late to matter"
-    )
+    assert any(leftovers(root) for root in roots), "no kill left a temporary file, so all came too late"
     for root in roots:
         if scenario.new is not None:
             scenario.act(root)
-            assert scenario.see(root) == scenario.new
+            assert scenario.read_state(root) == scenario.new
             assert leftovers(root) == []

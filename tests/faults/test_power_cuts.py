@@ -1,8 +1,8 @@
-"""When the power fails after any operation, what the disk kept is exactly the old or exactly the new.
+"""After a power failure at any operation, the disk has exactly the old or exactly the new state.
 
-No test can cut the power, so this one keeps a model of the disk that `durable` documents: contents that were
-not synced may be anything; changes to the names in a folder that were not synced may be lost, each on its
-own. After each recorded operation, *every* disk that the model allows is looked at.
+The tests simulate the disk as `storage.atomic` documents it: contents that were not synced are undefined, and
+any subset of the name changes in a folder that were not synced may be lost. After each recorded operation the
+tests check *every* state that this model allows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.fault
 @dataclass(eq=False)
 class File:
     content: bytes | None = None
-    """What is certainly on disk; None before the first sync, and again from each write to the next sync."""
+    """The contents known to be on disk; None from each write, or the creation, to the next sync."""
 
 
 @dataclass(eq=False)
@@ -49,13 +49,13 @@ class Directory:
         return names
 
     def possible(self) -> Iterator[dict[str, File | Directory]]:
-        """Every set of names that a power cut may leave."""
+        """Yield every set of names that a power failure may leave."""
         for kept in itertools.product([True, False], repeat=len(self.pending)):
             yield self.after(list(itertools.compress(self.pending, kept)))
 
 
 class ModelDisk:
-    """Follows the operations of one scenario, and tells what a power cut could leave of its target."""
+    """Simulate the disk during one scenario; compute the states of its target after a power failure."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -79,7 +79,7 @@ class ModelDisk:
         return node
 
     def follow(self, operation: str, *paths: Path) -> None:
-        """Apply an operation that the seam announces (so it has not happened on the real disk yet)."""
+        """Apply an operation from `filesystem.before_operation`, before it happens on the real disk."""
         for check in self.checks:
             check()
         self.num_operations += 1
@@ -114,14 +114,14 @@ class ModelDisk:
                 node.partly_removed = True
             parent.change(lambda names: (names.pop(name, None), None)[1])
         else:
-            raise AssertionError(f"the model does not know {operation!r} of {path}")
+            raise AssertionError(f"unknown operation {operation!r} on {path}")
 
     @staticmethod
     def _sync(directory: Directory) -> None:
         directory.synced, directory.pending = directory.now(), []
 
     def possible_states(self, target: str) -> Iterator[scenarios.State | str]:
-        """What a reader could find after a power cut now; a string says how it would be broken."""
+        """Yield what a reader may find after a power failure now; a string describes a broken state."""
         *folders, name = target.split("/")
         yield from self._states_below(self.top, folders, name)
 
@@ -159,8 +159,10 @@ class ModelDisk:
                 yield {name: data for name, data in contents.items() if name != MANIFEST and data is not None}
 
 
-def watch(scenario: Scenario, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[scenarios.State | str]:
-    """Run a scenario with the model beside it; return the possible states after the last operation."""
+def run_checked(
+    scenario: Scenario, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[scenarios.State | str]:
+    """Run a scenario and check the model after each operation; return the possible final states."""
     root.mkdir()
     scenario.prepare(root)
     model = ModelDisk(root)
@@ -181,31 +183,29 @@ def watch(scenario: Scenario, root: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_a_power_cut_at_any_moment_leaves_old_or_new_and_afterwards_new(
+def test_a_power_failure_at_any_operation_leaves_old_or_new_and_at_the_end_new(
     scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    final_states = watch(scenario, tmp_path / "watched", monkeypatch)
+    final_states = run_checked(scenario, tmp_path / "checked", monkeypatch)
     assert final_states
-    assert all(state == scenario.new for state in final_states), (
-        "the call had returned, so nothing may be lost"
-    )
+    assert all(state == scenario.new for state in final_states), "the call has returned: nothing may be lost"
 
 
 @pytest.mark.parametrize("name", ["file-replaced", "folder-created", "folder-replaced"])
-def test_the_model_notices_when_contents_are_not_synced(
+def test_the_model_finds_contents_that_are_not_synced(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
     monkeypatch.setattr(filesystem.NewFile, "sync", lambda file: None)
     with pytest.raises(AssertionError, match="never synced"):
-        watch(scenario, tmp_path / "watched", monkeypatch)
+        run_checked(scenario, tmp_path / "checked", monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["folder-replaced", "folder-replaced-without-exchange", "folder-removed"])
-def test_the_model_notices_when_names_are_not_synced_before_old_files_go(
+def test_the_model_finds_names_that_are_not_synced_before_old_files_are_removed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
     monkeypatch.setattr(filesystem.Directory, "sync", lambda path: None)
     with pytest.raises(AssertionError, match="after operation"):
-        watch(scenario, tmp_path / "watched", monkeypatch)
+        run_checked(scenario, tmp_path / "checked", monkeypatch)

@@ -1,8 +1,8 @@
-"""What is written down must not change: the merges, ids and fingerprints that a small tale gives.
+"""Merges, ids and fingerprints of a small text must not change between versions.
 
-`tale.json` was made by the readable twin. The twins are compared with each other elsewhere; here both are
-compared with what they gave when the file was made. A difference means that tokenizers and token files that
-people already have would no longer fit, which is a break of compatibility and not a new golden file.
+The reference implementation created `tale.json`. These tests compare both implementations with that file. A
+difference means that existing tokenizers and token files no longer match: it breaks compatibility, and a new
+golden file is not the fix.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 
 def describe(vocabulary: Vocabulary, merge_counts: list[int], ids: list[int]) -> Golden:
-    """Write down what must not change; merges are spelled as in GPT-2's files, where a space is a Ġ."""
+    """Return the values that must not change; merges are spelled as in GPT-2's files (a space is Ġ)."""
     return {
         "pattern": vocabulary.pattern,
         "merges": [f"{spell(left)} {spell(right)}" for left, right in vocabulary.merges],
@@ -43,7 +43,7 @@ def describe(vocabulary: Vocabulary, merge_counts: list[int], ids: list[int]) ->
     }
 
 
-def test_the_fast_twin_gives_what_it_gave(golden: Golden) -> None:
+def test_the_fused_tokenizer_gives_the_golden_merges_and_ids(golden: Golden) -> None:
     training = train_tokenizer(TALE, 400, [END], pattern=golden["pattern"])
     tokenizer = Tokenizer.from_vocabulary(training.vocabulary)
     ids = tokenizer.encode(TALE.read_bytes())
@@ -51,7 +51,7 @@ def test_the_fast_twin_gives_what_it_gave(golden: Golden) -> None:
     assert tokenizer.decode_bytes(golden["ids"]) == TALE.read_bytes()
 
 
-def test_the_readable_twin_gives_what_it_gave(golden: Golden) -> None:
+def test_the_reference_gives_the_golden_merges_and_ids(golden: Golden) -> None:
     text = TALE.read_bytes()
     tokens, merges, merge_counts = train_bpe_reference(text, 400, [END], pattern=golden["pattern"])
     vocabulary = Vocabulary.from_parts(tokens, merges, [END], golden["pattern"])

@@ -1,4 +1,4 @@
-"""A small model and every choice that `ModelConfig` offers, for tests that must hold for all of them."""
+"""A small model and one variant for every option of `ModelConfig`, for tests that cover all options."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 
 def small_config(choice: str, **changes: Any) -> ModelConfig:
-    """Apply a choice, and further changes, to the small model."""
+    """Return the config of the small model with a variant and further changes."""
     return dataclasses.replace(SMALL, **{**CHOICES[choice], **changes})

@@ -1,4 +1,4 @@
-"""Records of runs that never ran, for tests of what is made of records."""
+"""Run records without runs, for tests of reports and results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_record(
     reason: str = "",
     settings: dict[str, Any] | None = None,
 ) -> RunRecord:
-    """Make the record of a run whose loss falls from 5 to `end`."""
+    """Return the record of a run whose loss decreases from 5 to `end`."""
     lines = []
     for step in range(1, 41):
         loss = end + (5 - end) * math.exp(-step / 6)

@@ -1,4 +1,4 @@
-"""Small runs for tests: a corpus with a pattern, a model that fits in a cache, and what a run left."""
+"""Small runs for tests: token files, recipes and configs of tiny models, and digests of finished runs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from bytewright.storage.config_reader import build
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import MEASURED_FIELDS, finite, read_metrics
+from bytewright.train.run import RunFolder
 
 VOCAB_SIZE = 40
 
@@ -33,7 +34,7 @@ TWO_CORES = Device(
     kind="cpu",
     is_measured=True,
 )
-"""The rates of docs/results/2026-11-15-two-cores.md, for what is predicted of a CPU."""
+"""The rates of docs/results/2026-11-15-two-cores.md, for predictions on a CPU."""
 
 RECIPE = """
 batch_size = 4
@@ -56,13 +57,13 @@ steps = 24
 [optimizer]
 lr = 0.01
 """
-# After an update at a rate of 1e30 every gradient overflows, however a processor rounds: it is multiplied by
+# After an update at a rate of 1e30 every gradient overflows on every processor, because it is multiplied by
 # the head and by the gain of the last norm, each about 1e30.
 SWEEP = 'base = "base.toml"\nquestion = "Which?"\n[axes]\n"optimizer.lr" = [1e-3, 1e-2, 1e30]\n'
 
 
 def make_ids(count: int, seed: int = 0) -> Tokens:
-    """Ids that climb by 1 or 2 at random: predictable to about ln 2."""
+    """Return ids that increase by 1 or 2 at random; the lowest possible loss is about ln 2."""
     climbs = np.random.default_rng(seed).integers(1, 3, count)
     return (np.cumsum(climbs) % VOCAB_SIZE).astype(np.uint16)
 
@@ -70,14 +71,14 @@ def make_ids(count: int, seed: int = 0) -> Tokens:
 def write_tokens(
     path: Path, ids: Tokens, *, vocab_size: int = VOCAB_SIZE, fingerprint: str = "a" * 64
 ) -> Path:
-    """Write a token file as encoding a corpus would."""
+    """Write a token file with its manifest."""
     with TokenFileWriter(path, tokenizer_fingerprint=fingerprint, vocabulary_size=vocab_size) as writer:
         writer.append(ids)
     return path
 
 
 def write_sweep(folder: Path) -> Path:
-    """Write a sweep over three rates, of which the last diverges, with its recipe and its data."""
+    """Write a sweep over three learning rates with its recipe and data; the last rate diverges."""
     write_tokens(folder / "train.npy", make_ids(2000))
     write_tokens(folder / "validation.npy", make_ids(500, seed=1))
     (folder / "base.toml").write_text(RECIPE)
@@ -86,7 +87,7 @@ def write_sweep(folder: Path) -> Path:
 
 
 def make_fields(folder: Path) -> dict[str, Any]:
-    """The fields of a config for a run of 24 steps; its data is written into `folder`."""
+    """Return the fields of a config for a run of 24 steps, and write its data into `folder`."""
     if not (folder / "train.npy").exists():
         write_tokens(folder / "train.npy", make_ids(2000))
         write_tokens(folder / "validation.npy", make_ids(500, seed=1))
@@ -112,15 +113,33 @@ def make_fields(folder: Path) -> dict[str, Any]:
 
 
 def make_config(folder: Path, **changes: Any) -> TrainConfig:
-    """Make a config; a change of a nested table replaces only the fields that it names."""
+    """Return a config; a dict in `changes` replaces single fields of a nested table."""
     fields = make_fields(folder)
     for name, value in changes.items():
         fields[name] = {**fields.get(name, {}), **value} if isinstance(value, dict) else value
     return build(TrainConfig, fields, source="test")
 
 
+def write_sampled(folder: Path) -> Path:
+    """Write the folder of a sweep over two sampling temperatures, next to the run of its model."""
+    sweep = folder / "generate"
+    RunFolder.create(sweep / "model", make_config(folder)).close()
+    for temperature in (0.5, 1.0):
+        path = sweep / f"temperature-{temperature:g}"
+        path.mkdir()
+        outcome = {
+            "status": "complete",
+            "labels": {"sampling.temperature": temperature},
+            "sampling": {"temperature": temperature, "top_p": 1.0},
+            "figures": {"consistent": 1.0 - temperature / 2, "ended": 1.0, "words_per_story": 9.0},
+        }
+        (path / "outcome.json").write_text(json.dumps(outcome))
+        (path / "stories.txt").write_text("There was a fox.")
+    return sweep
+
+
 def rerun_unchecked(request: pytest.FixtureRequest) -> bool:
-    """Run a test again in a process without run-time type checks, unless this is that process."""
+    """Run a test again in a process without run-time type checks; return False in that process."""
     if os.environ.get("BYTEWRIGHT_UNCHECKED"):
         return False
     test = f"{request.path}::{request.node.name}"
@@ -136,7 +155,7 @@ def rerun_unchecked(request: pytest.FixtureRequest) -> bool:
 
 
 def metrics_without_clock(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run, less the fields that the clock and the machine decide."""
+    """Return the metrics of a run without fields that depend on time or machine."""
     return [
         {name: value for name, value in record.items() if name not in MEASURED_FIELDS}
         for record in read_metrics(run / "metrics.jsonl")
@@ -144,7 +163,7 @@ def metrics_without_clock(run: Path) -> list[dict[str, Any]]:
 
 
 def digest(run: Path) -> dict[str, str]:
-    """SHA-256 of the last weights, the optimizer's state and settings, and the metrics without the clock."""
+    """Return SHA-256 digests of the last checkpoint and of the metrics without measured times."""
     checkpoints = CheckpointFolder(run / "checkpoints")
     last = checkpoints.at(checkpoints.steps()[-1])
     return {
@@ -157,7 +176,7 @@ def digest(run: Path) -> dict[str, str]:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Say whether two states are the same to the bit and the type; what is no number equals itself."""
+    """Return whether two states are equal in type and value; NaN equals NaN."""
     if isinstance(left, Tensor):
         return isinstance(right, Tensor) and left.dtype == right.dtype and torch.equal(left, right)
     if isinstance(left, dict):

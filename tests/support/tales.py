@@ -1,8 +1,7 @@
-"""Little tales made on the spot, always the same for the same seed: text that tests can learn tokens from.
+"""Generate short stories for tests, the same for the same seed.
 
-A tale picks a hero, a place, a thing and a friend, and tells what happened in a handful of sentence shapes.
-That is enough repetition for a small vocabulary to find the words in it. For stories worth reading, and with
-a known probability, there is the storybook.
+The stories repeat a few sentence templates, so a small tokenizer learns whole words from them. The storybook
+(`bytewright.corpus.storybook`) generates stories of known probability instead.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ ENDINGS = [
 
 
 def write_stories(num_stories: int, seed: int = 0) -> Iterator[str]:
-    r"""Tell stories one after the other, each followed by the end-of-story token.
+    r"""Yield stories, each followed by `<|endoftext|>`.
 
     >>> first, second = write_stories(2)
     >>> first.endswith("<|endoftext|>\n"), first == second, first == next(write_stories(1))
