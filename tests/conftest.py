@@ -42,9 +42,8 @@ if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
         "typechecking.check",
     )
 
-from tales import write_stories
-
 from bytewright.cli.main import main
+from tales import write_stories
 
 HANG_SECONDS = 900
 """Time limit of child processes; only a hang exceeds it, even on a loaded machine."""

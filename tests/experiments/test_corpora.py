@@ -9,8 +9,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from imagined_runs import make_record
-from runs import make_config
 
 from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
@@ -30,6 +28,8 @@ from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DataConfig
 from conftest import Run
+from imagined_runs import make_record
+from runs import make_config
 
 STORIES = CorpusConfig(storybook=60_000, validation_size=20_000, vocab_size=300)
 

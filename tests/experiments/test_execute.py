@@ -17,15 +17,6 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from runs import (
-    RECIPE,
-    SWEEP,
-    digest,
-    make_config,
-    metrics_without_clock,
-    write_sweep,
-)
-from sweeps import SweepRunner, interrupting
 
 import bytewright
 from bytewright.account.devices import Device, Rate
@@ -43,6 +34,15 @@ from bytewright.train.loop import Sampler
 from bytewright.train.recorder import Recorder
 from bytewright.train.run import RunFolder
 from conftest import Run
+from runs import (
+    RECIPE,
+    SWEEP,
+    digest,
+    make_config,
+    metrics_without_clock,
+    write_sweep,
+)
+from sweeps import SweepRunner, interrupting
 
 
 @pytest.fixture

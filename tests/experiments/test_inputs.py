@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs import SWEEP, write_sampled, write_sweep
 
 from bytewright.experiments.inputs import read_inputs
 from bytewright.storage.atomic import write_json
 from conftest import Run
+from runs import SWEEP, write_sampled, write_sweep
 
 
 @pytest.fixture(scope="module")

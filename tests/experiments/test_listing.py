@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from runs import make_config, write_sampled
 
 from bytewright.errors import FormatError
 from bytewright.experiments.records import read_run
@@ -16,6 +15,7 @@ from bytewright.train import resume, train
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.run import RunFolder
 from conftest import Run
+from runs import make_config, write_sampled
 
 
 def test_a_run_is_said_to_be_running_while_its_writer_lives(tmp_path: Path, run: Run) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import TWO_CORES, make_config
 
 from bytewright.account import PRESETS, training_memory
 from bytewright.experiments.predict import account, predict
 from bytewright.experiments.sweep import read_sweep
 from bytewright.model.config import Implementation
 from bytewright.train.recipe import read_recipe
+from runs import TWO_CORES, make_config
 
 CPU = torch.device("cpu")
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from imagined_runs import make_record
 from rich.console import Console
-from runs import make_config
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.experiments.groups import group_runs
@@ -27,6 +25,8 @@ from bytewright.report.tables import table_of_predictions, table_of_ratios
 from bytewright.storage import atomic
 from bytewright.train import train
 from conftest import Run
+from imagined_runs import make_record
+from runs import make_config
 
 
 def test_a_run_is_read_from_its_folder(tmp_path: Path) -> None:

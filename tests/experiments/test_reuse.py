@@ -7,8 +7,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from runs import SWEEP, make_ids, write_sweep, write_tokens
-from sweeps import SweepRunner, interrupting
 
 from bytewright.errors import UsageError
 from bytewright.experiments.corpora import token_digests
@@ -21,6 +19,8 @@ from bytewright.storage import atomic
 from bytewright.train import run
 from bytewright.train.config import TrainConfig
 from bytewright.train.run import OUTCOME, is_being_written
+from runs import SWEEP, make_ids, write_sweep, write_tokens
+from sweeps import SweepRunner, interrupting
 
 RUN = "lr-0.01"
 

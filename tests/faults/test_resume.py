@@ -17,7 +17,6 @@ import pytest
 import torch
 from kill_and_resume import run_session
 from rich.console import Console
-from runs import digest, make_config, metrics_without_clock
 
 import bytewright
 from bytewright.errors import StorageError
@@ -28,6 +27,7 @@ from bytewright.train.metrics import MetricsLog
 from bytewright.train.recipe import to_plain
 from bytewright.train.run import RunFolder
 from conftest import HANG_SECONDS
+from runs import digest, make_config, metrics_without_clock
 
 pytestmark = pytest.mark.fault
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from imagined_runs import make_record
 
 from bytewright.experiments.groups import group_runs
 from bytewright.experiments.inputs import _identify_validation, guess_about
@@ -19,6 +18,7 @@ from bytewright.report.compose import build_report, write_report
 from bytewright.report.page import Figure, Page, Table
 from bytewright.tokenizer import Tokenizer
 from conftest import Run
+from imagined_runs import make_record
 
 RECIPE = """
 batch_size = 4
