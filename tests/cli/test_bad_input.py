@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import resource
 import shutil
 import subprocess
@@ -61,7 +60,7 @@ CASES = [
     (TRAIN.format(source="empty.txt", out="new", size=400), ["empty.txt", "empty"]),
     (TRAIN.format(source="stories.txt nowhere.txt", out="new", size=400), ["nowhere.txt"]),
     (TRAIN.format(source="empty-folder", out="new", size=400), ["empty-folder", "no files"]),
-    ("tokenizer train --out new --vocab-size 400", ["a text is needed"]),
+    ("tokenizer train --out new --vocab-size 400", ["a text is missing"]),
     (ENCODE.format(source="nowhere.txt", out="new.npy"), ["nowhere.txt", "does not exist"]),
     (ENCODE.format(source="taken", out="new.npy"), ["taken", "directory"]),
     (ENCODE.format(source="empty.txt", out="new.npy"), ["empty.txt", "empty"]),
@@ -191,6 +190,10 @@ FULL_DISK_COMMANDS = [
 ]
 
 
+def names_of_files(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.fixture
 def big_place(place: Path) -> Path:
     (place / "big.txt").write_bytes((place / "stories.txt").read_bytes() * 10)
@@ -225,7 +228,7 @@ def test_a_full_disk_gives_one_sentence_and_leaves_nothing(tiny_disk: Path, comm
     assert done.stderr.splitlines()[-1].startswith("bytewright: cannot write")
     assert done.stderr.endswith("no space left on the disk\n")
     assert "Traceback" not in done.stderr
-    assert os.listdir(tiny_disk / "full") == []
+    assert names_of_files(tiny_disk / "full") <= {"plan.json"}
 
 
 @pytest.mark.fault
@@ -243,4 +246,4 @@ def test_a_limit_on_file_size_gives_one_sentence_and_leaves_nothing(big_place: P
     assert done.stderr.splitlines()[-1].startswith("bytewright: cannot write")
     assert "larger than the system allows" in done.stderr
     assert "Traceback" not in done.stderr
-    assert os.listdir(big_place / "full") == []
+    assert names_of_files(big_place / "full") <= {"plan.json"}

@@ -1,14 +1,17 @@
-"""The doctor tells what is there and what is not."""
+"""`doctor` reports the machine, missing parts and an outdated native extension."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
 import json
+import os
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from bytewright.cli.doctor import find_newer_source
 from conftest import Run
 
 
@@ -32,6 +35,18 @@ def test_the_doctor_names_what_is_missing_with_a_remedy(run: Run, monkeypatch: p
     monkeypatch.setattr(importlib, "import_module", without_native)
     outcome = run("doctor")
     assert outcome.code == 1
-    assert "native extension is missing: run make setup" in outcome.out
+    assert "native extension: run make setup" in outcome.out
     report = json.loads(run("doctor", "--json").out)
     assert report["healthy"] is False
+
+
+def test_an_extension_older_than_the_rust_sources_of_a_checkout_is_reported(tmp_path: Path) -> None:
+    source, extension = tmp_path / "crates" / "bpe" / "src" / "lib.rs", tmp_path / "_native.so"
+    source.parent.mkdir(parents=True)
+    for path, seconds in ((source, 1000), (extension, 2000)):
+        path.touch()
+        os.utime(path, (seconds, seconds))
+    assert find_newer_source(extension, tmp_path / "crates") is None
+    os.utime(source, (3000, 3000))
+    assert find_newer_source(extension, tmp_path / "crates") == Path("crates/bpe/src/lib.rs")
+    assert find_newer_source(extension, tmp_path / "installed") is None

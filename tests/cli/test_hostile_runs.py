@@ -411,7 +411,7 @@ def test_text_of_a_model_is_escaped_on_a_terminal_alone(
 ) -> None:
     written = stream()
     monkeypatch.setattr(sys, "stdout", written)
-    console.write_text("a\x1b[2J\n\tb")
+    console.write_model_text("a\x1b[2J\n\tb")
     assert written.getvalue() == shown
 
 

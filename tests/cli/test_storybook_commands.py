@@ -58,8 +58,8 @@ def test_check_prints_the_shares_and_what_is_wrong(run: Run, samples: Path) -> N
     assert "stories that are consistent, too  50.0%" in outcome.out
     assert "copies of training stories        25.0%" in outcome.out
     assert "it contradicts itself about: " in outcome.out
-    assert "story 2 leaves the language at sentence" in outcome.out
-    assert "story 3 leaves the language at sentence" in outcome.out
+    assert "story 2 leaves the grammar at sentence" in outcome.out
+    assert "story 3 leaves the grammar at sentence" in outcome.out
 
 
 def test_check_prints_everything_as_json(run: Run, samples: Path) -> None:
@@ -76,20 +76,26 @@ def test_check_prints_everything_as_json(run: Run, samples: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["storybook", "--size", "many", "--out", "a.txt"], "--size is 'many'"),
+        (["storybook", "--size", "many", "--out", "a.txt"], "--size 'many' is not a size"),
         (["storybook", "--size", "50XB", "--out", "a.txt"], "50XB"),
-        (["storybook", "--size", "9" * 400, "--out", "a.txt"], "a number with a unit is needed"),
-        (["storybook", "--size=-3MB", "--out", "a.txt"], "--size is '-3MB'"),
+        (["storybook", "--size", "9" * 400, "--out", "a.txt"], "write a number and a unit"),
+        (["storybook", "--size=-3MB", "--out", "a.txt"], "--size '-3MB' is not a size"),
         (["storybook", "--size", "10", "--out", "a.txt"], "size must be at least"),
-        (["storybook", "--size", "9kB", "--out", "a.txt", "--seed", "-1"], "--seed is -1"),
-        (["storybook", "--size", "9kB", "--out", "a.txt", "--num-workers", "0"], "--num-workers is 0"),
+        (
+            ["storybook", "--size", "9kB", "--out", "a.txt", "--seed", "-1"],
+            "--seed must be at least 0, but is -1",
+        ),
+        (
+            ["storybook", "--size", "9kB", "--out", "a.txt", "--num-workers", "0"],
+            "--num-workers must be at least 1",
+        ),
         (["storybook", "--size", "9kB", "--out", "taken.txt"], "exists already"),
         (["check", "nowhere.txt"], "nowhere.txt does not exist"),
         (["check", "."], "is a directory"),
         (["check", "empty.txt"], "is empty"),
         (["check", "binary"], "byte 4 is not UTF-8"),
         (["check", "taken.txt", "--train", "nowhere.txt"], "nowhere.txt does not exist"),
-        (["check", "taken.txt", "--num-workers", "0"], "--num-workers is 0"),
+        (["check", "taken.txt", "--num-workers", "0"], "--num-workers must be at least 1"),
     ],
 )
 def test_a_mistake_gets_one_sentence_and_changes_nothing(
@@ -151,3 +157,11 @@ def test_a_signal_ends_it_with_its_code_and_nothing_half_written(
     while list(tmp_path.iterdir()) and time.monotonic() < deadline:  # the workers may end after the command
         time.sleep(0.05)
     assert not list(tmp_path.iterdir())
+
+
+def test_check_reports_a_file_without_an_end_token(run: Run, tmp_path: Path, samples: Path) -> None:
+    (tmp_path / "one.txt").write_text("Once upon a time.")
+    outcome = run("corpus", "check", tmp_path / "one.txt")
+    assert outcome.code == 0
+    assert "has no <|endoftext|>" in outcome.err
+    assert run("corpus", "check", samples).err == ""

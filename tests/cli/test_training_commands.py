@@ -182,7 +182,7 @@ def test_more_texts_are_written_than_fit_in_a_batch(place: Path, run: Run) -> No
     assert run(*command).out == written.out
     assert run(*command[:-1], "8").out != written.out
     refused = run("generate", "a", "--count", "0")
-    assert (refused.code, refused.err) == (2, "bytewright: --count is 0; it must be at least 1\n")
+    assert (refused.code, refused.err) == (2, "bytewright: --count must be at least 1, but is 0\n")
 
 
 def test_a_run_that_diverges_while_it_writes_samples_ends_as_any_that_diverges(place: Path, run: Run) -> None:

@@ -1,7 +1,7 @@
-"""What the commands print with: results on stdout, progress on stderr, and numbers people can read.
+"""Output of the commands: results on stdout, progress and remarks on stderr.
 
-On a terminal progress is a bar, redrawn at most ten times a second; in a pipe or a log it is a plain line
-every few seconds, and none at all for work that is over within a second. It knows nothing of what is done.
+On a terminal, progress is a bar that is redrawn at most ten times a second. In a pipe or a log it is a plain
+line every few seconds, and no line for work that takes less than a second.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from rich.text import Text
 from bytewright.errors import escape_controls
 from bytewright.formatting import TimeLeft, format_bytes
 
-PLAIN_WIDTH = 10_000  # in a pipe a line is never broken: whoever reads it may want to search it
-# Text is shown as it is: [bold] and :owl: in a story are part of the story.
-AS_IT_IS: Mapping[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+PLAIN_WIDTH = 10_000  # lines in a pipe are not wrapped, so that tools can search them
+# Markup such as [bold] or :owl: in a story is part of the story.
+VERBATIM: Mapping[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 SECONDS_BEFORE_FIRST_LINE = 1.0
 SECONDS_BETWEEN_LINES = 5.0
 
-Report = Callable[[str, int, int, str], None]
-"""Tell how far a phase is: its name, what is done, the total, and the unit ("bytes" is shown as MB)."""
+ShowProgress = Callable[[str, int, int, str], None]
+"""Show the progress of a phase: its name, the amount done, the total, and the unit, which may be "bytes"."""
 
 
 class EscapingConsole(Console):
-    """A console that shows control characters and line breaks of any `str` as escapes.
+    """A console that escapes control characters and line breaks in every `str`.
 
-    Most of what is printed holds text from files: names, paths, reasons. A `Text` is printed as it is.
+    Most output contains text from files: names, paths, reasons. A `Text` is printed unchanged.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Make the text that rich prints for a `str`, wherever it stands: in a line or in a cell."""
+        """Return the text that rich prints for a `str` in a line or a table cell."""
         return super().render_str(escape_controls(text), **options)
 
 
 def stdout() -> Console:
-    """Make the console for results; in a pipe it has no colour."""
-    return EscapingConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH, **AS_IT_IS)
+    """Return the console for results; in a pipe it has no colour."""
+    return EscapingConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH, **VERBATIM)
 
 
 def stderr() -> Console:
-    """Make the console for progress and remarks."""
-    return EscapingConsole(stderr=True, width=None if sys.stderr.isatty() else PLAIN_WIDTH, **AS_IT_IS)
+    """Return the console for progress and remarks."""
+    return EscapingConsole(stderr=True, width=None if sys.stderr.isatty() else PLAIN_WIDTH, **VERBATIM)
 
 
-def write_text(text: str) -> None:
-    """Write a model's text to stdout: as it is into a pipe, without control characters on a terminal."""
+def write_model_text(text: str) -> None:
+    """Write text of a model to stdout: unchanged to a pipe, with control characters escaped on a terminal."""
     sys.stdout.write(escape_controls(text, keep="\n\t") if sys.stdout.isatty() else text)
 
 
 def table(*headings: str, title: str | None = None) -> Table:
-    """Start a table whose first column is words and whose others are numbers; `title` is not escaped."""
+    """Return a table: the first column is left-aligned, others right-aligned; `title` is not escaped."""
     made = Table(
         title=None if title is None else Text(title),
         title_justify="left",
@@ -71,8 +71,15 @@ def table(*headings: str, title: str | None = None) -> Table:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Report]:
-    """Show the progress of the block, phase after phase; what is yielded is called as often as one likes."""
+def phase_progress(phase: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that shows the progress of one phase from the amount done and the total."""
+    with progress() as show:
+        yield lambda done, total: show(phase, done, total, unit)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[ShowProgress]:
+    """Yield a function that shows the progress of the block, phase by phase; it can be called often."""
     console = stderr()
     if not console.is_terminal:
         yield _plain_lines(console)
@@ -89,20 +96,20 @@ def progress() -> Iterator[Report]:
     with Progress(*columns, console=console, refresh_per_second=10) as bars:
         tasks: dict[str, TaskID] = {}
 
-        def report(phase: str, done: int, total: int, unit: str) -> None:
+        def show(phase: str, done: int, total: int, unit: str) -> None:
             amount = _amount(done, total, unit)
             if phase not in tasks:
                 tasks[phase] = bars.add_task(phase, total=total, amount=amount)
             bars.update(tasks[phase], completed=done, total=total, amount=amount)
 
-        yield report
+        yield show
 
 
-def _plain_lines(console: Console) -> Report:
+def _plain_lines(console: Console) -> ShowProgress:
     estimates: dict[str, TimeLeft] = {}
     next_line = time.monotonic() + SECONDS_BEFORE_FIRST_LINE
 
-    def report(phase: str, done: int, total: int, unit: str) -> None:
+    def show(phase: str, done: int, total: int, unit: str) -> None:
         nonlocal next_line
         now = time.monotonic()
         left = estimates.setdefault(phase, TimeLeft())(now, done, total)
@@ -112,7 +119,7 @@ def _plain_lines(console: Console) -> Report:
         parts = [f"{phase}: {done / total:.0%} ({_amount(done, total, unit)})", left]
         console.print(", ".join(filter(None, parts)))
 
-    return report
+    return show
 
 
 def _amount(done: int, total: int, unit: str) -> str:

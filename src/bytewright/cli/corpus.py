@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from bytewright.cli import options
+from bytewright.cli import console, options
 from bytewright.corpus import END_OF_TEXT
 from bytewright.formatting import format_bytes, format_seconds, parse_bytes
 from bytewright.storage import atomic
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GetCorpus:
-    """Download the files of a public corpus, and check size and SHA-256 of each.
+    """Download the files of a public corpus, and check the size and SHA-256 of each.
 
-    A download that breaks off is resumed by the same command. A file that is there already and whole is not
-    downloaded again. `tinystories` is 2.3 GB; `openwebtext`, a sample, comes as 4.7 GB and is unpacked to
-    12.2 GB.
+    The same command resumes an interrupted download. Complete files are not downloaded again. `tinystories`
+    has 2.3 GB; `openwebtext`, a sample, is a download of 4.7 GB that is unpacked to 12.2 GB.
 
     For example:
       bytewright corpus get tinystories
@@ -37,40 +36,34 @@ class GetCorpus:
     """
 
     name: Annotated[Literal["tinystories", "openwebtext"], tyro.conf.Positional]
-    """Which corpus."""
+    """The name of the corpus."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("data")
-    """Where its files go."""
+    """The folder for its files."""
 
     def run(self) -> None:
-        """Bring one file after the other."""
-        from bytewright.cli import console
+        """Download one file after the other."""
         from bytewright.corpus.download import CORPORA, get_file
 
         corpus = CORPORA[self.name]
         console.stderr().print(f"{self.name}: {corpus.about}.", soft_wrap=True)
         for file in corpus.files:
-            with console.progress() as report:
+            path = self.out / file.name
+            with console.progress() as show:
                 is_new = get_file(
-                    file,
-                    self.out,
-                    progress=lambda what, done, total: report(what, done, total, "bytes"),
+                    file, self.out, progress=lambda what, done, total: show(what, done, total, "bytes")
                 )
             size = format_bytes(file.text.num_bytes)
-            what = (
-                f"Wrote {self.out / file.name}: {size}"
-                if is_new
-                else f"{self.out / file.name} is there already"
-            )
-            console.stdout().print(f"{what}, SHA-256 {file.text.sha256[:12]}… as expected.", soft_wrap=True)
+            result = f"Wrote {path}: {size}" if is_new else f"{path} is complete already"
+            console.stdout().print(f"{result}, SHA-256 {file.text.sha256[:12]}… as expected.", soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureCorpus:
-    """Count bytes, documents, words and characters of a file, and list its most common words.
+    """Count the bytes, documents, words and characters of a file, and list its most common words.
 
-    Reads plain text (documents end with <|endoftext|>), JSON lines and Parquet; the first two also packed as
-    .gz or .zst. Memory stays bounded, however large the file is.
+    Reads plain text (documents end with <|endoftext|>), JSON lines and Parquet; the first two also compressed
+    as .gz or .zst. Bytes and characters do not include the end tokens. Memory is bounded for any file size.
 
     For example:
       bytewright corpus stats stories.txt
@@ -81,7 +74,7 @@ class MeasureCorpus:
     """A .txt, .jsonl or .parquet file."""
 
     field: str = "text"
-    """Which field of a JSON line, or column of a Parquet file, holds the text."""
+    """The field of a JSON line, or the column of a Parquet file, that contains the text."""
 
     top: int = 20
     """How many of the most common words to list."""
@@ -90,30 +83,28 @@ class MeasureCorpus:
     """Print the figures as JSON."""
 
     def run(self) -> None:
-        """Count and print."""
-        from bytewright.cli import console
+        """Count and print the figures."""
         from bytewright.corpus.stats import measure_corpus
 
         options.require_at_least(0, self.top, "--top")
-        with console.progress() as report:
+        with console.phase_progress("count", "bytes") as progress:
             stats = measure_corpus(
                 options.require_file(self.file),
                 field=self.field,
                 num_common=self.top,
-                progress=lambda done, total: report("count", done, total, "bytes"),
+                progress=progress,
             )
         if self.json:
             print(json.dumps(dataclasses.asdict(stats)))
         else:
-            _print(stats)
+            print_stats(stats)
 
 
-def _print(stats: CorpusStats) -> None:
-    from bytewright.cli import console
-
+def print_stats(stats: CorpusStats) -> None:
+    """Print the counts as a table, then the most common words."""
     table = console.table("", "")
     about = "" if stats.is_exact else "about "
-    table.add_row("bytes", f"{stats.num_bytes:,}")
+    table.add_row("bytes, without end tokens", f"{stats.num_bytes:,}")
     table.add_row("documents", f"{stats.num_documents:,}")
     table.add_row("words", f"{stats.num_words:,}")
     table.add_row("different words", f"{about}{stats.num_distinct_words:,}")
@@ -134,10 +125,10 @@ def _print(stats: CorpusStats) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteText:
-    """Write the documents of JSON lines, Parquet or text files, packed or not, as one plain text.
+    """Convert the documents of JSON lines, Parquet or text files to one plain text file.
 
-    That is what the tokenizer commands read. After each document stands <|endoftext|> on a line of its own;
-    documents without text are left out. Memory stays bounded, however large the files are.
+    The tokenizer commands read such files. <|endoftext|> on a line of its own follows each document;
+    documents without text are left out. Memory is bounded for any file size.
 
     For example:
       bytewright corpus text pages.jsonl.zst --out pages.txt
@@ -149,32 +140,31 @@ class WriteText:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)"),
     ]
-    """.txt, .jsonl or .parquet files; the first two may be packed as .gz or .zst."""
+    """.txt, .jsonl or .parquet files; the first two may be compressed as .gz or .zst."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """The text to write."""
+    """The text file to write."""
 
     field: str = "text"
-    """Which field of a JSON line, or column of a Parquet file, holds the text."""
+    """The field of a JSON line, or the column of a Parquet file, that contains the text."""
 
     replace: options.Replace = False
 
     def run(self) -> None:
-        """Write the text, and say what became of documents that could not stay as they were."""
+        """Write the text, and report documents that were left out or divided."""
         files = [options.require_file(path) for path in options.require_some(self.files, "a file")]
         for path in files:
             atomic.check_not_input(path, self.out)
         atomic.check_target(self.out, replace=self.replace)
 
-        from bytewright.cli import console
         from bytewright.corpus.text import write_documents
 
-        with console.progress() as report:
+        with console.phase_progress("read", "bytes") as progress:
             written = write_documents(
                 files,
                 self.out,
                 field=self.field,
-                progress=lambda done, total: report("read", done, total, "bytes"),
+                progress=progress,
             )
         if written.num_left_out:
             console.stderr().print(f"Documents without text, left out: {written.num_left_out:,}.")
@@ -190,10 +180,10 @@ class WriteText:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteStorybook:
-    """Write a corpus that needs no download: little stories whose entropy is known.
+    """Generate a corpus of short stories whose entropy is known; no download is needed.
 
     The same seed gives the same bytes on any machine and with any number of workers. Training and validation
-    stories never share a plot. After each story stands <|endoftext|> on a line of its own.
+    stories never share a plot. <|endoftext|> on a line of its own follows each story.
 
     For example:
       bytewright corpus storybook --size 50MB --seed 1 --out stories.txt
@@ -204,43 +194,42 @@ class WriteStorybook:
     """The file to write."""
 
     size: Annotated[str, tyro.conf.arg(metavar="SIZE")]
-    """How large the file may be at most, such as 500kB, 50MB or 1GB; whole stories are written."""
+    """The maximum size of the file, such as 500kB, 50MB or 1GB; only whole stories are written."""
 
     seed: int = 1
-    """Which stories: another seed, other stories."""
+    """The seed of the random choices; another seed gives other stories."""
 
     split: Literal["train", "validation"] = "train"
-    """Stories to train on, or the tenth of all plots that is kept apart."""
+    """Stories for training, or for validation: the tenth of all plots that training never uses."""
 
     num_workers: options.NumWorkers = None
 
     replace: options.Replace = False
 
     def run(self) -> None:
-        """Write the stories and say what they weigh."""
+        """Write the stories, and print their size and entropy."""
         size = int(parse_bytes(self.size, default_unit="B", key="--size"))
         options.require_at_least(1, self.num_workers, "--num-workers")
         options.require_at_least(0, self.seed, "--seed")
         atomic.check_target(self.out, replace=self.replace)
 
-        from bytewright.cli import console
         from bytewright.corpus.storybook import write_stories
 
         started = time.perf_counter()
-        with console.progress() as report:
+        with console.phase_progress("stories", "bytes") as progress:
             written = write_stories(
                 self.out,
                 size,
                 seed=self.seed,
                 split=self.split,
                 num_workers=self.num_workers or usable_cores(),
-                progress=lambda done, total: report("stories", done, total, "bytes"),
+                progress=progress,
             )
         seconds = time.perf_counter() - started
         console.stdout().print(
             f"Wrote {self.out}: {written.num_stories:,} stories, {format_bytes(written.num_bytes)}"
-            f" in {format_seconds(seconds)}. They carry {written.bits_per_byte:.4f} bits per byte:"
-            " no model of the grammar can be expected to need fewer.",
+            f" in {format_seconds(seconds)}. Their entropy is {written.bits_per_byte:.4f} bits per"
+            " byte: the expected loss of any model is at least that.",
             soft_wrap=True,
         )
 
@@ -250,11 +239,11 @@ STORIES_LISTED = 10
 
 @dataclass(frozen=True, kw_only=True)
 class CheckStories:
-    """Parse stories back: how many are well-formed, how many tell one consistent plot, how many are copies.
+    """Parse stories, and count those that are well-formed, consistent, or copies of training stories.
 
-    The stories may come from the storybook or from a model that was trained on it; each ends with
-    <|endoftext|>. A story in the language has an exact probability; of any other it is said where it leaves
-    the language, and which facts contradict each other.
+    The stories are from the storybook or from a model that was trained on it; each ends with <|endoftext|>.
+    A consistent story has an exact probability. For any other, the output states where it leaves the
+    grammar and which facts contradict each other.
 
     For example:
       bytewright corpus check samples.txt
@@ -264,38 +253,43 @@ class CheckStories:
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="The stories to check.")]
 
     train: options.OutputFile = None
-    """The text that a model was trained on; stories that stand in it word for word are copies."""
+    """The training text of the model; a story that is in it word for word is a copy."""
 
     json: bool = False
-    """Print everything as JSON, story by story."""
+    """Print the result as JSON, with every story."""
 
     num_workers: options.NumWorkers = None
 
     def run(self) -> None:
-        """Check the stories and print what was found."""
+        """Check the stories and print the result."""
         options.require_file(self.source)
         if self.train is not None:
             options.require_file(self.train)
         options.require_at_least(1, self.num_workers, "--num-workers")
 
-        from bytewright.cli import console
         from bytewright.corpus.storybook import check_file
 
-        with console.progress() as report:
+        with console.phase_progress("check", "bytes") as progress:
             checked = check_file(
                 self.source,
                 training_path=self.train,
                 num_workers=self.num_workers or usable_cores(),
-                progress=lambda done, total: report("check", done, total, "bytes"),
+                progress=progress,
+            )
+        if len(checked.stories) == 1 and END_OF_TEXT.encode() not in atomic.read_bytes(self.source):
+            console.stderr().print(
+                f"{self.source} has no {END_OF_TEXT}, so its whole text was checked as one story;"
+                " the token must follow each story.",
+                soft_wrap=True,
             )
         if self.json:
             print(json.dumps(as_json(checked, copies_known=self.train is not None), allow_nan=False))
         else:
-            print_report(checked, copies_known=self.train is not None)
+            print_check(checked, copies_known=self.train is not None)
 
 
 def as_json(report: CheckReport, *, copies_known: bool) -> dict[str, object]:
-    """Give the shares, and everything about every story; what is infinite or unknown is null."""
+    """Return the shares and all stories; infinite and unknown values are null."""
     stories = [dataclasses.asdict(story) for story in report.stories]
     for story in stories:
         story["bits"] = story["bits"] if math.isfinite(story["bits"]) else None
@@ -311,10 +305,8 @@ def as_json(report: CheckReport, *, copies_known: bool) -> dict[str, object]:
     }
 
 
-def print_report(report: CheckReport, *, copies_known: bool) -> None:
-    """Print the shares as a table, then the first stories that are not in the language."""
-    from bytewright.cli import console
-
+def print_check(report: CheckReport, *, copies_known: bool) -> None:
+    """Print the shares as a table, then the first stories that are not consistent."""
     out = console.stdout()
     table = console.table("", "")
     table.add_row("stories", f"{len(report.stories):,}")
@@ -328,14 +320,15 @@ def print_report(report: CheckReport, *, copies_known: bool) -> None:
     out.print(table)
     outside = [(number, story) for number, story in enumerate(report.stories, 1) if not story.is_consistent]
     for number, story in outside[:STORIES_LISTED]:
-        out.print(f"story {number:,} {_complaint(story)}", soft_wrap=True)
+        out.print(f"story {number:,} {describe_problem(story)}", soft_wrap=True)
     if len(outside) > STORIES_LISTED:
         out.print(f"and {len(outside) - STORIES_LISTED:,} more; --json lists them all")
 
 
-def _complaint(story: StoryCheck) -> str:
+def describe_problem(story: StoryCheck) -> str:
+    """Return where a story leaves the grammar, and its contradictions."""
     place = f"sentence {story.leaves_at_sentence}, character {story.leaves_at_character}"
     facts = (
         f"; it contradicts itself about: {', '.join(story.contradictions)}" if story.contradictions else ""
     )
-    return f"leaves the language at {place}, at {story.found!r}{facts}"
+    return f"leaves the grammar at {place}, at {story.found!r}{facts}"

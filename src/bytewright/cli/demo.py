@@ -1,19 +1,19 @@
-"""`bytewright demo`: from nothing to a model that tells stories, and a page about it."""
+"""`bytewright demo`: generate stories, train a model on them, and write a report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from bytewright.cli import options
+from bytewright.cli import console, options
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Make stories, a tokenizer and a small model that tells stories; check them, and write a report.
+    """Generate stories, train a tokenizer and a small model on them, check its stories, and write a report.
 
-    Takes about four minutes on two cores, downloads nothing, and says before each stage what it will do and
-    how long that takes. It can be interrupted and started again; what is done is not done twice.
+    Takes about four minutes on two cores and downloads nothing. Before each stage it prints what the stage
+    does and how long it takes. After an interruption, the same command continues; finished stages are kept.
 
     For example:
       bytewright demo
@@ -21,11 +21,10 @@ class Demo:
     """
 
     out: options.OutputFolder = Path("demo")
-    """Where everything goes: a new folder, or that of an earlier demo, which is continued."""
+    """The folder for all results: a new one, or that of an earlier demo, which is continued."""
 
     def run(self) -> int:
-        """Show it."""
-        from bytewright.cli import console
+        """Run all stages."""
         from bytewright.demo import run_demo
         from bytewright.train.signals import exit_code_of
 

@@ -1,7 +1,7 @@
-"""`bytewright doctor`: what this machine has, and what is missing, with the remedy.
+"""`bytewright doctor`: check this machine and the installation, and print remedies for problems.
 
-It looks and changes nothing. A finding is *missing* only if something of Bytewright will not work without it;
-a machine without a GPU is in good health.
+The command changes nothing. A finding is a problem only if some part of Bytewright does not work because of
+it; a missing GPU is not a problem.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bytewright.cli import console
 from bytewright.system import total_memory, usable_cores, usable_memory
 from bytewright.torch_environment import ISA_VARIABLES, amx_faults
 
+CRATES = Path(__file__).parents[3] / "crates"
+"""The Rust sources of a checkout; an installed package does not have them."""
 REQUIRED_PACKAGES = ("torch", "numpy", "safetensors", "rich", "tyro", "regex", "jaxtyping")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked for: what was found, and what to do if it is missing."""
+    """One result of the examination; `remedy` is set if it is a problem."""
 
     name: str
     found: str
@@ -32,9 +35,9 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """Say what this machine has (cores, memory, Python, torch, GPU, native extension) and what is missing.
+    """Check this machine (cores, memory, GPU) and the installation (Python, torch, native extension).
 
-    Exits with 1 if something that Bytewright needs is missing.
+    Exits with 1 if something that Bytewright needs is missing or outdated.
 
     For example:
       bytewright doctor
@@ -45,20 +48,22 @@ class Doctor:
     """Print the findings as JSON."""
 
     def run(self) -> int:
-        """Look at everything and print it."""
+        """Examine everything and print the findings."""
         findings = examine()
-        missing = [finding for finding in findings if finding.remedy is not None]
+        problems = [finding for finding in findings if finding.remedy is not None]
         if self.json:
             import json
 
-            print(json.dumps({"findings": [asdict(finding) for finding in findings], "healthy": not missing}))
+            print(
+                json.dumps({"findings": [asdict(finding) for finding in findings], "healthy": not problems})
+            )
         else:
-            _print(findings, missing)
-        return 1 if missing else 0
+            print_findings(findings, problems)
+        return 1 if problems else 0
 
 
 def examine() -> list[Finding]:
-    """Look at the machine, from the hardware up."""
+    """Return findings about the hardware, then about the software."""
     return [
         Finding("system", f"{platform.system()} {platform.release()} on {platform.machine()}"),
         _cores(),
@@ -105,43 +110,54 @@ def _package(name: str) -> Finding:
 def _gpu() -> Finding:
     try:
         import torch
-    except (ImportError, OSError) as error:  # OSError: a library that torch needs is not there
-        return Finding("gpu", f"unknown, since torch cannot be imported ({error})", "make torch importable")
+    except (ImportError, OSError) as error:  # OSError: a library that torch needs is missing
+        return Finding("gpu", f"unknown, because torch cannot be imported ({error})", "make torch importable")
     if torch.cuda.is_available():
         devices = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
         return Finding("gpu", ", ".join(f"{it.name} ({_gigabytes(it.total_memory)})" for it in devices))
     if torch.backends.mps.is_available():
         return Finding("gpu", "Apple GPU (mps)")
-    return Finding("gpu", "none: everything works on the CPU, training slowly")
+    return Finding("gpu", "none: everything works on the CPU, but training is slow")
 
 
 def _native_extension() -> Finding:
     try:
         native = importlib.import_module("bytewright._native")
     except ImportError as error:
-        return Finding(
-            "native extension", f"cannot be imported ({error})", "run make setup (needs a Rust toolchain)"
-        )
-    return Finding("native extension", Path(str(native.__file__)).name)
+        remedy = "run make setup (needs a Rust toolchain)"
+        return Finding("native extension", f"cannot be imported ({error})", remedy)
+    file = Path(str(native.__file__))
+    if (changed := find_newer_source(file, CRATES)) is not None:
+        return Finding("native extension", f"{file.name} is older than {changed}", "run make setup")
+    return Finding("native extension", file.name)
+
+
+def find_newer_source(extension: Path, crates: Path) -> Path | None:
+    """Return a Rust source of a checkout that is newer than the extension; None for an installed package."""
+    if not crates.is_dir():
+        return None
+    newest = max((path for path in crates.rglob("*.rs")), key=lambda path: path.stat().st_mtime, default=None)
+    if newest is None or newest.stat().st_mtime <= extension.stat().st_mtime:
+        return None
+    return newest.relative_to(crates.parent)
 
 
 def _gigabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB"
 
 
-def _print(findings: list[Finding], missing: list[Finding]) -> None:
+def print_findings(findings: list[Finding], problems: list[Finding]) -> None:
+    """Print all findings as a table, then the remedies."""
     from rich.text import Text
-
-    from bytewright.cli import console
 
     out = console.stdout()
     table = console.table("", "", "")
     table.columns[1].justify = "left"
     for finding in findings:
-        mark = Text("ok", "green") if finding.remedy is None else Text("missing", "red")
+        mark = Text("ok", "green") if finding.remedy is None else Text("problem", "red")
         table.add_row(finding.name, finding.found, mark)
     out.print(table)
-    for finding in missing:
-        out.print(f"{finding.name} is missing: {finding.remedy}")
-    if not missing:
-        out.print("Nothing is missing.")
+    for finding in problems:
+        out.print(f"{finding.name}: {finding.remedy}")
+    if not problems:
+        out.print("No problems found.")

@@ -102,10 +102,10 @@ class Generate:
         generator = Generator(model, min(BATCH, num_texts))
         if num_texts == 1:
             ((text, prompt),) = given
-            console.write_text(text)
+            console.write_model_text(text)
 
             def write(piece: str) -> None:
-                console.write_text(piece)
+                console.write_model_text(piece)
                 sys.stdout.flush()
 
             reason = stream_text(generator, tokenizer, prompt, sampling, write)
@@ -118,7 +118,7 @@ class Generate:
         counts: Counter[str] = Counter()
         for text, completion in zip(texts, generator.generate_many(prompts, sampling, BATCH), strict=True):
             text = f"{text}{tokenizer.decode(completion.ids)}".strip("\n")
-            console.write_text(text + (SEPARATOR if completion.reason == "stop" else "\n\n"))
+            console.write_model_text(text + (SEPARATOR if completion.reason == "stop" else "\n\n"))
             sys.stdout.flush()
             counts[completion.reason] += 1
         if counts["stop"] < num_texts:

@@ -16,10 +16,10 @@ from bytewright.storage import atomic
 if TYPE_CHECKING:
     from bytewright.tokenizer import Tokenizer, Vocabulary
 
-ANY_FORMAT = "our folder or GPT-2's, a tokenizer.json, or a file of tiktoken ranks"
+ANY_FORMAT = "a folder of Bytewright or GPT-2, a tokenizer.json, or a file of tiktoken ranks"
 
 BYTES_SHOWN = 60
-"""How much of a token is shown in a list."""
+"""How many bytes of a token are shown in a list."""
 
 TokenizerPath = Annotated[
     Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER", help=f"The tokenizer: {ANY_FORMAT}.")
@@ -45,7 +45,7 @@ Overrides = Annotated[
     tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]],
     tyro.conf.arg(metavar="KEY=VALUE …", help_behavior_hint="(optional, repeatable)"),
 ]
-"""Groups of values: `--set a=1 b=2 --set c=3` means three, as `list_overrides` gives them."""
+"""Groups of values: `--set a=1 b=2 --set c=3` sets three; `list_overrides` flattens them."""
 
 GivenText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="(optional)")]
 
@@ -70,79 +70,80 @@ NumWorkers = Annotated[
 ]
 
 Replace = Annotated[
-    bool, tyro.conf.arg(help="Replace what is there already.", help_behavior_hint="(default: refuse)")
+    bool, tyro.conf.arg(help="Replace existing output.", help_behavior_hint="(default: refuse)")
 ]
 
 
 def list_overrides(groups: tuple[tuple[str, ...], ...]) -> list[str]:
-    """List all values that were given, in order."""
+    """Return all given values in order."""
     return [pair for group in groups for pair in group]
 
 
 def require_file(path: Path) -> Path:
-    """Refuse a file that is missing, a directory, not a regular file, or empty."""
+    """Return `path`; raise if it is missing, a directory, not a regular file, or empty."""
     require_exists(path)
     if path.is_dir():
-        raise UsageError(f"{path} is a directory; a file is needed here")
+        raise UsageError(f"{path} is a directory; a file is needed here", path=path)
     if not path.is_file():
-        raise UsageError(f"{path} is not a regular file")
+        raise UsageError(f"{path} is not a regular file", path=path)
     if path.stat().st_size == 0:
-        raise UsageError(f"{path} is empty")
+        raise UsageError(f"{path} is empty", path=path)
     return path
 
 
 def require_source(path: Path) -> Path:
-    """Refuse what cannot be trained on: unlike `require_file`, a folder of texts will do."""
+    """Return `path` if it is a folder or a file that `require_file` accepts."""
     require_exists(path)
     return path if path.is_dir() else require_file(path)
 
 
 def require_exists(path: Path) -> Path:
-    """Refuse a path at which there is nothing."""
+    """Return `path`; raise if it does not exist."""
     try:
         exists = path.exists()
     except OSError as error:
-        raise UsageError(f"{path} cannot be looked at: {error.strerror}") from None
+        raise UsageError(f"cannot access {path}: {error.strerror}", path=path) from None
     if not exists:
-        raise UsageError(f"{path} does not exist")
+        raise UsageError(f"{path} does not exist", path=path)
     return path
 
 
 def read_text_bytes(path: Path) -> bytes:
-    """Read a whole text as it is, valid UTF-8 or not."""
+    """Return the bytes of a text file, which need not be valid UTF-8."""
     try:
         return atomic.read_bytes(require_file(path))
     except StorageError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error), path=path) from None
 
 
 def require_some(paths: tuple[Path, ...], what: str) -> tuple[Path, ...]:
-    """Refuse an empty list of paths."""
+    """Return `paths`; raise if there are none."""
     if not paths:
-        raise UsageError(f"{what} is needed, and none was given (see --help)")
+        raise UsageError(f"{what} is missing (see --help)")
     return paths
 
 
 def require_at_least(least: int, value: int | None, option: str) -> None:
-    """Refuse a number that is too small; one that was not given is never too small."""
+    """Raise if a number is too small; None is accepted."""
     if value is not None and value < least:
-        raise UsageError(f"{option} is {value}; it must be at least {least}")
+        message = f"{option} must be at least {least}, but is {value}"
+        raise UsageError(message, key=option, expected=least, found=value)
 
 
 def load_vocabulary(
     path: Path, special_tokens: tuple[str, ...] = (), pattern: str | None = None
 ) -> Vocabulary:
-    """Read a tokenizer from our folder, GPT-2's pair of files, a `tokenizer.json` or tiktoken ranks."""
+    """Return the vocabulary of a tokenizer in any of the supported formats."""
     from bytewright.tokenizer.files import read_vocabulary
 
     try:
         return read_vocabulary(require_exists(path), special_tokens, pattern)
     except StorageError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error), path=path) from None
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer as `load_vocabulary` does, and make it ready for use."""
+    """Return a tokenizer in any of the supported formats, ready to encode and decode."""
     from bytewright.tokenizer import Tokenizer
 
     return Tokenizer.from_vocabulary(load_vocabulary(path))

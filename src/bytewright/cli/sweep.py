@@ -130,7 +130,7 @@ class RunSweep:
         return 1 if failed else 0
 
     def _context(
-        self, folder: Path, sweep: Sweep, report: console.Report, engines: CompiledStepCache
+        self, folder: Path, sweep: Sweep, report: console.ShowProgress, engines: CompiledStepCache
     ) -> SweepContext:
         from rich.console import Console
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import tyro
 
-from bytewright.cli import options
+from bytewright.cli import console, options
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError
 from bytewright.formatting import format_bytes, format_seconds
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainTokenizer:
-    """Learn a byte-level BPE vocabulary from text files, or from folders of them.
+    """Learn a byte-level BPE vocabulary from text files or folders of text files.
 
-    Says first how long it will take and how much memory it will need; ends with a table of its phases.
+    Prints an estimate of time and memory first, and a table of the phases at the end.
 
     For example:
       bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000
@@ -43,47 +43,45 @@ class TrainTokenizer:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="TEXT [TEXT ...]", help_behavior_hint="(required)"),
     ]
-    """Text files, or folders of them; of other formats `bytewright corpus text` makes one."""
+    """Text files or folders of text files; `bytewright corpus text` converts other formats."""
 
     out: options.OutputFolder
-    """Where the tokenizer goes."""
+    """The folder of the tokenizer."""
 
     vocab_size: int
-    """How many tokens to have in the end: 256 bytes, the merges, and the special tokens."""
+    """The number of tokens: 256 bytes, the merges, and the special tokens."""
 
     special_tokens: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[TOKEN ...]")] = (END_OF_TEXT,)
-    """Tokens that are never split and never counted; give the option without a value for none."""
+    """Tokens that are never split and never counted; the option without a value means none."""
 
     pattern: str = "gpt2"
-    """How text is cut into words before merging: gpt2, gpt4, or a regular expression (in Rust's syntax)."""
+    """The pattern that splits text into words before merging: gpt2, gpt4, or a Rust regular expression."""
 
     min_count: int = 1
-    """Stop when no pair occurs this often."""
+    """Stop when no pair occurs at least this often."""
 
     num_threads: options.NumThreads = None
 
     replace: options.Replace = False
 
     def run(self) -> None:
-        """Check everything that can be checked, train, write, and account for the time."""
+        """Check the arguments, train, write the tokenizer, and print the phases."""
         sources = [options.require_source(path) for path in options.require_some(self.sources, "a text")]
         options.require_at_least(1, self.min_count, "--min-count")
         options.require_at_least(1, self.num_threads, "--num-threads")
         atomic.check_target(self.out, folder=True, replace=self.replace)
 
-        from bytewright.cli import console
         from bytewright.tokenizer import Progress, estimate_training, train_tokenizer
         from bytewright.tokenizer.files import write_folder
 
-        remarks = console.stderr()
         estimate = estimate_training(
             sources, self.vocab_size, self.special_tokens, pattern=self.pattern, num_threads=self.num_threads
         )
-        remarks.print(_expect(estimate))
-        with console.progress() as report:
+        console.stderr().print(_format_estimate(estimate))
+        with console.progress() as show:
 
             def on_progress(progress: Progress) -> None:
-                report(progress.phase, progress.done, progress.total, progress.unit)
+                show(progress.phase, progress.done, progress.total, progress.unit)
 
             training = train_tokenizer(
                 sources,
@@ -96,18 +94,18 @@ class TrainTokenizer:
             )
         started = time.perf_counter()
         write_folder(training.vocabulary, self.out, replace=self.replace)
-        _print(training, time.perf_counter() - started, self.out)
+        print_training(training, time.perf_counter() - started, self.out)
 
 
-def _expect(estimate: Estimate) -> str:
+def _format_estimate(estimate: Estimate) -> str:
     return (
         f"{format_bytes(estimate.corpus_bytes)} of text: about {format_seconds(max(estimate.seconds, 0.001))}"
         f" and {format_bytes(estimate.memory_bytes)} of memory."
     )
 
 
-def _print(training: Training, seconds_writing: float, out: Path) -> None:
-    from bytewright.cli import console
+def print_training(training: Training, seconds_writing: float, out: Path) -> None:
+    """Print the time of each phase, then the size of the result."""
     from bytewright.tokenizer import Phase
 
     phases = [*training.phases, Phase(name="write", seconds=seconds_writing, wall_seconds=seconds_writing)]
@@ -151,9 +149,9 @@ def _throughput(phase: Phase, training: Training) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeText:
-    """Turn text into token ids: a file into a token file, or a short text into numbers on the terminal.
+    """Convert text to token ids: a file to a token file, or a short text to numbers on the terminal.
 
-    A token file is a .npy array, uint16 if the vocabulary allows, with a manifest beside it.
+    A token file is a .npy array (uint16 if the vocabulary allows) with a manifest in FILE.json.
 
     For example:
       bytewright tokenizer encode stories-10k stories.txt --out stories.npy
@@ -181,7 +179,9 @@ class EncodeText:
         if self.text is not None:
             if self.source is not None or self.out is not None:
                 raise UsageError("give either --text or a file with --out, not both")
-            text = self.text.encode("utf-8", "surrogateescape")  # its bytes, valid or not
+            text = self.text.encode(
+                "utf-8", "surrogateescape"
+            )  # the bytes that were given, valid UTF-8 or not
             print(*options.load_tokenizer(self.tokenizer).encode(text))
             return
         if self.source is None or self.out is None:
@@ -197,16 +197,14 @@ class EncodeText:
             atomic.check_target(path, replace=self.replace)
         tokenizer = options.load_tokenizer(self.tokenizer)
 
-        from bytewright.cli import console
-
         num_bytes = source.stat().st_size
         started = time.perf_counter()
-        with console.progress() as report:
+        with console.phase_progress("encode", "bytes") as progress:
             tokens = tokenizer.encode_file(
                 source,
                 out,
                 num_threads=self.num_threads,
-                progress=lambda done, total: report("encode", done, total, "bytes"),
+                progress=progress,
             )
         seconds = time.perf_counter() - started
         console.stdout().print(
@@ -217,14 +215,14 @@ class EncodeText:
         )
 
 
-IDS_AT_A_TIME = 2**20
+IDS_PER_CHUNK = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeIds:
-    """Turn token ids back into the exact bytes they stand for.
+    """Convert token ids back to the exact bytes that they stand for.
 
-    Refuses a token file that was encoded with another tokenizer.
+    A token file that was encoded with another tokenizer is an error.
 
     For example:
       bytewright tokenizer decode stories-10k stories.npy --out again.txt
@@ -248,9 +246,7 @@ class DecodeIds:
     replace: options.Replace = False
 
     def run(self) -> None:
-        """Decode ids or a file, to stdout or a file."""
-        from bytewright.cli import console
-
+        """Decode ids or a file to stdout or to a file."""
         if (self.source is None) == (not self.ids):
             raise UsageError("give either a token file or --ids")
         if self.source is not None:
@@ -268,8 +264,8 @@ class DecodeIds:
             if sys.stdout.isatty():
                 decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
                 for chunk in _decode(tokenizer, ids):
-                    console.write_text(decoder.decode(chunk))
-                console.write_text(decoder.decode(b"", final=True) + "\n")
+                    console.write_model_text(decoder.decode(chunk))
+                console.write_model_text(decoder.decode(b"", final=True) + "\n")
             else:
                 for chunk in _decode(tokenizer, ids):
                     _write_all(sys.stdout.buffer, chunk)
@@ -291,30 +287,27 @@ class DecodeIds:
 
 
 def _write_all(stream: BinaryIO, data: bytes) -> None:
-    """Write all of it: an unbuffered stdout (python -u) takes as much at a time as the pipe has room for."""
+    """Write all bytes: an unbuffered stdout (python -u) accepts only what fits into the pipe."""
     rest = memoryview(data)
     while rest:
         rest = rest[stream.write(rest) :]
 
 
 def _decode(tokenizer: Tokenizer, ids: Sequence[int] | Ids) -> Iterator[bytes]:
-    """Decode a stretch at a time, so that a long file does not have to fit in memory."""
-    from bytewright.cli import console
-
-    with console.progress() as report:
-        for start in range(0, len(ids), IDS_AT_A_TIME):
-            yield tokenizer.decode_bytes(ids[start : start + IDS_AT_A_TIME])
-            report("decode", min(start + IDS_AT_A_TIME, len(ids)), len(ids), "tokens")
+    """Yield decoded chunks, so that memory does not grow with the file."""
+    with console.phase_progress("decode", "tokens") as progress:
+        for start in range(0, len(ids), IDS_PER_CHUNK):
+            yield tokenizer.decode_bytes(ids[start : start + IDS_PER_CHUNK])
+            progress(min(start + IDS_PER_CHUNK, len(ids)), len(ids))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertTokenizer:
-    """Read a tokenizer in whichever format it is, and write it in another.
+    """Convert a tokenizer from any supported format to another.
 
-    bytewright and gpt2 (vocab.json, merges.txt) are folders; huggingface (tokenizer.json) and
-    tiktoken (ranks) are files. gpt2 and tiktoken do not say which tokens are special, and tiktoken
-    has no pattern either: give these when reading such files. Anything else that a format cannot
-    say is refused.
+    bytewright and gpt2 (vocab.json, merges.txt) are folders; huggingface (tokenizer.json) and tiktoken
+    (ranks) are files. gpt2 and tiktoken files do not list special tokens, and tiktoken files have no pattern:
+    give these when you read such files. Anything else that a format cannot express is an error.
 
     For example:
       bytewright tokenizer convert stories-10k --to huggingface --out tokenizer.json
@@ -333,24 +326,27 @@ class ConvertTokenizer:
     special_tokens: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar="TOKEN [TOKEN ...]", help_behavior_hint="(optional)")
     ] = ()
-    """Special tokens, for the formats that do not name them."""
+    """The special tokens, for formats that do not list them."""
 
     pattern: Annotated[str | None, tyro.conf.arg(metavar="PATTERN", help_behavior_hint="(default: gpt2)")] = (
         None
     )
-    """How text is cut into words, for tiktoken ranks, which do not say: gpt2, gpt4, or an expression."""
+    """The pattern that splits text into words, for tiktoken ranks: gpt2, gpt4, or a regular expression."""
 
     replace: options.Replace = False
 
     def run(self) -> None:
-        """Read, and write."""
-        from bytewright.cli import console
+        """Read one format and write another."""
         from bytewright.tokenizer import files
 
         if self.to == "huggingface" and self.out.suffix != ".json":
-            raise UsageError(f"{self.out}: the name must end in .json, by which this format is recognised")
+            raise UsageError(
+                f"{self.out}: the name must end in .json, which identifies this format", path=self.out
+            )
         if self.to == "tiktoken" and self.out.suffix == ".json":
-            raise UsageError(f"{self.out}: the name must not end in .json, which stands for huggingface")
+            raise UsageError(
+                f"{self.out}: the name must not end in .json, which identifies huggingface", path=self.out
+            )
         atomic.check_target(self.out, folder=self.to in ("bytewright", "gpt2"), replace=self.replace)
         vocabulary = options.load_vocabulary(self.tokenizer, self.special_tokens, self.pattern)
         match self.to:
@@ -368,20 +364,20 @@ class ConvertTokenizer:
         if self.to == "huggingface" and (warning := files.warn_of_pattern(vocabulary)) is not None:
             console.stderr().print(warning, soft_wrap=True)
         if self.to == "tiktoken":
-            console.stdout().print(tell_what_ranks_leave_out(vocabulary), soft_wrap=True)
+            console.stdout().print(describe_lost_settings(vocabulary), soft_wrap=True)
 
 
-def tell_what_ranks_leave_out(vocabulary: Vocabulary) -> str:
-    """Say what whoever reads the file of ranks has to know besides."""
+def describe_lost_settings(vocabulary: Vocabulary) -> str:
+    """Return which settings a file of ranks does not contain, so that its readers must supply them."""
     by_id = sorted(vocabulary.special_tokens.items(), key=lambda item: item[1])
     specials = ", ".join(f"{special} (id {id})" for special, id in by_id)
-    return f"Left out, to be given again when the file is read: the pattern ({vocabulary.pattern})" + (
+    return f"Not in the file, to be given when it is read: the pattern ({vocabulary.pattern})" + (
         f" and the special tokens {specials}." if specials else "."
     )
 
 
 def write_gpt2_folder(vocabulary: Vocabulary, out: Path, *, replace: bool) -> None:
-    """Write GPT-2's two files as one folder, so that there are never a new one and an old one together."""
+    """Write the two files of GPT-2 as one folder, so that they are replaced together."""
     from bytewright.tokenizer import files
 
     with tempfile.TemporaryDirectory() as folder, atomic.write_folder(out, replace=replace) as writer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bytewright.cli import options
+from bytewright.cli import console, options
 from bytewright.errors import UsageError
 from bytewright.formatting import format_bytes
 from bytewright.tokenizer.plain_text import require_plain_text
@@ -37,7 +37,7 @@ TEXT_BYTES_SHOWN = 600
 
 @dataclass(frozen=True, kw_only=True)
 class InspectTokenizer:
-    """Look at a tokenizer: its longest tokens, how long they are, how well it compresses, how it splits.
+    """Print the longest tokens, the lengths and the compression of a tokenizer, and how it splits a text.
 
     Bytes per token, splits and throughput need a text: a file, or --text.
 
@@ -50,21 +50,21 @@ class InspectTokenizer:
     tokenizer: options.TokenizerPath
 
     source: options.OptionalFile = None
-    """A text file to look at it with."""
+    """A text file to encode."""
 
     text: options.GivenText = None
-    """A text to look at it with."""
+    """A text to encode."""
 
     num_longest: int = 10
     """How many of the longest tokens to list."""
 
     throughput: bool = False
-    """Measure the encoding speed here, and say how many hours the Pile (825 GB) would take."""
+    """Measure the encoding speed, and print how many hours the Pile (825 GB) would take."""
 
     num_threads: options.NumThreads = None
 
     def run(self) -> None:
-        """Print the vocabulary, then what it does to the text."""
+        """Print the vocabulary, then the text as it is split."""
         options.require_at_least(0, self.num_longest, "--num-longest")
         options.require_at_least(1, self.num_threads, "--num-threads")
         if self.source is not None and self.text is not None:
@@ -79,8 +79,6 @@ class InspectTokenizer:
             raise UsageError("--throughput needs a text to encode: a file, or --text")
         tokenizer = options.load_tokenizer(self.tokenizer)
 
-        from bytewright.cli import console
-
         out = console.stdout()
         print_vocabulary(out, tokenizer, self.num_longest)
         if data is not None:
@@ -91,7 +89,6 @@ class InspectTokenizer:
 
 def print_vocabulary(out: Console, tokenizer: Tokenizer, num_longest: int) -> None:
     """Print the sizes, the special tokens, the longest tokens and the histogram of lengths."""
-    from bytewright.cli import console
     from bytewright.tokenizer.inspect import length_histogram, longest_tokens, show_token
 
     vocabulary = tokenizer.vocabulary
@@ -145,7 +142,7 @@ def print_throughput(out: Console, tokenizer: Tokenizer, data: bytes, num_thread
 
 
 def colour_pieces(pieces: Sequence[Piece], *, coloured: bool) -> Text:
-    """Set each token apart from its neighbours: by colour on a terminal, by a bar in plain text."""
+    """Return text in which tokens are separated by colour on a terminal, or by bars in plain text."""
     from rich.text import Text
 
     from bytewright.tokenizer.inspect import show_token
@@ -161,39 +158,37 @@ def colour_pieces(pieces: Sequence[Piece], *, coloured: bool) -> Text:
 
 
 EXAMPLES_SHOWN = 8
-ONE = f"One tokenizer: {options.ANY_FORMAT}."
+FIRST_HELP = f"The first tokenizer: {options.ANY_FORMAT}."
 TEXTS = tyro.conf.arg(metavar="[TEXT ...]", help_behavior_hint="(optional)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareTokenizers:
-    """See what two tokenizers share, the first merge at which they differ, and how they fit given texts.
+    """Show what two tokenizers share, the first merge at which they differ, and how well they compress texts.
 
-    The merge at which they differ is shown with how often each choice occurs in each of the texts at that
-    point, so give the texts that they were trained on.
+    The first different merge is shown with the counts of both choices in each text at that point, so give
+    the texts that the tokenizers were trained on.
 
     For example:
       bytewright tokenizer compare stories-10k news-32k
       bytewright tokenizer compare stories-10k news-32k stories.txt news.txt
     """
 
-    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST", help=ONE)]
+    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST", help=FIRST_HELP)]
 
     second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND")]
-    """The other tokenizer."""
+    """The second tokenizer."""
 
     texts: Annotated[tuple[Path, ...], tyro.conf.Positional, TEXTS] = ()
-    """Text files to measure both on."""
+    """Text files to encode with both."""
 
     def run(self) -> None:
-        """Print the overlap, the divergence and the cross table."""
+        """Print the overlap, the first difference and the compression."""
         for path in self.texts:
             require_plain_text(path)
         texts = [options.read_text_bytes(path) for path in self.texts]
         tokenizers = [options.load_tokenizer(path) for path in (self.first, self.second)]
         names = [str(path) for path in (self.first, self.second)]
-
-        from bytewright.cli import console
 
         out = console.stdout()
         print_overlap(out, names, tokenizers)
@@ -203,8 +198,7 @@ class CompareTokenizers:
 
 
 def print_overlap(out: Console, names: list[str], tokenizers: list[Tokenizer]) -> None:
-    """Print how many tokens and merges are shared, and examples of those that are not."""
-    from bytewright.cli import console
+    """Print the numbers of shared tokens and merges, and examples of tokens in only one vocabulary."""
     from bytewright.tokenizer.inspect import overlap, show_token
 
     first, second = (tokenizer.vocabulary for tokenizer in tokenizers)
@@ -233,8 +227,7 @@ def print_overlap(out: Console, names: list[str], tokenizers: list[Tokenizer]) -
 def print_divergence(
     out: Console, names: list[str], tokenizers: list[Tokenizer], texts: Mapping[Path, bytes]
 ) -> None:
-    """Print the first merge that differs, and how often each choice occurs in each text at that point."""
-    from bytewright.cli import console
+    """Print the first merge that differs, and the counts of both choices in each text at that point."""
     from bytewright.tokenizer.inspect import first_divergence
 
     out.print()
@@ -260,14 +253,13 @@ def print_divergence(
         table.add_row(f"count in {path}", *counts)
     out.print(table)
     if not texts:
-        out.print("Give the texts they were trained on to see how often each choice occurs there.")
+        out.print("Give the training texts to see how often each choice occurs in them.")
 
 
 def print_cross_table(
     out: Console, names: list[str], tokenizers: list[Tokenizer], texts: Mapping[Path, bytes]
 ) -> None:
     """Print bytes per token of each text under each tokenizer."""
-    from bytewright.cli import console
     from bytewright.tokenizer.inspect import cross_table
 
     table = console.table("bytes per token", *names)
@@ -281,7 +273,7 @@ def _spell(merge: Merge | None) -> str:
     from bytewright.tokenizer.inspect import show_token
 
     return (
-        "none: it ends here"
+        "none (the list ends)"
         if merge is None
         else " + ".join(show_token(half, options.BYTES_SHOWN) for half in merge)
     )

@@ -170,13 +170,13 @@ class Evaluate:
         if self.stories is not None:
             self._evaluate_stories(self.stories)
             return
-        with console.progress() as report:
+        with console.phase_progress("measure", "tokens") as progress:
             measured = evaluate_run(
                 options.require_exists(self.path),
                 self.file,
                 which=self.which,
                 device=self.device,
-                progress=lambda done, total: report("measure", done, total, "tokens"),
+                progress=progress,
             )
         evaluation, recorded = measured.evaluation, measured.recorded
         figures = {
@@ -214,13 +214,13 @@ class Evaluate:
 
         if self.file is not None:
             raise UsageError("give either a token file or --stories with a text, not both")
-        with console.progress() as report:
+        with console.phase_progress("measure", "stories") as progress:
             measured = evaluate_text(
                 options.require_exists(self.path),
                 options.require_file(text),
                 which=self.which,
                 device=self.device,
-                progress=lambda done, total: report("measure", done, total, "stories"),
+                progress=progress,
             )
         checkpoint = find_checkpoint(self.path, which=self.which)
         gap, error = measured.gap or (None, None)
