@@ -7,8 +7,7 @@ from dataclasses import replace
 from records import percent, recipe, result, signed
 
 from bytewright.account import DEVICES, account, find_device, find_preset, training_days
-from bytewright.account.flops import training_flops_per_token
-from bytewright.account.growth import growth
+from bytewright.account.flops import growth, training_flops_per_token
 from bytewright.account.parameters import count_parameters
 from bytewright.account.time import roofline
 from bytewright.model import ModelConfig
@@ -122,7 +121,7 @@ def memory_rows():
         other = part.get("temporaries", 0) + part["workspace"]
         sizes = (part["parameters"], part["gradients"], part["optimizer state"], kept, squares)
         cells = map(giga, (*sizes, part.get("logits", 0), other))
-        name = setting.name.replace("readable", "reference")
+        name = setting.name
         rows.append((name, giga(memory.peak), memory.peak_moment.name, *cells))
     return rows
 
@@ -200,19 +199,19 @@ FIGURES = [
     growth_rows(narrow),
     # How much memory does a training step with AdamW need?
     (
-        f"is N = {first.inventory.parameters_formula}, and one sequence needs a = "
-        f"{first.inventory.per_sequence_formula} bytes of"
+        f"is N = {first.textbook_memory.parameters_formula}, and one sequence needs a = "
+        f"{first.textbook_memory.per_sequence_formula} bytes of"
     ),
-    f"a = {giga(first.inventory.a)} GB, b = {giga(first.inventory.b)} GB",
-    f"a = {giga(second.inventory.a)} GB, b = {giga(second.inventory.b)} GB",
+    f"a = {giga(first.textbook_memory.a)} GB, b = {giga(first.textbook_memory.b)} GB",
+    f"a = {giga(second.textbook_memory.a)} GB, b = {giga(second.textbook_memory.b)} GB",
     (
-        f"A batch of {first.inventory.largest_batch(80e9)} fits into 80 GB, or of "
-        f"{second.inventory.largest_batch(80e9)} in the"
+        f"A batch of {first.textbook_memory.largest_batch(80e9)} fits into 80 GB, or of "
+        f"{second.textbook_memory.largest_batch(80e9)} in the"
     ),
     f"GiB, which is {(80 * 2**30 - 80e9) / 1e9:.1f} GB more",
     (
-        f"the same ({first.inventory.largest_batch(80 * 2**30)} and "
-        f"{second.inventory.largest_batch(80 * 2**30)}"
+        f"the same ({first.textbook_memory.largest_batch(80 * 2**30)} and "
+        f"{second.textbook_memory.largest_batch(80 * 2**30)}"
     ),
     f"alone, 8·H·L·T², are {giga(8 * 25 * 48 * 1024**2)} GB of",
     memory_rows(),

@@ -6,7 +6,7 @@ from statistics import median
 
 from records import all_runs, percent, predictions, result, sweep
 
-from bytewright.account import DEVICES, Training, find_preset, largest_batch, roofline
+from bytewright.account import DEVICES, TrainingSetup, find_preset, largest_batch, roofline
 from bytewright.account.predict import tokens_per_second
 from bytewright.account.time import least_seconds
 
@@ -87,7 +87,7 @@ below = [
 
 
 def off_in_sweep(size):
-    training = Training(batch_size=size, precision="bf16", compiled=True, device=DEVICES["h200"])
+    training = TrainingSetup(batch_size=size, precision="bf16", compiled=True, device=DEVICES["h200"])
     return tokens_per_second(base, training) / batches[size]["measured"]["tokens_per_second"]
 
 

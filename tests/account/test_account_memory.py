@@ -148,13 +148,13 @@ def test_a_compiled_step_never_takes_more_than_an_eager_one(config: ModelConfig,
 
 def test_only_what_writes_scores_has_matrices_of_them() -> None:
     base = PRESETS["base"]
-    readable = training_memory(dataclasses.replace(base, implementation="reference"), batch_size=32)
-    assert readable.attention_matrices > 0.4 * readable.activations
+    reference = training_memory(dataclasses.replace(base, implementation="reference"), batch_size=32)
+    assert reference.attention_matrices > 0.4 * reference.activations
     assert training_memory(base, batch_size=32).attention_matrices == 0
 
 
 def test_a_batch_of_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="batch_size must be a positive whole number, not 0"):
+    with pytest.raises(UsageError, match="batch_size must be at least 1, but is 0"):
         training_memory(PRESETS["base"], batch_size=0)
-    with pytest.raises(UsageError, match="a sequence has at least one token, not 0"):
+    with pytest.raises(UsageError, match="num_tokens must be at least 1, but is 0"):
         training_memory(PRESETS["base"], num_tokens=0)

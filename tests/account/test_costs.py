@@ -16,22 +16,22 @@ from torch.utils.flop_counter import FlopCounterMode
 from bytewright.account import (
     DEVICES,
     PRESETS,
-    Training,
+    TrainingSetup,
     account,
     count_flops,
     count_parameters,
     find_device,
     inference_memory,
     measure_device,
+    predict_training,
     roofline,
-    simplified_inventory,
+    textbook_estimate,
     time_on,
     update_cost,
 )
 from bytewright.account.activations import Precision
 from bytewright.account.inference import flops_of_token
 from bytewright.account.optimizers import adamw_cost, block_matrices, muon_matrix_cost
-from bytewright.account.predict import predict
 from bytewright.account.time import least_seconds
 from bytewright.generate.decoder import KeyValueCache
 from bytewright.model import ModelConfig, TransformerLM
@@ -109,15 +109,15 @@ def test_tokens_one_by_one_cost_what_causal_attention_costs_at_once(config: Mode
 
 @given(model_configs())
 def test_the_printed_formula_of_the_parameters_gives_their_number(config: ModelConfig) -> None:
-    inventory = simplified_inventory(config)
+    textbook = textbook_estimate(config)
     sizes = {
         "L": config.num_layers, "V": config.vocab_size, "d": config.d_model, "f": config.ffn_width,
         "h": config.d_head, "c": config.kv_heads * config.d_head, "T": config.context_length,
         "H": config.num_heads,
     }  # fmt: skip
-    written = str(inventory.parameters_formula)
+    written = str(textbook.parameters_formula)
     assert _evaluate(written, sizes) == count_parameters(config).total
-    assert _evaluate(str(inventory.per_sequence_formula), sizes) == inventory.a
+    assert _evaluate(str(textbook.per_sequence_formula), sizes) == textbook.a
 
 
 def _evaluate(formula: str, sizes: dict[str, int]) -> int:
@@ -129,12 +129,12 @@ def _evaluate(formula: str, sizes: dict[str, int]) -> int:
 
 
 def test_the_simplified_memory_is_linear_and_its_largest_batch_just_fits() -> None:
-    inventory = simplified_inventory(PRESETS["gpt2-xl"])
-    assert inventory.b == 16 * count_parameters(PRESETS["gpt2-xl"]).total
-    assert inventory.peak(3) - inventory.peak(2) == inventory.a
-    largest = inventory.largest_batch(80e9)
-    assert inventory.peak(largest) <= 80e9 < inventory.peak(largest + 1)
-    assert inventory.largest_batch(1e9) == 0
+    textbook = textbook_estimate(PRESETS["gpt2-xl"])
+    assert textbook.b == 16 * count_parameters(PRESETS["gpt2-xl"]).total
+    assert textbook.peak(3) - textbook.peak(2) == textbook.a
+    largest = textbook.largest_batch(80e9)
+    assert textbook.peak(largest) <= 80e9 < textbook.peak(largest + 1)
+    assert textbook.largest_batch(1e9) == 0
 
 
 def test_the_roofline_tells_products_from_passes_over_memory() -> None:
@@ -179,17 +179,17 @@ def test_this_machine_has_rates_and_a_memory() -> None:
 
 
 def test_a_run_on_a_known_machine_is_predicted_as_it_was_measured() -> None:
-    training = Training(
+    training = TrainingSetup(
         batch_size=256, num_tokens=10**9, precision="bf16", compiled=True, device=find_device("h200")
     )
-    predicted = predict(BASE, training)
+    predicted = predict_training(BASE, training)
     assert predicted["parameters"] == 22_696_448
     assert predicted["tokens_per_second"] == pytest.approx(3.84e6, rel=0.15)
     assert predicted["seconds"] == pytest.approx(261, rel=0.15)
 
 
 def test_a_speed_on_an_unknown_machine_is_not_predicted() -> None:
-    predicted = predict(BASE, Training(batch_size=8, num_tokens=10**9, device_kind="cpu"))
+    predicted = predict_training(BASE, TrainingSetup(batch_size=8, num_tokens=10**9, device_kind="cpu"))
     assert predicted["flops_per_token"] == 111_722_496
     assert predicted["tokens_per_second"] is None
     assert predicted["seconds"] is None

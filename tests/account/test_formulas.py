@@ -20,7 +20,7 @@ from bytewright.account import (
     list_matmuls,
     training_flops_per_token,
 )
-from bytewright.account.growth import growth
+from bytewright.account.flops import growth
 from bytewright.model import ModelConfig, TransformerLM
 from model_choices import CHOICES, small_config
 

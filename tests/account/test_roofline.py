@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from bytewright.account import DEVICES, PRESETS, Device, Part, Training, account, roofline, time_on
-from bytewright.account import peak as peak_module
+from bytewright.account import (
+    DEVICES,
+    PRESETS,
+    Device,
+    StepPart,
+    TrainingSetup,
+    account,
+    devices,
+    roofline,
+    time_on,
+)
 from bytewright.account.activations import WIDE, Precision
-from bytewright.account.devices import Rate, find_known
-from bytewright.account.peak import peak_flops
+from bytewright.account.devices import Rate, find_known, peak_flops
 from bytewright.account.predict import tokens_per_second, usual_efficiency
 from bytewright.account.time import least_seconds
 from bytewright.model.config import Implementation
@@ -22,7 +30,9 @@ BASE, H200 = PRESETS["base"], DEVICES["h200"]
 NORMS, ON_Q_AND_K = "norms and residual sums", "norm and rotation of q and k"
 
 
-def parts_of(device: Device = H200, changes: dict[str, Any] | None = None, **options: Any) -> dict[str, Part]:
+def parts_of(
+    device: Device = H200, changes: dict[str, Any] | None = None, **options: Any
+) -> dict[str, StepPart]:
     config = dataclasses.replace(BASE, **(changes or {}))
     return {part.name: part for part in roofline(config, device, **({"batch_size": 8} | options))}
 
@@ -88,7 +98,7 @@ def test_parts_of_a_batch_cost_a_little_and_not_an_update_each() -> None:
     def speed(batch_size: int, accumulate: int) -> float:
         found = tokens_per_second(
             BASE,
-            Training(
+            TrainingSetup(
                 batch_size=batch_size, accumulate=accumulate, precision="bf16", compiled=True, device=H200
             ),
         )
@@ -101,7 +111,7 @@ def test_parts_of_a_batch_cost_a_little_and_not_an_update_each() -> None:
 
 
 def test_a_prediction_heeds_whether_a_run_is_compiled() -> None:
-    eager, compiled = (Training(batch_size=8, compiled=it, device=CPU) for it in (False, True))
+    eager, compiled = (TrainingSetup(batch_size=8, compiled=it, device=CPU) for it in (False, True))
     for training in (eager, compiled):
         parts = roofline(BASE, CPU, batch_size=8, precision="fp32", compiled=training.compiled)
         efficiency = usual_efficiency(CPU, precision="fp32", compiled=training.compiled, model="fused")
@@ -117,12 +127,12 @@ def test_a_prediction_heeds_whether_a_run_is_compiled() -> None:
 def test_a_step_on_two_cores_takes_what_it_was_measured_to(
     precision: Precision, compiled: bool, measured: float
 ) -> None:
-    training = Training(batch_size=8, precision=precision, compiled=compiled, device=CPU)
+    training = TrainingSetup(batch_size=8, precision=precision, compiled=compiled, device=CPU)
     assert tokens_per_second(BASE, training) == pytest.approx(measured, rel=0.01)
 
 
-ON_A_GPU = Training(batch_size=8, precision="bf16", compiled=True, device=H200)
-ON_A_CPU = Training(batch_size=8, precision="fp32", device=CPU)
+ON_A_GPU = TrainingSetup(batch_size=8, precision="bf16", compiled=True, device=H200)
+ON_A_CPU = TrainingSetup(batch_size=8, precision="fp32", device=CPU)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +147,7 @@ ON_A_CPU = Training(batch_size=8, precision="fp32", device=CPU)
     ],
 )
 def test_no_speed_is_predicted_where_no_efficiency_was_measured(
-    training: Training, changes: dict[str, Any]
+    training: TrainingSetup, changes: dict[str, Any]
 ) -> None:
     changed = dataclasses.replace(training, **changes)
     assert tokens_per_second(BASE, training) is not None
@@ -148,7 +158,7 @@ def test_no_speed_is_predicted_where_no_efficiency_was_measured(
 
 
 @pytest.mark.parametrize("training", [ON_A_GPU, ON_A_CPU])
-def test_the_readable_twin_is_not_given_the_speed_of_the_fast_one(training: Training) -> None:
+def test_no_speed_is_predicted_for_the_reference_implementation(training: TrainingSetup) -> None:
     assert tokens_per_second(dataclasses.replace(BASE, implementation="reference"), training) is None
 
 
@@ -158,7 +168,7 @@ def test_an_account_takes_a_step_as_runs_on_the_device_do() -> None:
     for device, precision, compiled in ways:
         time = time_on(counted, device)
         assert time.parts == roofline(BASE, device, batch_size=8, precision=precision, compiled=compiled)
-        training = Training(batch_size=8, precision=precision, compiled=compiled, device=device)
+        training = TrainingSetup(batch_size=8, precision=precision, compiled=compiled, device=device)
         assert time.tokens_per_second == pytest.approx(tokens_per_second(BASE, training))
 
 
@@ -213,10 +223,10 @@ def test_its_slower_relatives_are_measured(name: str, monkeypatch: pytest.Monkey
         return 1e12
 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-    monkeypatch.setattr(peak_module, "measure_matmul", measure)
-    peak_module._measure.cache_clear()
+    monkeypatch.setattr(devices, "measure_matmul", measure)
+    devices._measure_peak.cache_clear()
     assert find_known(name) is None
     assert peak_flops(torch.device("cuda"), "bf16") == 1e12
     assert peak_flops(torch.device("cuda"), "bf16") == 1e12
-    peak_module._measure.cache_clear()
+    devices._measure_peak.cache_clear()
     assert asked == [8192]  # once; and smaller products would time the start of a kernel

@@ -37,7 +37,7 @@ def test_the_tables_hold_what_the_questions_ask(run: Run) -> None:
         "32·L·T·d + 8·H·L·T² + 16·L·T·f + 4·T·d + 8·T·V",
         "b = 16·P = 34.03 GB",
         "largest batch in 80GB: 2",
-        "readable, fp32, eager",
+        "reference, fp32, eager",
         "fused, bf16, compiled",
         "keys and values",
         "29.78 GFLOP",
@@ -102,7 +102,7 @@ def test_a_time_that_was_never_measured_is_not_made_up(run: Run) -> None:
     outcome = run("account", *asked)
     assert outcome.code == 0
     assert "a step: at least " in outcome.out
-    assert "of the fused twin in fp32 come on such a device was not measured; state a share" in outcome.out
+    assert "the fused implementation in fp32 was not measured on such a device; set the share" in outcome.out
     assert "1,000,000,000 tokens:" not in outcome.out
 
 
@@ -137,15 +137,15 @@ def test_sizes_beyond_any_machine_are_answered(run: Run) -> None:
         ),
         (["--family", "--d-ff", "4"], "--family shows GPT-2's own sizes, so --d-ff means nothing beside it"),
         (["--mfu", "0.5"], "--mfu is a share of the peak of a --device; give both"),
-        (["--batch", "0"], "a batch has at least one token, not 0 sequences of 1024"),
-        (["--preset", "gpt2-lagre"], "there is no preset 'gpt2-lagre'; did you mean gpt2-large?"),
-        (["--device", "h10"], "there is no device 'h10'; did you mean h100?"),
+        (["--batch", "0"], "a batch must have at least one token, but has 0 sequences of 1024"),
+        (["--preset", "gpt2-lagre"], "unknown preset 'gpt2-lagre'; did you mean gpt2-large?"),
+        (["--device", "h10"], "unknown device 'h10'; did you mean h100?"),
         (["--memory", "80"], "'80' is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)"),
         (
             ["--memory", "80XB"],
             "'80XB' is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)",
         ),
-        (["--device", "h100", "--mfu", "2"], "a utilisation is above 0 and at most 1, not 2.0"),
+        (["--device", "h100", "--mfu", "2"], "mfu must be above 0 and at most 1, but is 2.0"),
         (["--plot", "x.svg"], "--plot draws the shares of --family; give both"),
     ],
 )
@@ -160,10 +160,10 @@ def test_nonsense_gets_one_clear_sentence(run: Run, arguments: list[str], senten
     ("content", "words"),
     [
         ("[model]\nd_modle = 3\n", "did you mean d_model?"),
-        ("model = 3\n", "holds no table of a model's sizes"),
+        ("model = 3\n", "model must be a table"),
         ("[model\n", "is not valid TOML"),
         ("[model]\nvocab_size = 10\n", "is missing"),
-        ('base = "base.toml"\n', "is a sweep, whose models are those of its base, base.toml; give that"),
+        ('base = "base.toml"\n', "is a sweep; use its base recipe, base.toml"),
     ],
 )
 def test_a_file_that_is_no_model_gets_one_clear_sentence(

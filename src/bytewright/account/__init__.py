@@ -1,13 +1,13 @@
-"""What a model costs, predicted from its shape: parameters, FLOPs, memory and time.
+"""The costs of a model, predicted from its config: parameters, FLOPs, memory and time.
 
-`account(config)` gives everything at once; each formula has a module of its own, with its derivation, and is
-written to be read. Tests hold parameters, FLOPs and caches equal to what a built model has and does, and
-memory to a count of what is alive during a step; docs/results has the same on a real GPU.
+`account(config)` returns all of them at once. Read `parameters` and `flops` first; each module documents its
+formulas. Tests compare the predictions with built models, and docs/results compares them with measurements
+on a GPU. Depends on `model.config`.
 
     account(find_preset("gpt2-xl")).parameters.total
 """
 
-from bytewright.account.devices import DEVICES, Device, find_device, measure_device
+from bytewright.account.devices import DEVICES, Device, find_device, measure_device, peak_flops
 from bytewright.account.flops import (
     FlopCount,
     Matmul,
@@ -20,12 +20,11 @@ from bytewright.account.inference import InferenceMemory, inference_memory
 from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
 from bytewright.account.optimizers import UpdateCost, update_cost
 from bytewright.account.parameters import ParameterCount, count_parameters
-from bytewright.account.peak import peak_flops
-from bytewright.account.predict import Training
+from bytewright.account.predict import TrainingSetup, predict_training
 from bytewright.account.presets import PRESETS, find_preset
 from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
-from bytewright.account.textbook_memory import Inventory, simplified_inventory
-from bytewright.account.time import Part, roofline, training_days
+from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
+from bytewright.account.time import StepPart, roofline, training_days
 from bytewright.formatting import parse_bytes
 
 __all__ = [
@@ -35,13 +34,13 @@ __all__ = [
     "Device",
     "FlopCount",
     "InferenceMemory",
-    "Inventory",
     "Matmul",
     "ParameterCount",
-    "Part",
+    "StepPart",
+    "TextbookMemory",
     "TimeAccount",
-    "Training",
     "TrainingMemory",
+    "TrainingSetup",
     "UpdateCost",
     "account",
     "count_flops",
@@ -56,8 +55,9 @@ __all__ = [
     "measure_device",
     "parse_bytes",
     "peak_flops",
+    "predict_training",
     "roofline",
-    "simplified_inventory",
+    "textbook_estimate",
     "time_on",
     "training_days",
     "training_flops_per_token",

@@ -1,24 +1,24 @@
-"""What the forward pass leaves in memory for the backward pass, tensor by tensor, from the shape alone.
+"""The tensors that the forward pass keeps for the backward pass, computed from the config.
 
-Autograd keeps of each operation what its gradient needs, once per storage. With N = batch·tokens,
-d = d_model, f = d_ff, H heads, c = the width of all key heads, A = N·T·H scores, and s bytes per number of
-the computation (4 in fp32, 2 in bf16), while norms and softmax are always worked out in 4:
+Autograd keeps the inputs of gradients, each storage once. With N = batch·tokens, d = d_model, f = d_ff,
+H heads, c = the width of all key heads, A = N·T·H scores, and s bytes per number of the computation (4 in
+fp32, 2 in bf16; norms and softmax always use 4):
 
-    norm          (4 + 4 + s)·N·d     its input widened, the input over its rms, the output
-    attention     readable: q, k, v as every head sees them and the merged result, 4·s·N·d, and
+    norm          (4 + 4 + s)·N·d     its input in float32, the input divided by its rms, the output
+    attention     reference: q, k, v of every head and the merged result, 4·s·N·d, and
                   (4 + 4 + s)·A       scores, their exponentials, the weights
-                  fused: the joined projection s·N·(d + 2c), q and k again once rotated or normalised,
-                  the result s·N·d, a normaliser per row and head 4·N·H, and no scores at all
-    ffn           gated, readable: gate, its sigmoid, SiLU, up, their product: 5·s·N·f
-                  gated, fused: gate and up in one, SiLU, product: 4·s·N·f (3 with a kernel of ours)
-                  plain: 3·s·N·f
-    weights       in bf16 a copy of each matrix, and wherever matrices are joined, a joined copy: s each
+                  fused: the joined projection s·N·(d + 2c), q and k again if rotated or normalised,
+                  the result s·N·d, a normaliser per row and head 4·N·H, and no scores
+    ffn           gated, reference: gate, its sigmoid, SiLU, up, their product: 5·s·N·f
+                  gated, fused: gate and up joined, SiLU, product: 4·s·N·f (3 with our kernel)
+                  ungated: 3·s·N·f
+    weights       in bf16 a copy of each matrix, and for joined matrices a joined copy: s each
 
-A compiler keeps less, since it computes cheap things again on the way back: of a norm 2·s·N·d (the residual
-stream, the output), of the readable twin's scores 2·s·A, of a gated layer 3·s·N·f and of a plain one 2·s·N·f.
+A compiler keeps less, because the backward pass recomputes cheap operations: of a norm 2·s·N·d (the residual
+stream and the output), of the reference scores 2·s·A, of a gated layer 3·s·N·f and of an ungated one 2·s·N·f.
 
-Exact to a few per mille: rotary tables and one number per token and norm are left out. `memory` adds the
-rest of a training step. Builds no tensor.
+The result is exact to a few per mille: rotary tables and one number per token and norm are left out. `memory`
+adds the rest of a training step.
 """
 
 from __future__ import annotations
@@ -31,28 +31,31 @@ from bytewright.account.devices import DeviceKind
 from bytewright.model.config import ModelConfig
 
 Precision = Literal["fp32", "bf16"]
-Sublayer = Literal["norm", "attention", "ffn", "head"]
+NormName = Literal["ln1", "ln2", "ln_final"]
+Sublayer = Literal["attention", "ffn", "head"] | NormName
 Kind = Literal["activations", "attention matrices", "weight copies"]
 
 WIDE = 4
-"""Bytes of a float32, in which norms, softmax, losses, gradients of weights and all state are kept."""
+"""Bytes of a float32, the type of norms, softmax, losses, gradients of weights and optimizer state."""
 
 KERNEL_HEADS, KERNEL_CONTEXT = (32, 64), 512
-"""Head sizes and the longest context that our own attention kernel serves; a test holds them to it."""
+"""Head sizes and the longest context of our attention kernel; a test compares them with the kernel."""
 
 
 class Kept(NamedTuple):
-    """A tensor that waits for the backward pass."""
+    """A tensor that is kept for the backward pass."""
 
     name: str
     num_bytes: int
     sublayer: Sublayer
     kind: Kind = "activations"
+    is_freed_early: bool = False
+    """Whether the backward pass of its sublayer frees it before that pass needs the most memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepShape:
-    """The sizes of one step under the letters that the formulas use."""
+    """The sizes of one step, named by the letters of the formulas."""
 
     config: ModelConfig
     batch_size: int
@@ -83,7 +86,7 @@ class StepShape:
 
     @property
     def A(self) -> int:  # noqa: N802
-        """Scores of a layer: every token of a sequence with every other, for each head."""
+        """Scores of a layer: all pairs of tokens of a sequence, for each head."""
         return self.N * self.num_tokens * self.config.num_heads
 
     @property
@@ -113,7 +116,7 @@ class StepShape:
 
     @property
     def is_fused(self) -> bool:
-        """Whether the fast twins compute."""
+        """Whether the model uses the fused implementation."""
         return self.config.implementation == "fused"
 
     @property
@@ -123,18 +126,18 @@ class StepShape:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether the fast twins run kernels of our own: in a half type on a GPU."""
+        """Whether the fused layers use our Triton kernels: in a half-precision type on a GPU."""
         return self.is_fused and self.device == "cuda" and self.precision == "bf16"
 
     @property
-    def has_plain_attention(self) -> bool:
-        """Whether the library falls back on plain products: it has no fp32 kernel for shared key heads."""
+    def has_unfused_attention(self) -> bool:
+        """Whether torch does not fuse attention: it has no fp32 kernel for shared key heads."""
         shared = self.config.kv_heads != self.config.num_heads
         return self.is_fused and shared and self.precision == "fp32" and self.device == "cuda"
 
     @property
     def has_attention_kernel(self) -> bool:
-        """Whether our own attention kernel serves this shape."""
+        """Whether our attention kernel supports these sizes."""
         config = self.config
         plain = not config.qk_norm and config.kv_heads == config.num_heads
         return (
@@ -142,18 +145,18 @@ class StepShape:
         )
 
 
-def kept_by_norm(x: StepShape, numbers: int, name: str) -> Iterator[Kept]:
-    """Of `numbers` normalised numbers: input in float32, input over rms, output."""
+def kept_by_norm(x: StepShape, numbers: int, name: NormName) -> Iterator[Kept]:
+    """Yield the tensors of a norm of `numbers` numbers: input in float32, input over rms, output."""
     if x.compiled:
-        yield Kept(f"{name}: input", x.s * numbers, "norm")
+        yield Kept(f"{name}: input", x.s * numbers, name, is_freed_early=True)
     else:
-        yield Kept(f"{name}: input, widened", WIDE * numbers, "norm")
-        yield Kept(f"{name}: input over its rms", WIDE * numbers, "norm")
-    yield Kept(f"{name}: output", x.s * numbers, "norm")
+        yield Kept(f"{name}: input, widened", WIDE * numbers, name)
+        yield Kept(f"{name}: input over its rms", WIDE * numbers, name, is_freed_early=True)
+    yield Kept(f"{name}: output", x.s * numbers, name, is_freed_early=True)
 
 
 def kept_by_block(x: StepShape) -> list[Kept]:
-    """List what one block keeps."""
+    """Return the tensors that one block keeps."""
     kept = [*_kept_by_attention(x), *_kept_by_ffn(x)]
     if x.config.norm == "none":
         kept.append(Kept("residual stream before attention", x.s * x.N * x.d, "attention"))
@@ -164,7 +167,7 @@ def kept_by_block(x: StepShape) -> list[Kept]:
 
 
 def kept_after_blocks(x: StepShape) -> list[Kept]:
-    """List what is kept once: by the final norm, or the embeddings (post-norm) or the last hidden states."""
+    """Return the tensors that are kept once: of the final norm, the embeddings or the last hidden states."""
     if x.config.norm == "pre":
         return list(kept_by_norm(x, x.N * x.d, "ln_final"))
     name = "embeddings of the tokens" if x.config.norm == "post" else "hidden states"
@@ -172,11 +175,11 @@ def kept_after_blocks(x: StepShape) -> list[Kept]:
 
 
 def _kept_by_attention(x: StepShape) -> Iterator[Kept]:
-    """List q, k and v in the forms that are kept, the result, and the scores where they are written."""
+    """Yield q, k and v as they are kept, the result, and the scores if they are written to memory."""
     s, queries, keys = x.s, x.N * x.d, x.N * x.c
     if x.config.qk_norm:
         yield from _kept_by_qk_norm(x)
-    if x.is_fused and not x.has_plain_attention:
+    if x.is_fused and not x.has_unfused_attention:
         yield Kept("q, k and v, joined", s * (queries + 2 * keys), "attention")
         if not x.has_attention_kernel and (x.config.position == "rope" or x.config.qk_norm):
             yield Kept("q and k as attention sees them", s * (queries + keys), "attention")
@@ -184,7 +187,8 @@ def _kept_by_attention(x: StepShape) -> Iterator[Kept]:
     else:
         yield Kept("q, k and v of every head", 3 * s * queries, "attention")
         yield from _kept_scores(x)
-    yield Kept("attended", s * queries, "attention")
+    is_unfused = not x.is_fused or x.has_unfused_attention
+    yield Kept("attended", s * queries, "attention", is_freed_early=is_unfused)
     if x.is_fused or x.precision == "bf16":
         yield Kept("q, k and v weights", s * x.d * (x.d + 2 * x.c), "attention", "weight copies")
     if x.precision == "bf16":
@@ -197,21 +201,22 @@ def _kept_by_qk_norm(x: StepShape) -> Iterator[Kept]:
         yield Kept("q and k before their norm", x.s * queries_and_keys, "attention")
         return
     widened = WIDE * queries_and_keys
-    if x.is_fused and x.precision == "fp32":  # they are views of the joined projection, which is kept anyway
-        widened = WIDE * x.N * (x.d + 2 * x.c) if x.has_plain_attention else 0
+    if x.is_fused and x.precision == "fp32":  # views of the joined projection, which is kept anyway
+        widened = WIDE * x.N * (x.d + 2 * x.c) if x.has_unfused_attention else 0
     yield Kept("q and k before their norm, widened", widened, "attention")
     yield Kept("q and k over their rms", WIDE * queries_and_keys, "attention")
 
 
 def _kept_scores(x: StepShape) -> Iterator[Kept]:
-    """List the matrices of every token with every token."""
-    if not x.has_plain_attention:  # the library's own plain products keep the weights alone
+    """Yield the matrices of all pairs of tokens."""
+    if not x.has_unfused_attention:  # torch's separate products keep only the weights
         yield Kept("scores", (x.s if x.compiled else WIDE) * x.A, "attention", "attention matrices")
         if not x.compiled:
             yield Kept("exponentials", WIDE * x.A, "attention", "attention matrices")
         yield Kept("mask", x.T * x.T, "attention", "attention matrices")
         yield Kept("maximum and sum of every row", 2 * WIDE * x.N * x.H, "attention")
-    yield Kept("weights of the average", x.s * x.A, "attention", "attention matrices")
+    freed_early = not x.has_unfused_attention
+    yield Kept("weights of the average", x.s * x.A, "attention", "attention matrices", freed_early)
 
 
 def _kept_by_ffn(x: StepShape) -> Iterator[Kept]:

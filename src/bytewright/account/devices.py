@@ -1,13 +1,13 @@
-"""What machines can do at best: arithmetic by precision, memory traffic, and how much memory there is.
+"""The peak rates of machines: FLOP/s of matrix products by precision, bytes/s of memory, and its size.
 
-The rates of known devices are their makers' data sheets (dense, without sparsity); `measure_device` times the
-machine it runs on, with bare matrix products and a bare copy. A GPU is known by the whole name that its
-driver gives it, for parts of one family differ: an H100 on a PCIe card does three quarters of what one on a
-board does. Knows nothing of models.
+The rates of `DEVICES` are from the manufacturers' data sheets (dense, without sparsity). `measure_device`
+times matrix products and a copy on this machine. A GPU is identified by the full name that its driver
+reports, because parts of one family differ: an H100 PCIe has three quarters of the rate of an H100 SXM.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ DeviceKind = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A machine: FLOP/s of matrix products by precision, bytes/s of its memory, bytes of memory."""
+    """The peak rates of a machine: FLOP/s by precision, and bytes/s and bytes of its memory."""
 
     name: str
     flops_per_second: Mapping[Rate, float]
@@ -35,11 +35,11 @@ class Device:
     is_measured: bool = False
 
     def peak(self, rate: Rate) -> float:
-        """FLOP/s of matrix products in one precision."""
+        """Return the FLOP/s of matrix products in one precision."""
         return self.flops_per_second[rate]
 
     def balance(self, rate: Rate) -> float:
-        """Operations per byte below which memory is the limit and above which arithmetic is."""
+        """Return the FLOPs per byte above which arithmetic is the limit, and below which memory is."""
         return self.peak(rate) / self.bytes_per_second
 
 
@@ -76,11 +76,11 @@ NAMES: Mapping[str, str] = {
     "H200": "h200",
     "B200": "b200",
 }
-"""What drivers call the parts of `DEVICES`. Anything else (PCIe and NVL cards, GH200, slices) is measured."""
+"""The drivers' names of `DEVICES`. All others (PCIe and NVL cards, GH200, MIG slices) are measured."""
 
 
 def find_known(name: str) -> Device | None:
-    """Find the data sheet of a GPU by its driver's name for it; None where that is not surely the same part.
+    """Return the data sheet of a GPU by its driver's name, or None if the name is not known exactly.
 
     >>> device = find_known("NVIDIA H200")
     >>> device and device.name
@@ -93,25 +93,26 @@ def find_known(name: str) -> Device | None:
 
 
 def find_device(name: str) -> Device:
-    """Return the device of that name; "cpu" and "measure" time this machine.
+    """Return the device with this name; "cpu" and "measure" time this machine.
 
     >>> find_device("h100").peak("tf32")
     495000000000000.0
     >>> find_device("h1000")
     Traceback (most recent call last):
-    bytewright.errors.UsageError: there is no device 'h1000'; did you mean h100?
+    bytewright.errors.UsageError: unknown device 'h1000'; did you mean h100?
     """
     if name == "measure":
         return measure_device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cpu":
         return measure_device("cpu")
     if name not in DEVICES:
-        raise UsageError(f"there is no device {name!r}{suggest(name, [*DEVICES, 'cpu', 'measure'])}")
+        known = [*DEVICES, "cpu", "measure"]
+        raise UsageError(f"unknown device {name!r}{suggest(name, known)}", key="device", found=name)
     return DEVICES[name]
 
 
 def measure_device(kind: str) -> Device:
-    """Time matrix products and a copy on this machine; a second or two."""
+    """Time matrix products and a copy on this machine; takes one or two seconds."""
     device = torch.device(kind)
     on_gpu = device.type == "cuda"
     size = 8192 if on_gpu else 1024
@@ -119,7 +120,7 @@ def measure_device(kind: str) -> Device:
         name=torch.cuda.get_device_name(device) if on_gpu else f"this CPU, {torch.get_num_threads()} threads",
         flops_per_second={
             "fp32": measure_matmul(device, torch.float32, size=size),
-            "tf32": measure_matmul(device, torch.float32, size=size, tf32=on_gpu),  # as fp32 on a CPU
+            "tf32": measure_matmul(device, torch.float32, size=size, tf32=on_gpu),  # on a CPU as fp32
             "bf16": measure_matmul(device, torch.bfloat16, size=size),
         },
         bytes_per_second=_measure_copy(device),
@@ -130,7 +131,7 @@ def measure_device(kind: str) -> Device:
 
 
 def measure_matmul(device: torch.device, dtype: torch.dtype, *, size: int, tf32: bool = False) -> float:
-    """FLOP/s of the best of a few products of square matrices."""
+    """Return the FLOP/s of the fastest of a few products of square matrices."""
     a, b = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if tf32 else before)
@@ -141,17 +142,34 @@ def measure_matmul(device: torch.device, dtype: torch.dtype, *, size: int, tf32:
 
 
 def _measure_copy(device: torch.device) -> float:
-    """Bytes/s, read and written, of a copy too large for any cache."""
+    """Return the bytes/s, read and written, of a copy that is larger than any cache."""
     num_bytes = 2**30 if device.type == "cuda" else 2**27
     source, target = (torch.ones(num_bytes, dtype=torch.uint8, device=device) for _ in range(2))
     return 2 * num_bytes / _best_seconds(lambda: target.copy_(source))
 
 
 def _best_seconds(work: Callable[[], Tensor], at_least: float = 0.3) -> float:
-    """Repeat five times or more, for so many seconds: others on the machine rarely disturb all of them."""
+    """Return the shortest time of at least five runs: other load rarely disturbs all of them."""
     taken: list[float] = []
     while len(taken) < 5 or sum(taken) < at_least:
         start = time.perf_counter()
-        work().view(-1)[0].item()  # the read waits for the device
+        work().view(-1)[0].item()  # synchronises with the device
         taken.append(time.perf_counter() - start)
     return min(taken)
+
+
+PEAK_SIZES = {"cuda": 8192, "cpu": 768}
+"""Rows of the timed products; on a GPU large enough that the launch time does not matter."""
+
+
+def peak_flops(device: torch.device, precision: str) -> float:
+    """Return the peak FLOP/s of matrix products: from the data sheet of a known GPU, else measured."""
+    if device.type == "cuda" and (known := find_known(torch.cuda.get_device_name(device))):
+        return known.peak("bf16" if precision == "bf16" else "fp32")
+    return _measure_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
+
+
+@functools.cache
+def _measure_peak(device: torch.device, dtype: torch.dtype) -> float:
+    """Measure once per process, so that all runs of a process use the same peak."""
+    return measure_matmul(device, dtype, size=PEAK_SIZES["cuda" if device.type == "cuda" else "cpu"])

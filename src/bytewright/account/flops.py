@@ -1,31 +1,35 @@
-"""How many floating-point operations the matrix products of a model take, from its shape alone.
+"""The FLOPs of a model's matrix products, computed from its config.
 
-A product of (m x k) with (k x n) is m·n dot products of length k: m·n·k multiplications and as many
-additions, 2·m·n·k in all. For one sequence of T tokens, with the letters of `account.parameters`:
+A product of (m x k) with (k x n) has m·n dot products of length k: m·n·k multiplications and as many
+additions, 2·m·n·k FLOPs. For one sequence of T tokens, with the letters of `account.parameters`:
 
     per layer    q, k, v       2·T·d·(H + 2K)·h
                  scores        2·T²·H·h           q kᵀ, for every head
                  weighting     2·T²·H·h           weights times values
                  output        2·T·d·H·h
-                 ffn           3 · 2·T·d·f gated, 2 · 2·T·d·f plain
+                 ffn           3 · 2·T·d·f gated, 2 · 2·T·d·f ungated
     once         head          2·T·d·V
 
-The scores are counted in full, though half of them are masked: that is the field's convention, and what a
-plain implementation computes. `causal=True` counts only the pairs that may attend, T·(T + 1)/2 instead of T²,
-which is what a kernel that skips the masked half has to do. Looking up embeddings is no product; norms,
-softmax and the rest of the elementwise work are small beside these and not counted. Going backward, each
-product y = a·b needs two of the same size, one for the gradient of each factor, so forward and backward
-together are three times the forward pass.
+All scores are counted, although the causal mask hides half of them: this is the usual convention, and the
+reference implementation computes all of them. `causal=True` counts T·(T + 1)/2 pairs instead of T², as a
+kernel does that skips the masked half. Embedding lookups are not products. Elementwise work (norms, softmax)
+is small compared with the products and is not counted. In the backward pass each product y = a·b needs two of
+the same size, one for the gradient of each factor. Training therefore costs three times the forward pass.
 
-Exact: equal to `torch.utils.flop_counter` on the readable twin. Knows nothing of machines or time.
+The count is exact: it equals `torch.utils.flop_counter` on the reference implementation.
+
+A projection costs d² or d·f per token and layer, attention costs T·d, and the head V·d once. Larger models
+therefore spend a smaller share in the head, and longer contexts a larger share in attention (`growth`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bytewright.account.presets import GPT2_FAMILY, find_preset
 from bytewright.errors import UsageError
 from bytewright.model.config import ModelConfig
 
@@ -41,7 +45,7 @@ Component = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Matmul:
-    """One product of the forward pass and how often it is done: `times` times (m x k) with (k x n)."""
+    """A product of the forward pass, computed `times` times: (m x k) with (k x n)."""
 
     name: str
     component: Component
@@ -52,12 +56,12 @@ class Matmul:
 
     @property
     def flops(self) -> int:
-        """Two operations for each multiplication and its addition."""
+        """FLOPs of all `times` products; a multiplication and its addition count as two."""
         return self.times * 2 * self.m * self.k * self.n
 
 
 def list_matmuls(config: ModelConfig, num_tokens: int | None = None, batch_size: int = 1) -> list[Matmul]:
-    """List the products of a forward pass over `batch_size` sequences of `num_tokens` tokens.
+    """Return the products of a forward pass over `batch_size` sequences of `num_tokens` tokens.
 
     >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
     >>> for it in list_matmuls(base)[:4]:
@@ -69,7 +73,11 @@ def list_matmuls(config: ModelConfig, num_tokens: int | None = None, batch_size:
     """
     length = config.context_length if num_tokens is None else num_tokens
     if length < 1 or batch_size < 1:
-        raise UsageError(f"a batch has at least one token, not {batch_size} sequences of {length}")
+        raise UsageError(
+            f"a batch must have at least one token, but has {batch_size} sequences of {length}",
+            key="batch_size" if batch_size < 1 else "num_tokens",
+            found=min(batch_size, length),
+        )
     tokens, layers, heads = batch_size * length, config.num_layers, config.num_heads
     d, f, h = config.d_model, config.ffn_width, config.d_head
     c = config.kv_heads * h
@@ -109,21 +117,21 @@ class FlopCount:
 
     @property
     def forward(self) -> int:
-        """All products of the forward pass."""
+        """FLOPs of the forward pass."""
         return sum(self.by_component().values())
 
     @property
     def backward(self) -> int:
-        """All products of the backward pass: two for each of the forward pass."""
+        """FLOPs of the backward pass: two products for each product of the forward pass."""
         return 2 * self.forward
 
     @property
     def training(self) -> int:
-        """Forward and backward."""
+        """FLOPs of forward and backward pass."""
         return self.forward + self.backward
 
     def by_component(self) -> dict[Component, int]:
-        """Give the FLOPs of each component, in the order of the forward pass."""
+        """Return the FLOPs of each component, in the order of the forward pass."""
         return {
             "qkv_projections": self.qkv_projections,
             "attention_scores": self.attention_scores,
@@ -134,14 +142,14 @@ class FlopCount:
         }
 
     def shares(self) -> Mapping[Component, float]:
-        """Give each component's share of the forward pass, 0 to 1; training has the same shares."""
+        """Return each component's share of the forward pass, 0 to 1; training has the same shares."""
         return {name: flops / self.forward for name, flops in self.by_component().items()}
 
 
 def count_flops(
     config: ModelConfig, num_tokens: int | None = None, batch_size: int = 1, *, causal: bool = False
 ) -> FlopCount:
-    """Count the FLOPs for `batch_size` sequences of `num_tokens` each (the full context by default).
+    """Return the FLOPs of `batch_size` sequences of `num_tokens` tokens (default: the full context).
 
     >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
     >>> count_flops(base).training / 256  # per token
@@ -158,10 +166,53 @@ def count_flops(
 
 
 def training_flops_per_token(config: ModelConfig) -> float:
-    """FLOPs of forward and backward per token, at full context."""
+    """Return the FLOPs of forward and backward pass per token, at full context."""
     return count_flops(config).training / config.context_length
 
 
 def flops_utilisation(config: ModelConfig, tokens_per_second: float, peak_flops_per_second: float) -> float:
-    """Share of the machine's peak that training puts into the products above ("MFU"), 0 to 1."""
+    """Return the model FLOPs utilisation (MFU): these FLOPs per second as a share of the peak, 0 to 1."""
     return training_flops_per_token(config) * tokens_per_second / peak_flops_per_second
+
+
+CONTEXTS = (1024, 16_384)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """The FLOPs of a forward pass of one model at one context length."""
+
+    name: str
+    context_length: int
+    flops: FlopCount
+
+    def shares(self) -> Mapping[str, float]:
+        """Return the shares of projections, attention (its T² part), feed-forward layers and head."""
+        flops = self.flops
+        parts = {
+            "projections": flops.qkv_projections + flops.output_projection,
+            "attention": flops.attention_scores + flops.attention_weighting,
+            "feed-forward": flops.feed_forward,
+            "head": flops.head,
+        }
+        return {name: part / flops.forward for name, part in parts.items()}
+
+
+def growth(
+    models: Mapping[str, ModelConfig] | None = None, contexts: Sequence[int] = CONTEXTS
+) -> list[Growth]:
+    """Return the FLOPs of every model at every context; default: the GPT-2 family at 1,024 and 16,384.
+
+    >>> [f"{it.name} {it.context_length}: {it.shares()['attention']:.0%}" for it in growth()][-2:]
+    ['gpt2-xl 1024: 7%', 'gpt2-xl 16384: 55%']
+    """
+    models = models or {name: find_preset(name) for name in GPT2_FAMILY}
+    return [
+        Growth(
+            name=name,
+            context_length=context,
+            flops=count_flops(dataclasses.replace(config, context_length=context)),
+        )
+        for name, config in models.items()
+        for context in contexts
+    ]

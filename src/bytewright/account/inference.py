@@ -1,14 +1,14 @@
-"""What it takes to let a model write: the memory of weights and remembered keys and values, and the work.
+"""The memory and the FLOPs of generation with a key/value cache.
 
-With L layers, c the width of all key heads, B sequences of up to T tokens and s bytes a number:
+With L layers, c the width of all key heads, B sequences of up to T tokens and s bytes per number:
 
-    weights      s·P                 in the type that generation runs in
+    weights      s·P                 in the type of the computation
     cache        2·s·L·B·T·c         a key and a value for every layer, sequence and token
     logits       4·B·V               one row per sequence, in float32
 
-A token costs two operations for each weight of a matrix and, for every token before it, 4·d per layer: with
-the cache, reading it is what bounds a step, not arithmetic. The cache is exact: equal to
-`generate.cache.KeyValueCache.num_bytes`.
+A token costs two operations per weight of a matrix, and 4·d per layer for every earlier token. Reading the
+weights and the cache limits the speed, not arithmetic. The size of the cache is exact: it equals
+`generate.decoder.KeyValueCache.num_bytes`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bytewright.model.config import ModelConfig
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceMemory:
-    """Memory of generation; bytes."""
+    """The memory of generation, in bytes."""
 
     weights: int
     cache: int
@@ -31,14 +31,14 @@ class InferenceMemory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Weights, cache and logits."""
         return self.weights + self.cache + self.logits
 
 
 def inference_memory(
     config: ModelConfig, *, batch_size: int = 1, num_tokens: int | None = None, precision: Precision = "bf16"
 ) -> InferenceMemory:
-    """Predict the memory of generating `batch_size` sequences of up to `num_tokens` (default: the context).
+    """Return the memory for `batch_size` sequences of up to `num_tokens` tokens (default: the context).
 
     >>> from bytewright.account.presets import find_preset
     >>> inference_memory(find_preset("gpt2-xl")).cache  # 2 numbers · 2 bytes · 48 · 1024 · 1600
@@ -55,10 +55,10 @@ def inference_memory(
 
 
 def flops_of_token(config: ModelConfig, position: int) -> int:
-    """FLOPs of one more token when `position` tokens are remembered.
+    """Return the FLOPs of one token after `position` cached tokens.
 
-    All products but those of attention are those of a sequence of one token; each of the `position + 1` keys
-    costs 2·d for its score and 2·d for its value, in every layer.
+    Outside attention these are the products of a sequence of one token. In every layer, each of the
+    `position + 1` keys costs 2·d for its score and 2·d for its value.
 
     >>> from bytewright.account.presets import find_preset
     >>> xl = find_preset("gpt2-xl")

@@ -1,19 +1,18 @@
-"""The peak memory of a training step, from the shape alone: what is alive, and at which moment it is most.
+"""The peak memory of a training step, computed from the config.
 
-Always there: weights, the optimizer's state and (fused) the slab that gradients are gathered in, 4 bytes a
-number. What comes and goes has its peak at one of a few moments, and the answer is the largest of them:
+Weights, optimizer state and (fused) the buffer of the gradients exist during the whole step, 4 bytes per
+number. The other tensors peak at one of a few moments, and the result is the largest of these:
 
-    loss        everything that the forward pass kept, and the logits with what the loss makes of them
-    norm        the gradient passes the last norm: what all blocks kept, and five copies of the stream
-    ffn         the gradient passes the last feed-forward layer: what all blocks kept, and its temporaries
-    attention   the same one sublayer further; in the readable twin seven copies of the scores
+    loss        all tensors that the forward pass keeps, the logits, and the temporaries of the loss
+    norm        backward pass of the last norm: the tensors of all blocks, and five copies of the stream
+    ffn         backward pass of the last feed-forward layer: the tensors of all blocks, and its temporaries
+    attention   backward pass of the last attention; in the reference model seven copies of the scores
     update      all gradients, and the temporaries of the update rule
 
-Going back through the blocks, each gives back what it kept and leaves the gradients of its weights; if those
-are the larger, the first block has its moment at a higher level than the last, so both ends are looked at.
-The temporaries at each moment are counted in the docstrings below, and tests hold all of it against a count
-of the bytes that are alive, operation by operation. Builds no tensor; `activations` has what is kept, and
-`update_memory` what the update rules take.
+The backward pass of a block frees the block's tensors and adds the gradients of its weights. If the gradients
+are larger, the peak is in the first block instead of the last, so both are computed. The docstrings below
+count the temporaries of each moment. Tests compare all figures with the bytes that are alive after every
+operation. `activations` lists the kept tensors, and `optimizers` the memory of the update rules.
 """
 
 from __future__ import annotations
@@ -26,40 +25,40 @@ from bytewright.account.activations import (
     Kept,
     Precision,
     StepShape,
+    Sublayer,
     kept_after_blocks,
     kept_by_block,
 )
 from bytewright.account.devices import DeviceKind
-from bytewright.account.optimizers import OptimizerName
+from bytewright.account.optimizers import OptimizerName, state_bytes, update_temporaries
 from bytewright.account.parameters import count_parameters
-from bytewright.account.update_memory import state_bytes, update_temporaries
 from bytewright.errors import UsageError
 from bytewright.model.config import Implementation, ModelConfig
 from bytewright.model.fused import choose_chunk_size
 
 WORKSPACE = {"cuda": 2 * 32 * 2**20, "cpu": 0}
-"""Scratch memory of the matrix library, by the device: on a GPU 32 MiB for each thread that multiplies."""
+"""Workspaces of the matrix library: on a GPU 32 MiB for each of two threads."""
 
 ALLOWANCE = 0.02
-"""Share of a memory that is left to what an allocator rounds up and cannot join again."""
+"""Share of the memory that is reserved for the allocator's rounding and fragmentation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """What is alive at one moment of a step, by kind; bytes."""
+    """The bytes that are alive at one moment of a step, by kind."""
 
     name: str
     parts: dict[str, int]
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingMemory:
-    """The memory of a training step; bytes."""
+    """The memory of a training step, in bytes."""
 
     parameters: int
     gradients: int
@@ -71,17 +70,17 @@ class TrainingMemory:
 
     @property
     def peak_moment(self) -> Moment:
-        """The moment at which most is alive."""
+        """The moment with the most bytes alive."""
         return max(self.moments, key=lambda moment: moment.total)
 
     @property
     def peak(self) -> int:
-        """The most that is alive at once."""
+        """The most bytes that are alive at once."""
         return self.peak_moment.total
 
     @property
     def activations(self) -> int:
-        """All that the forward pass keeps before the head."""
+        """Bytes that the forward pass keeps, without the head."""
         return self.num_layers * _sum(self.kept_by_block) + _sum(self.kept_after_blocks)
 
     @property
@@ -101,10 +100,10 @@ def training_memory(
     compiled: bool = False,
     device: DeviceKind = "cuda",
 ) -> TrainingMemory:
-    """Predict the memory of one training step of the twin that `config` names, after the first.
+    """Return the memory of a training step after the first one, with the implementation of `config`.
 
-    The update rule is of the same twin unless `optimizer_implementation` names the other: eager, the fused
-    rules take several times the memory of the readable ones.
+    `optimizer_implementation` is that of the update rule (default: the model's). Without a compiler, the
+    fused rules need several times the memory of the reference rules.
 
     >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
     >>> memory = training_memory(base, batch_size=32, precision="bf16")
@@ -112,11 +111,13 @@ def training_memory(
     (90785792, 'loss')
     """
     if batch_size < 1:
-        raise UsageError(f"batch_size must be a positive whole number, not {batch_size}")
+        raise UsageError(
+            f"batch_size must be at least 1, but is {batch_size}", key="batch_size", found=batch_size
+        )
     length = config.context_length if num_tokens is None else num_tokens
     if length < 1:
-        raise UsageError(f"a sequence has at least one token, not {length}")
-    letters = StepShape(
+        raise UsageError(f"num_tokens must be at least 1, but is {length}", key="num_tokens", found=length)
+    shape = StepShape(
         config=config,
         batch_size=batch_size,
         num_tokens=length,
@@ -124,7 +125,7 @@ def training_memory(
         compiled=compiled,
         device=device,
     )
-    return _Step(letters, optimizer, optimizer_implementation or config.implementation).memory()
+    return _Step(shape, optimizer, optimizer_implementation or config.implementation).memory()
 
 
 def largest_batch(
@@ -137,7 +138,7 @@ def largest_batch(
     optimizer: OptimizerName = "adamw",
     device: DeviceKind = "cuda",
 ) -> int:
-    """Find the largest batch whose peak fits, with an allowance for an allocator's waste; 0 if none does.
+    """Return the largest batch whose peak, plus `ALLOWANCE`, fits into `memory_bytes`; 0 if none fits.
 
     >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
     >>> largest_batch(base, 80e9, precision="bf16") > largest_batch(base, 80e9)
@@ -160,7 +161,7 @@ def largest_batch(
     if not fits(1):
         return 0
     fitting, too_large = 1, 2
-    while fits(too_large):  # the peak grows with the batch, so this ends
+    while fits(too_large):  # ends, because the peak grows with the batch
         fitting, too_large = too_large, 2 * too_large
     while too_large - fitting > 1:
         middle = (fitting + too_large) // 2
@@ -169,23 +170,23 @@ def largest_batch(
 
 
 class _Step:
-    """The moments of one step."""
+    """The moments of one step and the bytes that are alive at each."""
 
     def __init__(self, x: StepShape, optimizer: OptimizerName, implementation: Implementation) -> None:
         self.x = x
-        self.slabs = implementation == "fused"
+        self.has_fused_update = implementation == "fused"
         count = count_parameters(x.config)
         self.parameters = WIDE * count.total
         self.block_parameters = WIDE * count.blocks // x.config.num_layers
         self.ffn_parameters = WIDE * count.feed_forward // x.config.num_layers
         self.state = state_bytes(x.config, optimizer)
-        self.temporaries_of_update = update_temporaries(x, optimizer, in_slabs=self.slabs)
+        self.temporaries_of_update = update_temporaries(x, optimizer, is_fused=self.has_fused_update)
         self.block, self.after = kept_by_block(x), kept_after_blocks(x)
 
     def memory(self) -> TrainingMemory:
         return TrainingMemory(
             parameters=self.parameters,
-            gradients=self.parameters * (2 if self.slabs else 1),
+            gradients=self.parameters * (2 if self.has_fused_update else 1),
             optimizer_state=self.state,
             kept_by_block=tuple(self.block),
             kept_after_blocks=tuple(self.after),
@@ -195,36 +196,36 @@ class _Step:
 
     def moments(self) -> Iterator[Moment]:
         x, layers = self.x, self.x.config.num_layers
-        head = WIDE * x.V * x.d  # the gradient of the head, or of the embeddings that are the head
+        head = WIDE * x.V * x.d  # the gradient of the head, or of the tied embeddings
         yield self._moment("loss", self.loss(), kept=self._kept(layers, self.after))
         if x.config.norm != "none" and not x.compiled:
-            last = self.after if x.config.norm == "pre" else [it for it in self.block if "ln2" in it.name]
-            passed = [kept for kept in last if not kept.name.endswith("widened")]
+            last = self.after if x.config.norm == "pre" else self._of("ln2")
+            freed_by_norm = [kept for kept in last if kept.is_freed_early]
             yield self._moment(
                 "norm",
                 {"temporaries": 5 * WIDE * x.N * x.d},
-                kept=self._kept(layers, self.after, passed),
+                kept=self._kept(layers, self.after, freed_by_norm),
                 gradients=head,
             )
         first_input = self.after if x.config.norm == "post" else []
         for name, (freed, temporaries) in (("ffn", self.ffn()), ("attention", self.attention())):
-            for ends in (0, layers - 1):  # blocks that the gradient has already passed
+            for num_passed in (0, layers - 1):  # blocks whose backward pass is finished
                 yield self._moment(
                     name,
                     {"temporaries": temporaries},
-                    kept=self._kept(layers - ends, first_input, freed),
+                    kept=self._kept(layers - num_passed, first_input, freed),
                     gradients=head
-                    + ends * self.block_parameters
+                    + num_passed * self.block_parameters
                     + (self.ffn_parameters if name == "attention" else 0),
                 )
         yield self._moment("update", {"temporaries": self.temporaries_of_update}, gradients=self.gradients())
 
     def loss(self) -> dict[str, int]:
-        """Logits, what becomes of them, and the gradients that are computed with them.
+        """Return the bytes of the logits, of their temporaries, and of gradients computed with the loss.
 
-        Readable: the logits less their maximum, the exponentials, and the gradient of the chosen logit's
-        column: three times 4·N·V (compiled: logits and gradient, 2·s·N·V). Fused: see `_chunked_loss`, and
-        the gradient of the head, which is computed with the loss.
+        Reference: the logits minus their maximum, the exponentials, and the gradient of the target logits,
+        three times 4·N·V (compiled: logits and gradient, 2·s·N·V). Fused: see `_chunked_loss`, and the
+        gradient of the head, which is computed with the loss.
         """
         x = self.x
         copy = x.s * x.V * x.d if x.precision == "bf16" else 0
@@ -234,11 +235,11 @@ class _Step:
         return {"logits": copies * x.N * x.V, "weight copies": copy}
 
     def _chunked_loss(self) -> int:
-        """Logits of the fused loss, a chunk of C rows at a time, and the gradients of the hidden states.
+        """Return the bytes of the fused loss: logits in chunks of C rows, and gradients of hidden states.
 
-        By our kernel the logits of a chunk, s·C·V, become their own gradient; plainly they are there in
-        float32, and once more while their exponentials are summed. Then come the products with the gradient:
-        one for the hidden states, and one of the size of the head. Plainly the former are joined at the end.
+        Our kernel overwrites the logits of a chunk, s·C·V, with their gradient. Without it they exist in
+        float32, twice while their exponentials are summed. Two products follow: the gradient of the hidden
+        states, and a tensor of the size of the head. Without the kernel the former are joined at the end.
         """
         x = self.x
         chunk = min(x.N, choose_chunk_size(x.device, x.V))
@@ -247,7 +248,7 @@ class _Step:
 
         def peak(number: int) -> int:
             rows = min(chunk, x.N - number * chunk)
-            rows_done = x.N if x.has_kernels else number * chunk  # whose gradients have their place already
+            rows_done = x.N if x.has_kernels else number * chunk  # whose gradients are allocated
             computing = per_logit * rows * x.V + x.s * rows_done * x.d
             multiplying = x.s * rows * x.V + x.s * x.V * x.d + x.s * max(rows_done, rows) * x.d
             return max(computing, multiplying)
@@ -256,46 +257,47 @@ class _Step:
         return max(joining, *(peak(number) for number in (0, max(0, num_chunks - 2), num_chunks - 1)))
 
     def ffn(self) -> tuple[Sequence[Kept], int]:
-        """Freed so far, and temporaries, where the gradient passes the last feed-forward layer.
+        """Return the tensors freed before, and the temporaries of, the backward pass of the last ffn.
 
-        The gradient of the product (gate and up, or inner and sigmoid), and those of both its factors, less
-        the product itself, which is no longer needed: 2·s·N·f; the upstream gradient, s·N·d; that of w2.
+        The gradient of the product (gate and up, or inner and sigmoid) and of both factors, minus the product
+        itself, which is freed: 2·s·N·f; the upstream gradient, s·N·d; the gradient of w2.
         """
         x = self.x
-        passed = "ln2" if x.config.norm == "post" else "nothing"
-        freed = [kept for kept in self.block if kept.name.startswith(passed)]
+        freed = self._of("ln2") if x.config.norm == "post" else []
         return freed, 2 * x.s * x.N * x.f + x.s * x.N * x.d + WIDE * x.d * x.f
 
     def attention(self) -> tuple[Sequence[Kept], int]:
-        """Freed so far, and temporaries, where the gradient passes the last attention.
+        """Return the tensors freed before, and the temporaries of, the backward pass of the last attention.
 
-        Readable: the weights are freed, and the quotient's gradient holds five times 4·A at once. Fused: the
-        gradients of q, k, v and of what was attended to, and dq once more in float32 while it is summed.
+        Reference: the weights are freed, and the gradient of the quotient needs five times 4·A. Fused: the
+        gradients of q, k, v and of the result, and dq again in float32 while it is summed.
         """
         x = self.x
-        passed = ("ln1", "ln2") if x.config.norm == "post" else ("ln2",)
-        freed = [kept for kept in self.block if kept.sublayer == "ffn" or kept.name.startswith(passed)]
+        freed = [*self._of("ffn"), *self._of("ln2"), *(self._of("ln1") if x.config.norm == "post" else [])]
+        freed += [kept for kept in self._of("attention") if kept.is_freed_early]
         stream = x.s * x.N * x.d
-        if x.has_plain_attention:
-            freed += [kept for kept in self.block if kept.name == "attended"]
+        if x.has_unfused_attention:
             return freed, 2 * WIDE * x.A + 2 * stream + WIDE * x.d * x.d
         if x.is_fused:
             gradients = x.s * x.N * (x.d + 2 * x.c)
             in_float32 = 0 if x.precision == "fp32" else WIDE * x.N * x.d
             return freed, 2 * stream + gradients + in_float32 + WIDE * x.d * x.d
-        freed += [kept for kept in self.block if kept.name in ("weights of the average", "attended")]
         copies = 2 * x.s if x.compiled else 5 * WIDE
         return freed, copies * x.A + stream + WIDE * x.d * x.d
 
     def gradients(self) -> int:
-        """All gradients of weights, as autograd leaves them.
+        """Return the bytes of the gradients of all weights, as autograd stores them.
 
-        Where fp32 rows of q and k were reordered and joined with those of v, the gradient of v is a view of
-        the joined one, which stays whole because of it.
+        In fp32 with reordered rows of q and k, the gradient of v is a view of the joined gradient of q, k and
+        v, which therefore stays alive.
         """
         x = self.x
         reordered = x.is_fused and x.precision == "fp32" and x.config.position == "rope"
         return self.parameters + (WIDE * x.config.num_layers * x.d * (x.d + x.c) if reordered else 0)
+
+    def _of(self, sublayer: Sublayer) -> list[Kept]:
+        """Return the tensors that a block keeps for one of its sublayers."""
+        return [kept for kept in self.block if kept.sublayer == sublayer]
 
     def _kept(self, layers: int, after: Sequence[Kept], freed: Sequence[Kept] = ()) -> dict[str, int]:
         parts: dict[str, int] = {}
@@ -313,7 +315,7 @@ class _Step:
         parts = {
             "parameters": self.parameters,
             "optimizer state": self.state,
-            "gradients": gradients + (self.parameters if self.slabs else 0),
+            "gradients": gradients + (self.parameters if self.has_fused_update else 0),
             "workspace": WORKSPACE[self.x.device],
         }
         for extra in (kept or {}, more):

@@ -1,18 +1,17 @@
-"""How many numbers a model learns, from its shape alone.
+"""The number of parameters of a model, computed from its config.
 
-With d = d_model, f = d_ff, V = vocab_size, h = d_head, H query heads, K key/value heads and L layers, and no
+With d = d_model, f = d_ff, V = vocab_size, h = d_head, H query heads, K key/value heads and L layers, without
 biases:
 
     embeddings        V·d
     one block         attention   q and output: H·h·d each, k and v: K·h·d each, and 2·h for qk_norm
-                      ffn         3·d·f gated (w1, w2, w3), 2·d·f plain (w1, w2)
+                      ffn         3·d·f gated (w1, w2, w3), 2·d·f ungated (w1, w2)
                       norms       2·d, nothing without norms
     final norm        d, only before the head of a pre-norm model
-    head              V·d, nothing when it is tied to the embeddings
+    head              V·d, nothing if it is tied to the embeddings
 
-Exact: equal to `sum(p.numel() for p in model.parameters())` for every choice in `ModelConfig`. Published
-sizes differ by what they leave out, so the count comes in parts. Builds no tensor and knows nothing of
-memory or time.
+The count is exact: it equals `sum(p.numel() for p in model.parameters())` for every `ModelConfig`. Published
+sizes often leave out some components, so the count is returned by component.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ class ParameterCount:
 
     @property
     def blocks(self) -> int:
-        """Everything that is repeated from layer to layer."""
+        """All parameters of the blocks."""
         return self.attention + self.feed_forward + self.norms_in_blocks
 
     @property
     def total(self) -> int:
-        """Everything."""
+        """All parameters."""
         return self.embeddings + self.blocks + self.final_norm + self.head
 
     @property
     def without_embeddings(self) -> int:
-        """Everything but the embeddings: what "non-embedding parameters" means where the head is counted."""
+        """All but the embeddings: "non-embedding parameters" in papers that count the head."""
         return self.total - self.embeddings
 
     @property
     def without_embeddings_and_head(self) -> int:
-        """Blocks and norms only: what "non-embedding parameters" means where the head is not counted."""
+        """Blocks and norms only: "non-embedding parameters" in papers that do not count the head."""
         return self.blocks + self.final_norm
 
 
 def count_parameters(config: ModelConfig) -> ParameterCount:
-    """Count the parameters of the model that `config` describes.
+    """Return the number of parameters of a model by component.
 
     >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
     >>> count = count_parameters(base)

@@ -1,9 +1,8 @@
-"""What a run of training takes, for its plan and its report: parameters, FLOPs, memory, speed and time.
+"""Predictions for a training run: parameters, FLOPs, memory, speed and time.
 
-`predict` takes a model and how it is trained. Speed needs a device whose rates are known and an efficiency:
-the share of the roofline that steps reach, measured once for some ways to take them, all of the fast twin
-(`EFFICIENCY`). What cannot be predicted is None. Knows nothing of what a run then took; `lab.tables` puts
-that beside.
+The speed requires a device with known rates and an efficiency: the share of the roofline that steps reach.
+`EFFICIENCY` has the measured values, all for the fused implementation. A prediction that is not possible is
+None.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from bytewright.model.config import Implementation, ModelConfig
 
 
 class StepKind(NamedTuple):
-    """A way to take steps, as far as it decides how close to the roofline they come."""
+    """The properties of a training step that determine its efficiency."""
 
     device: DeviceKind
     precision: Rate
     compiled: bool
     has_measured_rates: bool
-    """Whether the roofline is made of rates that were measured; else they are those of a data sheet."""
+    """Whether the rates of the device are measured or from a data sheet."""
     model: Implementation = "fused"
     optimizer: Implementation = "fused"
 
@@ -41,92 +40,92 @@ EFFICIENCY: Mapping[StepKind, float] = {
     StepKind("cpu", "fp32", compiled=False, has_measured_rates=True): 0.93,
     StepKind("cpu", "bf16", compiled=True, has_measured_rates=True): 0.66,
 }
-"""Share of the roofline that a step of the base experiment reaches; nothing else was timed.
+"""Share of the roofline that a step of the base experiment reaches; other models were not timed.
 
-On a GPU: the 18.1 ms of docs/results/2026-11-15-accounting.md, an H200 at batch 256, against rates measured
-in the same process and against the data sheet. Runs of that shape reach 0.59 to 0.65 of the latter from batch
-64 on, but 0.49 at batch 16 and 0.28 at batch 1.
+On a GPU: the 18.1 ms of docs/results/2026-11-15-accounting.md, an H200 at batch 256, compared with the data
+sheet and with rates measured in the same process. Runs of these sizes reach 0.59 to 0.65 of the data sheet
+from batch 64 on, but 0.49 at batch 16 and 0.28 at batch 1.
 
 On a CPU: the speeds of docs/results/2026-11-15-two-cores.md, batch 8, compiled 1,358 tokens/s in fp32 and
-2,286 in bf16, eager 1.62 s a step, against the 187 and 418 GFLOP/s noted with them and a copy at 30 GB/s,
-timed on those cores later."""
+2,286 in bf16, eager 1.62 s per step, compared with the 187 and 418 GFLOP/s of the same page and a copy at
+30 GB/s, measured later on the same cores."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """How a model is trained, as far as it decides memory and time."""
+class TrainingSetup:
+    """The settings of a training run that determine its memory and time."""
 
     batch_size: int
-    """Sequences that are worked on at once: the batch over the parts that it is accumulated in."""
+    """Sequences that are processed at once: the batch divided by `accumulate`."""
     accumulate: int = 1
-    """The number of these parts."""
+    """Number of parts of a batch whose gradients are accumulated."""
     num_tokens: int = 0
-    """Tokens of the whole run; 0 if it has no end yet."""
+    """Tokens of the whole run; 0 if the number is not known."""
     precision: Precision = "fp32"
     compiled: bool = False
     optimizer: OptimizerName = "adamw"
     optimizer_implementation: Implementation | None = None
-    """The twin of the update rule; None: the same as the model's."""
+    """Implementation of the update rule; None: the same as the model's."""
     device_kind: DeviceKind = "cuda"
     device: Device | None = None
-    """The machine, if its rates are known."""
+    """The peak rates of the machine, if they are known."""
     efficiency: float | None = None
-    """Share of the roofline that steps reach; None: the usual one, if it is known."""
+    """Share of the roofline that steps reach; None: the value of `EFFICIENCY`, if there is one."""
 
 
-def predict(config: ModelConfig, training: Training) -> dict[str, float | None]:
-    """Predict parameters, FLOPs per token, bytes of peak memory, tokens per second and seconds, each by name.
+def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, float | None]:
+    """Return predicted parameters, FLOPs per token, bytes of peak memory, tokens per second and seconds.
 
     >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
-    >>> predicted = predict(base, Training(batch_size=32))
-    >>> predicted["parameters"], predicted["seconds"]  # of a run on no known machine
+    >>> predicted = predict_training(base, TrainingSetup(batch_size=32))
+    >>> predicted["parameters"], predicted["seconds"]  # without a device
     (22696448, None)
     """
     memory = training_memory(
         config,
-        batch_size=training.batch_size,
-        precision=training.precision,
-        optimizer=training.optimizer,
-        optimizer_implementation=training.optimizer_implementation,
-        compiled=training.compiled,
-        device=training.device_kind,
+        batch_size=setup.batch_size,
+        precision=setup.precision,
+        optimizer=setup.optimizer,
+        optimizer_implementation=setup.optimizer_implementation,
+        compiled=setup.compiled,
+        device=setup.device_kind,
     )
-    speed = tokens_per_second(config, training)
+    speed = tokens_per_second(config, setup)
     return {
         "parameters": count_parameters(config).total,
         "flops_per_token": training_flops_per_token(config),
         "peak_memory": memory.peak,
         "tokens_per_second": speed,
-        "seconds": training.num_tokens / speed if speed and training.num_tokens else None,
+        "seconds": setup.num_tokens / speed if speed and setup.num_tokens else None,
     }
 
 
-def tokens_per_second(config: ModelConfig, training: Training) -> float | None:
-    """Predict the speed of training; None without a device, or where no efficiency was ever measured."""
-    device = training.device
+def tokens_per_second(config: ModelConfig, setup: TrainingSetup) -> float | None:
+    """Return the predicted speed of training; None without a device or without a measured efficiency."""
+    device = setup.device
     if device is None:
         return None
-    efficiency = training.efficiency
+    efficiency = setup.efficiency
     if efficiency is None:
         efficiency = usual_efficiency(
             device,
-            precision=training.precision,
-            compiled=training.compiled,
+            precision=setup.precision,
+            compiled=setup.compiled,
             model=config.implementation,
-            optimizer=training.optimizer_implementation,
+            optimizer=setup.optimizer_implementation,
         )
     if efficiency is None:
         return None
     parts = roofline(
         config,
         device,
-        batch_size=training.batch_size,
-        precision=training.precision,
-        optimizer=training.optimizer,
-        compiled=training.compiled,
-        accumulate=training.accumulate,
+        batch_size=setup.batch_size,
+        precision=setup.precision,
+        optimizer=setup.optimizer,
+        compiled=setup.compiled,
+        accumulate=setup.accumulate,
     )
-    num_tokens = training.accumulate * training.batch_size * config.context_length
+    num_tokens = setup.accumulate * setup.batch_size * config.context_length
     return num_tokens * efficiency / least_seconds(parts)
 
 
@@ -138,9 +137,9 @@ def usual_efficiency(
     model: Implementation,
     optimizer: Implementation | None = None,
 ) -> float | None:
-    """Say how close to its roofline a step on such a device comes; None where that was not measured.
+    """Return the share of the roofline that such a step reaches, or None if it was not measured.
 
-    `model` and `optimizer` are twins, the latter the same as the former unless given.
+    `model` and `optimizer` are implementations; that of the optimizer is by default the model's.
     """
-    way = StepKind(device.kind, precision, compiled, device.is_measured, model, optimizer or model)
-    return EFFICIENCY.get(way)
+    kind = StepKind(device.kind, precision, compiled, device.is_measured, model, optimizer or model)
+    return EFFICIENCY.get(kind)

@@ -1,8 +1,8 @@
-"""Shapes with a name: the GPT-2 family and the base experiment, as starting points for the accountant.
+"""Model configs with a name: the GPT-2 family and the base experiment.
 
-The GPT-2 names give the published sizes (vocabulary, context, width, depth, heads) with our architecture:
-rotary positions, RMSNorm, a gated feed-forward layer of 4·d_model, an untied head, no biases. So they have
-more parameters than the originals, and are not those models.
+The GPT-2 presets have the published sizes (vocabulary, context, width, depth, heads) with our architecture:
+rotary positions, RMSNorm, a gated feed-forward layer of 4·d_model, an untied head, no biases. They have more
+parameters than the original models.
 """
 
 from __future__ import annotations
@@ -43,29 +43,31 @@ GPT2_FAMILY = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
 
 def find_preset(name: str) -> ModelConfig:
-    """Return the shape of that name.
+    """Return the preset with this name.
 
     >>> find_preset("gpt2-xl").d_model
     1600
     >>> find_preset("gtp2-xl")
     Traceback (most recent call last):
-    bytewright.errors.UsageError: there is no preset 'gtp2-xl'; did you mean gpt2-xl?
+    bytewright.errors.UsageError: unknown preset 'gtp2-xl'; did you mean gpt2-xl?
     """
     if name not in PRESETS:
-        raise UsageError(f"there is no preset {name!r}{suggest(name, PRESETS)}")
+        raise UsageError(f"unknown preset {name!r}{suggest(name, PRESETS)}", key="preset", found=name)
     return PRESETS[name]
 
 
 def read_shape(path: Path) -> ModelConfig:
-    """Read the shape of a model from a recipe (TOML) or from the config.json of a run."""
+    """Read the model config of a recipe (TOML) or of the config.json of a run."""
     if path.suffix == ".json":
         fields = read_document(path, max_bytes=MAX_BYTES)
     else:
         fields = read_toml(path, max_bytes=MAX_BYTES)
     if not isinstance(fields.get("model", {}), dict):
-        raise FormatError(f"{path}: holds no table of a model's sizes")
+        raise FormatError(f"{path}: model must be a table with the sizes of a model", path=path, key="model")
     if isinstance(base := fields.get("base"), str):
-        raise FormatError(f"{path}: is a sweep, whose models are those of its base, {base}; give that")
+        raise FormatError(
+            f"{path}: is a sweep; use its base recipe, {base}, instead", path=path, key="base", found=base
+        )
     try:
         return build(ModelConfig, fields.get("model", fields), source=str(path))
     except UsageError as error:

@@ -1,8 +1,8 @@
-"""Everything that can be said of a model before anything runs, in one value: `account(config)`.
+"""All costs of a model in one value: `account(config)`.
 
-Parameters, FLOPs, memory of training and of generation, cost of an update. Time needs a machine and is asked
-for apart (`time_on`), and so is the largest batch that fits into a memory (`largest_batches`). All figures
-are whole numbers of any size; `to_dict` spells them out for JSON. The formulas stand in the modules beside.
+An `Account` holds parameters, FLOPs, the memory of training and of generation, and the cost of an update.
+Time requires a machine (`time_on`), and the largest batch a size of memory (`largest_batches`). All figures
+are exact integers; `to_dict` returns them for JSON. Each formula is in its own module.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from bytewright.account.memory import TrainingMemory, largest_batch, training_me
 from bytewright.account.optimizers import UpdateCost, update_cost
 from bytewright.account.parameters import ParameterCount, count_parameters
 from bytewright.account.predict import usual_efficiency
-from bytewright.account.textbook_memory import Inventory, simplified_inventory
-from bytewright.account.time import SECONDS_PER_DAY, Part, least_seconds, roofline, seconds_at
+from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
+from bytewright.account.time import SECONDS_PER_DAY, StepPart, least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
 
-TWINS: tuple[Implementation, ...] = ("reference", "fused")
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("reference", "fused")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A way to train: which twin of model, loss and update rule, in which precision, compiled or not."""
+    """How a model is trained: implementation of model, loss and update rule, precision, compiled or not."""
 
     implementation: Implementation
     precision: Precision
@@ -37,14 +37,13 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Say it in words."""
-        twin = "readable" if self.implementation == "reference" else "fused"
-        return f"{twin}, {self.precision}, {'compiled' if self.compiled else 'eager'}"
+        """The setting in words, such as "fused, bf16, compiled"."""
+        return f"{self.implementation}, {self.precision}, {'compiled' if self.compiled else 'eager'}"
 
 
 SETTINGS = tuple(
-    Setting(implementation=twin, precision=precision, compiled=compiled)
-    for twin in TWINS
+    Setting(implementation=implementation, precision=precision, compiled=compiled)
+    for implementation in IMPLEMENTATIONS
     for precision in PRECISIONS
     for compiled in (False, True)
 )
@@ -52,7 +51,7 @@ SETTINGS = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What a model costs, for batches of `batch_size` sequences of `num_tokens` tokens."""
+    """The costs of a model for batches of `batch_size` sequences of `num_tokens` tokens."""
 
     config: ModelConfig
     batch_size: int
@@ -60,11 +59,11 @@ class Account:
     parameters: ParameterCount
     matmuls: list[Matmul]
     flops: FlopCount
-    """Of one batch, every score counted."""
+    """Of one batch, with all scores."""
     causal_flops: FlopCount
-    """Of one batch, only scores that may be attended to counted."""
-    inventory: Inventory
-    """The textbook's simplified memory of training with AdamW."""
+    """Of one batch, with only the scores that the causal mask allows."""
+    textbook_memory: TextbookMemory
+    """The textbook's estimate of the memory of training with AdamW."""
     training: dict[Setting, TrainingMemory]
     inference: dict[Precision, InferenceMemory]
     flops_of_last_token: int
@@ -76,7 +75,7 @@ class Account:
         return self.batch_size * self.num_tokens
 
     def to_dict(self) -> dict[str, Any]:
-        """Spell everything out in values that JSON knows."""
+        """Return all figures as JSON values."""
         return {
             "config": self.config.to_dict(),
             "batch_size": self.batch_size,
@@ -93,11 +92,11 @@ class Account:
             "flops": _flops_to_dict(self.flops, self.tokens),
             "causal_flops": _flops_to_dict(self.causal_flops, self.tokens),
             "inventory": {
-                "parameters": str(self.inventory.parameters_formula),
-                "bytes_per_sequence": str(self.inventory.per_sequence_formula),
-                "a": self.inventory.a,
-                "b": self.inventory.b,
-                "peak": self.inventory.peak(self.batch_size),
+                "parameters": str(self.textbook_memory.parameters_formula),
+                "bytes_per_sequence": str(self.textbook_memory.per_sequence_formula),
+                "a": self.textbook_memory.a,
+                "b": self.textbook_memory.b,
+                "peak": self.textbook_memory.peak(self.batch_size),
             },
             "training": {
                 setting.name: {
@@ -121,7 +120,7 @@ class Account:
 
 
 def account(config: ModelConfig, *, batch_size: int = 1, num_tokens: int | None = None) -> Account:
-    """Account for a model, for batches of `batch_size` sequences of `num_tokens` (default: the context).
+    """Return the costs of a model for `batch_size` sequences of `num_tokens` tokens (default: the context).
 
     >>> from bytewright.account.presets import find_preset
     >>> xl = account(find_preset("gpt2-xl"))
@@ -137,10 +136,10 @@ def account(config: ModelConfig, *, batch_size: int = 1, num_tokens: int | None 
         matmuls=list_matmuls(config, length, batch_size),
         flops=count_flops(config, length, batch_size),
         causal_flops=count_flops(config, length, batch_size, causal=True),
-        inventory=simplified_inventory(config, length),
+        textbook_memory=textbook_estimate(config, length),
         training={
             setting: training_memory(
-                _as_twin(config, setting),
+                _with_implementation(config, setting),
                 batch_size=batch_size,
                 num_tokens=length,
                 precision=setting.precision,
@@ -158,11 +157,11 @@ def account(config: ModelConfig, *, batch_size: int = 1, num_tokens: int | None 
 
 
 def largest_batches(account: Account, memory_bytes: float) -> dict[str, int]:
-    """Name the largest batch that each way of training fits into so much memory; 0 where none does."""
-    found = {"simplified inventory": account.inventory.largest_batch(memory_bytes)}
+    """Return the largest batch that fits into `memory_bytes` for each setting; 0 if none fits."""
+    found = {"simplified inventory": account.textbook_memory.largest_batch(memory_bytes)}
     for setting in SETTINGS:
         found[setting.name] = largest_batch(
-            _as_twin(account.config, setting),
+            _with_implementation(account.config, setting),
             memory_bytes,
             num_tokens=account.num_tokens,
             precision=setting.precision,
@@ -173,29 +172,29 @@ def largest_batches(account: Account, memory_bytes: float) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeAccount:
-    """How long training takes on one machine."""
+    """The time of training on one machine."""
 
     device: Device
     rate: Rate
     mfu: float | None
-    """Share of the peak that was stated; None: the roofline and an efficiency decide."""
-    parts: list[Part]
+    """The given share of the peak; None: the time follows from the roofline and an efficiency."""
+    parts: list[StepPart]
     seconds_per_step: float | None
-    """None where no share was stated, and how close to its roofline such a step comes was not measured."""
+    """None if `mfu` is None and no efficiency was measured for such a step."""
     tokens_per_second: float | None
 
     @property
     def least_seconds(self) -> float:
-        """Seconds of a step that reaches its roofline."""
+        """Lower bound of the seconds of a step."""
         return least_seconds(self.parts)
 
     def days_for(self, num_tokens: float) -> float | None:
-        """Days that so many tokens take; None where the speed is not known."""
+        """Return the days of training on `num_tokens`; None if the speed is not known."""
         speed = self.tokens_per_second
         return None if speed is None else num_tokens / speed / SECONDS_PER_DAY
 
     def to_dict(self, num_tokens: float | None = None) -> dict[str, Any]:
-        """Spell everything out in values that JSON knows, with the days for a number of tokens if given."""
+        """Return all figures as JSON values, with the days for `num_tokens` if given."""
         figures = {
             "device": dataclasses.asdict(self.device),
             "precision": self.rate,
@@ -214,11 +213,10 @@ class TimeAccount:
 def time_on(
     account: Account, device: Device, *, rate: Rate | None = None, mfu: float | None = None
 ) -> TimeAccount:
-    """Predict the time of a step: by a stated utilisation, or by the roofline at the usual efficiency.
+    """Return the predicted time of a step: from a given utilisation, or from the roofline.
 
-    The step is as runs take it unless told otherwise: compiled on a GPU, eager on a CPU. It is in bf16 on the
-    one and in fp32 on the other unless `rate` says otherwise. Where no efficiency was measured for such a
-    step and no utilisation is stated, its time is None.
+    As in runs with default settings, the step is compiled on a GPU and eager on a CPU. `rate` is by default
+    bf16 on a GPU and fp32 on a CPU. Without `mfu` and without a measured efficiency the time is None.
     """
     compiled = device.kind == "cuda"
     rate = rate or ("bf16" if device.kind == "cuda" else "fp32")
@@ -248,7 +246,7 @@ def time_on(
     )
 
 
-def _as_twin(config: ModelConfig, setting: Setting) -> ModelConfig:
+def _with_implementation(config: ModelConfig, setting: Setting) -> ModelConfig:
     return dataclasses.replace(config, implementation=setting.implementation)
 
 

@@ -1,43 +1,46 @@
-"""The textbook's memory of a training step with AdamW, as algebra: a simplified list of tensors, added up.
+"""The textbook's estimate of the memory of a training step with AdamW, as a formula.
 
-All in float32, 4 bytes a number: P parameters, P gradients, 2·P of optimizer state, and for each of B·T
-tokens what the following leave behind, each once:
+The textbook lists tensors and adds up their sizes, all in float32 (4 bytes): P parameters, P gradients, 2·P
+of optimizer state, and for each of B·T tokens the following activations:
 
     block     two norms 2·d; q, k and v d + 2·c; scores H·T and softmax H·T; weighted sum d; output d;
-              feed-forward gated: W1 f, W3 f, SiLU f, product f, W2 d; plain: W1 f, SiLU f, W2 d
-    after     final norm d; logits V; cross-entropy V (the probabilities, from which its gradient is made)
+              feed-forward gated: W1 f, W3 f, SiLU f, product f, W2 d; ungated: W1 f, SiLU f, W2 d
+    after     final norm d; logits V; cross-entropy V (the probabilities, for its gradient)
 
-So the peak is a·B + b. That is a teaching figure: it leaves out the copies and temporaries that a program
-makes and keeps things that a good one never writes. `memory` predicts what our twins really take.
+The peak is a·B + b. It is a teaching figure: it omits the copies and temporaries of a real program, and
+includes tensors that a fused implementation never writes. `memory` predicts our implementations.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bytewright.account.expression import Expression, symbols
 from bytewright.account.parameters import count_parameters
 from bytewright.model.config import ModelConfig
 
+Powers = tuple[tuple[str, int], ...]
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 FLOAT32 = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inventory:
-    """The simplified memory of a training step: `a` bytes for each sequence and `b` bytes besides."""
+class TextbookMemory:
+    """The memory of a training step: `a` bytes for each sequence plus `b` bytes."""
 
     parameters: int
     gradients: int
     optimizer_state: int
     activations_per_sequence: int
     parameters_formula: Expression
-    """P: how many parameters there are."""
+    """P, the number of parameters."""
     per_sequence_formula: Expression
-    """a: bytes of activations of one sequence."""
+    """a, the bytes of activations of one sequence."""
 
     @property
     def a(self) -> int:
-        """Bytes that each further sequence of the batch adds."""
+        """Bytes of each sequence of the batch."""
         return self.activations_per_sequence
 
     @property
@@ -46,19 +49,19 @@ class Inventory:
         return self.parameters + self.gradients + self.optimizer_state
 
     def peak(self, batch_size: int) -> int:
-        """Bytes of a step of `batch_size` sequences."""
+        """Return the bytes of a step of `batch_size` sequences."""
         return self.a * batch_size + self.b
 
     def largest_batch(self, memory_bytes: float) -> int:
-        """Give the largest batch that fits into so much memory; 0 if none does."""
+        """Return the largest batch that fits into `memory_bytes`; 0 if none fits."""
         return max(0, int((memory_bytes - self.b) // self.a))
 
 
-def simplified_inventory(config: ModelConfig, num_tokens: int | None = None) -> Inventory:
-    """Add up the textbook's list for `config`, at its full context unless told otherwise.
+def textbook_estimate(config: ModelConfig, num_tokens: int | None = None) -> TextbookMemory:
+    """Return the textbook's estimate for `config` and `num_tokens` (default: the full context).
 
     >>> from bytewright.account.presets import find_preset
-    >>> xl = simplified_inventory(find_preset("gpt2-xl"))
+    >>> xl = textbook_estimate(find_preset("gpt2-xl"))
     >>> print(xl.per_sequence_formula)
     32·L·T·d + 8·H·L·T² + 16·L·T·f + 4·T·d + 8·T·V
     >>> xl.a, xl.b, xl.largest_batch(80e9)
@@ -77,7 +80,7 @@ def simplified_inventory(config: ModelConfig, num_tokens: int | None = None) -> 
         "V": config.vocab_size,
     }
     formula = activations_formula(config)
-    return Inventory(
+    return TextbookMemory(
         parameters=FLOAT32 * count.total,
         gradients=FLOAT32 * count.total,
         optimizer_state=2 * FLOAT32 * count.total,
@@ -88,7 +91,7 @@ def simplified_inventory(config: ModelConfig, num_tokens: int | None = None) -> 
 
 
 def parameters_formula(config: ModelConfig) -> Expression:
-    """Write the number of parameters as algebra.
+    """Return the formula of the number of parameters.
 
     >>> from bytewright.account.presets import find_preset
     >>> print(parameters_formula(find_preset("gpt2-xl")))
@@ -104,7 +107,7 @@ def parameters_formula(config: ModelConfig) -> Expression:
 
 
 def activations_formula(config: ModelConfig) -> Expression:
-    """Write the bytes of activations of one sequence as algebra."""
+    """Return the formula of the bytes of activations of one sequence."""
     T, L, H, V, d, f = symbols("T L H V d f")  # noqa: N806
     norms = 0 if config.norm == "none" else 2 * d
     attention = d + 2 * _key_width(config) + 2 * H * T + 2 * d
@@ -114,5 +117,63 @@ def activations_formula(config: ModelConfig) -> Expression:
 
 
 def _key_width(config: ModelConfig) -> Expression:
-    """Width of all key heads: a size of its own only where query heads share them."""
+    """Return the width of all key heads: d, or c if query heads share key heads."""
     return symbols("d" if config.kv_heads == config.num_heads else "c")[0]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A polynomial with integer coefficients that can be printed and evaluated.
+
+    >>> T, d, L = symbols("T d L")
+    >>> memory = 4 * L * T * (2 * d + T)
+    >>> print(memory)
+    8·L·T·d + 4·L·T²
+    >>> memory.evaluate({"L": 48, "T": 1024, "d": 1600})
+    830472192
+    """
+
+    terms: Mapping[Powers, int]
+
+    def __add__(self, other: Expression | int) -> Expression:
+        terms = dict(self.terms)
+        for powers, coefficient in _as_expression(other).terms.items():
+            terms[powers] = terms.get(powers, 0) + coefficient
+        return Expression({powers: value for powers, value in terms.items() if value})
+
+    def __mul__(self, other: Expression | int) -> Expression:
+        product = Expression({})
+        for left, a in self.terms.items():
+            for right, b in _as_expression(other).terms.items():
+                powers = dict(left)
+                for name, power in right:
+                    powers[name] = powers.get(name, 0) + power
+                product += Expression({tuple(sorted(powers.items())): a * b})
+        return product
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        """Return the value of the polynomial for the given values of its symbols."""
+        return sum(
+            coefficient * math.prod(values[name] ** power for name, power in powers)
+            for powers, coefficient in self.terms.items()
+        )
+
+    def __str__(self) -> str:
+        """Return the formula, with the terms in the order in which they were added."""
+        return " + ".join(_format_term(powers, value) for powers, value in self.terms.items()) or "0"
+
+
+def symbols(names: str) -> tuple[Expression, ...]:
+    """Return one expression for each name."""
+    return tuple(Expression({((name, 1),): 1}) for name in names.split())
+
+
+def _as_expression(value: Expression | int) -> Expression:
+    return value if isinstance(value, Expression) else Expression({(): value} if value else {})
+
+
+def _format_term(powers: Powers, coefficient: int) -> str:
+    factors = [name + (str(power).translate(SUPERSCRIPTS) if power > 1 else "") for name, power in powers]
+    return "·".join([str(coefficient), *factors] if coefficient != 1 or not factors else factors)

@@ -1,29 +1,28 @@
-"""How long training takes: by a utilisation that is given, or part by part from what a machine can do.
+"""The time of training: from a given utilisation, or part by part from the peak rates of a machine.
 
-Two ways. The blunt one divides FLOPs by what a machine does: seconds = FLOPs / (peak · MFU), where the MFU
-(model FLOPs utilisation) is the share of the peak that the matrix products of the model get; it has to be
-measured, and it differs from shape to shape. The roofline takes each part of a step by itself: it needs at
-least flops / peak seconds for its arithmetic and bytes / bandwidth for its traffic, and the larger of the two
-bounds it. Their sum is a time that nothing beats which takes these passes; one measured step says how far
-from it a machine stays (the efficiency), and with that, other shapes are predicted.
+With a utilisation, seconds = FLOPs / (peak · MFU), where the MFU (model FLOPs utilisation) is the share of
+the peak that the model's matrix products reach. It must be measured and depends on the sizes. The roofline is
+computed for each part of a step: it takes at least flops / peak seconds for its arithmetic and at least
+bytes / bandwidth seconds for its memory traffic, and the larger of the two is its lower bound. The sum of
+these bounds is a lower bound of the step. One measured step gives the efficiency, the share of the roofline
+that a machine reaches, and with it the time of other sizes can be predicted.
 
-The traffic is that of the fast twin, in the letters of `activations`. A product moves s·(m·k + k·n + m·n)
-bytes, attention reads q, k, v and writes the result, backward twice that. The rest, compiled:
+The traffic is that of the fused implementation, in the letters of `activations`. A product moves
+s·(m·k + k·n + m·n) bytes. Attention reads q, k, v and writes the result; its backward pass moves twice as
+much. The other operations, compiled:
 
     norms           a norm and the residual sum before it: forward 4·s·N·d, backward 6·s·N·d, two of them for
-                    the gradient of the gain; a sum without a norm: 3·s·N·d each way
-    q and k         rotated, unless our attention kernel does it: 2·s·N·(d + c) each way; with a norm of their
-                    own, rotated or not: forward 2, backward 5
-    gate            forward 3·s·N·f, backward 5·s·N·f (plain: 2 and 3)
+                    the gradient of the gain; a sum without a norm: 3·s·N·d in each direction
+    q and k         rotated, unless our attention kernel does it: 2·s·N·(d + c) in each direction; with their
+                    own norm, rotated or not: forward 2, backward 5
+    gate            forward 3·s·N·f, backward 5·s·N·f (ungated: 2 and 3)
     loss            s·N·V read twice and written once
     weights         cast to s bytes forward and backward, and gradients gathered: (4 + s)·2·P + 8·P
-    update          the fewest bytes of its rule (7·4·P for AdamW), and 4·P for the norm of the gradients
+    update          the minimum of its rule (7·4·P for AdamW), and 4·P for the norm of the gradients
 
-Eager, every operation is a pass of its own; `EAGER_…` here and in `optimizers` has their sums, which tests
-hold against a count of the bytes that the operations of a step read and write. Where a batch is worked
-through in parts, each of them takes all this but the update, which comes once.
-
-Knows nothing of what is measured; `report` has the efficiencies.
+Without a compiler every operation is one pass over memory. `EAGER_…` here and in `optimizers` has the sums;
+tests compare them with the bytes that the operations of a step read and write. With gradient accumulation,
+each part of the batch costs all of this except the update.
 """
 
 from __future__ import annotations
@@ -43,26 +42,26 @@ from bytewright.model.fused import choose_chunk_size
 SECONDS_PER_DAY = 86_400
 
 EAGER_NORM = {"fp32": 28 + 96, "bf16": 40 + 108}
-"""Bytes for each number that is normalised, forward and backward: cast, square, mean, two products, cast."""
+"""Bytes per normalised number, forward and backward: cast, square, mean, two products, cast."""
 EAGER_ROTATION = {"fp32": 36 + 53, "bf16": 32 + 50}
-"""Bytes for each number of q and k that is rotated: four products, two sums, one joining, there and back."""
+"""Bytes per rotated number of q and k, forward and backward: four products, two sums, one concatenation."""
 
 
 def seconds_at(flops: float, flops_per_second: float, mfu: float) -> float:
-    """Seconds that so many FLOPs take at a share of a peak.
+    """Return the seconds of `flops` at the share `mfu` of a peak.
 
     >>> seconds_at(3e15, 1e12, 0.5)
     6000.0
     """
     if not 0 < mfu <= 1:
-        raise UsageError(f"a utilisation is above 0 and at most 1, not {mfu}")
+        raise UsageError(f"mfu must be above 0 and at most 1, but is {mfu}", key="mfu", found=mfu)
     return flops / (flops_per_second * mfu)
 
 
 def training_days(
     config: ModelConfig, *, num_steps: int, batch_size: int, flops_per_second: float, mfu: float = 0.5
 ) -> float:
-    """Days for `num_steps` updates of `batch_size` sequences at full context.
+    """Return the days of `num_steps` updates with `batch_size` sequences at full context.
 
     >>> from bytewright.account.presets import find_preset
     >>> xl = find_preset("gpt2-xl")
@@ -74,8 +73,8 @@ def training_days(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """A part of a step: its operations, its traffic, and the seconds that each needs at least."""
+class StepPart:
+    """A part of a step: its FLOPs, its memory traffic, and the minimum of seconds for each."""
 
     name: str
     flops: int
@@ -85,17 +84,17 @@ class Part:
 
     @property
     def seconds(self) -> float:
-        """The least time: both go on side by side, so the longer decides."""
+        """The lower bound of its time: arithmetic and traffic overlap, so the longer one decides."""
         return max(self.seconds_of_flops, self.seconds_of_bytes)
 
     @property
     def bound(self) -> str:
-        """What limits it."""
+        """The resource that limits it."""
         return "arithmetic" if self.seconds_of_flops >= self.seconds_of_bytes else "memory"
 
     @property
     def intensity(self) -> float:
-        """Operations per byte."""
+        """FLOPs per byte."""
         return self.flops / self.num_bytes
 
 
@@ -110,10 +109,10 @@ def roofline(
     optimizer: OptimizerName = "adamw",
     compiled: bool = True,
     accumulate: int = 1,
-) -> list[Part]:
-    """List the parts of a training step of the fast twin with the least time of each on `device`.
+) -> list[StepPart]:
+    """Return the parts of a training step of the fused implementation, with lower bounds of their time.
 
-    A step takes `accumulate` times `batch_size` sequences, one such part after the other, and updates once.
+    A step processes `accumulate` times `batch_size` sequences one after the other, then updates once.
     """
     x = StepShape(
         config=config,
@@ -124,8 +123,8 @@ def roofline(
         device=device.kind,
     )
 
-    def part(name: str, flops: int, num_bytes: int, rate: Rate) -> Part:
-        return Part(
+    def part(name: str, flops: int, num_bytes: int, rate: Rate) -> StepPart:
+        return StepPart(
             name=name,
             flops=flops,
             num_bytes=num_bytes,
@@ -138,7 +137,7 @@ def roofline(
         part(name, accumulate * flops, accumulate * num_bytes, rate or precision)
         for name, flops, num_bytes in (*_products(x), *elementwise(x))
     ]
-    # Muon multiplies in bf16 on a GPU and in fp32 on a CPU, whatever the model computes in.
+    # Muon multiplies in bf16 on a GPU and in fp32 on a CPU, independently of the precision of the model.
     update = part(*_update(x, optimizer), "bf16" if device.kind == "cuda" else "fp32")
     return [*repeated, part(*_weights(x, accumulate), rate or precision), update]
 
@@ -152,7 +151,7 @@ def _products(x: StepShape) -> Iterator[tuple[str, int, int]]:
         m, k, n = matmul.m, matmul.k, matmul.n
         traffic = matmul.times * x.s * (m * k + k * n + m * n)
         yield f"{matmul.name} products", 3 * matmul.flops, 3 * traffic
-    # The kernel skips the masked half, and computes the scores once more on the way back: 7 products, not 6.
+    # The kernel skips the masked half and computes the scores again when going back: 7 products, not 6.
     forward = x.s * x.N * (2 * x.d + 2 * x.c)
     flops = attention_flops * 7 // 4 * (x.T + 1) // x.T
     yield "attention", flops, x.config.num_layers * 3 * forward
@@ -161,7 +160,7 @@ def _products(x: StepShape) -> Iterator[tuple[str, int, int]]:
 def _elementwise(x: StepShape) -> Iterator[tuple[str, int, int]]:
     layers, stream, inner = x.config.num_layers, x.s * x.N * x.d, x.s * x.N * x.f
     norms, sums = _norms(x), 2 * layers
-    alone = max(0, sums - norms)  # sums that no norm follows
+    alone = max(0, sums - norms)  # sums without a norm after them
     yield "norms and residual sums", (10 * norms + 2 * alone) * x.N * x.d, (10 * norms + 6 * alone) * stream
     if x.config.qk_norm or _is_rotated(x):
         numbers, passes = layers * x.N * (x.d + x.c), 7 if x.config.qk_norm else 4
@@ -173,7 +172,7 @@ def _elementwise(x: StepShape) -> Iterator[tuple[str, int, int]]:
 
 def _elementwise_eager(x: StepShape) -> Iterator[tuple[str, int, int]]:
     layers, stream, norms = x.config.num_layers, x.N * x.d, _norms(x)
-    sums = 2 * layers * 6 * x.s  # a residual sum reads two and writes one, forward and backward
+    sums = 2 * layers * 6 * x.s  # reads two and writes one, forward and backward
     yield "norms and residual sums", 10 * norms * stream, (norms * EAGER_NORM[x.precision] + sums) * stream
     on_q_and_k = EAGER_NORM[x.precision] if x.config.qk_norm else 0
     on_q_and_k += EAGER_ROTATION[x.precision] if _is_rotated(x) else 0
@@ -186,17 +185,17 @@ def _elementwise_eager(x: StepShape) -> Iterator[tuple[str, int, int]]:
 
 
 def _norms(x: StepShape) -> int:
-    """Norms of the stream: two in a block, and one after the last of them where they come first."""
+    """Return the number of norms of the residual stream: two per block, and a final one with pre-norm."""
     return {"pre": 2 * x.config.num_layers + 1, "post": 2 * x.config.num_layers, "none": 0}[x.config.norm]
 
 
 def _is_rotated(x: StepShape) -> bool:
-    """Whether turning q and k is a pass of its own."""
+    """Return whether the rotation of q and k is a separate pass."""
     return x.config.position == "rope" and not x.has_attention_kernel
 
 
 def _weights(x: StepShape, accumulate: int) -> tuple[str, int, int]:
-    """Casts of weights and gradients, for each part of a batch; gradients are copied, later ones added."""
+    """Return the traffic of casts and of gradients, which the first part copies and later parts add."""
     count = count_parameters(x.config)
     if x.compiled:
         casts = 2 * (WIDE + x.s) * count.total if x.precision == "bf16" else 0
@@ -215,6 +214,6 @@ def _update(x: StepShape, optimizer: OptimizerName) -> tuple[str, int, int]:
     return "update", cost.flops, cost.num_bytes + WIDE * count_parameters(x.config).total
 
 
-def least_seconds(parts: list[Part]) -> float:
-    """Time of a step that nothing beats which takes these parts, one after the other."""
+def least_seconds(parts: list[StepPart]) -> float:
+    """Return the lower bound of the time of a step with these parts."""
     return sum(part.seconds for part in parts)

@@ -161,7 +161,7 @@ class AccountFor:
             raise UsageError(f"--family shows GPT-2's own sizes, so {option} means nothing beside it")
 
     def _show_family(self) -> None:
-        from bytewright.account.growth import growth
+        from bytewright.account.flops import growth
         from bytewright.cli import account_tables
 
         rows = growth()

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bytewright.account import Account, TimeAccount
-from bytewright.account.growth import Growth, growth
+from bytewright.account.flops import Growth, growth
 from bytewright.account.summary import SETTINGS
 from bytewright.cli import console
 from bytewright.formatting import format_count, format_seconds, format_size
@@ -102,7 +102,7 @@ def _show_flops(out: Console, account: Account) -> None:
 
 
 def _show_memory(out: Console, account: Account, memory: str | None, batches: Mapping[str, int]) -> None:
-    inventory = account.inventory
+    inventory = account.textbook_memory
     out.print()
     out.print("Memory of training, simplified (fp32, AdamW, each tensor of the textbook's list once)")
     out.print(f"  P = {inventory.parameters_formula} = {inventory.parameters // 4:,}")
@@ -134,7 +134,7 @@ def _show_memory(out: Console, account: Account, memory: str | None, batches: Ma
 
 
 def _show_kept(out: Console, account: Account) -> None:
-    """Print what one block keeps for the way back, in the readable twin and in the fast one."""
+    """Print the tensors that one block keeps for the backward pass, reference and fused."""
     for setting in (SETTINGS[0], SETTINGS[-2]):
         out.print()
         out.print(f"Kept by each block for the backward pass: {setting.name}")
@@ -191,11 +191,10 @@ def _show_time(out: Console, account: Account, time: TimeAccount, tokens: float 
         )
     out.print(table)
     if time.seconds_per_step is None:
-        twin = "readable" if account.config.implementation == "reference" else "fused"
         out.print(
-            f"a step: at least {_word_seconds(time.least_seconds)}; how close to that steps of the {twin} "
-            f"twin in {time.rate} come on such a device was not measured; "
-            "state a share of the peak with --mfu",
+            f"a step: at least {_word_seconds(time.least_seconds)}; the efficiency of the "
+            f"{account.config.implementation} implementation in {time.rate} was not measured on such a "
+            "device; set the share of the peak with --mfu",
             soft_wrap=True,
         )
         return

@@ -14,8 +14,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bytewright.account.devices import Device, find_known, measure_device
-from bytewright.account.predict import Training
-from bytewright.account.predict import predict as predict_training
+from bytewright.account.predict import TrainingSetup, predict_training
 from bytewright.errors import UsageError
 from bytewright.experiments.records import RunRecord
 from bytewright.model import ModelConfig, TransformerLM
@@ -94,7 +93,7 @@ def account(
 ) -> dict[str, float | None]:
     """Ask the accountant; `device` is the config's own unless given."""
     device = device or find_device(config.device)
-    training = Training(
+    setup = TrainingSetup(
         batch_size=config.batch_size // config.accumulate,
         accumulate=config.accumulate,
         num_tokens=(config.num_steps or 0) * config.tokens_per_step,
@@ -105,4 +104,4 @@ def account(
         device_kind="cuda" if device.type == "cuda" else "cpu",
         device=machine,
     )
-    return predict_training(config.model, training)
+    return predict_training(config.model, setup)
