@@ -201,7 +201,9 @@ def describe_machine() -> dict[str, Any]:
 
 def source_commit() -> str:
     """Return the commit of the measured source, in the form that runs record."""
-    from bytewright.train.run import find_commit  # imports torch, which must not count in a worker's memory
+    from bytewright.train.run_files import (
+        find_commit,  # imports torch, which must not count in a worker's memory
+    )
 
     return find_commit() or "?"
 

@@ -23,9 +23,8 @@ ORDER = {
         experiments report demo cli __main__
     """),
     "bytewright.train": _names("""
-        config console evaluate metrics norms signals state step
-        tensorboard checkpoint inputs recipe recorder setup engine planner resume_policy run evaluate_run
-        loop
+        config console evaluate metrics norms outcome state step
+        tensorboard checkpoint inputs recipe recorder setup engine planner resume_policy run_files loop run
     """),
     "bytewright.experiments": _names("""
         jobs records stories story_eval corpora groups predict results inputs sweep_file listing

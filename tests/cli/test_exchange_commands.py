@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from bytewright.cli.exchange import NoOptimizer
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_bpe
-from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.run import write_imported_model
 from conftest import Run
 
 TEXT = "the owl sat in the old oak; the more it saw, the less it spoke. wise old owl! café ☕ " * 4
@@ -26,7 +25,6 @@ def make_run(folder: Path, **changes: Any) -> Path:
     vocab, merges = train_bpe(folder / "text.txt", 300, ["<|endoftext|>"])
     tokenizer = Tokenizer(vocab, merges, ["<|endoftext|>"])
     run = folder / "run"
-    tokenizer.save(run / "tokenizer")
     torch.manual_seed(0)
     config = ModelConfig(
         vocab_size=tokenizer.vocab_size, context_length=64, d_model=32, num_layers=2, num_heads=4, **changes
@@ -35,7 +33,7 @@ def make_run(folder: Path, **changes: Any) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
-    CheckpointFolder(run / "checkpoints").save(model, NoOptimizer(), {"step": 0})
+    write_imported_model(run, model, tokenizer.vocabulary)
     return run
 
 

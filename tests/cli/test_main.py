@@ -15,7 +15,7 @@ import pytest
 import bytewright
 from bytewright.cli.main import COMMANDS
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.run import RunFolder
+from bytewright.train.run_files import RunWriter
 from conftest import HANG_SECONDS, Run
 from runs import make_config
 
@@ -199,7 +199,7 @@ def on_a_terminal(*arguments: str, code: int = 0, width: int = 100, **variables:
 
 
 def test_a_narrow_terminal_lists_runs_without_the_lesser_figures(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path / "run", make_config(tmp_path)):
+    with RunWriter.create(tmp_path / "run", make_config(tmp_path)):
         pass
     wide, narrow = (on_a_terminal("runs", str(tmp_path), width=width) for width in (300, 40))
     assert "started" in wide

@@ -32,7 +32,7 @@ from bytewright.train import train
 from bytewright.train.config import TrainConfig
 from bytewright.train.loop import Sampler
 from bytewright.train.recorder import Recorder
-from bytewright.train.run import RunFolder
+from bytewright.train.run_files import RunWriter
 from conftest import Run
 from runs import (
     RECIPE,
@@ -189,7 +189,7 @@ def test_a_run_that_another_process_writes_is_passed_over_and_left_to_it(place: 
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
     lab = SweepRunner(place)
     config = lab.sweep.trials[0].config
-    with RunFolder.create(lab.folder / "lr-1e-3", config):
+    with RunWriter.create(lab.folder / "lr-1e-3", config):
         lab.run()
         assert "[1/2] lr-1e-3: another process is writing it; passed over" in lab.said
         assert not (lab.folder / "lr-1e-3/outcome.json").exists()

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bytewright.experiments.records import hear_outcome, judge, read_run
+from bytewright.experiments.records import read_run
 from bytewright.experiments.results import read_results
 from bytewright.storage import atomic
 from bytewright.train import train
+from bytewright.train.outcome import Ending, find_status, status_from_outcome
 from bytewright.train.recorder import Recorder
 from runs import make_config
 
@@ -37,7 +38,7 @@ def overfitting(*pairs: tuple[float | None, float]) -> list[dict[str, Any]]:
     ]
 
 
-REFUSED = {"event": "refused: the loss is not finite"}
+REFUSED = {"event": "refused_step"}
 
 
 @pytest.mark.parametrize(
@@ -68,18 +69,18 @@ REFUSED = {"event": "refused: the loss is not finite"}
 def test_a_run_is_judged_by_its_lines(
     found: list[dict[str, Any]], events: list[dict[str, Any]], status: str, word: str
 ) -> None:
-    judged, reason = judge(SETTINGS, found, events)
-    assert judged == status
-    assert word in reason
+    judged = find_status(SETTINGS, [*found, *events])
+    assert judged.state == status
+    assert word in judged.detail
 
 
 def test_a_budget_in_tokens_or_minutes_ends_a_run_too() -> None:
     tokens = {**SETTINGS, "budget.steps": None, "budget.tokens": 20 * 32 - 5}
-    assert judge(tokens, lines(3, 2, 1, 1), [])[0] == "complete"
+    assert find_status(tokens, lines(3, 2, 1, 1)).state == "complete"
     minutes = {**SETTINGS, "budget.steps": None, "budget.minutes": 1.0}
     short = [line | {"seconds": 30.0} for line in lines(3, 2)]
-    assert judge(minutes, short, [])[0] == "stopped"
-    assert judge(minutes, [*short, {"step": 15, "loss": 1.0, "seconds": 59.5}], [])[0] == "complete"
+    assert find_status(minutes, short).state == "stopped"
+    assert find_status(minutes, [*short, {"step": 15, "loss": 1.0, "seconds": 59.5}]).state == "complete"
 
 
 def test_a_run_of_minutes_is_over_when_its_planned_steps_are(
@@ -89,10 +90,12 @@ def test_a_run_of_minutes_is_over_when_its_planned_steps_are(
     run = tmp_path / "a"
     train(make_config(tmp_path, budget={"steps": None, "minutes": 0.05}), run, console=Console(quiet=True))
     assert read_run(run).status == "complete"
-    *most, last = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    *most, last, ended = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(most))
     assert read_run(run).status == "stopped"
     (run / "metrics.jsonl").write_text("".join([*most, last]))
+    assert read_run(run).status == "complete"
+    (run / "metrics.jsonl").write_text("".join([*most, last, ended]))
     config = atomic.read_document(run / "config.json")
     config["budget"]["minutes"] = 5.0
     (run / "config.json").write_text(json.dumps(config))
@@ -110,7 +113,7 @@ def test_a_run_of_minutes_that_lost_its_last_line_is_not_complete(
     shutil.rmtree(run / "checkpoints")
     (run / "outcome.json").write_text(json.dumps({"status": "complete", "step": result.step}))
     assert read_run(run).status == "complete"
-    *most, _ = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    *most, _, _ = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(most))
     found = read_run(run)
     assert found.status == "failed"
@@ -119,8 +122,8 @@ def test_a_run_of_minutes_that_lost_its_last_line_is_not_complete(
 
 def test_minutes_beside_steps_are_counted_to_the_last() -> None:
     both = {**SETTINGS, "budget.steps": 20, "budget.minutes": 1.0}
-    assert judge(both, [{"step": 15, "loss": 1.0, "seconds": 57.0}], [])[0] == "stopped"
-    assert judge(both, [{"step": 15, "loss": 1.0, "seconds": 60.0}], [])[0] == "complete"
+    assert find_status(both, [{"step": 15, "loss": 1.0, "seconds": 57.0}]).state == "stopped"
+    assert find_status(both, [{"step": 15, "loss": 1.0, "seconds": 60.0}]).state == "complete"
 
 
 def test_lines_that_go_on_to_the_end_outdo_how_an_earlier_session_ended(tmp_path: Path) -> None:
@@ -159,7 +162,8 @@ def test_what_is_said_of_the_end_of_a_run_counts_unless_its_lines_were_lost(
     outcome: dict[str, Any], settings: dict[str, Any], step: int, expected: tuple[str, str] | None
 ) -> None:
     found = [{"step": step, "loss": 1.0}] if step else []
-    assert hear_outcome({"status": "complete", **outcome}, {**SETTINGS, **settings}, found) == expected
+    status = status_from_outcome({"status": "complete", **outcome}, {**SETTINGS, **settings}, found)
+    assert (status and (status.state, status.detail)) == expected
 
 
 KEPT = sorted((Path(__file__).parents[2] / "docs/results").glob("*/*/results.json"))
@@ -171,12 +175,9 @@ def test_kept_verdicts_are_those_that_their_lines_give_today(path: Path) -> None
     trained = [
         record
         for record in records
-        if record.column("loss") and "not finite" not in record.reason  # refusals are not kept
+        if record.column("loss") and record.ending is not Ending.DIVERGED  # refused steps are not kept
     ]
     assert trained or all(record.num_steps == 0 for record in records)
     for record in trained:
-        assert (record.name, *judge(record.settings, record.lines, [])) == (
-            record.name,
-            record.status,
-            record.reason,
-        )
+        status = find_status(record.settings, record.lines)
+        assert (record.name, status.state, status.detail) == (record.name, record.status, record.reason)

@@ -13,7 +13,7 @@ from bytewright.experiments.records import read_run
 from bytewright.storage import atomic
 from bytewright.train import resume, train
 from bytewright.train.metrics import MetricsLog
-from bytewright.train.run import RunFolder
+from bytewright.train.run_files import RunWriter
 from conftest import Run
 from runs import make_config, write_sampled
 
@@ -22,7 +22,7 @@ def test_a_run_is_said_to_be_running_while_its_writer_lives(tmp_path: Path, run:
     def statuses() -> list[str]:
         return [row["status"] for row in json.loads(run("runs", tmp_path, "--json").out)]
 
-    with RunFolder.create(tmp_path / "one", make_config(tmp_path)):
+    with RunWriter.create(tmp_path / "one", make_config(tmp_path)):
         assert statuses() == ["running"]
     assert statuses() == ["stopped"]
 
@@ -31,7 +31,7 @@ def test_a_run_is_said_to_be_running_while_its_writer_lives(tmp_path: Path, run:
 def test_a_run_that_goes_on_is_running_whatever_an_earlier_session_came_to(
     tmp_path: Path, run: Run, status: str
 ) -> None:
-    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
+    with RunWriter.create(tmp_path / "one", make_config(tmp_path)) as folder:
         folder.metrics.write_text('{"step": 3, "loss": 2.5}\n')
         outcome = {"status": status, "reason": "no memory", "labels": {}}
         (folder.path / "outcome.json").write_text(json.dumps(outcome))
@@ -47,7 +47,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_beside_the_others(
     tmp_path: Path, run: Run, damage: bytes
 ) -> None:
     for name in ("bad", "good"):
-        RunFolder.create(tmp_path / name, make_config(tmp_path)).close()
+        RunWriter.create(tmp_path / name, make_config(tmp_path)).close()
     (tmp_path / "bad/metrics.jsonl").write_bytes(damage)
     bad, good = json.loads(run("runs", tmp_path, "--json").out)
     assert (bad["run"], bad["status"]) == (str(tmp_path / "bad"), "unreadable")
@@ -62,7 +62,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_beside_the_others(
 
 @pytest.mark.parametrize("name", ["config.json", "environment.json", "outcome.json", "metrics.jsonl"])
 def test_a_changed_digit_in_what_a_run_recorded_is_noticed(tmp_path: Path, name: str) -> None:
-    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
+    with RunWriter.create(tmp_path / "one", make_config(tmp_path)) as folder:
         log = MetricsLog(folder.metrics)
         log.write({"step": 3, "loss": 2.5})
         log.close()
@@ -80,7 +80,7 @@ def test_a_changed_digit_in_what_a_run_recorded_is_noticed(tmp_path: Path, name:
 def test_a_text_behind_a_symbolic_link_is_not_shown(tmp_path: Path, name: str) -> None:
     (tmp_path / "private").mkdir()
     (tmp_path / "private/step-000003.txt").write_text("the key of the house")
-    with RunFolder.create(tmp_path / "one", make_config(tmp_path)) as folder:
+    with RunWriter.create(tmp_path / "one", make_config(tmp_path)) as folder:
         (folder.path / name).parent.mkdir(exist_ok=True)
         (folder.path / name).symlink_to(tmp_path / "private" / name.removeprefix("samples").strip("/"))
     with pytest.raises(FormatError, match=r"step-000003\.txt: is read through a symbolic link"):
@@ -88,7 +88,7 @@ def test_a_text_behind_a_symbolic_link_is_not_shown(tmp_path: Path, name: str) -
 
 
 def test_numbers_are_not_more_or_less_than_words(tmp_path: Path, run: Run) -> None:
-    RunFolder.create(tmp_path / "one", make_config(tmp_path)).close()
+    RunWriter.create(tmp_path / "one", make_config(tmp_path)).close()
     for sign in ("<", "<=", ">", ">="):
         for word in ("abc", "nan", ""):
             outcome = run("runs", tmp_path, "--where", f"lr{sign}{word}")
@@ -147,7 +147,7 @@ def test_texts_that_were_sampled_are_listed_beside_their_model(tmp_path: Path, r
 
 def test_runs_can_be_asked_for_by_what_their_sweep_calls_them(tmp_path: Path, run: Run) -> None:
     for name in ("silu", "swiglu"):
-        RunFolder.create(tmp_path / name, make_config(tmp_path)).close()
+        RunWriter.create(tmp_path / name, make_config(tmp_path)).close()
         outcome = {"status": "stopped", "labels": {"variant": name}}
         (tmp_path / name / "outcome.json").write_text(json.dumps(outcome))
     (row,) = json.loads(run("runs", tmp_path, "--where", "variant=silu", "--json").out)

@@ -16,9 +16,9 @@ from bytewright.experiments.plan import make_plan
 from bytewright.experiments.records import read_object, read_run
 from bytewright.experiments.reuse import CODE_AND_MACHINE, ON_A_CPU, find_twin, take_over
 from bytewright.storage import atomic
-from bytewright.train import run
+from bytewright.train import run_files
 from bytewright.train.config import TrainConfig
-from bytewright.train.run import OUTCOME, is_being_written
+from bytewright.train.run_files import OUTCOME, is_locked
 from runs import SWEEP, make_ids, write_sweep, write_tokens
 from sweeps import SweepRunner, interrupting
 
@@ -94,7 +94,7 @@ def test_a_run_that_lost_lines_is_no_twin(place: Path) -> None:
     assert twin_of(lab) == lab.folder / RUN
     metrics = lab.folder / RUN / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
-    for damage in ("".join(lines[:-1]), "".join(lines[:-1]) + "{\n"):
+    for damage in ("".join(lines[:-2]), "".join(lines[:-2]) + "{\n"):
         metrics.write_text(damage)
         assert twin_of(lab) is None
 
@@ -103,7 +103,7 @@ def test_a_run_that_lost_lines_is_no_twin(place: Path) -> None:
 def test_code_that_is_known_by_no_commit_has_no_twins(
     place: Path, monkeypatch: pytest.MonkeyPatch, commit: str | None
 ) -> None:
-    monkeypatch.setattr(run, "find_commit", lambda: commit)
+    monkeypatch.setattr(run_files, "find_commit", lambda: commit)
     lab = SweepRunner(place, name="runs/first")
     lab.run()
     assert twin_of(lab) is None
@@ -170,11 +170,11 @@ def test_no_other_process_can_begin_a_run_while_it_is_copied(
     run, write_bytes, locked = place / "runs/second" / RUN, atomic.write_bytes, []
 
     def look_and_write(path: Path, data: bytes, **options: Path) -> None:
-        locked.append(is_being_written(run))
+        locked.append(is_locked(run))
         write_bytes(path, data, **options)
 
     monkeypatch.setattr(atomic, "write_bytes", look_and_write)
     take_over(first.folder / RUN, run, first.sweep.trials[0].config, {})
     assert len(locked) > 2
     assert all(locked)
-    assert not is_being_written(run)
+    assert not is_locked(run)

@@ -11,13 +11,12 @@ import torch
 from rich.console import Console
 
 from bytewright.experiments import stories as writing
-from bytewright.experiments import story_eval as measuring
 from bytewright.experiments.records import read_object
 from bytewright.experiments.stories import SamplingPlan, generate_stories
 from bytewright.experiments.story_eval import evaluate_text
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
-from bytewright.train import train
+from bytewright.train import run, train
 from runs import make_config
 
 
@@ -51,8 +50,7 @@ def test_a_model_is_sampled_in_the_precision_it_was_trained_in_where_that_is_fas
     written: Path, stories: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[torch.dtype | None] = []
-    monkeypatch.setattr(writing, "load_model", loading(chosen))
-    monkeypatch.setattr(measuring, "load_model", loading(chosen))
+    monkeypatch.setattr(run, "load_model", loading(chosen))
     for device in ("cuda", "cpu"):
         monkeypatch.setattr(writing, "find_device", lambda name, device=device: torch.device(device))
         with pytest.raises(Loaded):

@@ -25,7 +25,7 @@ from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_tokenizer
 from bytewright.train import train
 from bytewright.train.checkpoint import find_checkpoint
-from bytewright.train.run import load_tokenizer_of
+from bytewright.train.run import Run as TrainedRun
 from conftest import Run
 from runs import make_config
 
@@ -216,9 +216,7 @@ def test_a_checkpoint_outside_a_run_does_not_use_a_tokenizer_next_to_it(told: Pa
     with pytest.raises(UsageError) as caught:
         evaluate_text(alone, told / "stories.txt")
     assert caught.value.key == "data.tokenizer"
-    with pytest.raises(UsageError, match="ours keeps no tokenizer"):
-        load_tokenizer_of(alone)
-    assert load_tokenizer_of(find_checkpoint(told / "run")).vocab_size == 500
+    assert TrainedRun.open(told / "run").tokenizer.vocab_size == 500
 
 
 def test_the_command_prints_both_figures(run: Run, told: Path, tmp_path: Path) -> None:

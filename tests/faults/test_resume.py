@@ -25,7 +25,7 @@ from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.recipe import to_plain
-from bytewright.train.run import RunFolder
+from bytewright.train.run_files import RunWriter
 from conftest import HANG_SECONDS
 from runs import digest, make_config, metrics_without_clock
 
@@ -186,9 +186,9 @@ def test_a_full_disk_under_the_log_is_reported_once(tmp_path: Path) -> None:
 
 
 def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", make_config(tmp_path))
+    run = RunWriter.create(tmp_path / "run", make_config(tmp_path))
     if (child := os.fork()) == 0:
         os._exit(0)  # the child inherited the lock
     os.waitpid(child, 0)
     run.close()
-    RunFolder.open(tmp_path / "run").close()
+    RunWriter.open(tmp_path / "run").close()

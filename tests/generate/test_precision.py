@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-import bytewright.train.checkpoint
 from bytewright.tokenizer import Tokenizer
-from bytewright.train import train
-from bytewright.train.checkpoint import find_checkpoint
-from bytewright.train.run import config_of_checkpoint
-from bytewright.train.setup import precision_to_write_in
+from bytewright.train import load_model, train
+from bytewright.train.run import Run as TrainedRun
+from bytewright.train.run import SavedModel, open_model
 from conftest import Run
 from runs import make_config
 
@@ -31,8 +29,10 @@ from runs import make_config
 def test_the_precision_is_that_of_the_run_on_a_gpu_alone(
     tmp_path: Path, precision: str | None, device: str, expected: str
 ) -> None:
-    config = None if precision is None else make_config(tmp_path, precision=precision)
-    assert precision_to_write_in(config, torch.device(device)) == expected
+    run = TrainedRun(tmp_path / "run")
+    if precision is not None:
+        TrainedRun.create(run.path, make_config(tmp_path, precision=precision))
+    assert SavedModel(tmp_path, run).generation_precision(torch.device(device)) == expected
 
 
 def test_generate_computes_as_it_is_told(
@@ -48,8 +48,7 @@ def test_generate_computes_as_it_is_told(
         precision="bf16",
     )
     train(config, tmp_path / "run")
-    assert config_of_checkpoint(find_checkpoint(tmp_path / "run")) == config
-    load_model = bytewright.train.checkpoint.load_model
+    assert open_model(tmp_path / "run").config == config
     types: list[torch.dtype | None] = []
 
     def watched(*arguments: Any, **options: Any) -> Any:
@@ -57,7 +56,7 @@ def test_generate_computes_as_it_is_told(
         types.append(model.compute_dtype)
         return model
 
-    monkeypatch.setattr(bytewright.train.checkpoint, "load_model", watched)
+    monkeypatch.setattr("bytewright.train.run.load_model", watched)
     command = ("generate", tmp_path / "run", "--max-new-tokens", "2", "--device", "cpu")
     for more in ((), ("--precision", "fp32"), ("--precision", "bf16")):
         assert run(*command, *more).code == 0

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bytewright.experiments.records import RunRecord, Status
+from bytewright.experiments.records import RunRecord
+from bytewright.train.outcome import Ending, State
 
 
 def make_record(
     name: str,
     end: float = 1.5,
     *,
-    status: Status = "complete",
+    status: State = "complete",
     labels: dict[str, Any] | None = None,
     floor: float | None = None,
     reason: str = "",
@@ -41,6 +42,7 @@ def make_record(
         | (settings or {}),
         lines=lines,
         status=status,
+        ending=Ending.DIVERGED if "not finite" in reason else None,
         reason=reason,
         labels=labels or {},
         environment={"bytewright": "1.0", "commit": "abc123", "started": name},

@@ -22,7 +22,7 @@ from bytewright.storage.config_reader import build
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import MEASURED_FIELDS, finite, read_metrics
-from bytewright.train.run import RunFolder
+from bytewright.train.run_files import RunWriter
 
 VOCAB_SIZE = 40
 
@@ -123,7 +123,7 @@ def make_config(folder: Path, **changes: Any) -> TrainConfig:
 def write_sampled(folder: Path) -> Path:
     """Write the folder of a sweep over two sampling temperatures, next to the run of its model."""
     sweep = folder / "generate"
-    RunFolder.create(sweep / "model", make_config(folder)).close()
+    RunWriter.create(sweep / "model", make_config(folder)).close()
     for temperature in (0.5, 1.0):
         path = sweep / f"temperature-{temperature:g}"
         path.mkdir()

@@ -23,7 +23,7 @@ from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import ScheduleConfig
 from bytewright.train.evaluate import EvaluationSet
-from bytewright.train.loop import BUDGET_EXHAUSTED, Trainer
+from bytewright.train.loop import Trainer
 from bytewright.train.metrics import MetricsLog, read_metrics
 from bytewright.train.planner import StepPlanner
 from bytewright.train.recorder import Progress, Recorder
@@ -82,7 +82,7 @@ def simulate(
         return torch.zeros(())
 
     class CountingRecorder(Recorder):
-        def fetch(self) -> None:
+        def process_results(self) -> None:
             waits.append(self.progress.step)
 
     recorder = CountingRecorder(
@@ -104,7 +104,7 @@ def simulate(
         clock.now += per_step(progress.step)
         planner.check(progress.step)
         if progress.step % config.eval_every == 0 or progress.step == progress.num_steps:
-            with recorder.aside():
+            with recorder.untimed():
                 validation.evaluate(measure)
     recorder.log.close()
     return Planned(rates, progress.plan, clock.now, waits)
@@ -136,7 +136,9 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 
 def events(run: Path) -> list[dict[str, Any]]:
-    return [record for record in read_metrics(run / "metrics.jsonl") if "event" in record]
+    """The events of a run, without that of its end."""
+    records = read_metrics(run / "metrics.jsonl")
+    return [record for record in records if record.get("event", "ended") != "ended"]
 
 
 def minutes(minutes: float) -> dict[str, Any]:
@@ -157,7 +159,9 @@ def test_a_budget_of_minutes_alone_plans_its_steps_and_decays_to_the_end(
     rates = [record["lr"] for record in lines(tmp_path / "run")]
     assert max(rates) == pytest.approx(0.01, rel=0.01)
     assert rates[-1] == pytest.approx(0.001)
-    assert events(tmp_path / "run") == [{"step": 5, "event": "planned 29 steps for the time budget"}]
+    assert events(tmp_path / "run") == [
+        {"step": 5, "event": "planned_steps", "num_steps": 29, "before": None}
+    ]
 
 
 def test_a_run_that_measures_its_speed_seldom_waits_for_the_device(tmp_path: Path) -> None:
@@ -272,7 +276,7 @@ def test_a_run_that_the_clock_ends_before_its_schedule_says_so(
     config = make_config(tmp_path, budget=minutes(0.5))
     clock = make_clock(lambda n: 60.0 if n == 20 else 0.5)
     assert train(config, tmp_path / "run", console=quiet, clock=clock).step == 20
-    assert events(tmp_path / "run")[1:] == [{"step": 20, "event": BUDGET_EXHAUSTED}]
+    assert events(tmp_path / "run")[1:] == [{"step": 20, "event": "budget_exhausted"}]
 
 
 def test_a_run_whose_minutes_are_over_before_it_could_plan_says_so(
@@ -280,7 +284,7 @@ def test_a_run_whose_minutes_are_over_before_it_could_plan_says_so(
 ) -> None:
     config = make_config(tmp_path, budget=minutes(0.1))
     train(config, tmp_path / "run", console=quiet, clock=make_clock(lambda _: 2.0))
-    assert events(tmp_path / "run") == [{"step": 3, "event": BUDGET_EXHAUSTED}]
+    assert events(tmp_path / "run") == [{"step": 3, "event": "budget_exhausted"}]
 
 
 def test_a_line_has_the_rate_that_was_used_even_where_the_run_is_planned(

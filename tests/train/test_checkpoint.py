@@ -330,8 +330,6 @@ def test_a_checkpoint_that_is_only_out_of_reach_is_not_to_be_removed(tmp_path: P
 
 
 def test_a_folder_without_checkpoints_is_said_to_be_none(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no checkpoint; it is neither"):
+    with pytest.raises(UsageError, match="holds no checkpoint") as caught:
         find_checkpoint(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UsageError, match="holds no checkpoint; of this run no model was kept"):
-        find_checkpoint(tmp_path)
+    assert caught.value.path == tmp_path

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import bytewright
-from bytewright.train.run import describe_environment, find_commit
+from bytewright.train.run_files import describe_environment, find_commit
 
 
 def test_the_commit_that_is_told_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ from bytewright.train import (
 )
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.metrics import read_metrics
-from bytewright.train.run import RunFolder
+from bytewright.train.run_files import RunWriter
 from runs import digest, make_config, metrics_without_clock, rerun_unchecked
 
 
@@ -177,7 +177,7 @@ def test_a_run_outside_the_main_thread_leaves_signals_alone(tmp_path: Path, quie
 
 def test_a_resume_without_any_checkpoint_starts_anew(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path), tmp_path / "whole", console=quiet)
-    RunFolder.create(tmp_path / "run", make_config(tmp_path)).close()
+    RunWriter.create(tmp_path / "run", make_config(tmp_path)).close()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 3}\n{"st')
     resume(tmp_path / "run", console=quiet)
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
@@ -253,7 +253,7 @@ def test_refused_steps_are_recorded_with_their_windows_and_touch_nothing(
 
     config = make_config(tmp_path)
     train(config, tmp_path / "run", console=quiet, loss=poisoned)
-    refused = [record for record in lines(tmp_path / "run") if "event" in record]
+    refused = [record for record in lines(tmp_path / "run") if record.get("event") == "refused_step"]
     assert [record["step"] for record in refused] == [5, 6]
     assert all(len(record["windows"]) == config.batch_size for record in refused)
     assert all(record["loss"] is None for record in refused)
@@ -376,7 +376,7 @@ def test_the_garbage_collector_rests_during_the_steps_and_is_back_afterwards(
 def test_a_run_killed_before_it_kept_its_tokenizer_keeps_it_on_resume(
     tmp_path: Path, quiet: Console, tokenizer: Path
 ) -> None:
-    RunFolder.create(tmp_path / "run", make_config_of_text(tmp_path, tokenizer)).close()
+    RunWriter.create(tmp_path / "run", make_config_of_text(tmp_path, tokenizer)).close()
     assert resume(tmp_path / "run", console=quiet).step == 4
     kept = Tokenizer.load(tmp_path / "run" / "tokenizer")
     assert kept.fingerprint == Tokenizer.load(tokenizer).fingerprint
@@ -385,7 +385,7 @@ def test_a_run_killed_before_it_kept_its_tokenizer_keeps_it_on_resume(
 def test_a_run_folder_has_one_writer(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path), tmp_path / "run", console=quiet)
     with (
-        RunFolder.open(tmp_path / "run"),
+        RunWriter.open(tmp_path / "run"),
         pytest.raises(UsageError, match=f"is being written by process {os.getpid()}; "),
     ):
         resume(tmp_path / "run", console=quiet)

@@ -19,7 +19,7 @@ from bytewright.errors import FormatError, UsageError
 from bytewright.train.console import LiveDisplay, PlainDisplay, draw_curve, make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.metrics import MetricsLog, read_metrics
-from bytewright.train.signals import exit_code_of
+from bytewright.train.outcome import exit_code_of
 from bytewright.train.tensorboard import TensorBoard
 
 
@@ -184,7 +184,7 @@ def test_a_pipe_gets_plain_lines() -> None:
     display = make_display(Console(file=out), "run: 5 parameters")
     assert isinstance(display, PlainDisplay)
     display.record(RECORD, 100)
-    display.record({"step": 21, "event": "refused: the loss is not finite", "loss": None}, None)
+    display.record({"step": 21, "event": "refused_step", "cause": "loss", "loss": None}, None)
     display.record(RECORD | {"step": 30, "seconds": 10.0}, 100)
     display.record(RECORD | {"step": 40, "seconds": 15.0}, 100)
     display.close()
@@ -204,7 +204,7 @@ def test_a_terminal_gets_a_panel_with_a_curve() -> None:
     assert isinstance(display, LiveDisplay)
     for step in range(1, 50):
         display.record(RECORD | {"step": step, "loss": 5 - step / 20, "seconds": step / 2}, 100)
-    display.record({"step": 50, "event": "refused: the loss is not finite", "loss": None}, 100)
+    display.record({"step": 50, "event": "refused_step", "cause": "loss", "loss": None}, 100)
     display.say("saving")
     display.close()
     text = out.getvalue()

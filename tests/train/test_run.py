@@ -21,7 +21,8 @@ from bytewright.storage.atomic import write_json
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import find_checkpoint
 from bytewright.train.metrics import MetricsLog, read_metrics
-from bytewright.train.run import RunFolder, config_of, config_of_checkpoint, run_of_checkpoint
+from bytewright.train.run import open_model
+from bytewright.train.run_files import RunWriter, read_run_config
 from runs import make_config
 
 
@@ -50,12 +51,11 @@ def test_a_run_that_could_not_begin_leaves_what_it_found_in_its_folder(
 def test_a_checkpoint_belongs_to_a_run_only_where_runs_keep_theirs(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path), tmp_path / "run", console=quiet)
     checkpoint = find_checkpoint(tmp_path / "run")
-    assert run_of_checkpoint(checkpoint) == tmp_path / "run"
-    assert config_of_checkpoint(checkpoint) is not None
+    assert open_model(checkpoint).run.path == tmp_path / "run"
+    assert open_model(checkpoint).config is not None
     shutil.copytree(checkpoint, tmp_path / "foreign/models/ours")
     write_json(tmp_path / "foreign/config.json", {"architectures": ["LlamaForCausalLM"]})
-    assert config_of_checkpoint(tmp_path / "foreign/models/ours") is None
-    assert run_of_checkpoint(Path("/model")) is None
+    assert open_model(tmp_path / "foreign/models/ours").config is None
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_checkpoint_belongs_to_a_run_only_where_runs_keep_theirs(tmp_path: Pat
 def test_a_run_folder_with_a_symbolic_link_is_refused_and_nothing_is_written_through_it(
     tmp_path: Path, quiet: Console, name: str
 ) -> None:
-    RunFolder.create(tmp_path / "run", make_config(tmp_path)).close()
+    RunWriter.create(tmp_path / "run", make_config(tmp_path)).close()
     (tmp_path / "outside").mkdir()
     (tmp_path / "thesis.txt").write_text("years of work")
     (tmp_path / "run/.lock").unlink()
@@ -207,7 +207,7 @@ def test_a_run_finds_its_data_from_anywhere_and_when_all_is_moved(
         run = tmp_path / "link"
     assert resume(run, console=quiet).step == 2
     data = run.resolve().parents[1] / "data"
-    assert config_of(run).data.train == data / "train.npy"
+    assert read_run_config(run).data.train == data / "train.npy"
 
 
 def test_a_run_that_was_moved_away_from_its_data_names_the_place_to_correct(
@@ -245,7 +245,9 @@ def test_a_path_that_goes_up_from_a_link_is_the_one_that_the_system_finds(
 
 
 def events(run: Path) -> list[dict[str, Any]]:
-    return [record for record in read_metrics(run / "metrics.jsonl") if "event" in record]
+    """The events of a run, without that of its end."""
+    records = read_metrics(run / "metrics.jsonl")
+    return [record for record in records if record.get("event", "ended") != "ended"]
 
 
 def test_a_run_that_goes_on_elsewhere_says_what_is_other_there(
@@ -259,7 +261,9 @@ def test_a_run_that_goes_on_elsewhere_says_what_is_other_there(
         train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=lose_power)
     monkeypatch.setenv("BYTEWRIGHT_COMMIT", "second")
     resume(tmp_path / "run", console=quiet)
-    assert events(tmp_path / "run") == [{"step": 0, "event": "resumed with commit second (was first)"}]
+    assert events(tmp_path / "run") == [
+        {"step": 0, "event": "environment_changed", "changes": {"commit": ["first", "second"]}}
+    ]
 
 
 def test_a_run_that_is_complete_has_no_news(

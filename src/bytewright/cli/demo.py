@@ -26,6 +26,6 @@ class Demo:
     def run(self) -> int:
         """Run all stages."""
         from bytewright.demo import run_demo
-        from bytewright.train.signals import exit_code_of
+        from bytewright.train.outcome import exit_code_of
 
         return exit_code_of(run_demo(self.out, out=console.stdout(), progress=console.progress).received)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -47,13 +47,11 @@ class Export:
         from bytewright.cli import console
         from bytewright.model.hf_llama import write_llama
         from bytewright.tokenizer.files import warn_of_pattern
-        from bytewright.train.checkpoint import find_checkpoint, load_model
-        from bytewright.train.run import load_tokenizer_of
+        from bytewright.train.run import open_model
 
         atomic.check_target(self.out, folder=True, replace=self.replace)
-        checkpoint = find_checkpoint(options.require_exists(self.path), which=self.which)
-        model = load_model(checkpoint)
-        tokenizer = load_tokenizer_of(checkpoint)
+        saved = open_model(options.require_exists(self.path), which=self.which)
+        model, tokenizer = saved.load(), saved.run.tokenizer
         write_llama(
             model,
             self.out,
@@ -111,11 +109,11 @@ class ImportModel:
         """Read, and write."""
         from bytewright.cli import console
         from bytewright.model.hf_llama import read_llama
-        from bytewright.tokenizer.files import read_huggingface, write_folder
-        from bytewright.train.checkpoint import CheckpointFolder
-        from bytewright.train.run import refuse_existing_run
+        from bytewright.tokenizer.files import read_huggingface
+        from bytewright.train.run import write_imported_model
+        from bytewright.train.run_files import check_new_run
 
-        refuse_existing_run(self.out)
+        check_new_run(self.out)
         model = read_llama(options.require_exists(self.path))
         vocabulary = None if self.without_tokenizer else read_huggingface(self.path / "tokenizer.json")
         if vocabulary is not None and vocabulary.size > model.config.vocab_size:
@@ -123,21 +121,6 @@ class ImportModel:
                 f"{self.path}: the tokenizer has ids up to {vocabulary.size - 1}, the model only "
                 f"{model.config.vocab_size} of them"
             )
-        with atomic.explain("write", self.out):
-            self.out.mkdir(parents=True, exist_ok=True)
-        if vocabulary is not None:
-            write_folder(vocabulary, self.out / "tokenizer", within=self.out)
-        CheckpointFolder(self.out / "checkpoints").save(model, NoOptimizer(), {"step": 0})
+        write_imported_model(self.out, model, vocabulary)
         sentence = f"Wrote {self.out}: {sum(p.numel() for p in model.parameters()):,} parameters."
         console.stdout().print(sentence, soft_wrap=True)
-
-
-class NoOptimizer:
-    """Stands where a checkpoint keeps the state of an optimizer; there was none."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        """Take nothing."""

@@ -71,17 +71,14 @@ class Generate:
         from bytewright.generate import Generator, SamplingConfig
         from bytewright.generate.reference import check_prompts
         from bytewright.generate.text import encode_prompt, stop_tokens_of, stream_text
-        from bytewright.train.checkpoint import find_checkpoint, load_model
-        from bytewright.train.run import config_of_checkpoint, load_tokenizer_of
-        from bytewright.train.setup import dtype_of, find_device, precision_to_write_in
+        from bytewright.train.run import open_model
+        from bytewright.train.setup import find_device
 
-        checkpoint = find_checkpoint(options.require_exists(self.path), which=self.which)
-        tokenizer = load_tokenizer_of(checkpoint)
+        saved = open_model(options.require_exists(self.path), which=self.which)
+        tokenizer = saved.run.tokenizer
         device = find_device(self.device)
-        precision = self.precision
-        if precision == "auto":
-            precision = precision_to_write_in(config_of_checkpoint(checkpoint), device)
-        model = load_model(checkpoint, device=device, compute_dtype=dtype_of(precision))
+        precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
+        model = saved.load(device=device, precision=precision)
         given = [(text, encode_prompt(tokenizer, text)) for text in self.prompt or ("",)]
         check_prompts(model.config, [prompt for _, prompt in given])  # before a word is written
         num_texts = self.count * len(given)

@@ -58,9 +58,10 @@ def check_data_exists(config: TrainConfig, recipe: Path) -> None:
     for key in ("train", "validation", "tokenizer"):
         path = getattr(config.data, key)
         if path is not None and not path.exists():
+            has_comments = recipe.read_text(errors="replace").startswith("#")
+            hint = f"; the comments at the top of {recipe} say how to make the data" if has_comments else ""
             raise UsageError(
-                f"data.{key} is {path}, which does not exist;"
-                f" the comments at the top of {recipe} say how to make the data of the recipe"
+                f"data.{key} is {path}, which does not exist{hint}", path=path, key=f"data.{key}"
             )
 
 
@@ -76,20 +77,20 @@ def interruption_told(run: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from bytewright.train.checkpoint import CheckpointFolder
-        from bytewright.train.run import CONFIG
+        from bytewright.train import Run
 
-        if not (run / CONFIG).is_file():
+        if not Run(run).exists:
             raise
-        steps = CheckpointFolder(run / "checkpoints").steps()
-        where = f"goes on from step {steps[-1]:,}, the last that is saved" if steps else "starts anew"
-        raise InterruptedRunError(f"interrupted at once; `bytewright resume {run}` {where}") from None
+        step = max(Run(run).checkpoints.steps(), default=0)
+        raise InterruptedRunError(
+            f"interrupted at once; `bytewright resume {run}` continues from step {step:,}"
+        ) from None
 
 
 def report(result: TrainResult) -> int:
     """Say how a session ended; return the exit code."""
     from bytewright.cli import console
-    from bytewright.train.signals import exit_code_of
+    from bytewright.train.outcome import exit_code_of
 
     loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
     best = "" if result.best_step is None else f" (best checkpoint: step {result.best_step})"
@@ -164,8 +165,8 @@ class Evaluate:
     def run(self) -> None:
         """Measure and print."""
         from bytewright.cli import console
-        from bytewright.train.evaluate_run import evaluate_run
         from bytewright.train.metrics import finite
+        from bytewright.train.run import evaluate_run
 
         if self.stories is not None:
             self._evaluate_stories(self.stories)
@@ -209,8 +210,8 @@ class Evaluate:
     def _evaluate_stories(self, text: Path) -> None:
         from bytewright.cli import console
         from bytewright.experiments.story_eval import evaluate_text
-        from bytewright.train.checkpoint import find_checkpoint
         from bytewright.train.metrics import finite
+        from bytewright.train.run import open_model
 
         if self.file is not None:
             raise UsageError("give either a token file or --stories with a text, not both")
@@ -222,7 +223,7 @@ class Evaluate:
                 device=self.device,
                 progress=progress,
             )
-        checkpoint = find_checkpoint(self.path, which=self.which)
+        checkpoint = open_model(self.path, which=self.which).checkpoint
         gap, error = measured.gap or (None, None)
         figures = {
             "checkpoint": str(checkpoint),

@@ -40,7 +40,7 @@ from bytewright.tokenizer import Tokenizer
 from bytewright.train import TrainResult, resume, train
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import to_plain
-from bytewright.train.run import config_of
+from bytewright.train.run import Run
 
 Progress = Callable[[], AbstractContextManager[PhaseProgress]]
 """Returns a context manager that shows the progress of a stage."""
@@ -146,7 +146,7 @@ class _Demo:
 
         run = self.folder / RUN
         absolute = dataclasses.replace(config, data=config.data.absolute())
-        if (run / "config.json").is_file() and config_of(run) == absolute:
+        if Run(run).exists and Run(run).config == absolute:
             return resume(run, probe=probe, console=self.out)
         if run.exists():
             atomic.remove_folder(run)  # it belongs to an earlier plan

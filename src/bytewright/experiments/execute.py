@@ -46,7 +46,7 @@ from bytewright.experiments.plan import (
     refuse_other_settings,
     with_data,
 )
-from bytewright.experiments.records import read_object, read_run
+from bytewright.experiments.records import read_run
 from bytewright.experiments.results import SWEEP
 from bytewright.experiments.reuse import find_twin, take_over
 from bytewright.experiments.stories import generate_stories, score_stories
@@ -54,11 +54,10 @@ from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.experiments.sweep_file import Keep
 from bytewright.storage import atomic
 from bytewright.train import resume, train
-from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.engine import CompiledStepCache
-from bytewright.train.loop import Options, Sampler, TrainResult
-from bytewright.train.run import OUTCOME, config_of, find_end, is_being_written
+from bytewright.train.loop import Sampler, SessionOptions, TrainResult
+from bytewright.train.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,17 +162,17 @@ def _keep(planned: Planned, bench: SweepContext) -> Keep:
 
 
 def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: SweepContext) -> dict[str, Any]:
-    is_begun = (run / "config.json").is_file()
+    is_begun = Run(run).exists
     if is_begun:
         refuse_other_settings(trial, run)
-    data = token_digests(config_of(run).data if is_begun else trial.config.data)
+    data = token_digests(Run(run).config.data if is_begun else trial.config.data)
     may_copy = bench.keep == "metrics" and not run.exists()
     try:
         if may_copy and (twin := find_twin(trial.config, data, bench.folder)):
             bench.say(f"{run.name}: is the same run as {twin}")
             return take_over(twin, run, trial.config, trial.labels)
-        # A process that was killed may have trained it to its end and not have written the outcome.
-        if not is_begun or find_end(run, config_of(run)) is None:
+        # A process that was killed may have trained it to its end without writing the outcome.
+        if not (is_begun and Run(run).is_finished_without_checkpoint):
             result = _train_in_parts(trial.config, run, bench)
             if result.received:
                 raise Stopped(result.received)
@@ -194,10 +193,11 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: SweepCon
         "predicted": predicted,
     }
     if status != "failed":
-        outcome |= {"data": data, "step": record.num_steps}  # where its lines end: they may be lost one day
-    # A run that another process was quicker to take is that one's to judge.
-    if (run / "config.json").is_file() and not is_being_written(run):
-        atomic.write_document(run / OUTCOME, outcome)
+        # The last step reveals a log that later loses some of its lines.
+        outcome |= {"ending": record.ending, "data": data, "step": record.num_steps}
+    # If another process trains the run now, that process records its outcome.
+    if Run(run).exists and not Run(run).is_locked:
+        Run(run).write_outcome(outcome)
         if status != "failed":
             _thin_out(run, bench.keep)
     return outcome
@@ -212,16 +212,15 @@ def _train_in_parts(config: TrainConfig, run: Path, bench: SweepContext) -> Trai
         except _NoMemory as error:
             reason = str(error)
             bench.engines.forget()
-        if (run / "config.json").is_file():  # its parts may be smaller than planned, since an earlier time
-            config = dataclasses.replace(config, accumulate=config_of(run).accumulate)
+        if Run(run).exists:  # an earlier session may have used smaller parts than planned
+            config = dataclasses.replace(config, accumulate=Run(run).config.accumulate)
         smaller = in_more_parts(config)
         if smaller is None:
             raise UsageError("one window at a time needs more memory than there is")
         how = f"with accumulate = {smaller.accumulate}"
-        if CheckpointFolder(run / "checkpoints").steps():  # the steps so far differ from others by rounding
+        if Run(run).checkpoints.steps():  # the steps so far differ from others by rounding
             bench.say(f"{run.name}: does not fit any more ({reason}); goes on {how}")
-            fields = read_object(run / "config.json") | {"accumulate": smaller.accumulate}
-            atomic.write_document(run / "config.json", fields)
+            Run(run).change_setting("accumulate", smaller.accumulate)
         else:
             bench.say(f"{run.name}: does not fit ({reason}); begins again {how}")
             if run.exists():
@@ -234,13 +233,15 @@ class _NoMemory(Exception):  # noqa: N818  # caught at once
 
 
 def _start_or_resume(config: TrainConfig, run: Path, bench: SweepContext) -> TrainResult:
-    options: Options = {"engines": bench.engines, "final_checkpoint": bench.keep != "metrics"}
+    options: SessionOptions = {
+        "console": bench.console,
+        "engines": bench.engines,
+        "final_checkpoint": bench.keep != "metrics",
+    }
     if bench.make_sampler is not None:
         options["sample"] = bench.make_sampler(config)
     try:
-        if (run / "config.json").is_file():
-            return resume(run, console=bench.console, **options)
-        return train(config, run, console=bench.console, **options)
+        return resume(run, **options) if Run(run).exists else train(config, run, **options)
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise _NoMemory(first_line(error)) from None
@@ -256,7 +257,7 @@ def _free() -> None:
 
 def _thin_out(run: Path, keep: Keep) -> None:
     """Remove the checkpoints that a finished run of a sweep does not need."""
-    checkpoints = CheckpointFolder(run / "checkpoints")
+    checkpoints = Run(run).checkpoints
     if keep == "metrics" and checkpoints.path.is_dir():
         atomic.remove_folder(checkpoints.path)
     elif keep == "model":
@@ -282,5 +283,5 @@ def _sample(trial: Trial, planned: Planned, bench: SweepContext) -> dict[str, An
         "sampling": dataclasses.asdict(trial.sampling),
         "figures": figures,
     }
-    atomic.write_document(planned.run / OUTCOME, outcome)
+    Run(planned.run).write_outcome(outcome)
     return outcome

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bytewright.experiments.records import RunRecord, Status, is_finite
+from bytewright.experiments.records import RunRecord
+from bytewright.train.metrics import is_finite
+from bytewright.train.outcome import State
 
 IGNORED = {"seed", "accumulate", "device", "tensorboard"}
 """Settings that make no difference to a question, or are what groups are taken over."""
@@ -34,7 +36,7 @@ class Group:
     runs: Sequence[RunRecord]
 
     @property
-    def status(self) -> Status:
+    def status(self) -> State:
         """Complete if any run is: the others are counted in the table."""
         kinds = [run.status for run in self.runs]
         return "complete" if "complete" in kinds else kinds[0]
@@ -42,7 +44,7 @@ class Group:
     @property
     def num_lost(self) -> int:
         """How many runs diverged where others did not: the mean is of those that survived."""
-        has_survivors = any(run.status in ("complete", "stopped") for run in self.runs)
+        has_survivors = any(run.has_results for run in self.runs)
         return self.num_diverged if has_survivors else 0
 
     @property

@@ -7,7 +7,6 @@ and the SHA-256 of what they were validated on, which decides whether they can b
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -18,14 +17,13 @@ from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.groups import find_axes
 from bytewright.experiments.predict import compare_record
-from bytewright.experiments.records import RunRecord, read_object, read_run, read_sampled
+from bytewright.experiments.records import RunRecord, read_run, read_sampled
 from bytewright.experiments.results import MODEL, RESULTS, SWEEP, SweepInfo, parse_about, read_results
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.storage.manifest import is_plain_name
-from bytewright.train.checkpoint import CheckpointFolder, open_checkpoint
 from bytewright.train.inputs import read_vocabulary_of
-from bytewright.train.run import OUTCOME
+from bytewright.train.run import Run
 
 TOKENS_AT_ONCE = 2**20
 
@@ -56,7 +54,8 @@ def read_inputs(paths: Sequence[Path]) -> tuple[SweepInfo | None, list[RunRecord
 
 def read_record(path: Path) -> RunRecord:
     """Read the record of a run, or of texts that a sweep sampled, out of its folder."""
-    if not (path / "config.json").is_file() and "sampling" in read_object(path / OUTCOME):
+    run = Run(path)
+    if not run.exists and "sampling" in run.outcome:
         return read_sampled(path, path.absolute().with_name(MODEL))
     return read_run(path)
 
@@ -77,7 +76,7 @@ def word_missing(about: SweepInfo) -> list[str]:
 
 
 def _is_begun(path: Path) -> bool:
-    return any((path / name).is_file() for name in ("config.json", OUTCOME))
+    return Run(path).exists or Run(path).has_outcome
 
 
 def _is_passed_over(path: Path, given: Sequence[Path]) -> bool:
@@ -87,7 +86,7 @@ def _is_passed_over(path: Path, given: Sequence[Path]) -> bool:
         return False
     if path.absolute().name == MODEL:
         beside = [other for other in given if other.absolute().parent == folder]
-        return any(_is_begun(other) and not (other / "config.json").is_file() for other in beside)
+        return any(_is_begun(other) and not Run(other).exists for other in beside)
     return not _is_begun(path)
 
 
@@ -157,30 +156,21 @@ def _identify_validation(run: Path, record: RunRecord) -> dict[str, str]:
         file = TokenFile.open(path)
     except (BytewrightError, ValueError):  # ValueError: the path itself is not one that the system accepts
         file = None
-    recorded = _recorded_tokens(run)
+    recorded = Run(run).data_digests.get("validation")
     if file is None or recorded not in (None, file.manifest.sha256):  # moved, or replaced since
-        return {} if recorded is None else {"tokens": recorded}
-    text = _digest_text(file, run / "tokenizer")
+        return {"tokens": recorded} if isinstance(recorded, str) else {}
+    text = _digest_text(file, Run(run).tokenizer_path)
     return {"tokens": file.manifest.sha256} | ({} if text is None else {"text": text})
-
-
-def _recorded_tokens(run: Path) -> str | None:
-    """Read the SHA-256 of the validation tokens from the outcome or the last checkpoint of a run."""
-    found = read_object(run / OUTCOME).get("data")
-    checkpoints = CheckpointFolder(run / "checkpoints")
-    with contextlib.suppress(BytewrightError, IndexError):  # a run may have no checkpoint that can be read
-        state = open_checkpoint(checkpoints.at(checkpoints.steps()[-1])).read_json("state.json")
-        found = found or (state.get("data") if isinstance(state, dict) else None)
-    tokens = found.get("validation") if isinstance(found, dict) else None
-    return tokens if isinstance(tokens, str) else None
 
 
 _texts: dict[tuple[str, str], str] = {}
 """SHA-256 of texts by those of their tokens and tokenizer: the runs of a sweep share them."""
 
 
-def _digest_text(file: TokenFile, tokenizer: Path) -> str | None:
+def _digest_text(file: TokenFile, tokenizer: Path | None) -> str | None:
     """Return the SHA-256 of the text that a token file encodes, or None without its tokenizer."""
+    if tokenizer is None:
+        return None
     from bytewright.tokenizer import Tokenizer  # needs the native extension; most reports do not
 
     key = file.manifest.sha256, file.manifest.tokenizer_fingerprint

@@ -8,7 +8,6 @@ anything can be sorted by. Knows nothing of how rows are shown.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import operator
 import os
@@ -21,7 +20,7 @@ from typing import Any, TypeGuard
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.inputs import read_record
 from bytewright.experiments.records import RunRecord
-from bytewright.train.run import OUTCOME, is_being_written
+from bytewright.train.run import Run
 
 MAX_DEPTH = 4
 """How deep below the given folder runs are looked for: runs/sweep/run, and one to spare."""
@@ -30,6 +29,7 @@ UNREADABLE = "unreadable"
 KEY_FIGURES = (
     "run",
     "status",
+    "ending",
     "step",
     "tokens",
     "loss",
@@ -55,8 +55,8 @@ Row = dict[str, Any]
 
 def find_runs(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
     """Yield the folders of runs at or below `folder`, in order of their names."""
-    is_trained = (folder / "config.json").is_file() and (folder / "environment.json").is_file()
-    if is_trained or (folder / OUTCOME).is_file():
+    run = Run(folder)
+    if (run.exists and run.has_environment) or run.has_outcome:
         yield folder
         return
     if not depth:
@@ -86,11 +86,7 @@ def make_row(path: Path) -> Row:
         record = read_record(path)
     except BytewrightError as error:
         return {"run": str(path), "status": UNREADABLE, "reason": str(error)}
-    if record.status == "complete" or not is_being_written(path):
-        return describe(record, str(path))
-    # Whatever an earlier session came to: this one goes on, and its figures count.
-    going = dataclasses.replace(record, status="stopped", reason="")
-    return describe(going, str(path)) | {"status": "running"}
+    return describe(record, str(path))
 
 
 def describe(record: RunRecord, name: str) -> Row:
@@ -103,6 +99,7 @@ def describe(record: RunRecord, name: str) -> Row:
     row: Row = {
         "run": name,
         "status": record.status,
+        "ending": record.ending and record.ending.label,
         "step": None if is_sampled else last.get("step", 0),
         "tokens": None if is_sampled else last.get("tokens", 0),
         "loss": record.last("loss"),

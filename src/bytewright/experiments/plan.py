@@ -25,15 +25,13 @@ from bytewright.experiments.corpora import (
     token_folder,
 )
 from bytewright.experiments.predict import account, machine_of, predict
-from bytewright.experiments.records import read_object, read_run
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.formatting import format_size
 from bytewright.tokenizer.plain_text import require_plain_text
-from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import flatten, to_plain
-from bytewright.train.run import OUTCOME, config_of, is_being_written
+from bytewright.train.run import Run
 from bytewright.train.setup import find_device
 
 State = Literal["new", "resume", "running", "done", "diverged"]
@@ -105,7 +103,7 @@ def make_plan(
 
 def _read_texts(trials: Sequence[Trial], folder: Path, report: PhaseProgress) -> None:
     """Find out what texts are like now, of which there are runs to compare with; long ones take a while."""
-    compared = [trial for trial in trials if (folder / trial.model_name / "config.json").is_file()]
+    compared = [trial for trial in trials if Run(folder / trial.model_name).exists]
     for corpus in (trial.corpus for trial in compared if trial.corpus is not None):
         if all(path.is_file() for path in _texts(corpus)):
             corpus_name(corpus, report)
@@ -161,32 +159,32 @@ def find_state(trial: Trial, run: Path) -> tuple[State, str]:
 
     So are texts that were sampled from a model that was.
     """
-    outcome = read_object(run / OUTCOME)
+    outcome = Run(run).outcome
     trained = run.with_name(trial.model_name)
-    if (trained / "config.json").is_file():
+    if Run(trained).exists:
         refuse_other_settings(trial, trained)
     if trial.sampling is not None and outcome:
         refuse_other_sampling(trial.sampling, outcome, run)
     if trial.sampling is not None:
         return ("done", "done") if outcome.get("status") == "complete" else ("new", "new")
-    # The verdict of those who show the run; but before the sweep has ended it, it is not done.
-    record = read_run(run) if outcome and (run / "config.json").is_file() else None
-    if record is not None and record.status == "complete":
+    # A run counts as done only after the sweep has recorded its outcome.
+    status = Run(run).status if outcome and Run(run).exists else None
+    if status is not None and status.state == "complete":
         return "done", "done"
-    if is_being_written(run):
+    if Run(run).is_locked:
         return "running", "another process is writing it"
-    if record is not None and record.status == "diverged":
-        return "diverged", f"diverged: {record.reason}"
-    if (run / "config.json").is_file():
-        steps = CheckpointFolder(run / "checkpoints").steps()
-        lost = f"{record.reason}, " if record is not None and outcome.get("status") == "complete" else ""
+    if status is not None and status.state == "diverged":
+        return "diverged", f"diverged: {status.detail}"
+    if Run(run).exists:
+        steps = Run(run).checkpoints.steps()
+        lost = f"{status.detail}, " if status and outcome.get("status") == "complete" else ""
         return "resume", lost + (f"goes on from step {steps[-1]:,}" if steps else "begins again")
     return "new", "new"
 
 
 def refuse_other_settings(trial: Trial, run: Path) -> None:
     """Raise if the run at `run` was started with settings, or on data, other than those of `trial`."""
-    config = config_of(run)
+    config = Run(run).config
     refuse_other_data(trial, config.data, run)
     refuse_other_tokens(config.data if trial.corpus else trial.config.data, run)
     before, now = flatten(to_plain(config)), flatten(to_plain(trial.config))
@@ -241,7 +239,7 @@ def refuse_other_corpus(corpus: CorpusConfig, found: Path, run: Path) -> None:
 
 def refuse_other_tokens(data: DataConfig, run: Path) -> None:
     """Raise if `data` is known not to hold the tokens that the run at `run`, which has ended, was made of."""
-    recorded = read_object(run / OUTCOME).get("data")
+    recorded = Run(run).outcome.get("data")
     before = recorded if isinstance(recorded, dict) else {}
     for name, digest in token_digests(data).items():
         if before.get(name, digest) != digest:

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bytewright.experiments.records import STEP, Line, RunRecord, Status, is_finite, numbers_in
+from bytewright.experiments.records import Line, RunRecord, numbers_in
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, shorten
-from bytewright.train.metrics import check_record, finite
+from bytewright.train.metrics import check_record, finite, is_finite
+from bytewright.train.outcome import State, ending_on_record
 from bytewright.train.recipe import check_kinds
+from bytewright.train.run import STEP_NUMBER
 
 RESULTS, SWEEP = "results.json", "sweep.json"
 MODEL = "model"
@@ -131,8 +133,8 @@ def read_results(path: Path) -> tuple[SweepInfo | None, list[RunRecord]]:
     records = []
     for run in file["runs"].elements():
         status = run["status"].as_text()
-        if status not in get_args(Status):
-            raise run["status"].error(f"one of {', '.join(get_args(Status))}")
+        if status not in get_args(State):
+            raise run["status"].error(f"one of {', '.join(get_args(State))}")
         check_kinds(settings | run["settings"].as_object(), path)
         records.append(
             RunRecord(
@@ -140,6 +142,7 @@ def read_results(path: Path) -> tuple[SweepInfo | None, list[RunRecord]]:
                 settings=settings | run["settings"].as_object(),
                 lines=from_columns(run["metrics"]),
                 status=status,  # type: ignore[arg-type]  # it is one of them
+                ending=ending_on_record(run.as_object(), status, run["reason"].as_text()),
                 reason=run["reason"].as_text(),
                 labels=run["labels"].as_object(),
                 environment=environment | run["environment"].as_object(),
@@ -234,7 +237,7 @@ def rounded(value: float) -> float:
 
 def _samples(samples: Json) -> dict[int, str]:
     for step in samples.as_object():
-        if not STEP.fullmatch(step):
+        if not STEP_NUMBER.fullmatch(step):
             raise samples.error(f"texts by their steps (one is called {shorten(step)})")
     return {int(step): samples[step].as_text() for step in samples.as_object()}
 

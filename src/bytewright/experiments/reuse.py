@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bytewright.errors import BytewrightError
-from bytewright.experiments.records import read_object, read_run, read_settings
 from bytewright.experiments.sweep_file import Labels
-from bytewright.storage import atomic
 from bytewright.train.config import TrainConfig
-from bytewright.train.metrics import read_metrics
 from bytewright.train.recipe import flatten, to_plain
-from bytewright.train.run import METRICS, MOVED, OUTCOME, RunFolder, describe_environment
+from bytewright.train.run import Run
+from bytewright.train.run_files import describe_environment
 from bytewright.train.setup import find_device
 
 CODE_AND_MACHINE = ("bytewright", "commit", "torch", "platform", "num_cores", "cuda")
@@ -39,23 +37,23 @@ def find_twin(config: TrainConfig, data: Mapping[str, str], folder: Path) -> Pat
     here = _among(describe_environment(), names)
     if not data or here["commit"] is None or str(here["commit"]).endswith("-dirty"):
         return None
-    for path in sorted(folder.parent.glob(f"*/*/{OUTCOME}")):
+    for path in sorted(folder.parent.glob("*/*")):
+        run = Run(path)
         try:
-            outcome = read_object(path)
+            outcome = run.outcome
             if outcome.get("status") in ("complete", "diverged") and outcome.get("data") == data:
-                found = read_settings(path.parent) | {"accumulate": None}
-                there = _among(read_object(path.with_name("environment.json")), names)
-                if found == wanted and there == here and _is_whole(path.parent):
-                    return path.parent
+                found = run.settings | {"accumulate": None}
+                if found == wanted and _among(run.environment, names) == here and _is_whole(run):
+                    return path
         except BytewrightError:  # a damaged run of another sweep cannot be reused
             continue
     return None
 
 
-def _is_whole(run: Path) -> bool:
-    """Say whether the lines of a run go to its end and were all made where it began."""
-    moved = any(str(line.get("event")).startswith(MOVED) for line in read_metrics(run / METRICS))
-    return not moved and read_run(run).status in ("complete", "diverged")
+def _is_whole(run: Run) -> bool:
+    """Return whether the log of a run is complete and was written in one environment."""
+    moved = any(record.get("event") == "environment_changed" for record in run.records)
+    return not moved and run.status.state in ("complete", "diverged")
 
 
 def _among(environment: Mapping[str, object], names: list[str]) -> dict[str, object]:
@@ -63,15 +61,7 @@ def _among(environment: Mapping[str, object], names: list[str]) -> dict[str, obj
 
 
 def take_over(twin: Path, run: Path, config: TrainConfig, labels: Labels) -> dict[str, Any]:
-    """Copy the record of a run, with the labels of this sweep, and return its outcome, which comes last.
-
-    The folder is locked meanwhile, as by whoever trains in it.
-    """
-    outcome = read_object(twin / OUTCOME) | {"labels": labels}
-    with RunFolder.create(run, dataclasses.replace(config, data=config.data.absolute())):
-        for path in sorted(path for path in twin.rglob("*") if path.is_file() and not path.is_symlink()):
-            inner = path.relative_to(twin)
-            if inner.parts[0] not in ("checkpoints", OUTCOME) and not path.name.startswith("."):
-                atomic.write_bytes(run / inner, atomic.read_bytes(path), within=run)
-        atomic.write_document(run / OUTCOME, outcome)
+    """Copy the record of a run, with the labels of this sweep, and return its outcome."""
+    outcome = Run(twin).outcome | {"labels": labels}
+    Run(twin).copy_to(run, dataclasses.replace(config, data=config.data.absolute()), outcome)
     return outcome

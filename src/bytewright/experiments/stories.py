@@ -17,10 +17,9 @@ from typing import Any
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError
 from bytewright.generate import Generator, SamplingConfig
-from bytewright.train.checkpoint import find_checkpoint, load_model
 from bytewright.train.config import Device
-from bytewright.train.run import config_of_checkpoint
-from bytewright.train.setup import dtype_of, find_device, precision_to_write_in
+from bytewright.train.run import open_model
+from bytewright.train.setup import find_device
 
 BATCH = 100
 
@@ -69,18 +68,15 @@ def generate_stories(
     progress: Callable[[int, int], object] | None = None,
 ) -> tuple[list[str], float]:
     """Sample stories from the model of a run; return them and the share that ended with an end token."""
-    from bytewright.tokenizer import Tokenizer
-
-    checkpoint = find_checkpoint(run, which="last")
-    tokenizer = Tokenizer.load(run / "tokenizer")
+    saved = open_model(run, which="last")
+    tokenizer = saved.run.tokenizer
     end = tokenizer.special_tokens.get(END_OF_TEXT)
     if end is None:
         raise UsageError(
             f"{run}: the tokenizer has no {END_OF_TEXT}, so the model cannot end a story", path=run
         )
     place = find_device(device)
-    precision = precision_to_write_in(config_of_checkpoint(checkpoint), place)
-    model = load_model(checkpoint, device=place, compute_dtype=dtype_of(precision))
+    model = saved.load(device=place, precision=saved.generation_precision(place))
     prompt = [end, *tokenizer.encode(plan.prompt)]
     stories, num_ended = [], 0
     generator = Generator(model, min(BATCH, plan.num_stories))

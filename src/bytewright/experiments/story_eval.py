@@ -32,11 +32,10 @@ from bytewright.errors import BytewrightError, UsageError
 from bytewright.model import TransformerLM
 from bytewright.model.layers import at_least_float32
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.checkpoint import find_checkpoint, load_model
 from bytewright.train.config import Device
 from bytewright.train.inputs import count_token_bytes
-from bytewright.train.run import config_of_checkpoint, run_of_checkpoint
-from bytewright.train.setup import dtype_of, find_device
+from bytewright.train.run import Which, open_model
+from bytewright.train.setup import find_device
 
 StoryProgress = Callable[[int, int], object]
 """Called with the number of stories evaluated and their total."""
@@ -125,26 +124,17 @@ def evaluate_text(
     run: Path,
     file: Path,
     *,
-    which: str = "best",
+    which: Which = "best",
     device: Device = "auto",
     progress: StoryProgress | None = None,
 ) -> TextEvaluation:
     """Evaluate the best or last checkpoint of `run` on the stories of a text file."""
-    checkpoint = find_checkpoint(run, which=which)
-    folder = run_of_checkpoint(checkpoint)
-    if folder is None or not (folder / "tokenizer").is_dir():
-        raise UsageError(
-            f"{run} has no tokenizer, so it cannot encode a text; train with data.tokenizer set",
-            path=run,
-            key="data.tokenizer",
-        )
+    saved = open_model(run, which=which)
     try:
-        text = StoryTokens.read(file, Tokenizer.load(folder / "tokenizer"))
+        text = StoryTokens.read(file, saved.run.tokenizer)
     except UsageError as error:
-        raise UsageError(f"{run}: {error}", path=run) from None
-    config = config_of_checkpoint(checkpoint)
-    compute_dtype = dtype_of(config.precision) if config else None
-    model = load_model(checkpoint, device=find_device(device), compute_dtype=compute_dtype)
+        raise UsageError(f"{run}: {error}", path=run, key=error.key) from None
+    model = saved.load(device=find_device(device), precision=saved.training_precision)
     try:
         evaluation = text.evaluate(model, progress)
     except UsageError as error:

@@ -30,14 +30,13 @@ from bytewright.experiments.sweep_file import (
 from bytewright.storage.config_reader import build
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import flatten, put, to_plain
-from bytewright.train.run import OUTCOME
+from bytewright.train.run import Run
 
 PLACEHOLDER = {"train": "made", "validation": "made", "tokenizer": "made"}
 """The data of a config until its corpus is prepared."""
 TAKEN = (
     *("report.html", "report.md", "report-figures", RESULTS, SWEEP, "logs"),
-    *("config.json", "environment.json", "metrics.jsonl", OUTCOME),
-    *("tokenizer", "checkpoints", "samples", "tensorboard"),
+    *Run.FILE_NAMES,
 )
 """Names that a sweep or a run uses for its files; no run may have them."""
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from bytewright.experiments.groups import Group, are_of_one_sweep, group_runs, name_after_runs, settled
-from bytewright.experiments.records import RunRecord, is_finite
+from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
+from bytewright.train.metrics import is_finite
 
 FLOOR_TOLERANCE = 1e-3
 """Relative difference of floors on the same text: in records up to 0.1.0 it depends on the batch size."""

@@ -125,7 +125,8 @@ def _report_one(record: RunRecord, about: SweepInfo | None) -> Page:
         PageSection("Settings", tables_of_settings([record])),
         PageSection("Environment", table_of_environment([record])),
     ]
-    status = "" if record.status == "complete" else f"Status: {record.status}, {record.reason}."
+    status = ": ".join(filter(None, [f"Status: {record.status}", record.reason])) + "."
+    status = "" if record.status == "complete" else status
     if about and about.expectation:
         blocks.insert(0, f"Expected: {about.expectation}")
     if about and about.notes:

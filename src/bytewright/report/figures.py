@@ -14,11 +14,12 @@ from bytewright.experiments.groups import (
     format_setting,
     short_names,
 )
-from bytewright.experiments.records import RunRecord, is_finite
+from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
 from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series, fit_limits
 from bytewright.report.compare import TRAINING, VALIDATION, Metric, floor_of
 from bytewright.report.page import Figure
+from bytewright.train.metrics import is_finite
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_SERIES, MAX_DOTS = 8, 30

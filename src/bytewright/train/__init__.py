@@ -13,15 +13,20 @@ from bytewright.optim.schedules import constant_schedule, cosine_schedule, linea
 from bytewright.train.checkpoint import load_checkpoint, load_model, save_checkpoint
 from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 from bytewright.train.loop import TrainResult, resume, train
+from bytewright.train.outcome import Ending, RunStatus
 from bytewright.train.recipe import read_recipe
+from bytewright.train.run import Run
 
 __all__ = [
     "SGD",
     "AdamW",
     "BudgetConfig",
     "DataConfig",
+    "Ending",
     "Muon",
     "OptimizerConfig",
+    "Run",
+    "RunStatus",
     "ScheduleConfig",
     "TrainConfig",
     "TrainResult",

@@ -33,6 +33,9 @@ from bytewright.storage.filesystem import WRONG_PATH
 from bytewright.train.state import Writable, pack, read_tensors, unpack, write_tensors
 
 FORMAT = "bytewright checkpoint 1"
+CHECKPOINTS = "checkpoints"
+"""The folder of the checkpoints in the folder of a run."""
+STATE = "state.json"
 
 
 @runtime_checkable
@@ -186,15 +189,13 @@ class CheckpointFolder:
                 write_tensors(stream, plain_state_dict(model), {"format": "pt"})
             with folder.write_stream("optimizer.safetensors") as stream:
                 write_tensors(stream, tensors)
-            folder.write_json("state.json", {**state, "optimizer": skeleton})
+            folder.write_json(STATE, {**state, "optimizer": skeleton})
         return target
 
     def read(self, step: int) -> SavedState:
         """Read the checkpoint of `step`, checked against its manifest."""
         folder = open_checkpoint(self.at(step))
-        state = folder.read_json("state.json")
-        if not isinstance(state, dict) or state.get("step") != step or "optimizer" not in state:
-            raise FormatError(f"{folder.path / 'state.json'}: is not the state of step {step}")
+        state = self.read_state(step)
         tensors = _read(folder, "optimizer.safetensors")
         return SavedState(
             source=str(folder.path),
@@ -202,6 +203,16 @@ class CheckpointFolder:
             optimizer=unpack(tensors, state.pop("optimizer"), str(folder.path)),
             rest=state,
         )
+
+    def read_state(self, step: int) -> dict[str, Any]:
+        """Read the state of `step` without its tensors."""
+        folder = open_checkpoint(self.at(step))
+        state = folder.read_json(STATE)
+        if not isinstance(state, dict) or state.get("step") != step or "optimizer" not in state:
+            raise FormatError(
+                f"{folder.path / STATE}: is not the state of step {step}", path=folder.path / STATE
+            )
+        return state
 
     def read_last(self) -> SavedState | None:
         """Read the last checkpoint, if there is one; of one that is damaged, say what stands beside it."""
@@ -239,16 +250,16 @@ def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
         raise UsageError(f"which must be 'best' or 'last', not {which!r}")
     if not path.exists():
         raise UsageError(f"{path}: there is neither a run nor a checkpoint of that name")
-    if (path / "state.json").is_file():
+    if (path / STATE).is_file():
         return path
-    checkpoints = CheckpointFolder(path / "checkpoints")
+    checkpoints = CheckpointFolder(path / CHECKPOINTS)
     steps = checkpoints.steps()
     if not steps:
-        is_run = (path / "config.json").is_file()
-        reason = "of this run no model was kept" if is_run else "it is neither a saved run nor a checkpoint"
-        raise UsageError(f"{path}: holds no checkpoint; {reason}")
+        raise UsageError(
+            f"{path}: holds no checkpoint; it is not a run, or its model was not kept", path=path
+        )
     if which == "best":
-        best = open_checkpoint(checkpoints.at(steps[-1])).read_json("state.json")
+        best = open_checkpoint(checkpoints.at(steps[-1])).read_json(STATE)
         if isinstance(best, dict) and best.get("best_step") in steps:
             return checkpoints.at(best["best_step"])
     return checkpoints.at(steps[-1])

@@ -146,7 +146,7 @@ def summarise(record: Mapping[str, Any], num_steps: int | None) -> str:
     """
     parts = [f"step {record['step']}" + (f"/{num_steps}" if num_steps else "")]
     if "event" in record:
-        return f"{parts[0]}  {record['event']}"
+        return f"{parts[0]}  {describe_event(record)}"
     parts.append(f"loss {_number(record.get('loss'))}")
     if is_number(record.get("validation_loss")):
         parts.append(f"validation {record['validation_loss']:.4f}")
@@ -156,6 +156,27 @@ def summarise(record: Mapping[str, Any], num_steps: int | None) -> str:
     if is_number(record.get("tokens_per_second")):
         parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
     return "  ".join(parts)
+
+
+def describe_event(record: Mapping[str, Any]) -> str:
+    """Put an event of the metrics log in words.
+
+    >>> describe_event({"step": 5, "event": "planned_steps", "num_steps": 1200, "before": None})
+    'planned 1,200 steps for the time budget'
+    """
+    match record:
+        case {"detail": str() as detail}:
+            return detail
+        case {"event": "refused_step", "cause": cause}:
+            return f"refused: the {cause} is not finite"
+        case {"event": "environment_changed", "changes": dict() as changes}:
+            return "resumed with " + ", ".join(f"{name} {b} (was {a})" for name, (a, b) in changes.items())
+        case {"event": "planned_steps", "num_steps": num_steps, "before": before}:
+            instead = "" if before is None else f" instead of {before:,}"
+            return f"planned {num_steps:,} steps{instead} for the time budget"
+        case {"event": "budget_exhausted"}:
+            return "time budget exhausted before the schedule finished"
+    return str(record.get("event"))
 
 
 def draw_curve(values: Sequence[float], width: int, height: int) -> list[str]:

@@ -1,11 +1,11 @@
-"""The loop: step after step until the budget is spent, with lines, evaluations and checkpoints on the way.
+"""The training loop: take steps until the budget is spent; record, evaluate, sample and save on the way.
 
 `train` starts a run in a new folder, `resume` continues one from its last checkpoint. The batch and the
-learning rate of a step are functions of its number, and all else that the next step depends on is in the
-checkpoint; so a run that is killed at any moment and resumed gives the same weights, optimizer state and
-metrics as one that never was, but for `metrics.MEASURED_FIELDS`. What a step does is in `step`, what
-is kept of it in `recorder` and `checkpoint`, and the number of steps of a run of minutes in `pace`; this
-module decides *when*.
+learning rate of a step depend on its number alone, and everything else that the next step depends on is in
+the checkpoint. So a run that is killed at any moment and resumed has the same weights, optimizer state and
+metrics as an uninterrupted one, except `metrics.MEASURED_FIELDS`. `step` computes one update, `recorder` and
+`checkpoint` store results, `planner` plans the length of a run of minutes, `outcome` names why a run ended.
+This module decides *when* each of them acts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from rich.console import Console
 
 from bytewright.account import flops_utilisation, peak_flops
 from bytewright.data.sampler import Batch, DocumentSampler, TokenStore, WindowSampler
-from bytewright.errors import DivergenceError, FormatError, StorageError, UsageError, is_out_of_memory
+from bytewright.errors import (
+    DivergenceError,
+    FormatError,
+    StorageError,
+    UsageError,
+    first_line,
+    is_out_of_memory,
+)
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
 from bytewright.storage.config_reader import MAX_INTEGER, build
@@ -37,25 +44,32 @@ from bytewright.train.console import Display, make_display
 from bytewright.train.engine import CompiledStepCache
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.inputs import Inputs, make_sampler, open_inputs, text_sampler_of
-from bytewright.train.metrics import MetricsLog
+from bytewright.train.metrics import MetricsLog, read_metrics
 from bytewright.train.norms import measure_norms
+from bytewright.train.outcome import (
+    BUDGET_ENDINGS,
+    Ending,
+    StopSignals,
+    ending_of_error,
+    find_budget_ending,
+    find_status,
+)
 from bytewright.train.planner import StepPlanner
-from bytewright.train.recipe import to_plain
+from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.recorder import Progress, Recorder
 from bytewright.train.resume_policy import continue_config
-from bytewright.train.run import (
+from bytewright.train.run_files import (
     CONFIG,
-    RunFolder,
-    config_of,
-    describe_move,
+    RunWriter,
+    check_new_run,
+    check_space,
     discard_run,
-    has_lines,
-    refuse_existing_run,
-    refuse_finished,
-    refuse_without_space,
+    find_environment_changes,
+    has_records,
+    read_outcome,
+    read_run_config,
 )
 from bytewright.train.setup import checkpoint_bytes, find_device
-from bytewright.train.signals import StopSignals
 from bytewright.train.step import Loss
 from bytewright.train.tensorboard import TensorBoard, import_summary_writer
 
@@ -64,9 +78,6 @@ Sampler = Callable[[TransformerLM, int], str]
 
 Probe = Callable[[TransformerLM], Mapping[str, float]]
 """Measures more of the model at every evaluation: figures for the record; as deterministic as a sampler."""
-
-BUDGET_EXHAUSTED = "time budget exhausted before the schedule finished"
-"""The event of a run that its minutes end before its schedule does."""
 
 EVALUATED_AT_ONCE = 4096
 """Tokens that are evaluated together at least, however small the batches of training are."""
@@ -80,36 +91,34 @@ class TrainResult:
     step: int
     validation_loss: float | None
     best_step: int | None
+    ending: Ending
     received: signal.Signals | None
     """The signal that ended the session, or None if the run is complete."""
     num_new_steps: int
-    """Steps that this session took; none where the run was complete before."""
+    """Steps that this session took; 0 if the run was complete before."""
 
 
-class Options(TypedDict, total=False):
-    """What a session may be given besides its config; none of it changes what is learnt, but `loss`."""
+class SessionOptions(TypedDict, total=False):
+    """Optional arguments of `train` and `resume`; only `loss` changes what the model learns."""
 
+    console: Console
+    """Where the display writes; standard output by default."""
+    display: Callable[[Console, str], Display]
+    """Makes the display from the console and a title."""
     sample: Sampler | None
     """Writes the samples of `sample_every`; by default the model continues `sample_prompt`."""
     probe: Probe | None
     loss: Loss
     engines: CompiledStepCache | None
-    """The same for several runs in a row saves the time to compile each; without, all that is forgotten."""
+    """Reuses the compiled step of the previous run; without it, every run compiles its own."""
     final_checkpoint: bool
-    """Who wants the metrics alone does without it."""
+    """Whether the end of the run is saved; False if only the metrics are of interest."""
     clock: Callable[[], float]
     """Returns seconds; `time.perf_counter` by default."""
 
 
-def train(
-    config: TrainConfig,
-    run: atomic.StrPath,
-    *,
-    console: Console | None = None,
-    display: Callable[[Console, str], Display] = make_display,
-    **options: Unpack[Options],
-) -> TrainResult:
-    """Train a model as `config` says, in the new folder `run`; everything is checked before it is made."""
+def train(config: TrainConfig, run: atomic.StrPath, **options: Unpack[SessionOptions]) -> TrainResult:
+    """Train a model in the new folder `run`; check the config, the data and the disk before creating it."""
     run = Path(run)
     inputs = open_inputs(config)
     sampler = make_sampler(config, inputs)
@@ -118,36 +127,29 @@ def train(
     find_device(config.device)
     if config.tensorboard:
         import_summary_writer()
-    refuse_existing_run(run)
-    refuse_without_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
+    check_new_run(run)
+    check_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
     config = dataclasses.replace(config, data=config.data.absolute())
     try:
-        with RunFolder.create(run, config) as folder:
+        with RunWriter.create(run, config) as writer:
             if inputs.vocabulary is not None:
-                folder.write_tokenizer(inputs.vocabulary)
-            trainer = Trainer(config, inputs, sampler, folder, **options)
-            return trainer.run(console or Console(), display)
+                writer.write_tokenizer(inputs.vocabulary)
+            return Trainer(config, inputs, sampler, writer, **options).run()
     except (MemoryError, RuntimeError) as error:
-        if is_out_of_memory(error) and not has_lines(run):
-            discard_run(run)  # nothing of it was kept yet: the way is free for a smaller batch
+        if is_out_of_memory(error) and not has_records(run):
+            discard_run(run)  # nothing is lost, and the same folder can be used with a smaller batch
         raise
 
 
-def resume(
-    run: atomic.StrPath,
-    *,
-    console: Console | None = None,
-    display: Callable[[Console, str], Display] = make_display,
-    **options: Unpack[Options],
-) -> TrainResult:
-    """Continue the run in the folder `run` from its last checkpoint, or from its start if it has none.
+def resume(run: atomic.StrPath, **options: Unpack[SessionOptions]) -> TrainResult:
+    """Continue the run in the folder `run` from its last checkpoint, or from step 0 if it has none.
 
-    A run that has ended and keeps no checkpoint raises `UsageError`: its metrics would be erased.
+    A run that has ended and has no checkpoint raises `UsageError`: resuming it would erase its metrics.
     """
     run = Path(run)
-    with RunFolder.open(run) as folder:
-        config = config_of(run)
-        refuse_finished(run, config)
+    with RunWriter.open(run) as writer:
+        config = read_run_config(run)
+        check_not_finished(writer, config)
         try:
             inputs = open_inputs(config)
         except StorageError as error:
@@ -157,30 +159,49 @@ def resume(
                     ' and remove its "checksum"',
                 )
             raise
-        saved = folder.checkpoints.read_last()
+        saved = writer.checkpoints.read_last()
         progress = check_saved(saved, config, inputs, run)
         if options.get("sample") is None:
             options["sample"] = text_sampler_of(config, inputs)
-        if inputs.vocabulary is not None:  # a run killed in its first moments has not kept it yet
-            folder.write_tokenizer(inputs.vocabulary)
-        trainer = Trainer(config, inputs, make_sampler(config, inputs), folder, **options)
+        if inputs.vocabulary is not None:  # a run killed in its first moments has not stored it yet
+            writer.write_tokenizer(inputs.vocabulary)
+        trainer = Trainer(config, inputs, make_sampler(config, inputs), writer, **options)
         if saved is not None:
             saved.load_into(trainer.model, trainer.optimizer)
             trainer.progress = progress
             del saved  # as large as the model and its optimizer
-        return trainer.run(console or Console(), display, news=describe_move(run))
+        return trainer.run(environment_changes=find_environment_changes(run))
+
+
+def check_not_finished(writer: RunWriter, config: TrainConfig) -> None:
+    """Raise if a run has ended and has no checkpoint: resuming would erase its metrics."""
+    if not has_records(writer.path) or writer.checkpoints.steps():
+        return
+    records = list(read_metrics(writer.metrics))
+    status = find_status(
+        flatten(to_plain(config)), records, outcome=read_outcome(writer.path), has_checkpoints=False
+    )
+    if status.is_final:
+        ended = "has diverged" if status.ending is Ending.DIVERGED else "is complete"
+        raise UsageError(
+            f"{writer.path} {ended}, and its checkpoints were not kept; there is nothing to resume",
+            path=writer.path,
+            found=status.ending,
+        )
 
 
 def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, run: Path) -> Progress:
-    """Return how far a run is by its last checkpoint; refuse one of other data, config or model.
+    """Return the progress of a run's last checkpoint; raise if data, config or model do not match it.
 
     It allocates nothing of the sizes that config.json claims, so call it before the model is built.
     """
     if saved is None:
-        refuse_without_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
+        check_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
         return Progress(num_steps=config.num_steps)
     if saved.rest.pop("data", None) != inputs.identity:
-        raise FormatError(f"{run}: the data has changed since step {saved.rest['step']} was saved")
+        raise FormatError(
+            f"{run}: the data has changed since step {saved.rest['step']} was saved", path=run, key="data"
+        )
     saved_config = saved.rest.pop("config", None)
     try:
         progress = build(Progress, saved.rest, source=saved.source)
@@ -202,15 +223,17 @@ def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, r
 
 
 class Trainer:
-    """One session of a run: from where it stands to its end, or to a signal."""
+    """One session of a run: from its last checkpoint to the end of the budget, or to a signal."""
 
     def __init__(
         self,
         config: TrainConfig,
         inputs: Inputs,
         sampler: WindowSampler | DocumentSampler,
-        folder: RunFolder,
+        writer: RunWriter,
         *,
+        console: Console | None = None,
+        display: Callable[[Console, str], Display] = make_display,
         sample: Sampler | None = None,
         probe: Probe | None = None,
         loss: Loss = language_model_loss,
@@ -218,7 +241,8 @@ class Trainer:
         final_checkpoint: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.config, self.inputs, self.sampler, self.folder = config, inputs, sampler, folder
+        self.config, self.inputs, self.sampler, self.writer = config, inputs, sampler, writer
+        self.console, self.display = console or Console(), display
         self.sample, self.probe, self.final_checkpoint, self.clock = sample, probe, final_checkpoint, clock
         self.device = find_device(config.device)
         engines = engines or CompiledStepCache()
@@ -253,82 +277,98 @@ class Trainer:
             token_bytes=self.inputs.token_bytes,
         )
 
-    def run(
-        self,
-        console: Console,
-        display: Callable[[Console, str], Display] = make_display,
-        *,
-        news: str | None = None,
-    ) -> TrainResult:
-        """Train until the budget is spent or a signal asks to stop; leave a checkpoint, if one is wanted.
-
-        `news` is for the record of what a session begins with.
-        """
+    def run(self, *, environment_changes: Mapping[str, Any] | None = None) -> TrainResult:
+        """Train until the budget is spent or a signal arrives; record why the session ended."""
         with contextlib.ExitStack() as stack:
-            peak = peak_flops(self.device, self.config.precision)
-            log = MetricsLog(self.folder.metrics, self.progress.metrics_position)
+            log = MetricsLog(self.writer.metrics, self.progress.metrics_position)
             stack.callback(log.close)
-            self.recorder = Recorder(
-                self.progress,
-                log,
-                windows_of=lambda step: self.sampler.windows(step - 1).tolist(),
-                tokens_per_step=self.config.tokens_per_step,
-                max_refused=self.config.max_refused,
-                peak_memory=self.memory.peak,
-                utilisation=lambda speed: flops_utilisation(self.config.model, speed, peak),
-                clock=self.clock,
-            )
-            self.planner = StepPlanner(self.config, self.recorder, self.validation, self.train_step.measure)
-            if self.config.tensorboard:
-                board = TensorBoard(self.folder.path / "tensorboard", self.progress.step + 1)
-                stack.callback(board.close)
-                self.recorder.others.append(board)
-            num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
-            title = f"{self.folder.path.name}: {num_parameters:,} parameters on {self.device}"
-            if self.progress.step:
-                title += f", from step {self.progress.step:,} on"
-            self.recorder.display = display(console, title)
-            stack.callback(self.recorder.display.close)
-            if news and not self._is_over():
-                self.recorder.event(news)
+            self._open_recorder(log, stack)
+            if environment_changes and self._find_ending() is None:
+                self.recorder.event("environment_changed", changes=environment_changes)
             stack.enter_context(pause_garbage_collection())
             if self.device.type == "cpu":
                 stack.enter_context(keep_freed_memory())
+            signals = stack.enter_context(StopSignals())
             try:
-                received = self._run(stack.enter_context(StopSignals()))
+                ending = self._take_steps(signals)
+                self._record_ending(log, ending, signals)
+            except BaseException as error:
+                if log.position or not is_out_of_memory(error):  # `train` discards a run without records
+                    self._record_ending(log, ending_of_error(error), signals, error)
+                raise
             finally:
-                self.folder.refuse_removed()  # also where a write failed for that reason, to name the folder
-        validation_loss = None if self.evaluation is None else self.evaluation.loss
+                self.writer.check_unchanged()  # also if a write failed for that reason, to name the folder
         return TrainResult(
-            self.folder.path,
+            self.writer.path,
             self.progress.step,
-            validation_loss,
+            None if self.evaluation is None else self.evaluation.loss,
             self.progress.best_step,
-            received,
+            ending,
+            signals.received if ending is Ending.SIGNAL else None,
             self._session_steps,
         )
 
-    def _run(self, signals: StopSignals) -> signal.Signals | None:
-        is_over = self._is_over()
-        while not is_over:
+    def _open_recorder(self, log: MetricsLog, stack: contextlib.ExitStack) -> None:
+        peak = peak_flops(self.device, self.config.precision)
+        self.recorder = Recorder(
+            self.progress,
+            log,
+            windows_of=lambda step: self.sampler.windows(step - 1).tolist(),
+            tokens_per_step=self.config.tokens_per_step,
+            max_refused=self.config.max_refused,
+            peak_memory=self.memory.peak,
+            utilisation=lambda speed: flops_utilisation(self.config.model, speed, peak),
+            clock=self.clock,
+        )
+        self.planner = StepPlanner(self.config, self.recorder, self.validation, self.train_step.measure)
+        if self.config.tensorboard:
+            board = TensorBoard(self.writer.path / "tensorboard", self.progress.step + 1)
+            stack.callback(board.close)
+            self.recorder.others.append(board)
+        num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        title = f"{self.writer.path.name}: {num_parameters:,} parameters on {self.device}"
+        if self.progress.step:
+            title += f", from step {self.progress.step:,} on"
+        self.recorder.display = self.display(self.console, title)
+        stack.callback(self.recorder.display.close)
+
+    def _take_steps(self, signals: StopSignals) -> Ending:
+        ending = self._find_ending()
+        while ending is None:
             self._advance()
-            is_over = self._is_over()  # once a step: the deadline can pass between two checks
-            if is_over and self.progress.step != self.progress.num_steps:
-                self.recorder.event(BUDGET_EXHAUSTED)
-            saved = self._look(is_last=is_over)
-            if signals.received:
+            ending = self._find_ending()  # once per step: the deadline can pass between two checks
+            if ending and self.progress.step != self.progress.num_steps:
+                self.recorder.event("budget_exhausted")
+            saved = self._run_due_actions(is_last=ending is not None)
+            if signals.received and ending is None:
+                ending = Ending.SIGNAL
                 if not saved:
                     self._save()
                     if self.progress.since_line:
                         self._record_stop()
-                break
-        return None if is_over else signals.received
+        return ending
 
-    def _is_over(self) -> bool:
-        minutes, num_steps = self.config.budget.minutes, self.progress.num_steps
-        if num_steps is not None and self.progress.step >= num_steps:
-            return True
-        return minutes is not None and self.recorder.seconds() >= 60 * minutes
+    def _find_ending(self) -> Ending | None:
+        return find_budget_ending(
+            self.config,
+            step=self.progress.step,
+            num_steps=self.progress.num_steps,
+            seconds=self.recorder.seconds(),
+        )
+
+    def _record_ending(
+        self, log: MetricsLog, ending: Ending, signals: StopSignals, error: BaseException | None = None
+    ) -> None:
+        """Append the event `ended` after the last checkpoint: a resume truncates it with the lines there."""
+        fields: dict[str, Any] = {"step": self.progress.step, "event": "ended", "ending": ending.value}
+        if ending in BUDGET_ENDINGS:
+            fields["limit"] = getattr(self.config.budget, ending.value)
+        elif ending is Ending.SIGNAL:
+            fields["detail"] = (signals.received or signal.SIGINT).name
+        elif error is not None and ending is not Ending.DIVERGED:
+            fields["detail"] = first_line(error)
+        with contextlib.suppress(StorageError):  # a full disk: the status then follows from the other lines
+            log.write_last(fields)
 
     def _advance(self) -> None:
         """Take the next update; its result stays on the device."""
@@ -353,8 +393,8 @@ class Trainer:
             for first in range(0, len(starts), size)
         ]
 
-    def _look(self, *, is_last: bool) -> bool:
-        """Evaluate, record, sample and save what is due after this step; return whether it was saved."""
+    def _run_due_actions(self, *, is_last: bool) -> bool:
+        """Evaluate, record, sample and save if due after this step; return whether it was saved."""
         config, step = self.config, self.progress.step
 
         def due(every: int) -> bool:
@@ -365,18 +405,18 @@ class Trainer:
             save_due = False  # what is there may be the last that is sound
         evaluation = None
         if self.validation and (save_due or due(config.eval_every)):
-            with self.recorder.aside():
+            with self.recorder.untimed():
                 evaluation = self.evaluation = self.validation.evaluate(self.train_step.measure)
         if evaluation or save_due or due(config.log_every) or due(config.norms_every):
             self._record(evaluation, with_norms=due(config.norms_every), is_last=is_last)
         if self.sample and due(config.sample_every):
-            with self.recorder.aside():
-                self.folder.write_sample(step, self._write_text(self.sample))
+            with self.recorder.untimed():
+                self.writer.write_sample(step, self._write_text(self.sample))
         if save_due:
             self._note_best(evaluation)
             self._save()
         elif is_last:
-            self.recorder.mark()  # the lines must outlive a power cut, as those behind a checkpoint do
+            self.recorder.flush()  # the lines must outlive a power cut, as those behind a checkpoint do
         return save_due
 
     def _write_text(self, sample: Sampler) -> str:
@@ -389,10 +429,10 @@ class Trainer:
         step = self.progress.step
         extra: dict[str, Any] = {"is_last": True} if is_last else {}
         if with_norms:
-            with self.recorder.aside():
+            with self.recorder.untimed():
                 extra |= measure_norms(self.model, self._batches(step - 1)[0][0][:1])
         if evaluation and self.probe:
-            with self.recorder.aside():
+            with self.recorder.untimed():
                 extra |= self.probe(self.model)
         self.recorder.line(lr=self.config.optimizer.lr * self._factor, evaluation=evaluation, extra=extra)
 
@@ -403,7 +443,7 @@ class Trainer:
 
     def _is_refusing(self) -> bool:
         """Say whether the last step was refused: the one accepted before it may have done the harm."""
-        self.recorder.fetch()
+        self.recorder.process_results()
         return self.progress.refused_in_a_row > 0
 
     def _note_best(self, evaluation: Evaluation | None) -> None:
@@ -413,13 +453,13 @@ class Trainer:
 
     def _save(self) -> None:
         """Write the checkpoint of this step, and remove those that are no longer wanted."""
-        self.folder.refuse_removed()
-        with self.recorder.aside():
-            self.recorder.mark()
+        self.writer.check_unchanged()
+        with self.recorder.untimed():
+            self.recorder.flush()
             state = dataclasses.asdict(self.progress)
-            config = to_plain(self.config, run=self.folder.path)
+            config = to_plain(self.config, run=self.writer.path)
             state |= {"data": dict(self.inputs.identity), "config": config}
-            self.folder.checkpoints.save(self.model, self.optimizer, state)
+            self.writer.checkpoints.save(self.model, self.optimizer, state)
             if not self._is_refusing():
-                self.folder.checkpoints.prune(self.config.keep_last, self.progress.best_step)
+                self.writer.checkpoints.prune(self.config.keep_last, self.progress.best_step)
             gc.collect()  # the collector is stopped while steps run

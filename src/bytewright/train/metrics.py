@@ -18,7 +18,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from bytewright.errors import FormatError, StorageError
 from bytewright.storage import filesystem
@@ -28,6 +28,13 @@ from bytewright.storage.json_reader import is_damaged_name, shorten
 SEALED = re.compile(r'(\{.*), "crc32": "([0-9a-f]{8})"\}')
 """A line with its CRC, which is of the text of the first group."""
 MEASURED_FIELDS = ("seconds", "tokens_per_second", "mfu", "memory_bytes")
+
+SENTENCES_OF_EARLIER_VERSIONS = {
+    "refused: ": "refused_step",
+    "resumed with ": "environment_changed",
+    "planned ": "planned_steps",
+    "time budget ": "budget_exhausted",
+}
 
 
 class MetricsLog:
@@ -48,6 +55,8 @@ class MetricsLog:
             self._file.truncate(position)
             self._file.seek(position)
             on_error.pop_all()
+        self._end = position
+        """Where the last whole line ends."""
 
     @property
     def position(self) -> int:
@@ -66,7 +75,17 @@ class MetricsLog:
             while line:  # the system may take less than it is given
                 filesystem.before_operation("append", self.path)
                 line = line[self._file.write(line) :]
+        self._end = self.position
         filesystem.check_still_present(self.path, self._file.fileno())
+
+    def write_last(self, record: Mapping[str, Any]) -> None:
+        """Append one line and flush it, also after a write that failed: the part of its line is removed."""
+        with explain("write", self.path):
+            if self.position > self._end and os.fstat(self._file.fileno()).st_size == self.position:
+                self._file.truncate(self._end)
+                self._file.seek(self._end)
+        self.write(record)
+        self.sync()
 
     def sync(self) -> int:
         """Make sure that all lines survive a power cut; return the position to record in a checkpoint."""
@@ -111,9 +130,23 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
         if not is_checked and any(is_damaged_name(name, "crc32") for name in record):
             raise FormatError(f"{place}: the name of its CRC was damaged")
         check_record(record, place)
-        yield {name: value for name, value in record.items() if name != "crc32"}
+        yield _with_typed_event({name: value for name, value in record.items() if name != "crc32"})
     if SEALED.match(rest) and not SEALED.fullmatch(rest):
         raise FormatError(f"{path}: its last line does not end as a line does, so it was damaged or edited")
+
+
+def _with_typed_event(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with an identifier as its event; earlier versions wrote a sentence, kept as `detail`.
+
+    >>> _with_typed_event({"step": 3, "event": "refused: the loss is not finite"})["event"]
+    'refused_step'
+    """
+    sentence = record.get("event")
+    if isinstance(sentence, str):
+        for start, event in SENTENCES_OF_EARLIER_VERSIONS.items():
+            if sentence.startswith(start):
+                return record | {"event": event, "detail": sentence}
+    return record
 
 
 def check_record(record: Mapping[str, Any], place: str) -> None:
@@ -131,6 +164,11 @@ def check_record(record: Mapping[str, Any], place: str) -> None:
         value = record.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise FormatError(f"{place}: {name} should be a number from 0 on, but is {shorten(value)}")
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Return whether a value is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def finite(value: Any) -> Any:

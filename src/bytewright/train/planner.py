@@ -77,7 +77,7 @@ class StepPlanner:
         """Plan the length of the run or correct it, if that is due after `num_taken` steps of the session."""
         if num_taken < self._check_step and self._recorder.seconds() < self._check_second:
             return  # a check waits for the device, which slows steps down
-        self._recorder.fetch()
+        self._recorder.process_results()
         if self._first is None:
             self._measure_evaluation()
             self._first = self._last = self._mark(num_taken)
@@ -90,8 +90,7 @@ class StepPlanner:
         num_steps = self._num_steps(self._mark(num_taken), self._first, left)
         if num_steps is not None:
             progress.set_length(num_steps)
-            instead = "" if before is None else f" instead of {before:,}"
-            self._recorder.event(f"planned {num_steps:,} steps{instead} for the time budget")
+            self._recorder.event("planned_steps", num_steps=num_steps, before=before)
 
     def _num_steps(self, mark: Mark, first: Mark, left: float) -> int | None:
         """Return the length of the run by a new plan, or None if the plan stays, or is not due yet."""
@@ -124,14 +123,15 @@ class StepPlanner:
         return max(1, int(seconds / (per_step + self._per_pause / self._steps_per_pause)))
 
     def _mark(self, num_taken: int) -> Mark:
-        aside, step = self._recorder.aside_seconds, self._recorder.progress.step
+        pausing, step = self._recorder.untimed_seconds, self._recorder.progress.step
+        stepping = self._recorder.seconds() - pausing
         # The pause after the current step is still to come.
-        return Mark(num_taken, self._recorder.seconds() - aside, aside, (step - 1) // self._steps_per_pause)
+        return Mark(num_taken, stepping, pausing, (step - 1) // self._steps_per_pause)
 
     def _measure_evaluation(self) -> None:
         if self._validation is None:
             return
-        with self._recorder.aside():
+        with self._recorder.untimed():
             self._validation.measure_batch(self._measure)  # compiles
             start = self._recorder.seconds()
             self._validation.measure_batch(self._measure)

@@ -97,8 +97,8 @@ class Recorder:
         self._max_refused, self._utilisation, self._peak_memory = max_refused, utilisation, peak_memory
         self._on_device: list[tuple[int, StepResult]] = []
         self._clock, self._started = clock, clock() - progress.seconds
-        self.aside_seconds = 0.0
-        """Time of this session that was kept aside."""
+        self.untimed_seconds = 0.0
+        """Time of this session in `untimed` blocks."""
         self._line_started, self._line_step = self._stepping_seconds(), progress.step
 
     def add(self, step: int, result: StepResult) -> None:
@@ -110,18 +110,21 @@ class Recorder:
         return self._clock() - self._started
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Keep the time of the block (an evaluation, a save) out of the tokens per second."""
-        self.fetch()  # so that steps still on their way are not counted as part of the block
+    def untimed(self) -> Iterator[None]:
+        """Exclude the time of the block (an evaluation, a save) from the tokens per second."""
+        self.process_results()  # so that steps still in flight are not counted as part of the block
         start = self.seconds()
         yield
-        self.aside_seconds += self.seconds() - start
+        self.untimed_seconds += self.seconds() - start
 
     def _stepping_seconds(self) -> float:
-        return self.seconds() - self.aside_seconds
+        return self.seconds() - self.untimed_seconds
 
-    def fetch(self) -> None:
-        """Bring the results of all steps so far to the host, in one wait."""
+    def process_results(self) -> None:
+        """Copy the results of all steps so far to the host, in one synchronisation, and check them.
+
+        Records each refused step. Raises `DivergenceError` after `max_refused` refused steps in a row.
+        """
         if not self._on_device:
             return
         steps = [step for step, _ in self._on_device]
@@ -134,14 +137,14 @@ class Recorder:
                 self.progress.since_line.append([loss, norm])
                 self.progress.refused_in_a_row = 0
             else:
-                self._note_refusal(step, loss, norm)
+                self._record_refusal(step, loss, norm)
 
-    def _note_refusal(self, step: int, loss: float, norm: float) -> None:
+    def _record_refusal(self, step: int, loss: float, norm: float) -> None:
         self.progress.num_refused += 1
         self.progress.refused_in_a_row += 1
-        what = "gradient" if math.isfinite(loss) else "loss"
-        event = f"refused: the {what} is not finite"
-        self._write({"step": step, "event": event, "loss": loss, "windows": self._windows_of(step)})
+        cause = "gradient" if math.isfinite(loss) else "loss"
+        windows = self._windows_of(step)
+        self._write({"step": step, "event": "refused_step", "cause": cause, "loss": loss, "windows": windows})
         if self.progress.refused_in_a_row >= self._max_refused:
             raise DivergenceError(
                 f"{self.log.path.parent}: {self.progress.refused_in_a_row} steps in a row, up to step {step},"
@@ -157,7 +160,7 @@ class Recorder:
         in_log_alone: bool = False,
     ) -> None:
         """Write the line of this step: means since the last line, and what was measured now."""
-        self.fetch()
+        self.process_results()
         progress, step = self.progress, self.progress.step
         spent = max(self._stepping_seconds() - self._line_started, 1e-9)
         speed = (step - self._line_step) * self._tokens_per_step / spent
@@ -182,13 +185,13 @@ class Recorder:
         self._write(record | dict(extra), in_log_alone=in_log_alone)
         self._line_started, self._line_step = self._stepping_seconds(), step
 
-    def event(self, sentence: str) -> None:
-        """Write what happened at this step and is no metric."""
-        self._write({"step": self.progress.step, "event": sentence})
+    def event(self, event: str, **fields: Any) -> None:
+        """Record an event at this step; `console.describe_event` puts it in words."""
+        self._write({"step": self.progress.step, "event": event, **fields})
 
-    def mark(self) -> None:
-        """Bring `progress` up to date for a checkpoint, and the log safely to disk."""
-        self.fetch()
+    def flush(self) -> None:
+        """Bring `progress` up to date for a checkpoint, and flush the log to disk."""
+        self.process_results()
         self.progress.seconds = self.seconds()
         self.progress.metrics_position = self.log.sync()
 

@@ -1,4 +1,4 @@
-"""When a run can be resumed: what may change in its config between two sessions, and whether it has ended.
+"""What may change in the config of a run between two sessions.
 
 A checkpoint keeps the config that it was made with, and a resume compares it with the config.json of the run
 as it is now. The rule: the steps taken so far must be steps of the run as it is now. So whatever decides what
@@ -16,8 +16,8 @@ Nothing here reads files or touches tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage.config_reader import build
@@ -42,10 +42,6 @@ BY_RATE = ("budget.", "schedule.")
 """Fields that act through the learning rates alone."""
 MOST_COMPARED = 10_000
 """Of a long run, how many of its first steps and how many others are compared."""
-UNPLANNED_SHARE = 0.9
-"""The share of its minutes by which a run has come to its end, if its length in steps is not on record."""
-
-End = Literal["complete", "diverged"]
 
 
 def continue_config(
@@ -91,62 +87,6 @@ def steps_to_compare(step: int) -> list[int]:
     """
     spread = range(step, 0, -max(1, step // MOST_COMPARED))
     return sorted({*range(1, min(step, MOST_COMPARED) + 1), *spread})
-
-
-def judge_end(
-    settings: Mapping[str, Any], records: Sequence[Mapping[str, Any]], outcome: Mapping[str, Any]
-) -> End | None:
-    """Return how a run ended, by the records of its log and by its outcome.json; None if it has not ended.
-
-    The last line of a run says that it is the last; earlier versions did not write that. An outcome that says
-    complete names the last step: a log that has lost some of its lines is not complete.
-    """
-    records = [record for record in records if isinstance(record.get("step"), int)]
-    lines = [record for record in records if "event" not in record]
-    refused = refused_in_a_row([record for record in records if "event" in record])
-    has_given_up = len(refused) >= settings["max_refused"] and records[-1]["step"] == refused[-1]
-    if has_given_up or outcome.get("status") == "diverged":
-        return "diverged"
-    told = outcome.get("step") if outcome.get("status") == "complete" else None
-    has_last = bool(lines) and lines[-1].get("is_last") is True
-    is_complete = has_last or is_over(settings, lines, told if isinstance(told, int) else None)
-    return "complete" if is_complete else None
-
-
-def refused_in_a_row(events: Sequence[Mapping[str, Any]]) -> list[int]:
-    """List the last steps that were refused one right after the other."""
-    row: list[int] = []
-    for event in events:
-        if str(event.get("event", "")).startswith("refused"):
-            if row and event["step"] != row[-1] + 1:
-                row = []
-            row.append(event["step"])
-    return row
-
-
-def is_over(
-    settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], num_steps: int | None = None
-) -> bool:
-    """Return whether the budget is spent; `num_steps` is the length of the run, where it is known."""
-    if not lines:
-        return False
-    step, seconds = lines[-1]["step"], lines[-1].get("seconds")
-    seconds = seconds if isinstance(seconds, int | float) else 0.0
-    minutes = settings.get("budget.minutes")
-    known = step_limits(settings) + ([] if num_steps is None else [num_steps])
-    # A run of minutes alone plans its steps to end within them: its last line is a little short of them.
-    share = 1.0 if known else UNPLANNED_SHARE
-    return any(step >= limit for limit in known) or (
-        minutes is not None and seconds >= round(60 * minutes * share, 3)
-    )
-
-
-def step_limits(settings: Mapping[str, Any]) -> list[int]:
-    """List the steps after which a run has spent its budget of steps, and its budget of tokens."""
-    per_step = settings.get("batch_size", 1) * settings.get("model.context_length", 1)
-    steps, tokens = settings.get("budget.steps"), settings.get("budget.tokens")
-    limits = [steps, None if tokens is None else -(-tokens // per_step)]
-    return [limit for limit in limits if limit is not None]
 
 
 def read_saved(saved: object, checkpoint: str) -> TrainConfig:

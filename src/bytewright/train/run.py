@@ -1,315 +1,411 @@
-"""A run is a folder of plain files, and one process at a time writes it.
+"""`Run`: read, load, evaluate and resume a run by its folder.
 
-`config.json` (the resolved config), `environment.json` (where and with what it began), `tokenizer/` (if one
-was given), `metrics.jsonl`, `checkpoints/` and `samples/`. `create` refuses a folder that holds anything;
-`open` takes one that is there. Both hold a lock of the operating system for as long as the process lives, so
-a killed writer leaves nothing to clean up. Nothing here knows how training works.
+Reading needs no lock, so a run can be read while another process trains it. `open_model` finds the model that
+a path means: the best or last checkpoint of a run or of an imported model, or one checkpoint. The names and
+the writer of a run's files are in `run_files`, its status is derived in `outcome`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import io
 import os
-import platform
-import shutil
-import subprocess
-import time
-from collections.abc import Mapping
-from datetime import UTC, datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 
-import bytewright
-from bytewright.errors import BytewrightError, StorageError, UsageError
-from bytewright.storage import atomic, filesystem
-from bytewright.train.checkpoint import CheckpointFolder
-from bytewright.train.config import TrainConfig
+from bytewright.data.tokenfile import TokenFile
+from bytewright.errors import BytewrightError, FormatError, UsageError
+from bytewright.model import TransformerLM, language_model_loss
+from bytewright.storage import atomic
+from bytewright.train import loop
+from bytewright.train.checkpoint import (
+    CHECKPOINTS,
+    CheckpointFolder,
+    find_checkpoint,
+    load_model,
+    read_model_config,
+)
+from bytewright.train.config import Device, Precision, TrainConfig, Windows
+from bytewright.train.evaluate import Evaluation, EvaluationSet, Progress
+from bytewright.train.inputs import count_token_bytes, open_tokens, read_vocabulary_of
 from bytewright.train.metrics import read_metrics
-from bytewright.train.recipe import flatten, read_config, to_plain
-from bytewright.train.resume_policy import End, judge_end
+from bytewright.train.outcome import RunStatus, find_status
+from bytewright.train.recipe import check_config, flatten
+from bytewright.train.run_files import (
+    CONFIG,
+    ENVIRONMENT,
+    FILE_NAMES,
+    METRICS,
+    OUTCOME,
+    SAMPLES,
+    TOKENIZER,
+    RunWriter,
+    check_new_run,
+    has_records,
+    is_locked,
+    read_outcome,
+    read_run_config,
+)
+from bytewright.train.setup import dtype_of, find_device
 
 if TYPE_CHECKING:
-    from bytewright.tokenizer import Tokenizer, Vocabulary  # at run time only where a run has one
+    from bytewright.tokenizer import Tokenizer, Vocabulary  # needs the native extension
 
-CONFIG = "config.json"
-ENVIRONMENT = "environment.json"
-METRICS = "metrics.jsonl"
-LOCK = ".lock"
-SAMPLES = "samples"
-TOKENIZER = "tokenizer"
-FOLDERS = (TOKENIZER, "checkpoints", SAMPLES, "tensorboard")
-OUTCOME = "outcome.json"
-"""How a run ended, written by the sweep that it is part of."""
-MOVED = "resumed with"
-"""How the event begins that tells of a run that went on elsewhere, or with other code."""
-TRIES = 30
-"""How often a lock that is held is tried, a hundredth of a second apart."""
-QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 10}
+Which = Literal["best", "last"]
+
+STEP_NUMBER = re.compile("[0-9]{1,18}")
+"""How a step is written in the name of a file."""
+MAX_SAMPLE_BYTES = 2**20
 
 
-class RunFolder:
-    """A run that this process writes. Use as a context manager: leaving it releases the lock."""
+class Run:
+    """A run in a folder. `Run(path)` checks nothing; `Run.open` raises if there is no run at `path`."""
 
-    def __init__(self, path: Path, lock: io.FileIO) -> None:
-        self.path = path
-        self._lock = lock
-        self._config = b""
-        self.checkpoints = CheckpointFolder(path / "checkpoints")
-        for name in (METRICS, *FOLDERS):
-            atomic.check_no_links(path / name, within=path)
-        for folder in (path, self.checkpoints.path, path / SAMPLES):
-            atomic.remove_leftovers(folder, within=path)
+    FILE_NAMES = FILE_NAMES
+    """The names that a run's folder uses."""
+
+    def __init__(self, path: atomic.StrPath) -> None:
+        self.path = Path(path)
 
     @classmethod
-    def create(cls, path: Path, config: TrainConfig) -> RunFolder:
-        """Start a run in a new or empty folder."""
-        refuse_existing_run(path)
-        run = cls(path, _lock(path))
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(run.close)
-            refuse_existing_run(path)  # another process may have been quicker to the lock
-            atomic.write_document(path / ENVIRONMENT, describe_environment(), within=path)
-            atomic.write_document(path / CONFIG, to_plain(config, run=path), within=path)
-            run._config = atomic.read_bytes(path / CONFIG)
-            on_error.pop_all()
+    def open(cls, path: atomic.StrPath) -> Run:
+        """Return the run at `path`; raise `UsageError` if there is none."""
+        run = cls(path)
+        if not run.path.exists():
+            raise UsageError(f"{path} does not exist", path=path)
+        if not run.exists:
+            raise UsageError(f"{path}: is not a run: it has no {CONFIG}", path=path)
         return run
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
-        """Open a run that exists; a run that holds symbolic links where it is written is refused."""
-        config_of(path)
-        lock = _lock(path)
-        try:
-            run = cls(path, lock)
-            run._config = atomic.read_bytes(path / CONFIG)
-            return run
-        except BaseException:
-            lock.close()
-            raise
+    def create(cls, path: atomic.StrPath, config: TrainConfig) -> Run:
+        """Create a run in a new or empty folder, without training it; `resume` starts it."""
+        RunWriter.create(Path(path), config).close()
+        return cls(path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
 
     @property
-    def metrics(self) -> Path:
-        """Where the metrics are."""
-        return self.path / METRICS
+    def exists(self) -> bool:
+        """Whether the folder holds a run that was started."""
+        return (self.path / CONFIG).is_file()
 
-    def write_tokenizer(self, vocabulary: Vocabulary) -> None:
-        """Keep the tokenizer with the run, so that the run can write text wherever it is taken."""
-        from bytewright.tokenizer.files import write_folder
+    @property
+    def has_environment(self) -> bool:
+        """Whether the environment is on record; every run writes it before its config."""
+        return (self.path / ENVIRONMENT).is_file()
 
-        write_folder(vocabulary, self.path / TOKENIZER, replace=True, within=self.path)
+    @property
+    def has_outcome(self) -> bool:
+        """Whether a sweep recorded an outcome in the folder: of a run, or of texts that it sampled."""
+        return (self.path / OUTCOME).is_file()
 
-    def write_sample(self, step: int, text: str) -> None:
-        """Keep a sample of what the model writes at `step`."""
-        atomic.write_text(self.path / SAMPLES / f"step-{step:06d}.txt", text, within=self.path)
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process writes the run now."""
+        return is_locked(self.path)
 
-    def refuse_removed(self) -> None:
-        """Raise if the lock or config.json was removed or changed since this process opened the run.
+    @property
+    def config(self) -> TrainConfig:
+        """The resolved config, with absolute paths of the data."""
+        return read_run_config(self.path)
 
-        Without its lock a second process could write the same run. Without its config.json the run can be
-        neither resumed nor reported.
-        """
-        filesystem.check_still_present(self.path / LOCK, self._lock.fileno())
-        filesystem.check_still_present(self.path / CONFIG)
-        if atomic.read_bytes(self.path / CONFIG) != self._config:
-            raise StorageError(
-                f"{self.path / CONFIG} was changed while it was in use; restore it, then resume"
-            )
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The config with dotted keys; unlike `config`, also of a run that another version wrote."""
+        fields = _read_object(self.path / CONFIG)
+        if fields:
+            check_config(fields, self.path / CONFIG)
+        settings = flatten(fields)
+        for name in ("data.train", "data.validation", "data.tokenizer"):
+            if isinstance(path := settings.get(name), str):
+                settings[name] = os.path.normpath(os.path.join(os.path.realpath(self.path), path))
+        return settings
 
-    def close(self) -> None:
-        """Release the lock."""
-        self._lock.close()
+    @property
+    def environment(self) -> dict[str, Any]:
+        """The machine and the versions that the run started with."""
+        return _read_object(self.path / ENVIRONMENT)
 
-    def __enter__(self) -> RunFolder:
-        return self
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """What a sweep recorded about the run: labels, prediction, ending; empty without a sweep."""
+        return read_outcome(self.path)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def write_outcome(self, outcome: Mapping[str, Any]) -> None:
+        """Record how a sweep ended the run."""
+        atomic.write_document(self.path / OUTCOME, outcome)
 
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """All records of the metrics log: metrics and events, in order."""
+        path = self.path / METRICS
+        return list(read_metrics(path)) if path.is_file() else []
 
-def config_of(path: Path) -> TrainConfig:
-    """Read the config that a run was started with."""
-    if not (path / CONFIG).is_file():
-        raise UsageError(f"{path}: is not a run, for it has no config.json")
-    return read_config(path / CONFIG)
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The metrics of the run: one record for each recorded step, without events."""
+        return [record for record in self.records if "event" not in record]
 
+    @property
+    def status(self) -> RunStatus:
+        """Whether the run is active, complete, stopped, diverged or failed, and why it ended."""
+        return self.find_status(self.settings, self.records)
 
-def run_of_checkpoint(checkpoint: Path) -> Path | None:
-    """Give the folder that a checkpoint lies in as those of a run do; None where it lies by itself."""
-    folder = checkpoint.absolute().parent
-    return folder.parent if folder.name == "checkpoints" else None
-
-
-def config_of_checkpoint(checkpoint: Path) -> TrainConfig | None:
-    """Read the config of the run that a checkpoint is part of; an imported model has none."""
-    run = run_of_checkpoint(checkpoint)
-    return config_of(run) if run and (run / CONFIG).is_file() else None
-
-
-def load_tokenizer_of(path: Path) -> Tokenizer:
-    """Load the tokenizer that a run keeps, given the run or one of its checkpoints."""
-    from bytewright.tokenizer import Tokenizer
-    from bytewright.tokenizer.files import read_vocabulary
-
-    for folder in (path, run_of_checkpoint(path)):
-        if folder and (folder / TOKENIZER).is_dir():
-            return Tokenizer.from_vocabulary(read_vocabulary(folder / TOKENIZER))
-    raise UsageError(f"{path} keeps no tokenizer, so it has ids but no text; train with data.tokenizer set")
-
-
-def find_end(path: Path, config: TrainConfig) -> End | None:
-    """Return how a run ended that keeps no checkpoint; None if it has not ended, or keeps one."""
-    if not has_lines(path) or CheckpointFolder(path / "checkpoints").steps():
-        return None
-    outcome = atomic.read_document(path / OUTCOME) if (path / OUTCOME).is_file() else {}
-    return judge_end(flatten(to_plain(config)), list(read_metrics(path / METRICS)), outcome)
-
-
-def refuse_finished(path: Path, config: TrainConfig) -> None:
-    """Raise if a run has ended and keeps no checkpoint, as those of sweeps: its metrics would be erased."""
-    end = find_end(path, config)
-    if end is not None:
-        ended = "is complete" if end == "complete" else "has diverged"
-        raise UsageError(f"{path} {ended}, and its checkpoints were not kept; there is nothing to resume")
-
-
-def refuse_existing_run(path: Path) -> None:
-    """Raise if `path` is anything but a new or empty folder."""
-    if (path / CONFIG).exists():
-        raise UsageError(
-            f"{path} holds a run already; continue it with `bytewright resume {path}`, or choose another name"
-        )
-    atomic.check_target(path / CONFIG)
-    if path.is_dir():
-        foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-        if [name for name in foreign if name != ENVIRONMENT]:
-            raise UsageError(
-                f"{path} is not empty (it holds {foreign[0]!r}); choose another folder for the run"
-            )
-
-
-def discard_run(path: Path) -> None:
-    """Remove what `create` and a first step have made of a run, and the folder if nothing else is in it."""
-    for name in (CONFIG, ENVIRONMENT, METRICS, LOCK, *FOLDERS):
-        atomic.remove_if_present(path / name, within=path)
-    with contextlib.suppress(OSError):
-        path.rmdir()
-
-
-def refuse_without_space(path: Path, num_bytes: int) -> None:
-    """Raise if the disk of `path` has less than `num_bytes` left."""
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(existing).free
-    if free < num_bytes:
-        raise StorageError(
-            f"{path}: the checkpoints of this run need {num_bytes / 1e6:,.0f} MB, "
-            f"but the disk has {free / 1e6:,.0f} MB left"
+    def find_status(self, settings: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> RunStatus:
+        """Return the status, given the settings and records that were read before."""
+        return find_status(
+            settings,
+            records,
+            outcome=self.outcome,
+            num_steps=self._planned_num_steps(settings),
+            has_checkpoints=bool(self.checkpoints.steps()),
+            is_locked=self.is_locked,
         )
 
+    def _planned_num_steps(self, settings: Mapping[str, Any]) -> int | None:
+        """Return the length that the last checkpoint of a run of minutes planned, if it still applies."""
+        if settings.get("budget.minutes") is None:
+            return None
+        state = self._last_state()
+        config, num_steps = state.get("config"), state.get("num_steps")
+        saved = flatten(config) if isinstance(config, Mapping) else {}
+        is_same = all(saved.get(key) == settings[key] for key in settings if key.startswith("budget."))
+        return num_steps if is_same and isinstance(num_steps, int) else None
 
-def describe_environment() -> dict[str, object]:
-    """Say where and with what a run runs."""
-    return {
-        "bytewright": bytewright.__version__,
-        "commit": find_commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "processor": _find_processor(),
-        "num_cores": os.cpu_count(),
-        "num_threads": torch.get_num_threads(),
-        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _find_processor() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # no Linux
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or None
-
-
-def describe_move(run: Path) -> str | None:
-    """Say what is not as it was where the run at `run` began: its environment.json tells; None: all is."""
-    try:
-        before = atomic.read_document(run / ENVIRONMENT)
-    except BytewrightError:
-        return None  # it only informs, and a run goes on without it
-    changes = [
-        f"{name} {now} (was {before[name]})"
-        for name, now in describe_environment().items()
-        if name != "started" and name in before and before[name] != now
-    ]
-    return f"{MOVED} {', '.join(changes)}" if changes else None
-
-
-def find_commit() -> str | None:
-    """Name the commit of the source that runs, with "-dirty" if files differ from it; None if nobody knows.
-
-    The environment variable BYTEWRIGHT_COMMIT has the first word: a mere copy of
-    the source has no history.
-    """
-    if told := os.environ.get("BYTEWRIGHT_COMMIT"):
-        return told
-    here = Path(__file__).parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        # Only where git keeps this very file: an installed package may lie in someone else's repository.
-        subprocess.run(["git", "-C", here, "ls-files", "--error-unmatch", __file__], check=True, **QUIETLY)
-        return subprocess.run(command, check=True, text=True, **QUIETLY).stdout.strip() or None
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def has_lines(path: Path) -> bool:
-    """Say whether the run at `path` has come as far as a line of metrics."""
-    metrics = path / METRICS
-    return metrics.is_file() and metrics.stat().st_size > 0
-
-
-def is_being_written(path: Path) -> bool:
-    """Say whether some process holds the lock of the run at `path` right now."""
-    try:
-        lock = filesystem.open_regular(path / LOCK, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
-def _take(lock: io.FileIO) -> bool:
-    """Take a lock unless it stays with another; who only looks (`is_being_written`) is gone in a moment."""
-    for _ in range(TRIES):
+    def _last_state(self) -> dict[str, Any]:
+        """Return the state.json of the last checkpoint, or nothing if it cannot be read."""
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.01)
-        else:
-            return True
-    return False
+            return self.checkpoints.read_state(self.checkpoints.steps()[-1])
+        except (IndexError, BytewrightError):
+            return {}
+
+    @property
+    def data_digests(self) -> dict[str, Any]:
+        """SHA-256 of the token files that the run was trained and validated on, where it recorded them."""
+        found = self.outcome.get("data") or self._last_state().get("data")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def samples(self) -> dict[int, str]:
+        """The texts that the model wrote during training, by step."""
+        found, folder = {}, self.path / SAMPLES
+        for path in sorted(folder.glob("step-*.txt")) if folder.is_dir() else ():
+            number = path.stem.removeprefix("step-")
+            if STEP_NUMBER.fullmatch(number):
+                check_no_link(path, self.path)
+                found[int(number)] = atomic.read_bytes(path, max_bytes=MAX_SAMPLE_BYTES).decode(
+                    errors="replace"
+                )
+        return found
+
+    @property
+    def tokenizer_path(self) -> Path | None:
+        """The folder of the run's tokenizer, or None if it has none."""
+        path = self.path / TOKENIZER
+        return path if path.is_dir() else None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the run."""
+        from bytewright.tokenizer import Tokenizer
+        from bytewright.tokenizer.files import read_vocabulary
+
+        if self.tokenizer_path is None:
+            raise UsageError(
+                f"{self.path} has no tokenizer, so it cannot process text; train with data.tokenizer set",
+                path=self.path,
+                key="data.tokenizer",
+            )
+        return Tokenizer.from_vocabulary(read_vocabulary(self.tokenizer_path))
+
+    @property
+    def checkpoints(self) -> CheckpointFolder:
+        """The checkpoints of the run."""
+        return CheckpointFolder(self.path / CHECKPOINTS)
+
+    def load_model(
+        self, *, which: Which = "best", device: torch.device | str = "cpu", precision: Precision = "fp32"
+    ) -> TransformerLM:
+        """Load the model of the checkpoint with the lowest validation loss, or of the last one."""
+        return open_model(self.path, which=which).load(device=device, precision=precision)
+
+    def resume(self, **options: Unpack[loop.SessionOptions]) -> loop.TrainResult:
+        """Train on from the last checkpoint to the end of the budget."""
+        return loop.resume(self.path, **options)
+
+    @property
+    def is_finished_without_checkpoint(self) -> bool:
+        """Whether the run has ended and has no checkpoint to resume from, as runs of sweeps do."""
+        if not has_records(self.path) or self.checkpoints.steps():
+            return False
+        return self.status.is_final
+
+    def copy_to(self, path: Path, config: TrainConfig, outcome: Mapping[str, Any]) -> Run:
+        """Copy the record of this run, without checkpoints, to a new run of an equal config.
+
+        The new folder is locked during the copy. `outcome` is written last.
+        """
+        with RunWriter.create(path, config):
+            for file in sorted(f for f in self.path.rglob("*") if f.is_file() and not f.is_symlink()):
+                inner = file.relative_to(self.path)
+                if inner.parts[0] not in (CHECKPOINTS, OUTCOME) and not file.name.startswith("."):
+                    atomic.write_bytes(path / inner, atomic.read_bytes(file), within=path)
+            copied = Run(path)
+            copied.write_outcome(outcome)
+        return copied
+
+    def change_setting(self, key: str, value: object) -> None:
+        """Replace one top-level value of config.json."""
+        atomic.write_document(self.path / CONFIG, _read_object(self.path / CONFIG) | {key: value})
 
 
-def _lock(path: Path) -> io.FileIO:
-    """Take the lock of a run folder; raise an error that names the process that holds it."""
-    lock = atomic.open_to_append(path / LOCK)
-    with atomic.explain("write", path), contextlib.ExitStack() as on_error:
-        on_error.callback(lock.close)
-        if not _take(lock):
-            lock.seek(0)
-            holder = lock.read(100).decode(errors="replace").strip() or "another process"
-            raise UsageError(f"{path} is being written by {holder}; a run has one writer at a time")
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()}\n".encode())
-        on_error.pop_all()
-    return lock
+def check_no_link(path: Path, run: Path) -> None:
+    """Raise if a text of a run is behind a symbolic link: a report must not show files from elsewhere."""
+    links = [each for each in (path, *path.parents) if each.is_relative_to(run) and each != run]
+    if any(each.is_symlink() for each in links):
+        raise FormatError(f"{path}: is read through a symbolic link; replace the link by a copy", path=path)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    return atomic.read_document(path, max_bytes=2**26) if path.is_file() else {}
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A checkpoint on disk, and the run that it belongs to; an imported model has no config."""
+
+    checkpoint: Path
+    run: Run
+
+    @property
+    def config(self) -> TrainConfig | None:
+        """The config of the run, or None for an imported model or a checkpoint outside a run."""
+        return self.run.config if self.run.exists else None
+
+    @property
+    def training_precision(self) -> Precision:
+        """The precision that the model was trained in; fp32 if it is not on record."""
+        return self.config.precision if self.config else "fp32"
+
+    def generation_precision(self, device: torch.device) -> Precision:
+        """Return the precision to generate in: on a GPU that of training, elsewhere fp32.
+
+        On a CPU, bf16 is slower than fp32.
+        """
+        return self.training_precision if device.type == "cuda" else "fp32"
+
+    def load(self, *, device: torch.device | str = "cpu", precision: Precision = "fp32") -> TransformerLM:
+        """Load the model."""
+        return load_model(self.checkpoint, device=device, compute_dtype=dtype_of(precision))
+
+
+def open_model(path: atomic.StrPath, *, which: Which = "best") -> SavedModel:
+    """Find the model that `path` means: a run, an imported model, or the folder of one checkpoint."""
+    checkpoint = find_checkpoint(path, which=which)
+    folder = checkpoint.absolute().parent
+    # A checkpoint outside a run has neither config nor tokenizer; neither does its own folder.
+    return SavedModel(checkpoint, Run(folder.parent if folder.name == CHECKPOINTS else checkpoint))
+
+
+class _NoOptimizer:
+    """The optimizer of an imported model: it has no state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        pass
+
+
+def write_imported_model(path: Path, model: TransformerLM, vocabulary: Vocabulary | None) -> None:
+    """Write a model as a folder with one checkpoint and a tokenizer, but without a config."""
+    from bytewright.tokenizer.files import write_folder
+
+    check_new_run(path)
+    with atomic.explain("write", path):
+        path.mkdir(parents=True, exist_ok=True)
+    if vocabulary is not None:
+        write_folder(vocabulary, path / TOKENIZER, within=path)
+    Run(path).checkpoints.save(model, _NoOptimizer(), {"step": 0})
+
+
+@dataclass(frozen=True)
+class RecordedLoss:
+    """The validation loss that training recorded at the step of a checkpoint."""
+
+    step: int
+    validation_loss: float
+    eval_tokens: int
+    """How many tokens of the validation data training measures at most."""
+    windows: Windows
+    """Where training's windows begin; those of `evaluate_run` are side by side."""
+
+
+@dataclass(frozen=True)
+class RunEvaluation:
+    """The evaluation of one checkpoint on one token file."""
+
+    checkpoint: Path
+    file: Path
+    evaluation: Evaluation
+    recorded: RecordedLoss | None
+    """None if training did not evaluate this checkpoint on this file."""
+
+
+def evaluate_run(
+    path: atomic.StrPath,
+    file: Path | None = None,
+    *,
+    which: Which = "best",
+    device: Device = "auto",
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> RunEvaluation:
+    """Evaluate a saved model on a token file, by default the validation data of its run.
+
+    The windows are side by side from the start of the file; the tokens after the last whole window are left
+    out. The precision is that of training. A file that another tokenizer encoded raises `FormatError`.
+    """
+    saved = open_model(path, which=which)
+    config = saved.config
+    file = file or (config.data.validation if config else None)
+    if file is None:
+        raise UsageError(f"{path} has no validation data of its own; name a token file to evaluate on")
+    model_config = read_model_config(saved.checkpoint)
+    tokens = open_tokens(file, model_config)
+    token_bytes = None
+    if saved.run.tokenizer_path is not None:
+        token_bytes = count_token_bytes(read_vocabulary_of(tokens, saved.run.tokenizer_path))
+    elif config and config.data.train.exists():
+        tokens.require_tokenizer(TokenFile.open(config.data.train).manifest.tokenizer_fingerprint)
+    target = find_device(device)
+    model = saved.load(device=target, precision=saved.training_precision)
+    evaluation_set = EvaluationSet(
+        tokens.tokens,
+        target,
+        context_length=model_config.context_length,
+        batch_size=batch_size,
+        token_bytes=token_bytes,
+    )
+    with torch.no_grad():
+        evaluation = evaluation_set.evaluate(
+            lambda ids, targets: language_model_loss(model, ids, targets), progress
+        )
+    is_own = config and config.data.validation and file.resolve() == config.data.validation.resolve()
+    recorded = _find_recorded_loss(saved, config) if config and is_own else None
+    return RunEvaluation(saved.checkpoint, file, evaluation, recorded)
+
+
+def _find_recorded_loss(saved: SavedModel, config: TrainConfig) -> RecordedLoss | None:
+    with contextlib.suppress(FormatError):  # damaged metrics do not change the evaluation
+        for record in saved.run.records:
+            step, loss = record["step"], record.get("validation_loss")
+            if isinstance(loss, float) and saved.checkpoint.name == f"step-{step:06d}":
+                return RecordedLoss(step, loss, config.eval_tokens, config.data.windows)
+    return None

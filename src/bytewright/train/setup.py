@@ -44,14 +44,6 @@ def dtype_of(precision: Precision) -> torch.dtype | None:
     return torch.bfloat16 if precision == "bf16" else None
 
 
-def precision_to_write_in(config: TrainConfig | None, device: torch.device) -> Precision:
-    """Choose how a trained model computes when it writes: on a GPU as it was trained, elsewhere in fp32.
-
-    Away from a GPU bf16 is slower, not faster. A model without a record of its training writes in fp32.
-    """
-    return config.precision if config is not None and device.type == "cuda" else "fp32"
-
-
 def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
     """Make the model on `device`; weights in fp32, computation in the precision of the config."""
     with torch.random.fork_rng(devices=[]):

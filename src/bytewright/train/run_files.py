@@ -1,0 +1,288 @@
+"""The files of a run's folder, and the one process at a time that writes them.
+
+A run is a folder of plain files: `config.json` (the resolved config), `environment.json` (machine and
+versions at its start), `tokenizer/` (if one was given), `metrics.jsonl`, `checkpoints/` and `samples/`. A
+sweep adds `outcome.json`. `RunWriter` holds a lock of the operating system while the process lives, so a
+killed writer leaves nothing to clean up. Read a run with `run.Run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import bytewright
+from bytewright.errors import BytewrightError, StorageError, UsageError
+from bytewright.storage import atomic, filesystem
+from bytewright.train.checkpoint import CHECKPOINTS, CheckpointFolder
+from bytewright.train.config import TrainConfig
+from bytewright.train.recipe import read_config, to_plain
+
+if TYPE_CHECKING:
+    from bytewright.tokenizer import Vocabulary  # at run time only if a run has a tokenizer
+
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
+METRICS = "metrics.jsonl"
+OUTCOME = "outcome.json"
+"""What a sweep records about a run: its labels, the prediction, and how it ended."""
+LOCK = ".lock"
+SAMPLES = "samples"
+TOKENIZER = "tokenizer"
+FOLDERS = (TOKENIZER, CHECKPOINTS, SAMPLES, "tensorboard")
+FILE_NAMES = (CONFIG, ENVIRONMENT, METRICS, OUTCOME, *FOLDERS)
+LOCK_ATTEMPTS = 30
+"""How often a held lock is tried, at intervals of 10 ms."""
+QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 10}
+
+
+class RunWriter:
+    """A run that this process writes. Use it as a context manager: leaving it releases the lock."""
+
+    def __init__(self, path: Path, lock: io.FileIO) -> None:
+        self.path = path
+        self._lock = lock
+        self._config = b""
+        self.checkpoints = CheckpointFolder(path / CHECKPOINTS)
+        for name in (METRICS, *FOLDERS):
+            atomic.check_no_links(path / name, within=path)
+        for folder in (path, self.checkpoints.path, path / SAMPLES):
+            atomic.remove_leftovers(folder, within=path)
+
+    @classmethod
+    def create(cls, path: Path, config: TrainConfig) -> RunWriter:
+        """Start a run in a new or empty folder."""
+        check_new_run(path)
+        writer = cls(path, _lock(path))
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(writer.close)
+            check_new_run(path)  # another process may have created it before this one got the lock
+            atomic.write_document(path / ENVIRONMENT, describe_environment(), within=path)
+            atomic.write_document(path / CONFIG, to_plain(config, run=path), within=path)
+            writer._config = atomic.read_bytes(path / CONFIG)
+            on_error.pop_all()
+        return writer
+
+    @classmethod
+    def open(cls, path: Path) -> RunWriter:
+        """Open an existing run; raise if a file or folder to be written is a symbolic link."""
+        read_run_config(path)
+        lock = _lock(path)
+        try:
+            writer = cls(path, lock)
+            writer._config = atomic.read_bytes(path / CONFIG)
+            return writer
+        except BaseException:
+            lock.close()
+            raise
+
+    @property
+    def metrics(self) -> Path:
+        """The path of the metrics log."""
+        return self.path / METRICS
+
+    def write_tokenizer(self, vocabulary: Vocabulary) -> None:
+        """Store the tokenizer in the run, so that a copy of the folder can generate text."""
+        from bytewright.tokenizer.files import write_folder
+
+        write_folder(vocabulary, self.path / TOKENIZER, replace=True, within=self.path)
+
+    def write_sample(self, step: int, text: str) -> None:
+        """Store a text that the model wrote at `step`."""
+        atomic.write_text(self.path / SAMPLES / f"step-{step:06d}.txt", text, within=self.path)
+
+    def check_unchanged(self) -> None:
+        """Raise if the lock or config.json was removed or changed since this process opened the run.
+
+        Without its lock a second process could write the same run. Without its config.json the run can be
+        neither resumed nor reported.
+        """
+        filesystem.check_still_present(self.path / LOCK, self._lock.fileno())
+        filesystem.check_still_present(self.path / CONFIG)
+        if atomic.read_bytes(self.path / CONFIG) != self._config:
+            raise StorageError(
+                f"{self.path / CONFIG} was changed while it was in use; restore it, then resume",
+                path=self.path / CONFIG,
+            )
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._lock.close()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_run_config(path: Path) -> TrainConfig:
+    """Read the config of a run; the paths of its data become absolute."""
+    if not (path / CONFIG).is_file():
+        raise UsageError(f"{path}: is not a run: it has no {CONFIG}", path=path)
+    return read_config(path / CONFIG)
+
+
+def read_outcome(path: Path) -> dict[str, Any]:
+    """Read what a sweep recorded about a run; empty without a sweep."""
+    return atomic.read_document(path / OUTCOME, max_bytes=2**26) if (path / OUTCOME).is_file() else {}
+
+
+def check_new_run(path: Path) -> None:
+    """Raise unless `path` is a new or empty folder."""
+    if (path / CONFIG).exists():
+        raise UsageError(
+            f"{path} holds a run already; continue it with `bytewright resume {path}`,"
+            " or choose another name",
+            path=path,
+        )
+    atomic.check_target(path / CONFIG)
+    if path.is_dir():
+        foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+        if [name for name in foreign if name != ENVIRONMENT]:
+            raise UsageError(
+                f"{path} is not empty (it holds {foreign[0]!r}); choose another folder for the run",
+                path=path,
+                found=foreign[0],
+            )
+
+
+def discard_run(path: Path) -> None:
+    """Remove the files of a run that has no metrics yet, and its folder if nothing else is in it."""
+    for name in (CONFIG, ENVIRONMENT, METRICS, LOCK, *FOLDERS):
+        atomic.remove_if_present(path / name, within=path)
+    with contextlib.suppress(OSError):
+        path.rmdir()
+
+
+def check_space(path: Path, num_bytes: int) -> None:
+    """Raise if the disk of `path` has less than `num_bytes` left."""
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    if free < num_bytes:
+        raise StorageError(
+            f"{path}: the checkpoints of this run need {num_bytes / 1e6:,.0f} MB, "
+            f"but the disk has {free / 1e6:,.0f} MB left",
+            path=path,
+            expected=num_bytes,
+            found=free,
+        )
+
+
+def describe_environment() -> dict[str, object]:
+    """Return the machine and the versions that a run uses."""
+    return {
+        "bytewright": bytewright.__version__,
+        "commit": find_commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "processor": _find_processor(),
+        "num_cores": os.cpu_count(),
+        "num_threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _find_processor() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or None
+
+
+def find_environment_changes(run: Path) -> dict[str, list[object]]:
+    """Return what differs from the environment that a run started in: name to [before, now]."""
+    try:
+        before = atomic.read_document(run / ENVIRONMENT)
+    except BytewrightError:
+        return {}  # the file is informative only: a run can be resumed without it
+    return {
+        name: [before[name], now]
+        for name, now in describe_environment().items()
+        if name != "started" and name in before and before[name] != now
+    }
+
+
+def find_commit() -> str | None:
+    """Return the commit of the running source, with "-dirty" if files differ from it, or None if unknown.
+
+    The environment variable BYTEWRIGHT_COMMIT takes precedence: a copy of the source has no history.
+    """
+    if commit := os.environ.get("BYTEWRIGHT_COMMIT"):
+        return commit
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        # Only if git tracks this file: an installed package may lie in another repository.
+        subprocess.run(["git", "-C", here, "ls-files", "--error-unmatch", __file__], check=True, **QUIETLY)
+        return subprocess.run(command, check=True, text=True, **QUIETLY).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def has_records(path: Path) -> bool:
+    """Return whether the metrics log of the run at `path` has any record."""
+    metrics = path / METRICS
+    return metrics.is_file() and metrics.stat().st_size > 0
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock of the run at `path`."""
+    try:
+        lock = filesystem.open_regular(path / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _acquire(lock: io.FileIO) -> bool:
+    """Acquire a lock, with retries: `is_locked` holds it for a moment."""
+    for _ in range(LOCK_ATTEMPTS):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.01)
+        else:
+            return True
+    return False
+
+
+def _lock(path: Path) -> io.FileIO:
+    """Lock a run folder, or raise an error that names the process that holds the lock."""
+    lock = atomic.open_to_append(path / LOCK)
+    with atomic.explain("write", path), contextlib.ExitStack() as on_error:
+        on_error.callback(lock.close)
+        if not _acquire(lock):
+            lock.seek(0)
+            holder = lock.read(100).decode(errors="replace").strip() or "another process"
+            raise UsageError(
+                f"{path} is being written by {holder}; wait until it ends or stop it, then try again",
+                path=path,
+                found=holder,
+            )
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()}\n".encode())
+        on_error.pop_all()
+    return lock
