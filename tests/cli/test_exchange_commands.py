@@ -130,4 +130,4 @@ def test_import_refuses_what_is_there_and_what_is_not(run: Run, tmp_path: Path) 
     assert run("import", tmp_path / "hf", "--out", tmp_path / "new", "--without-tokenizer").code == 0
     outcome = run("generate", tmp_path / "new", "--prompt", "x")
     assert outcome.code == 2
-    assert "keeps no tokenizer" in outcome.err
+    assert "has no tokenizer" in outcome.err

@@ -102,11 +102,12 @@ def test_missing_data_is_named_with_its_key_and_the_recipe_that_says_how_to_make
     place: Path, run: Run, key: str, name: str
 ) -> None:
     (place / name).rename(place / "elsewhere")
-    assert_refused(
-        run("train", "small.toml", "--out", "a"),
-        f"data.{key} is {name}, which does not exist",
-        "the comments at the top of small.toml",
-    )
+    recipe = (place / "small.toml").read_text()
+    for comment in ("", "# Encode stories.txt first.\n"):
+        (place / "small.toml").write_text(comment + recipe)
+        refused = run("train", "small.toml", "--out", "a")
+        assert_refused(refused, f"data.{key} is {name}, which does not exist")
+        assert ("the comments at the top of small.toml" in refused.err) == bool(comment)
     assert not (place / "a").exists()
 
 
@@ -267,7 +268,7 @@ def test_a_complete_run_is_said_to_be_complete(place: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("saved", "words"),
-    [(5, "goes on from step 5, the last that is saved"), (100, "starts anew")],
+    [(5, "continues from step 5"), (100, "continues from step 0")],
 )
 def test_a_second_ctrl_c_during_the_save_says_from_where_a_resume_goes_on(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch, saved: int, words: str

@@ -66,7 +66,7 @@ def test_invalid_labels_make_only_their_run_unreadable(sweep: Path, run: Run) ->
     write_json(sweep / "lr-0.01/outcome.json", {"status": "complete", "labels": [1]})
     listed = run("runs", sweep)
     assert listed.code == 0, listed
-    assert "outcome.json: labels should be a JSON object" in listed.err
+    assert "labels in its outcome should be a JSON object" in listed.err
     assert "lr-1e-3" in listed.out
 
 
@@ -83,7 +83,7 @@ def test_a_missing_config_is_the_reason_given(sweep: Path) -> None:
     about, records = read_inputs([sweep])
     assert [record.name for record in records] == ["lr-1e-3"]
     assert about is not None
-    assert about.unreadable == {"lr-0.01": "lr-0.01: is not a run, for it has no config.json"}
+    assert about.unreadable == {"lr-0.01": "lr-0.01: is not a run: it has no config.json"}
 
 
 def test_other_files_in_the_folder_of_a_sweep_are_ignored(sweep: Path, run: Run) -> None:
@@ -97,7 +97,7 @@ def test_a_mixture_of_inputs_is_rejected(sweep: Path, tmp_path: Path, run: Run) 
     (tmp_path / "empty").mkdir()
     for path, words in [
         (sweep, "is a sweep, and a report is of one sweep alone, or of runs"),
-        (tmp_path / "empty", "is not a run, for it has no config.json"),
+        (tmp_path / "empty", "is not a run: it has no config.json"),
         (sweep / "lr-7", "does not exist"),
         (shutil.copy(sweep / "results.json", tmp_path), "is a file; a report is of one results.json"),
     ]:

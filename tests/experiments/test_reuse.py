@@ -18,6 +18,7 @@ from bytewright.experiments.reuse import CODE_AND_MACHINE, ON_A_CPU, find_twin, 
 from bytewright.storage import atomic
 from bytewright.train import run_files
 from bytewright.train.config import TrainConfig
+from bytewright.train.run import Run
 from bytewright.train.run_files import OUTCOME, is_locked
 from runs import SWEEP, make_ids, write_sweep, write_tokens
 from sweeps import SweepRunner, interrupting
@@ -83,7 +84,8 @@ def test_a_run_that_went_on_elsewhere_is_no_twin(place: Path, monkeypatch: pytes
     monkeypatch.setenv("BYTEWRIGHT_COMMIT", "fedcba")
     SweepRunner(place, name="runs/first").run()
     monkeypatch.setenv("BYTEWRIGHT_COMMIT", "abcdef")
-    assert "resumed with commit fedcba (was abcdef)" in (lab.folder / RUN / "metrics.jsonl").read_text()
+    changes = [record.get("changes") for record in Run(lab.folder / RUN).records]
+    assert {"commit": ["abcdef", "fedcba"]} in changes
     assert read_run(lab.folder / RUN).status == "complete"
     assert twin_of(lab) is None
 

@@ -38,13 +38,13 @@ from bytewright.train import (
     train,
 )
 from bytewright.train.checkpoint import CheckpointFolder
-from bytewright.train.metrics import read_metrics
+from bytewright.train.run import Run
 from bytewright.train.run_files import RunWriter
 from runs import digest, make_config, metrics_without_clock, rerun_unchecked
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
-    return list(read_metrics(run / "metrics.jsonl"))
+    return Run(run).metrics
 
 
 def test_a_run_learns_and_leaves_plain_files(tmp_path: Path, quiet: Console) -> None:
@@ -190,7 +190,7 @@ def test_a_resume_without_any_checkpoint_starts_anew(tmp_path: Path, quiet: Cons
 def test_a_finished_run_without_checkpoints_is_not_begun_again(
     tmp_path: Path, quiet: Console, budget: dict[str, Any], is_marked: bool
 ) -> None:
-    """Logs of earlier versions do not mark the last line."""
+    """Logs of earlier versions neither mark the last line nor record an ending."""
     run, ticks = tmp_path / "run", itertools.count()
     config = make_config(tmp_path, budget=budget, save_every=1000, log_every=1)
     train(config, run, console=quiet, final_checkpoint=False, clock=lambda: 0.02 * next(ticks))
@@ -253,12 +253,11 @@ def test_refused_steps_are_recorded_with_their_windows_and_touch_nothing(
 
     config = make_config(tmp_path)
     train(config, tmp_path / "run", console=quiet, loss=poisoned)
-    refused = [record for record in lines(tmp_path / "run") if record.get("event") == "refused_step"]
+    refused = [record for record in Run(tmp_path / "run").records if record.get("event") == "refused_step"]
     assert [record["step"] for record in refused] == [5, 6]
     assert all(len(record["windows"]) == config.batch_size for record in refused)
     assert all(record["loss"] is None for record in refused)
-    ordinary = [record for record in lines(tmp_path / "run") if "event" not in record]
-    assert all(math.isfinite(record["loss"]) for record in ordinary)
+    assert all(math.isfinite(record["loss"]) for record in lines(tmp_path / "run"))
     state = json.loads((CheckpointFolder(tmp_path / "run" / "checkpoints").at(24) / "state.json").read_text())
     assert state["num_refused"] == 2
 

@@ -170,7 +170,8 @@ def resume(run: atomic.StrPath, **options: Unpack[SessionOptions]) -> TrainResul
             saved.load_into(trainer.model, trainer.optimizer)
             trainer.progress = progress
             del saved  # as large as the model and its optimizer
-        return trainer.run(environment_changes=find_environment_changes(run))
+        is_restart = trainer.progress.step == 0 and has_records(run)
+        return trainer.run(environment_changes=find_environment_changes(run), is_restart=is_restart)
 
 
 def check_not_finished(writer: RunWriter, config: TrainConfig) -> None:
@@ -277,12 +278,17 @@ class Trainer:
             token_bytes=self.inputs.token_bytes,
         )
 
-    def run(self, *, environment_changes: Mapping[str, Any] | None = None) -> TrainResult:
-        """Train until the budget is spent or a signal arrives; record why the session ended."""
+    def run(
+        self, *, environment_changes: Mapping[str, Any] | None = None, is_restart: bool = False
+    ) -> TrainResult:
+        """Train until the budget is spent or a signal arrives; record why the session ended.
+
+        `is_restart` means that the steps of an earlier session are lost, for want of a checkpoint.
+        """
         with contextlib.ExitStack() as stack:
             log = MetricsLog(self.writer.metrics, self.progress.metrics_position)
             stack.callback(log.close)
-            self._open_recorder(log, stack)
+            self._open_recorder(log, stack, is_restart)
             if environment_changes and self._find_ending() is None:
                 self.recorder.event("environment_changed", changes=environment_changes)
             stack.enter_context(pause_garbage_collection())
@@ -308,7 +314,7 @@ class Trainer:
             self._session_steps,
         )
 
-    def _open_recorder(self, log: MetricsLog, stack: contextlib.ExitStack) -> None:
+    def _open_recorder(self, log: MetricsLog, stack: contextlib.ExitStack, is_restart: bool) -> None:
         peak = peak_flops(self.device, self.config.precision)
         self.recorder = Recorder(
             self.progress,
@@ -329,6 +335,8 @@ class Trainer:
         title = f"{self.writer.path.name}: {num_parameters:,} parameters on {self.device}"
         if self.progress.step:
             title += f", from step {self.progress.step:,} on"
+        elif is_restart:
+            title += ", again from step 0: no checkpoint was saved"
         self.recorder.display = self.display(self.console, title)
         stack.callback(self.recorder.display.close)
 

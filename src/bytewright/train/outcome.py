@@ -23,7 +23,7 @@ from bytewright.errors import DivergenceError, is_out_of_memory
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import is_finite
 
-State = Literal["running", "complete", "stopped", "diverged", "failed"]
+State = Literal["complete", "running", "stopped", "diverged", "failed"]
 Record = Mapping[str, Any]
 
 DIVERGED_RISE = 1.0
