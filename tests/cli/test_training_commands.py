@@ -20,7 +20,7 @@ from bytewright.cli import console
 from bytewright.generate import SamplingConfig, generator, text
 from bytewright.storage import filesystem
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.metrics import read_metrics
+from bytewright.train.run import Run as TrainedRun
 from conftest import Outcome, Run
 from runs import digest
 
@@ -115,7 +115,7 @@ def test_an_evaluation_names_what_it_measured_and_explains_the_difference_to_tra
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("train", "small.toml", "--out", "runs/a").code == 0
-    (line,) = [line for line in read_metrics(place / "runs/a/metrics.jsonl") if line["step"] == 20]
+    (line,) = [line for line in TrainedRun(place / "runs/a").metrics if line["step"] == 20]
     reported: list[tuple[str, int, int, str]] = []
     monkeypatch.setattr(console, "progress", lambda: nullcontext(lambda *words: reported.append(words)))
     for file in ([], ["valid.npy"]):

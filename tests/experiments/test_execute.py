@@ -32,7 +32,7 @@ from bytewright.train import train
 from bytewright.train.config import TrainConfig
 from bytewright.train.loop import Sampler
 from bytewright.train.recorder import Recorder
-from bytewright.train.run import Run
+from bytewright.train.run import Run as TrainedRun
 from bytewright.train.run_files import RunWriter
 from conftest import Run
 from runs import (
@@ -165,7 +165,7 @@ def test_a_run_that_does_not_fit_any_more_goes_on_from_its_checkpoint(place: Pat
     lab.run()
     assert lab.outcome("lr-0.01")["status"] == "complete"
     assert [sentence for sentence in lab.said if "goes on with accumulate = 2" in sentence]
-    steps = [record["step"] for record in Run(lab.folder / "lr-0.01").metrics]
+    steps = [record["step"] for record in TrainedRun(lab.folder / "lr-0.01").metrics]
     assert steps == sorted(set(steps))
     assert min(steps) == 4
 
