@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bytewright.tokenizer import Tokenizer, Training, train_tokenizer
+from bytewright.tokenizer import Tokenizer, TrainingResult, train_tokenizer
 from bytewright.tokenizer.inspect import cross_table, longest_tokens, overlap, show_token
 
 END = b"<|endoftext|>"
@@ -65,7 +65,7 @@ def hold_out(path: Path) -> tuple[list[bytes], list[bytes]]:
     )
 
 
-def train(documents: list[bytes], vocab_size: int) -> Training:
+def train(documents: list[bytes], vocab_size: int) -> TrainingResult:
     """Train on documents, by way of a file."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"".join(documents))
@@ -73,7 +73,7 @@ def train(documents: list[bytes], vocab_size: int) -> Training:
         return train_tokenizer(file.name, vocab_size, [END.decode()])
 
 
-def describe(trainings: list[Training]) -> dict[str, Any]:
+def describe(trainings: list[TrainingResult]) -> dict[str, Any]:
     """Keep what a page may want to say about a training and its repetitions."""
     training = trainings[0]
     return {

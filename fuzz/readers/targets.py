@@ -20,7 +20,7 @@ from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_
 from bytewright.errors import FormatError, StorageError, TokenizerError
 from bytewright.storage import atomic
 from bytewright.storage.manifest import Entry, dump_manifest
-from bytewright.tokenizer.files import (
+from bytewright.tokenizer.formats import (
     read_folder,
     read_gpt2,
     read_huggingface,

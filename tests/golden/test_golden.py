@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bytewright.tokenizer.formats.spelling import spell
+from bytewright.tokenizer.formats.gpt2 import spell
 from bytewright.tokenizer.reference import encode_reference, train_bpe_reference
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_tokenizer

@@ -20,7 +20,7 @@ import tokenizers
 from random_strings import CODE_POINTS, random_strings
 from texts import WORDS
 
-from bytewright.tokenizer.files import write_huggingface
+from bytewright.tokenizer.formats import write_huggingface
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.train import count_texts, train_tokenizer
 from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary

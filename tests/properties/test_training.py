@@ -23,16 +23,14 @@ from texts import (
 )
 
 from bytewright.tokenizer.reference import (
-    count_words as count_words_reference,
-)
-from bytewright.tokenizer.reference import (
+    count_words_reference,
     extend_reference,
     learn_merges_by_definition,
     train_bpe_reference,
 )
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.train import (
-    Training,
+    TrainingResult,
     count_texts,
     count_words,
     extend_tokenizer,
@@ -63,7 +61,10 @@ def write_files(folder: Path, contents: Sequence[bytes]) -> list[Path]:
 
 
 def assert_equal_to_the_twin(
-    training: Training, source: bytes | list[bytes] | dict[bytes, int], vocab_size: int, specials: list[str]
+    training: TrainingResult,
+    source: bytes | list[bytes] | dict[bytes, int],
+    vocab_size: int,
+    specials: list[str],
 ) -> None:
     vocabulary = training.vocabulary
     tokens, merges, counts = train_bpe_reference(source, vocab_size, specials, pattern=vocabulary.pattern)

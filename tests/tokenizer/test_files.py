@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tiktoken.load import load_tiktoken_bpe
 
 from bytewright.errors import FormatError, TokenizerError, UsageError
-from bytewright.tokenizer.files import (
+from bytewright.tokenizer.formats import (
     read_folder,
     read_gpt2,
     read_huggingface,
@@ -27,7 +27,7 @@ from bytewright.tokenizer.files import (
     write_huggingface,
     write_tiktoken,
 )
-from bytewright.tokenizer.formats.spelling import spell, unspell
+from bytewright.tokenizer.formats.gpt2 import spell, unspell
 from bytewright.tokenizer.reference import BYTES, encode_reference, train_bpe_reference
 from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
 

@@ -14,7 +14,7 @@ import pytest
 
 from bytewright.errors import BytewrightError, FormatError, StorageError
 from bytewright.storage import atomic
-from bytewright.tokenizer.files import (
+from bytewright.tokenizer.formats import (
     read_folder,
     read_gpt2,
     read_huggingface,
@@ -25,7 +25,7 @@ from bytewright.tokenizer.files import (
     write_huggingface,
     write_tiktoken,
 )
-from bytewright.tokenizer.formats.spelling import spell
+from bytewright.tokenizer.formats.gpt2 import spell
 from bytewright.tokenizer.reference import BYTES, train_bpe_reference
 from bytewright.tokenizer.vocabulary import Vocabulary
 

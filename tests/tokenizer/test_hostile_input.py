@@ -33,7 +33,6 @@ from hostile_values import (
 
 from bytewright import _native
 from bytewright.errors import BytewrightError
-from bytewright.tokenizer.estimate import estimate_training
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.train import (
     count_texts,
@@ -215,7 +214,6 @@ def test_hostile_paths_are_refused_decently(tokenizer: Tokenizer, tmp_path: Path
     source = PATHS[number]
     for call in (
         partial(train_bpe, source, 300, []),
-        partial(estimate_training, source, 300),
         partial(tokenizer.encode_file, source, tmp_path / "ids.npy"),
         partial(_native.FileEncoder, tokenizer._native, source),
         partial(_native.WordCounter("gpt2", []).add_files, source, 1, None),
@@ -230,8 +228,6 @@ def test_hostile_numbers_with_files_are_refused_decently(tokenizer: Tokenizer, t
     source.write_text("low lower lowest")
     for number in NUMBERS:
         outcome_of(partial(train_tokenizer, source, 300, num_threads=number))
-        outcome_of(partial(estimate_training, source, 300, num_threads=number))
-        outcome_of(partial(estimate_training, source, number))
         outcome_of(partial(tokenizer.encode_file, source, target, num_threads=number))
         file = _native.FileEncoder(tokenizer._native, str(source))
         for position in (0, 7, number):

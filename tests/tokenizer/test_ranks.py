@@ -5,9 +5,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bytewright.errors import TokenizerError
-from bytewright.tokenizer.ranks import check_reachable, merge_in_order, recover_merges
 from bytewright.tokenizer.reference import BYTES, encode_word, ranks_of, train_bpe_reference
-from bytewright.tokenizer.vocabulary import Merge, Vocabulary
+from bytewright.tokenizer.vocabulary import Merge, Vocabulary, check_reachable, merge_in_order, recover_merges
 
 few_letters = st.text("ab", max_size=14).map(str.encode)
 

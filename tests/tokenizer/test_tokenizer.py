@@ -17,7 +17,7 @@ from prose import END, the_prose, the_tokenizer, write_documents
 
 from bytewright import _native
 from bytewright.errors import TokenizerError
-from bytewright.tokenizer.files import write_gpt2
+from bytewright.tokenizer.formats import write_gpt2
 from bytewright.tokenizer.reference import encode_reference, extend_reference
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.train import count_words, extend_tokenizer, train_tokenizer

@@ -11,12 +11,11 @@ import pytest
 from prose import END, the_prose, write_corpus
 
 from bytewright.errors import UsageError
-from bytewright.tokenizer.reference import count_words as count_words_reference
-from bytewright.tokenizer.reference import train_bpe_reference
+from bytewright.tokenizer.reference import count_words_reference, train_bpe_reference
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.train import (
-    Progress,
-    Training,
+    TrainingProgress,
+    TrainingResult,
     count_texts,
     count_words,
     extend_tokenizer,
@@ -48,11 +47,11 @@ def word_counts(corpus: bytes) -> Mapping[bytes, int]:
 
 
 @pytest.fixture(scope="module")
-def trained(corpus_file: Path) -> Training:
+def trained(corpus_file: Path) -> TrainingResult:
     return train_tokenizer(corpus_file, VOCAB_SIZE, [END])
 
 
-def what_was_learnt(training: Training) -> tuple[object, ...]:
+def what_was_learnt(training: TrainingResult) -> tuple[object, ...]:
     """Everything in a training that must not depend on how it was done."""
     return (
         training.vocabulary,
@@ -68,7 +67,7 @@ def what_was_learnt(training: Training) -> tuple[object, ...]:
 
 
 def test_thousands_of_merges_over_megabytes_equal_the_twin(
-    word_counts: Mapping[bytes, int], trained: Training
+    word_counts: Mapping[bytes, int], trained: TrainingResult
 ) -> None:
     tokens, merges, counts = train_bpe_reference(word_counts, VOCAB_SIZE, [END])
     assert len(merges) == NUM_MERGES
@@ -126,7 +125,7 @@ def test_merges_of_many_scripts_equal_the_twin(shared_data: Path) -> None:
 
 @pytest.mark.parametrize("num_threads", THREADS)
 def test_the_number_of_threads_changes_nothing(
-    corpus_file: Path, trained: Training, num_threads: int
+    corpus_file: Path, trained: TrainingResult, num_threads: int
 ) -> None:
     training = train_tokenizer(corpus_file, VOCAB_SIZE, [END], num_threads=num_threads)
     assert what_was_learnt(training) == what_was_learnt(trained)
@@ -210,7 +209,7 @@ def test_a_users_pattern_is_shared_out_at_special_tokens_only(corpus: bytes, tmp
 
 @pytest.mark.parametrize("num_files", [2, 7, 100])
 def test_the_corpus_in_several_files_gives_the_same_merges(
-    corpus: bytes, trained: Training, tmp_path: Path, num_files: int
+    corpus: bytes, trained: TrainingResult, tmp_path: Path, num_files: int
 ) -> None:
     documents = [document + END.encode() for document in corpus.split(END.encode())[:-1]]
     draw = random.Random(num_files)
@@ -236,7 +235,7 @@ def test_words_counted_by_another_pattern_are_refused() -> None:
     assert train_tokenizer(count_words({b"12345": 3}), 257, pattern="gpt4").vocabulary.pattern == "gpt4"
 
 
-def test_iterators_of_documents_give_the_merges_of_the_file(corpus: bytes, trained: Training) -> None:
+def test_iterators_of_documents_give_the_merges_of_the_file(corpus: bytes, trained: TrainingResult) -> None:
     documents = corpus.split(END.encode())
     from_bytes = train_tokenizer(count_texts(documents), VOCAB_SIZE, [END])
     from_str = train_tokenizer(count_texts(document.decode() for document in documents), VOCAB_SIZE, [END])
@@ -245,7 +244,7 @@ def test_iterators_of_documents_give_the_merges_of_the_file(corpus: bytes, train
 
 
 def test_ready_made_counts_give_the_merges_of_the_file(
-    word_counts: Mapping[bytes, int], trained: Training
+    word_counts: Mapping[bytes, int], trained: TrainingResult
 ) -> None:
     training = train_tokenizer(count_words(word_counts), VOCAB_SIZE, [END])
     assert training.vocabulary == trained.vocabulary
@@ -263,7 +262,7 @@ def test_training_leaves_the_counts_as_they_are() -> None:
 # What comes back
 
 
-def test_ids_are_bytes_then_merges_then_special_tokens(trained: Training) -> None:
+def test_ids_are_bytes_then_merges_then_special_tokens(trained: TrainingResult) -> None:
     tokens, merges = trained.vocabulary.tokens, trained.vocabulary.merges
     assert list(tokens) == list(range(VOCAB_SIZE))
     assert [tokens[id] for id in range(256)] == [bytes([byte]) for byte in range(256)]
@@ -279,7 +278,7 @@ def test_train_bpe_gives_plain_dictionaries_and_lists(corpus_file: Path) -> None
     assert Tokenizer(vocab, merges, [END]).encode(f"the{END}")[-1] == 299
 
 
-def test_the_books_are_kept(corpus: bytes, trained: Training) -> None:
+def test_the_books_are_kept(corpus: bytes, trained: TrainingResult) -> None:
     assert trained.corpus_bytes == len(corpus)
     assert [phase.name for phase in trained.phases] == ["read and scan", "count", "merge"]
     assert all(phase.seconds >= 0 and phase.wall_seconds >= 0 for phase in trained.phases)
@@ -319,11 +318,11 @@ def test_memory_follows_the_distinct_words_and_not_the_corpus(
     assert large.peak_memory_bytes - small.peak_memory_bytes < 2 * len(corpus)
 
 
-# Progress
+# TrainingProgress
 
 
 def test_progress_is_told_for_both_phases_up_to_the_end(corpus_file: Path) -> None:
-    heard: list[Progress] = []
+    heard: list[TrainingProgress] = []
     train_tokenizer(corpus_file, 300, [END], progress=heard.append)
     size = corpus_file.stat().st_size
     for phase, total, unit in (("count", size, "bytes"), ("merge", 43, "merges")):
@@ -336,7 +335,7 @@ def test_progress_is_told_for_both_phases_up_to_the_end(corpus_file: Path) -> No
 
 @pytest.mark.parametrize("phase", ["count", "merge"])
 def test_an_error_in_the_callers_progress_ends_the_training(corpus_file: Path, phase: str) -> None:
-    def complain(step: Progress) -> None:
+    def complain(step: TrainingProgress) -> None:
         if step.phase == phase:
             raise KeyError("enough")
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from bytewright.errors import BytewrightError, StorageError, TokenizerError, UsageError
-from bytewright.tokenizer.estimate import estimate_training
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.train import (
     count_texts,
@@ -45,11 +44,6 @@ MISTAKES: dict[str, tuple[type[BytewrightError], str, Callable[[Path], object]]]
         UsageError,
         "num_threads is -1; expected 1 or more",
         lambda folder: train_bpe(folder / "text.txt", 300, [], num_threads=-1),
-    ),
-    "no thread to estimate with": (
-        UsageError,
-        "num_threads is 0; expected 1 or more",
-        lambda folder: estimate_training(folder / "text.txt", 300, num_threads=0),
     ),
     "the mistyped name of a pattern": (
         TokenizerError,
@@ -139,16 +133,6 @@ MISTAKES: dict[str, tuple[type[BytewrightError], str, Callable[[Path], object]]]
         TokenizerError,
         "lone surrogate at character 1",
         lambda folder: count_texts(["a\ud800"]),
-    ),
-    "an estimate of nothing": (
-        UsageError,
-        "empty.txt: the file is empty",
-        lambda folder: estimate_training(folder / "empty.txt", 300),
-    ),
-    "an estimate for too small a vocabulary": (
-        UsageError,
-        "vocab_size 10 is too small",
-        lambda folder: estimate_training(folder / "text.txt", 10),
     ),
 }
 

@@ -22,7 +22,7 @@ from bytewright.errors import (
     UsageError,
 )
 from bytewright.storage import atomic
-from bytewright.tokenizer.files import write_folder
+from bytewright.tokenizer.formats import write_folder
 from bytewright.tokenizer.vocabulary import Vocabulary
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.inputs import read_vocabulary_of

@@ -24,7 +24,7 @@ def run_without_native(code: str, *arguments: Path) -> str:
 
 def test_a_tokenizer_folder_is_read_without_the_extension(tokenizer: Path) -> None:
     code = (
-        "from bytewright.tokenizer.files import read_vocabulary\n"
+        "from bytewright.tokenizer.formats import read_vocabulary\n"
         "print(read_vocabulary(sys.argv[1]).fingerprint)"
     )
     assert run_without_native(code, tokenizer) == Tokenizer.load(tokenizer).vocabulary.fingerprint
@@ -44,7 +44,7 @@ def test_samples_of_text_without_the_extension_are_refused_in_one_sentence(token
         "from bytewright.errors import UsageError\n"
         "from bytewright.generate.text import make_text_sampler\n"
         "from bytewright.model import ModelConfig\n"
-        "from bytewright.tokenizer.files import read_vocabulary\n"
+        "from bytewright.tokenizer.formats import read_vocabulary\n"
         "config = ModelConfig(vocab_size=400, context_length=8, d_model=16, num_layers=1, num_heads=2)\n"
         "try: make_text_sampler(config, read_vocabulary(sys.argv[1]), 'owl')\n"
         "except UsageError as error: print(error)"

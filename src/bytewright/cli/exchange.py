@@ -46,7 +46,7 @@ class Export:
         """Read, and write."""
         from bytewright.cli import console
         from bytewright.model.hf_llama import write_llama
-        from bytewright.tokenizer.files import warn_of_pattern
+        from bytewright.tokenizer.formats import warn_of_pattern
         from bytewright.train.run import open_model
 
         atomic.check_target(self.out, folder=True, replace=self.replace)
@@ -67,7 +67,7 @@ class Export:
 
 def describe_tokenizer(tokenizer: Tokenizer) -> bytes:
     """Return the content of a `tokenizer.json`."""
-    from bytewright.tokenizer.files import write_huggingface
+    from bytewright.tokenizer.formats import write_huggingface
 
     with tempfile.TemporaryDirectory() as folder:
         write_huggingface(tokenizer.vocabulary, Path(folder) / "tokenizer.json")
@@ -109,7 +109,7 @@ class ImportModel:
         """Read, and write."""
         from bytewright.cli import console
         from bytewright.model.hf_llama import read_llama
-        from bytewright.tokenizer.files import read_huggingface
+        from bytewright.tokenizer.formats import read_huggingface
         from bytewright.train.run import write_imported_model
         from bytewright.train.run_files import check_new_run
 

@@ -134,7 +134,7 @@ def load_vocabulary(
     path: Path, special_tokens: tuple[str, ...] = (), pattern: str | None = None
 ) -> Vocabulary:
     """Return the vocabulary of a tokenizer in any of the supported formats."""
-    from bytewright.tokenizer.files import read_vocabulary
+    from bytewright.tokenizer.formats import read_vocabulary
 
     try:
         return read_vocabulary(require_exists(path), special_tokens, pattern)

@@ -21,7 +21,7 @@ from bytewright.storage import atomic
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bytewright.tokenizer import Estimate, Phase, Tokenizer, Training
+    from bytewright.tokenizer import Phase, Tokenizer, TrainingResult
     from bytewright.tokenizer.tokenizer import Ids
     from bytewright.tokenizer.vocabulary import Vocabulary
 
@@ -71,16 +71,12 @@ class TrainTokenizer:
         options.require_at_least(1, self.num_threads, "--num-threads")
         atomic.check_target(self.out, folder=True, replace=self.replace)
 
-        from bytewright.tokenizer import Progress, estimate_training, train_tokenizer
-        from bytewright.tokenizer.files import write_folder
+        from bytewright.tokenizer import TrainingProgress, train_tokenizer
+        from bytewright.tokenizer.formats import write_folder
 
-        estimate = estimate_training(
-            sources, self.vocab_size, self.special_tokens, pattern=self.pattern, num_threads=self.num_threads
-        )
-        console.stderr().print(_format_estimate(estimate))
         with console.progress() as show:
 
-            def on_progress(progress: Progress) -> None:
+            def on_progress(progress: TrainingProgress) -> None:
                 show(progress.phase, progress.done, progress.total, progress.unit)
 
             training = train_tokenizer(
@@ -97,14 +93,7 @@ class TrainTokenizer:
         print_training(training, time.perf_counter() - started, self.out)
 
 
-def _format_estimate(estimate: Estimate) -> str:
-    return (
-        f"{format_bytes(estimate.corpus_bytes)} of text: about {format_seconds(max(estimate.seconds, 0.001))}"
-        f" and {format_bytes(estimate.memory_bytes)} of memory."
-    )
-
-
-def print_training(training: Training, seconds_writing: float, out: Path) -> None:
+def print_training(training: TrainingResult, seconds_writing: float, out: Path) -> None:
     """Print the time of each phase, then the size of the result."""
     from bytewright.tokenizer import Phase
 
@@ -138,7 +127,7 @@ def print_training(training: Training, seconds_writing: float, out: Path) -> Non
     printer.print(f"Wrote {out}: {len(training.vocabulary.tokens):,} tokens.", soft_wrap=True)
 
 
-def _throughput(phase: Phase, training: Training) -> str:
+def _throughput(phase: Phase, training: TrainingResult) -> str:
 
     if phase.name == "write" or not phase.wall_seconds:
         return ""
@@ -337,7 +326,7 @@ class ConvertTokenizer:
 
     def run(self) -> None:
         """Read one format and write another."""
-        from bytewright.tokenizer import files
+        from bytewright.tokenizer import formats
 
         if self.to == "huggingface" and self.out.suffix != ".json":
             raise UsageError(
@@ -351,17 +340,17 @@ class ConvertTokenizer:
         vocabulary = options.load_vocabulary(self.tokenizer, self.special_tokens, self.pattern)
         match self.to:
             case "bytewright":
-                files.write_folder(vocabulary, self.out, replace=self.replace)
+                formats.write_folder(vocabulary, self.out, replace=self.replace)
             case "gpt2":
                 write_gpt2_folder(vocabulary, self.out, replace=self.replace)
             case "huggingface":
-                files.write_huggingface(vocabulary, self.out)
+                formats.write_huggingface(vocabulary, self.out)
             case "tiktoken":
-                files.write_tiktoken(vocabulary, self.out)
+                formats.write_tiktoken(vocabulary, self.out)
         written = vocabulary.ids_of_ordinary_tokens if self.to == "tiktoken" else vocabulary.tokens
         sentence = f"Wrote {self.out}: {len(written):,} tokens in the {self.to} format."
         console.stdout().print(sentence, soft_wrap=True)
-        if self.to == "huggingface" and (warning := files.warn_of_pattern(vocabulary)) is not None:
+        if self.to == "huggingface" and (warning := formats.warn_of_pattern(vocabulary)) is not None:
             console.stderr().print(warning, soft_wrap=True)
         if self.to == "tiktoken":
             console.stdout().print(describe_lost_settings(vocabulary), soft_wrap=True)
@@ -378,10 +367,10 @@ def describe_lost_settings(vocabulary: Vocabulary) -> str:
 
 def write_gpt2_folder(vocabulary: Vocabulary, out: Path, *, replace: bool) -> None:
     """Write the two files of GPT-2 as one folder, so that they are replaced together."""
-    from bytewright.tokenizer import files
+    from bytewright.tokenizer import formats
 
     with tempfile.TemporaryDirectory() as folder, atomic.write_folder(out, replace=replace) as writer:
-        paths = [Path(folder) / name for name in files.GPT2_FILES]
-        files.write_gpt2(vocabulary, *paths)
+        paths = [Path(folder) / name for name in formats.GPT2_FILES]
+        formats.write_gpt2(vocabulary, *paths)
         for path in paths:
             writer.write_bytes(path.name, path.read_bytes())

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from bytewright.cli import console, options
+from bytewright.corpus.readers import check_plain_text
 from bytewright.errors import UsageError
 from bytewright.formatting import format_bytes
-from bytewright.tokenizer.plain_text import require_plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,7 +73,7 @@ class InspectTokenizer:
             raise UsageError("--text is empty")
         data = None if self.text is None else self.text.encode("utf-8", "surrogateescape")
         if self.source is not None:
-            require_plain_text(self.source)
+            check_plain_text(self.source)
             data = options.read_text_bytes(self.source)
         if self.throughput and data is None:
             raise UsageError("--throughput needs a text to encode: a file, or --text")
@@ -185,7 +185,7 @@ class CompareTokenizers:
     def run(self) -> None:
         """Print the overlap, the first difference and the compression."""
         for path in self.texts:
-            require_plain_text(path)
+            check_plain_text(path)
         texts = [options.read_text_bytes(path) for path in self.texts]
         tokenizers = [options.load_tokenizer(path) for path in (self.first, self.second)]
         names = [str(path) for path in (self.first, self.second)]

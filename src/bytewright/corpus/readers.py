@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import filesystem
-from bytewright.storage.compression import find_compression
 
 END = END_OF_TEXT.encode()
 BLOCK = 2**20
@@ -36,6 +35,14 @@ MOST_EXPANSION = 2**15
 a file of 1 kB could contain any number of rows that repeat one text."""
 KINDS = {".jsonl": ".jsonl", ".ndjson": ".jsonl", ".parquet": ".parquet"}
 """The format by file suffix; all other suffixes mean plain text."""
+COMPRESSED = {
+    ".gz": b"\x1f\x8b",
+    ".zst": b"\x28\xb5\x2f\xfd",
+    ".xz": b"\xfd7zXZ",
+    ".bz2": b"BZh",
+    ".zip": b"PK\x03\x04",
+}
+"""The first bytes of compressed files by suffix, including compressions that cannot be read here."""
 DECOMPRESS_STEP = 1024
 """Compressed bytes per step. In Zstandard, 4 bytes can expand to 128 kB, so a step yields at most 32 MB."""
 
@@ -92,6 +99,25 @@ def read_chunks(
                 yield from _chunks_of_lines(path, _lines(path, blocks), field)
             else:
                 yield from _chunks_of_text(blocks)
+
+
+def find_compression(path: Path) -> str | None:
+    """Return the suffix of a compressed file if its first bytes agree with it."""
+    suffix = path.suffix.lower()
+    if suffix not in COMPRESSED or not path.is_file():
+        return None
+    with filesystem.explain("read", path), filesystem.open_to_read(path) as file:
+        return suffix if file.read(len(COMPRESSED[suffix])) == COMPRESSED[suffix] else None
+
+
+def check_plain_text(source: str | os.PathLike[str]) -> None:
+    """Raise if a file is compressed, JSON Lines or Parquet: a tokenizer would read its bytes as text."""
+    path = Path(source)
+    found = path.suffix.lower()
+    if (found in KINDS and path.is_file()) or find_compression(path) is not None:
+        remedy = "`bytewright corpus text`" if found in KINDS or found in DECOMPRESS else "another program"
+        message = f"{path}: expected plain text, found a {found} file; convert it with {remedy} first"
+        raise UsageError(message, path=path, expected="plain text", found=found)
 
 
 def _split_suffixes(path: Path) -> tuple[str, str]:

@@ -160,7 +160,7 @@ def _write_stories(
     config: CorpusConfig, train: Path, validation: Path, progress: PhaseProgress
 ) -> dict[str, object]:
     from bytewright.corpus.storybook import write_stories
-    from bytewright.tokenizer.tokenizer import default_num_threads
+    from bytewright.system import usable_cores
 
     assert config.storybook is not None
     write_stories(
@@ -168,7 +168,7 @@ def _write_stories(
         config.storybook,
         seed=config.seed,
         split="train",
-        num_workers=default_num_threads(),
+        num_workers=usable_cores(),
         progress=lambda done, total: progress("generate stories", done, total, "bytes"),
     )
     written = write_stories(validation, config.validation_size, seed=config.seed, split="validation")

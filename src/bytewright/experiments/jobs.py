@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bytewright.storage import atomic
-from bytewright.tokenizer.tokenizer import default_num_threads
+from bytewright.system import usable_cores
 
 POLL_SECONDS = 0.1
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -33,7 +33,7 @@ def run_at_once(
     alone: on a CPU their number decides bits. Returns 0, or the exit code of one that a signal stopped.
     """
     waiting, running = list(commands.items()), dict[str, subprocess.Popen[bytes]]()
-    threads = max(1, default_num_threads() // num_jobs)
+    threads = max(1, usable_cores() // num_jobs)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     stopped = 0
     try:

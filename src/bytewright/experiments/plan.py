@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bytewright.account.devices import Device
+from bytewright.corpus.readers import check_plain_text
 from bytewright.errors import UsageError
 from bytewright.experiments.corpora import (
     CorpusConfig,
@@ -28,7 +29,6 @@ from bytewright.experiments.predict import account, machine_of, predict
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.formatting import format_size
-from bytewright.tokenizer.plain_text import require_plain_text
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run import Run
@@ -120,7 +120,7 @@ def refuse_missing_files(trials: Iterable[Trial]) -> None:
             if not path.exists():
                 raise UsageError(f"{path} does not exist, but {trial.name} is to learn from it")
             if texts is not None:
-                require_plain_text(path)
+                check_plain_text(path)
 
 
 def _share_of(machine: Device, jobs: int) -> Device:

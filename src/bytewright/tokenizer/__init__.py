@@ -1,8 +1,8 @@
-"""Byte-level BPE tokenizers: train them, encode and decode with them, look into them.
+"""Byte-level BPE tokenizers: training, encoding, decoding, inspection and file formats.
 
-`reference` defines what they do and is the place to read; `Tokenizer` and `train_bpe` do it fast. What needs
-the native extension is imported when it is asked for: a machine without the extension (a GPU box that only
-has ids) still reads and writes vocabularies (`files`).
+Read `reference` first: it defines the results. `Tokenizer` and `train_bpe` compute the same results fast, in
+Rust. The names that need the native extension are imported on first use, so a machine without it can still
+read and write vocabularies (`formats`). The package depends on `storage`, `corpus` and `data`.
 """
 
 from importlib import import_module
@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
 
 if TYPE_CHECKING:
-    from bytewright.tokenizer.estimate import Estimate, estimate_training
     from bytewright.tokenizer.tokenizer import StreamDecoder, Tokenizer
     from bytewright.tokenizer.train import (
         Phase,
-        Progress,
-        Training,
+        TrainingProgress,
+        TrainingResult,
         count_texts,
         count_words,
         extend_tokenizer,
@@ -26,30 +25,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PATTERNS",
-    "Estimate",
     "Phase",
-    "Progress",
     "StreamDecoder",
     "Tokenizer",
-    "Training",
+    "TrainingProgress",
+    "TrainingResult",
     "Vocabulary",
     "count_texts",
     "count_words",
-    "estimate_training",
     "extend_tokenizer",
     "train_bpe",
     "train_tokenizer",
 ]
 
-_NATIVE = {"Estimate": "estimate", "estimate_training": "estimate"}
-_NATIVE |= {"StreamDecoder": "tokenizer", "Tokenizer": "tokenizer"}
-"""Where the names live that need the extension; all others of `__all__` are in `train`."""
-
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_NATIVE.get(name, 'train')}"), name)
+    module = "tokenizer" if name in ("StreamDecoder", "Tokenizer") else "train"
+    value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
     return value
 
 

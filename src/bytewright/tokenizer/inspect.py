@@ -20,8 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bytewright.errors import UsageError
-from bytewright.tokenizer.ranks import merge_in_order
-from bytewright.tokenizer.vocabulary import Merge, Vocabulary
+from bytewright.tokenizer.vocabulary import Merge, Vocabulary, merge_in_order
 
 PILE_BYTES = 825 * 10**9
 """The Pile, a well-known corpus of 825 GB: a yardstick for encoding speed."""

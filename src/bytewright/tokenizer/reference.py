@@ -97,10 +97,10 @@ def compile_pattern(pattern: str) -> regex.Pattern[str]:
         raise TokenizerError(f"pattern {shorten(pattern)} is not a regular expression: {error}") from None
 
 
-def count_words(source: Source, special_tokens: Iterable[str], pattern: str) -> Mapping[bytes, int]:
+def count_words_reference(source: Source, special_tokens: Iterable[str], pattern: str) -> Mapping[bytes, int]:
     """Count the words of all texts, unless they are counted already; special tokens cut, but do not count.
 
-    >>> sorted(count_words([b"low low<|end|>low"], ["<|end|>"], "gpt2").items())
+    >>> sorted(count_words_reference([b"low low<|end|>low"], ["<|end|>"], "gpt2").items())
     [(b' low', 1), (b'low', 2)]
     """
     if isinstance(source, Mapping):
@@ -249,7 +249,7 @@ def train_bpe_reference(
             f"vocab_size {vocab_size} is too small: 256 bytes and {len(special_tokens)} special tokens"
             f" need at least {len(BYTES) + len(special_tokens)}"
         )
-    counts = count_words(source, special_tokens, pattern)
+    counts = count_words_reference(source, special_tokens, pattern)
     words = {tuple(BYTES[byte] for byte in word): times for word, times in counts.items()}
     learned = learn_merges(words, num_merges, min_count)
     merges = [pair for pair, _ in learned]
@@ -277,7 +277,7 @@ def extend_reference(
             f"vocab_size {vocab_size} is smaller than the vocabulary already is ({vocabulary.size})"
         )
     check_all_bytes(vocabulary, "extending a vocabulary")
-    counts = count_words(source, vocabulary.special_tokens, vocabulary.pattern)
+    counts = count_words_reference(source, vocabulary.special_tokens, vocabulary.pattern)
     ranks = ranks_of(vocabulary.merges)
     words = {encode_word(word, ranks): times for word, times in counts.items()}
     learned = learn_merges(words, vocab_size - vocabulary.size, min_count)

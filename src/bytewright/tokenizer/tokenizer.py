@@ -22,13 +22,13 @@ import numpy.typing as npt
 
 from bytewright import _native
 from bytewright.corpus import END_OF_TEXT
+from bytewright.corpus.readers import check_plain_text
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
 from bytewright.errors import TokenizerError, UsageError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import shorten
-from bytewright.system import Background
-from bytewright.tokenizer.files import read_folder, read_gpt2, write_folder
-from bytewright.tokenizer.plain_text import require_plain_text
+from bytewright.system import Background, usable_cores
+from bytewright.tokenizer.formats import read_folder, read_gpt2, write_folder
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
@@ -44,15 +44,10 @@ MOST_THREADS = 2**16
 """More are never asked for; the native core starts fewer still."""
 
 
-def default_num_threads() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def check_num_threads(num_threads: int | None) -> int:
     """Return the number of threads to use: the one asked for or, if that is None, all cores."""
     if num_threads is None:
-        return default_num_threads()
+        return usable_cores()
     if operator.index(num_threads) < 1:
         raise UsageError(f"num_threads is {shorten(num_threads)}; expected 1 or more")
     return min(operator.index(num_threads), MOST_THREADS)
@@ -197,7 +192,7 @@ class Tokenizer:
 
     def encode_pieces(self, source: str | Path, *, num_threads: int | None = None) -> Iterator[Ids]:
         """Encode a file piece by piece, in memory that does not grow with it; joined, these are its ids."""
-        require_plain_text(source)
+        check_plain_text(source)
         file = _native.FileEncoder(self._native, os.fspath(source))
         for ids, _ in _encode_ahead(file, file.encode, check_num_threads(num_threads)):
             yield ids
@@ -221,7 +216,7 @@ class Tokenizer:
         are 2.3 GB of English text, for a vocabulary of 10,000 tokens and ids of 16 bits.
         """
         atomic.check_not_input(source, target, manifest_path_of(target))
-        require_plain_text(source)
+        check_plain_text(source)
         file = _native.FileEncoder(self._native, os.fspath(source))
         documents = _Documents(self)
 

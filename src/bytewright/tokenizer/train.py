@@ -15,17 +15,17 @@ from pathlib import Path
 from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
+from bytewright.corpus.readers import check_plain_text
 from bytewright.errors import UsageError
 from bytewright.storage.atomic import explain
 from bytewright.storage.json_reader import shorten
 from bytewright.system import SampledPeakMemory
-from bytewright.tokenizer.plain_text import require_plain_text
-from bytewright.tokenizer.ranks import check_reachable
 from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads
 from bytewright.tokenizer.vocabulary import (
     Merge,
     Vocabulary,
     check_all_bytes,
+    check_reachable,
     first_duplicate,
     list_special_tokens,
     name_of_pattern,
@@ -43,7 +43,7 @@ MAX_COUNT = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """How far training is: `done` of `total` bytes counted or merges learnt."""
 
     phase: str
@@ -62,7 +62,7 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainingResult:
     """What training gave, and what it took.
 
     `merge_counts[i]` is how often the pair of the i-th *new* merge occurred when it was learnt. `stopped` is
@@ -79,7 +79,7 @@ class Training:
     stopped: str | None
 
 
-OnProgress = Callable[[Progress], object]
+OnProgress = Callable[[TrainingProgress], object]
 
 
 def train_bpe(
@@ -107,7 +107,7 @@ def train_tokenizer(
     min_count: int = 1,
     num_threads: int | None = None,
     progress: OnProgress | None = None,
-) -> Training:
+) -> TrainingResult:
     """Train a new tokenizer of `vocab_size` ids: 256 bytes, the merges, the special tokens.
 
     Pairs rarer than `min_count` are left alone. If the text runs out of pairs, the vocabulary stays smaller
@@ -132,7 +132,7 @@ def extend_tokenizer(
     min_count: int = 1,
     num_threads: int | None = None,
     progress: OnProgress | None = None,
-) -> Training:
+) -> TrainingResult:
     """Go on training: each id and merge stays as it is, new merges follow, new tokens take the next ids."""
     start = tokenizer.vocabulary
     if vocab_size < start.size:
@@ -243,7 +243,7 @@ def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
         with explain("read", path):
             files += _files_at(path)
     for file in files:
-        require_plain_text(file)
+        check_plain_text(file)
     if not any(file.stat().st_size for file in files if file.is_file()) and all(map(Path.is_file, files)):
         raise UsageError(f"{files[0]}: the file is empty; there is nothing to train on")
     return files
@@ -323,7 +323,7 @@ class _Learner:
 
     def _report(self, phase: str, done: int, total: int, unit: str) -> None:
         self._memory.sample()
-        self._progress(Progress(phase=phase, done=done, total=total, unit=unit))
+        self._progress(TrainingProgress(phase=phase, done=done, total=total, unit=unit))
 
     def learn(self, num_merges: int, min_count: int) -> tuple[list[Merge], list[bytes]]:
         """Learn up to `num_merges` more; returns them, and the tokens they make."""
@@ -350,9 +350,9 @@ class _Learner:
             self._stopped = f"stopped after {len(merges):,} of {num_merges:,} merges: {exhausted}"
         return merges, tokens[len(tokens) - len(merges) :]
 
-    def result(self, vocabulary: Vocabulary) -> Training:
+    def result(self, vocabulary: Vocabulary) -> TrainingResult:
         """Close the books."""
-        return Training(
+        return TrainingResult(
             vocabulary=vocabulary,
             merge_counts=self._counts,
             phases=self._phases,

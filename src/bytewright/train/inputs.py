@@ -138,7 +138,7 @@ def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
 
 def read_vocabulary_of(tokens: TokenFile, path: Path) -> Vocabulary:
     """Read the tokenizer at `path`, and refuse it if it did not make `tokens`."""
-    from bytewright.tokenizer.files import read_vocabulary  # a run of bare ids does not need it
+    from bytewright.tokenizer.formats import read_vocabulary  # a run of bare ids does not need it
 
     vocabulary = read_vocabulary(path)
     tokens.require_tokenizer(vocabulary.fingerprint)

@@ -214,7 +214,7 @@ class Run:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the run."""
         from bytewright.tokenizer import Tokenizer
-        from bytewright.tokenizer.files import read_vocabulary
+        from bytewright.tokenizer.formats import read_vocabulary
 
         if self.tokenizer_path is None:
             raise UsageError(
@@ -325,7 +325,7 @@ class _NoOptimizer:
 
 def write_imported_model(path: Path, model: TransformerLM, vocabulary: Vocabulary | None) -> None:
     """Write a model as a folder with one checkpoint and a tokenizer, but without a config."""
-    from bytewright.tokenizer.files import write_folder
+    from bytewright.tokenizer.formats import write_folder
 
     check_new_run(path)
     with atomic.explain("write", path):

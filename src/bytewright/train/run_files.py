@@ -95,7 +95,7 @@ class RunWriter:
 
     def write_tokenizer(self, vocabulary: Vocabulary) -> None:
         """Store the tokenizer in the run, so that a copy of the folder can generate text."""
-        from bytewright.tokenizer.files import write_folder
+        from bytewright.tokenizer.formats import write_folder
 
         write_folder(vocabulary, self.path / TOKENIZER, replace=True, within=self.path)
 

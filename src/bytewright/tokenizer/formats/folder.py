@@ -10,9 +10,8 @@ from __future__ import annotations
 from bytewright.errors import FormatError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, shorten
-from bytewright.tokenizer.formats import blaming
-from bytewright.tokenizer.formats.spelling import read_ids, read_merge, read_token, spell_merges, spell_tokens
-from bytewright.tokenizer.vocabulary import Vocabulary
+from bytewright.tokenizer.formats.gpt2 import read_ids, read_merge, read_token, spell_merges, spell_tokens
+from bytewright.tokenizer.vocabulary import Vocabulary, blaming
 
 KIND = "bytewright tokenizer 1"
 FILE = "vocabulary.json"

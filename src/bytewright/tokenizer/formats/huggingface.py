@@ -15,11 +15,21 @@ from typing import NoReturn
 from bytewright.errors import TokenizerError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, shorten
-from bytewright.tokenizer.formats import blaming
-from bytewright.tokenizer.formats.gpt2 import spell_with_special_tokens
-from bytewright.tokenizer.formats.spelling import read_ids, read_merge, read_token, spell_merges
-from bytewright.tokenizer.ranks import check_reachable, recover_merges
-from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary
+from bytewright.tokenizer.formats.gpt2 import (
+    read_ids,
+    read_merge,
+    read_token,
+    spell_merges,
+    spell_with_special_tokens,
+)
+from bytewright.tokenizer.vocabulary import (
+    PATTERNS,
+    Merge,
+    Vocabulary,
+    blaming,
+    check_reachable,
+    recover_merges,
+)
 
 _WIDENING_FLAGS = ("single_word", "lstrip", "rstrip")
 _KEYS = (

@@ -16,9 +16,14 @@ from collections.abc import Iterable, Mapping
 from bytewright.errors import FormatError, TokenizerError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import read_lines, shorten
-from bytewright.tokenizer.formats import blaming
-from bytewright.tokenizer.ranks import check_reachable, recover_merges
-from bytewright.tokenizer.vocabulary import Vocabulary, check_all_bytes, name_of_pattern
+from bytewright.tokenizer.vocabulary import (
+    Vocabulary,
+    blaming,
+    check_all_bytes,
+    check_reachable,
+    name_of_pattern,
+    recover_merges,
+)
 
 FORMAT = "tiktoken's format"
 _RANK = re.compile(r"0|[1-9][0-9]{0,9}")
