@@ -1,4 +1,4 @@
-# `make demo` and `make test` are all a newcomer needs; each sets up .venv first if that is missing.
+# Start with `make demo` or `make test`. Both create .venv first if it is missing.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -13,33 +13,33 @@ RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.installed  ## make .venv and install the package with what its tests need
+setup: $(VENV)/.installed  ## create .venv and install the package with its test dependencies
 
 $(VENV)/bin/python:
-	@echo "Making $(VENV) with $$($(PYTHON) --version)."
+	@echo "Creating $(VENV) with $$($(PYTHON) --version)."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Bytewright needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@command -v cargo >/dev/null || { echo "Bytewright needs a Rust toolchain (cargo), 1.88 or newer"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt $(RUST)
-	@echo "Installing Bytewright and its tools into $(VENV) (a few minutes and about 6 GB the first time: torch)."
+	@echo "Installing Bytewright and its tools into $(VENV) (the first time a few minutes and about 6 GB, mostly torch)."
 	@$(BIN)/$(PIP) -c constraints.txt --editable '.[test]'
 	@touch $@
 
-demo: setup  ## from nothing to a model that tells stories: about four minutes on two cores
+demo: setup  ## train a tokenizer and a model on generated stories: about four minutes on two cores
 	@$(BIN)/bytewright demo
 
-test: setup lint check-rust  ## lint, Rust tests, Python tests: what CI runs
+test: setup lint check-rust  ## lint, Rust tests, Python tests; CI runs this
 	@echo "Running the Python tests in $(WORKERS) processes."
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
-test-oldest: $(OLDEST)/.installed  ## tests of all that needs torch, with the oldest torch and numpy that we allow
+test-oldest: $(OLDEST)/.installed  ## tests of the packages that use torch, with the oldest supported torch and numpy
 	@$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile \
-		$(addprefix tests/,account data generate kernels model train)
+		$(addprefix tests/,account data generate model optim train)
 
 $(OLDEST)/.installed: pyproject.toml constraints.txt $(RUST)
-	@echo "Installing Bytewright and the oldest versions that pyproject.toml allows into $(OLDEST)."
+	@echo "Installing Bytewright and the oldest supported versions of its dependencies into $(OLDEST)."
 	@$(PYTHON) -m venv $(OLDEST)
 	@sed -n 's/^ *"\(.*\)>=\(.*\)",/\1==\2/p' pyproject.toml >$(OLDEST)/oldest.txt
 	@grep -vE '^(torch|triton|cuda|nvidia|numpy)' constraints.txt >$(OLDEST)/others.txt
@@ -58,10 +58,10 @@ check-rust:
 	@echo "Running the Rust tests."
 	@cargo test --quiet --package bpe
 
-format: setup  ## rewrite the sources in the house style
+format: setup  ## format the sources
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 	@cargo fmt --all
 
-clean:  ## remove what was built; keeps the virtual environments
+clean:  ## remove build output and caches, but not the virtual environments
 	rm -rf target .mypy_cache .ruff_cache .pytest_cache .hypothesis demo

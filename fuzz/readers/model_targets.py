@@ -1,7 +1,7 @@
-"""The same for what holds models: checkpoints, the state of a run, and folders of `transformers`.
+"""Fuzz targets for the readers of models: checkpoints, run configs, and folders of `transformers`.
 
-A file of a checkpoint is broken behind a manifest that agrees with it, or its checksum would be all that is
-ever tried. What a reader returns must be a model that scores, or a state that an optimizer goes on from.
+The manifest of a checkpoint matches the damaged file; otherwise the checksum would reject every input. A
+reader must return a working model, or a state with which an optimizer can continue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from targets import Script, Target, edit, expect_one_sentence, mutate
+from targets import Script, Target, check_message, edit, mutate
 
 from bytewright.errors import BytewrightError
 from bytewright.model import ModelConfig, TransformerLM
@@ -33,18 +33,18 @@ RUN = {"model": SMALL.to_dict(), "data": {"train": "train.npy"}, "budget": {"ste
 
 
 def check(read: Callable[[], Any]) -> None:
-    """Read, and use what comes of it; or hear one sentence."""
+    """Read a file; use the result, or check the error message."""
     try:
         found = read()
     except BytewrightError as error:
-        expect_one_sentence(error)
+        check_message(error)
         return
     if isinstance(found, TransformerLM):
         assert found(torch.zeros(1, 1, dtype=torch.long)).shape == (1, 1, found.config.vocab_size)
 
 
 def mutate_file(path: Path, sound: bytes, data: bytes) -> bytes:
-    """Mutate a file; of tensors sometimes the header alone, or little would get past its parser."""
+    """Mutate a file; an input that starts with H edits only the JSON header of a safetensors file."""
     if path.suffix != ".safetensors" or data[:1] != b"H":
         return mutate(sound, data, is_json=path.suffix == ".json")
     length = 8 + int.from_bytes(sound[:8], "little")
@@ -56,7 +56,7 @@ def mutate_file(path: Path, sound: bytes, data: bytes) -> bytes:
 
 
 def make_pair() -> tuple[TransformerLM, FusedAdamW]:
-    """Make a model and an optimizer that has taken a step."""
+    """Return a model and an optimizer after one step."""
     model = TransformerLM(SMALL)
     optimizer = FusedAdamW(model.parameters())
     take_step(model, optimizer)
@@ -64,14 +64,14 @@ def make_pair() -> tuple[TransformerLM, FusedAdamW]:
 
 
 def take_step(model: TransformerLM, optimizer: FusedAdamW) -> None:
-    """Go on by one update."""
+    """Apply one update."""
     torch.autograd.backward(model(torch.zeros(1, 2, dtype=torch.long)).float().square().mean())
     optimizer.step()
     optimizer.zero_grad()
 
 
 def make_targets(folder: Path) -> dict[str, Target]:
-    """Write the sound files into `folder` and return a target for each file that some reader reads."""
+    """Write valid files into `folder` and return a target for each of them."""
     model, optimizer = make_pair()
     llama, run_config = folder / "llama", folder / "config.json"
     write_llama(model, llama)
@@ -90,22 +90,22 @@ def make_targets(folder: Path) -> dict[str, Target]:
 
         return run
 
-    def behind_an_honest_manifest(name: str, read: Callable[[], Any]) -> Target:
-        """Break one file of the checkpoint, or what its manifest says `about` it."""
+    def with_matching_manifest(name: str, read: Callable[[], Any]) -> Target:
+        """Return a target that damages one file of the checkpoint, or the manifest's `about`."""
         opened = atomic.open_folder(step)
         about = dict(opened.about)
         sounds = {path.name: path.read_bytes() for path in step.iterdir() if path.name != "manifest.json"}
 
         def run(data: bytes) -> None:
-            files, said = dict(sounds), about
+            files, changed = dict(sounds), about
             if name == "about":
                 broken = mutate(json.dumps(about).encode(), data, is_json=True)
                 try:
-                    said = json.loads(broken)
-                    dump_manifest(said, {})
-                except ValueError:  # nothing that a manifest can say
+                    changed = json.loads(broken)
+                    dump_manifest(changed, {})
+                except ValueError:  # a manifest cannot contain this value
                     return
-                if not isinstance(said, dict):
+                if not isinstance(changed, dict):
                     return
             else:
                 files[name] = mutate_file(step / name, sounds[name], data)
@@ -114,12 +114,12 @@ def make_targets(folder: Path) -> dict[str, Target]:
                 file: Entry(len(contents), hashlib.sha256(contents).hexdigest())
                 for file, contents in files.items()
             }
-            (step / "manifest.json").write_bytes(dump_manifest(said, entries))
+            (step / "manifest.json").write_bytes(dump_manifest(changed, entries))
             check(read)
 
         return run
 
-    def go_on_from_checkpoint() -> None:
+    def resume_from_checkpoint() -> None:
         model, optimizer = make_pair()
         checkpoints.read(1).load_into(model, optimizer)
         take_step(model, optimizer)
@@ -137,9 +137,9 @@ def make_targets(folder: Path) -> dict[str, Target]:
     made = {
         "llama-config": target(llama / "config.json", lambda: read_llama(llama)),
         "llama-weights": target(llama / "model.safetensors", lambda: read_llama(llama)),
-        "checkpoint-about": behind_an_honest_manifest("about", lambda: load_model(step)),
-        "checkpoint-state": behind_an_honest_manifest("state.json", go_on_from_checkpoint),
-        "checkpoint-weights": behind_an_honest_manifest("model.safetensors", lambda: load_model(step)),
+        "checkpoint-about": with_matching_manifest("about", lambda: load_model(step)),
+        "checkpoint-state": with_matching_manifest("state.json", resume_from_checkpoint),
+        "checkpoint-weights": with_matching_manifest("model.safetensors", lambda: load_model(step)),
         "saved-checkpoint": load_saved,
         "run-config": target(run_config, lambda: read_config(run_config)),
     }

@@ -1,8 +1,8 @@
 """Run one fuzz target, or all of them: `python fuzz/readers/run.py [NAME] [--seconds N]`.
 
-With atheris installed this is coverage-guided fuzzing by libFuzzer; without it, plain mutation of the seeds,
-which finds less but needs nothing. The corpus grows in `fuzz/corpus/`, and an input that breaks a reader is
-kept in `fuzz/artifacts/`; both stay out of the repository. To see a finding again: `--replay FILE`.
+With atheris, libFuzzer searches for inputs that reach new code. Without it, the script mutates the seeds at
+random, which finds less. The corpus is in `fuzz/corpus/` and findings are in `fuzz/artifacts/`; git ignores
+both. `--replay FILE` reproduces a finding.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ else:
     import targets
 
 NAMES = targets.NAMES + model_targets.NAMES
-MEMORY_MB = 4096  # PyTorch alone takes some hundreds
+MEMORY_MB = 4096  # PyTorch alone uses several hundred
 SLOWEST_INPUT_SECONDS = 10
 
 
 def main() -> None:
-    """Read the command line; each target runs in a process of its own, in a folder that is removed."""
+    """Run each selected target in its own process and temporary folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", nargs="?", choices=NAMES, help="the target; all in turn if left out")
-    parser.add_argument("--seconds", type=int, default=30, help="how long to run each target")
-    parser.add_argument("--replay", type=Path, help="run one input and nothing else")
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # set: this is the process of its own
+    parser.add_argument("name", nargs="?", choices=NAMES, help="the target; default: all of them")
+    parser.add_argument("--seconds", type=int, default=30, help="time for each target")
+    parser.add_argument("--replay", type=Path, help="run only this input")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # set in the process of a target
     options = parser.parse_args()
     if options.folder is not None:
         module = targets if options.name in targets.NAMES else model_targets
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def run(name: str, target: targets.Target, options: argparse.Namespace) -> None:
-    """Run one target in the way that was asked for and is possible."""
+    """Replay one input, or fuzz one target with or without atheris."""
     if options.replay is not None:
         target(options.replay.read_bytes())
     elif atheris is not None:
@@ -69,7 +69,7 @@ def run(name: str, target: targets.Target, options: argparse.Namespace) -> None:
 
 
 def run_guided(name: str, target: targets.Target, seconds: int) -> None:
-    """Let libFuzzer look for inputs that reach new code; it ends the process."""
+    """Fuzz with libFuzzer, which ends the process."""
     corpus, artifacts = folders_of(name)
     arguments = [
         f"-max_total_time={seconds}",
@@ -82,7 +82,7 @@ def run_guided(name: str, target: targets.Target, seconds: int) -> None:
 
 
 def run_blind(name: str, target: targets.Target, seconds: int) -> None:
-    """Mutate inputs at random, with a new seed each time, which is printed."""
+    """Mutate inputs at random with a new seed, which is printed."""
     corpus, artifacts = folders_of(name)
     inputs = [path.read_bytes() for path in sorted(corpus.iterdir())]
     seed = random.SystemRandom().getrandbits(32)
@@ -104,7 +104,7 @@ def run_blind(name: str, target: targets.Target, seconds: int) -> None:
 
 
 def folders_of(name: str) -> tuple[Path, Path]:
-    """Make the folders of a target, and put the seeds into its corpus."""
+    """Create the folders of a target and write the seeds into its corpus."""
     corpus, artifacts = (HERE.parent / kind / f"reader-{name}" for kind in ("corpus", "artifacts"))
     corpus.mkdir(parents=True, exist_ok=True)
     artifacts.mkdir(parents=True, exist_ok=True)

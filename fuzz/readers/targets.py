@@ -1,8 +1,8 @@
-"""What the fuzzer throws at each reader of tokenizers and tokens, and what it expects of them.
+"""Fuzz targets for the readers of tokenizer files and token files.
 
-A target turns bytes into a file, either as they are or as an edit script on a sound file (so that the fuzzer
-gets past the parser and to the meaning), and reads it. A reader may return something that works, or raise one
-of the errors that a user may meet, in one sentence; anything else that comes out of it is a finding.
+A target converts the fuzzer's bytes to a file and reads it. The bytes are the file itself, or an edit script
+for a valid file, so that the input passes the parser. A reader must return a usable result or raise one of
+our errors with a message of one line. Anything else is a finding.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ NAMES += ["tokenfile-array", "tokenfile-manifest"]
 
 SPECIALS = ["<|end|>"]
 SAMPLE = b"low lower <|end|> newest \xff\xc3\xa9"
-LONGEST_SENTENCE = 2000
+LONGEST_MESSAGE = 2000
 
-# What an edit script puts in the place of a sound value: the classics of trouble.
+# Values that an edit script inserts into a valid document.
 PIECES: list[Any] = [
     None,
     True,
@@ -73,26 +73,26 @@ PIECES += [
 
 
 class Script:
-    """Reads small numbers off the fuzzer's bytes, zero when they are used up."""
+    """Read small numbers from the fuzzer's bytes; zeros follow after the last byte."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
 
     def below(self, bound: int) -> int:
-        """Return the next number, less than `bound`."""
+        """Return the next number below `bound`."""
         taken = self._data[self._position : self._position + 2]
         self._position += 2
         return int.from_bytes(taken, "little") % max(bound, 1)
 
     @property
     def is_used_up(self) -> bool:
-        """Say whether only zeros would follow."""
+        """Return whether all bytes have been read."""
         return self._position >= len(self._data)
 
 
 def edit(document: Any, script: Script, depth: int = 0) -> Any:
-    """Walk down into a JSON document and put, take away or repeat something there."""
+    """Return a JSON document with one value inserted, removed, repeated or replaced."""
     if not isinstance(document, dict | list) or not document or (depth and script.below(4) == 0):
         return PIECES[script.below(len(PIECES))]
     if isinstance(document, list):
@@ -117,7 +117,7 @@ def edit(document: Any, script: Script, depth: int = 0) -> Any:
 
 
 def mutate(sound: bytes, data: bytes, *, is_json: bool) -> bytes:
-    """Make a file of the fuzzer's bytes: those bytes, or `sound` with some of it edited or replaced."""
+    """Return the contents of a file: the fuzzer's bytes, or the valid file `sound` with edits."""
     kind, rest = data[:1], data[1:]
     if kind == b"J" and is_json:
         document, script = json.loads(sound), Script(rest)
@@ -132,35 +132,35 @@ def mutate(sound: bytes, data: bytes, *, is_json: bool) -> bytes:
 
 
 def small_vocabulary() -> Vocabulary:
-    """Train the tokenizer whose files are the sound ones."""
+    """Train the tokenizer of the valid files."""
     tokens, merges, _ = train_bpe_reference(b"low lower newest widest newest", 270)
     return Vocabulary.from_parts(tokens, merges, SPECIALS)
 
 
-def expect_one_sentence(error: Exception) -> None:
-    """Raise unless what an error says is short and on one line."""
-    sentence = str(error)
-    if "\n" in sentence or len(sentence) > LONGEST_SENTENCE:
-        raise AssertionError("this is more than one sentence") from error
+def check_message(error: Exception) -> None:
+    """Check that an error message is short and has one line."""
+    message = str(error)
+    if "\n" in message or len(message) > LONGEST_MESSAGE:
+        raise AssertionError("the error message is too long or has several lines") from error
 
 
 def check(read: Callable[[], Vocabulary | TokenFile]) -> None:
-    """Read, and use what comes of it; or hear one sentence."""
+    """Read a file; use the result, or check the error message."""
     try:
         found = read()
     except (FormatError, StorageError, TokenizerError) as error:
-        expect_one_sentence(error)
+        check_message(error)
         return
     if isinstance(found, TokenFile):
         assert found.tokens.size == found.manifest.num_tokens
         assert not found.tokens.size or int(found.tokens.max()) < found.manifest.vocabulary_size
-    elif found.pattern == "gpt2":  # a pattern out of a file may be one that takes for ever to match
+    elif found.pattern == "gpt2":  # a pattern from a file may take forever to match
         assert decode_reference(encode_reference(SAMPLE, found), found) == SAMPLE
         assert len(found.fingerprint) == 64
 
 
 def make_targets(folder: Path) -> dict[str, Target]:
-    """Write the sound files into `folder` and return a target for each file that some reader reads."""
+    """Write valid files into `folder` and return a target for each of them."""
     vocabulary = small_vocabulary()
     vocab, merges = folder / "vocab.json", folder / "merges.txt"
     write_gpt2(vocabulary, vocab, merges)
@@ -171,7 +171,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
     with TokenFileWriter(tokens, tokenizer_fingerprint="0" * 64, vocabulary_size=300) as writer:
         writer.append(np.arange(300), num_documents=1)
     for document in (folder / "ours" / "manifest.json", manifest_path_of(tokens)):
-        atomic.write_json(document, atomic.read_document(document))  # a checksum would refuse all changes
+        atomic.write_json(document, atomic.read_document(document))  # without its checksum
 
     def target(path: Path, read: Callable[[], Vocabulary | TokenFile]) -> Target:
         sound = path.read_bytes()
@@ -182,7 +182,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
 
         return run
 
-    def vocabulary_behind_an_honest_manifest(data: bytes) -> None:
+    def vocabulary_with_matching_manifest(data: bytes) -> None:
         contents = mutate(sound_vocabulary, data, is_json=True)
         entry = Entry(len(contents), hashlib.sha256(contents).hexdigest())
         (forged / "vocabulary.json").write_bytes(contents)
@@ -196,7 +196,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
     read_pair = lambda: read_gpt2(vocab, merges, SPECIALS)  # noqa: E731
     made = {
         "folder-manifest": target(folder / "ours" / "manifest.json", lambda: read_folder(folder / "ours")),
-        "folder-vocabulary": vocabulary_behind_an_honest_manifest,
+        "folder-vocabulary": vocabulary_with_matching_manifest,
         "gpt2-vocab": target(vocab, read_pair),
         "gpt2-merges": target(merges, read_pair),
         "huggingface": target(folder / "tokenizer.json", lambda: read_huggingface(folder / "tokenizer.json")),
@@ -212,7 +212,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
 
 
 def seeds() -> list[bytes]:
-    """Return inputs to start from: each kind of mutation, and the beginnings of each format."""
+    """Return initial inputs: each kind of mutation, and the beginning of each format."""
     beginnings = [b"", b"{}", b"[]", b"null", b'{"a": 1, "a": 2}', b"#version: 0.2\na b\n", b"\xef\xbb\xbf{}"]
     beginnings += [base64.b64encode(b"ab") + b" 256\n", b"\x93NUMPY\x01\x00\x76\x00{'descr': '<u2', "]
     script = [bytes([0, 1, place, 0, 1, 0, 3, 0, 2, 0]) for place in range(0, 200, 20)]
