@@ -130,12 +130,12 @@ def measure_step(
     model = TransformerLM(config, device="meta", compute_dtype=compute_dtype)
     implementation: Any = optimizer_implementation or config.implementation
     stepper = make_optimizer(model, OptimizerConfig(name=optimizer, implementation=implementation))
-    slabs = [slab for part in fused_parts(stepper) for slab in part.slabs]
-    parameters = [one for slab in slabs for one in slab.parameters] or list(stepper.parameters)
+    flat_groups = [flat for part in fused_parts(stepper) for flat in part.flat_groups]
+    parameters = [one for flat in flat_groups for one in flat.parameters] or list(stepper.parameters)
     windows = torch.zeros(batch_size, config.context_length + 1, dtype=torch.int64, device="meta")
     counter = LiveBytes()
     states: list[dict[str, Tensor]] = [state for one in _parts(stepper) for state in one.state]
-    for tensor in (windows, *model.parameters(), *model.buffers(), *(slab.gradients for slab in slabs)):
+    for tensor in (windows, *model.parameters(), *model.buffers(), *(flat.gradients for flat in flat_groups)):
         counter.hold(tensor.data)
     for state in states:
         for tensor in state.values():
@@ -146,14 +146,16 @@ def measure_step(
             stepper.zero_grad()
             loss = language_model_loss(model, windows[:, :-1], windows[:, 1:])
             counter.phase = "backward"
-            if slabs:
+            if flat_groups:
                 gradients = torch.autograd.grad(loss, parameters)
             else:
                 torch.autograd.backward(loss)
             counter.phase = "update"
             with torch.no_grad():
-                if slabs:
-                    torch._foreach_copy_([view for slab in slabs for view in slab.gradient_views], gradients)
+                if flat_groups:
+                    torch._foreach_copy_(
+                        [view for flat in flat_groups for view in flat.gradient_views], gradients
+                    )
                     apply_clipped(fused_parts(stepper), loss.detach(), 1.0)
                 else:
                     clip_gradients(parameters, 1.0)

@@ -83,7 +83,7 @@ def test_targets_outside_the_vocabulary_are_rejected(target: int, found: str) ->
 
 def test_a_norm_below_zero_is_refused() -> None:
     for norm in (-1.0, math.nan):
-        with pytest.raises(UsageError, match="max_norm must be a number from 0 on"):
+        with pytest.raises(UsageError, match="max_norm must be at least 0"):
             clip_gradients([Parameter(torch.ones(1))], norm)
 
 

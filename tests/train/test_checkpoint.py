@@ -128,7 +128,7 @@ def test_optimizers_together_take_over_all_their_states_or_none() -> None:
     saved["optimizers"][1]["state"].pop(0)
     together = two_together(model)
     before = copy.deepcopy(together.state_dict())
-    with pytest.raises(FormatError, match="the saved optimizer state is of 2 parameters"):
+    with pytest.raises(FormatError, match="the saved optimizer state has 2 parameters"):
         together.load_state_dict(saved)
     assert equal(together.state_dict(), before)
 
@@ -136,7 +136,7 @@ def test_optimizers_together_take_over_all_their_states_or_none() -> None:
 def test_a_refused_optimizer_state_is_named_by_its_file(tmp_path: Path) -> None:
     save_checkpoint(*make(0), 1, tmp_path / "c")
     model, _ = make(1)
-    with pytest.raises(FormatError, match=r"/c: what was saved is not the state of several optimizers"):
+    with pytest.raises(FormatError, match=r"/c: the saved state is not that of a CombinedOptimizer"):
         load_checkpoint(tmp_path / "c", model, two_together(model))
 
 

@@ -1,7 +1,7 @@
-"""Global-norm clipping: when all gradients together are too long a vector, shorten it, keep its direction.
+"""Clipping by the global norm: if the norm of all gradients together exceeds a limit, scale them down.
 
-`clip_gradients` is the readable twin; the fast optimizers apply the same `clip_factor` inside their own
-update. Both are free of branches that would need the norm on the host, so nothing waits for the device here.
+`clip_gradients` is the reference implementation. `fused.apply_clipped` uses the same `global_norm` and
+`clip_factor` as part of the update. Neither synchronises with the device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bytewright.errors import UsageError
 from bytewright.model.layers import at_least_float32
 
 EPSILON = 1e-6
-"""Keeps the division safe; the field's value."""
+"""Avoids a division by zero; the usual value."""
 
 
 def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Float[Tensor, ""]:
@@ -28,8 +28,8 @@ def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Fl
     (5.0, [0.6, 0.8])
     """
     if not max_norm >= 0:
-        raise UsageError(f"max_norm must be a number from 0 on, but is {max_norm}")
-    if isinstance(parameters, Tensor):  # iterating over it would give rows, which have no gradients
+        raise UsageError(f"max_norm must be at least 0, but is {max_norm}", key="max_norm", found=max_norm)
+    if isinstance(parameters, Tensor):  # iterating over a tensor yields rows, which have no gradients
         parameters = [parameters]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = global_norm(gradients)
@@ -39,11 +39,11 @@ def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Fl
 
 
 def global_norm(tensors: Iterable[Float[Tensor, ...]]) -> Float[Tensor, ""]:
-    """Length of all tensors together, as one long vector, in at least float32."""
+    """Return the norm of all tensors as one vector, in at least float32."""
     squares = [at_least_float32(tensor).square().sum() for tensor in tensors]
     return torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
 
 
 def clip_factor(norm: Float[Tensor, ""], max_norm: float) -> Float[Tensor, ""]:
-    """Return what to multiply gradients by: 1 up to `max_norm`, and max_norm / (norm + ε) beyond it."""
+    """Return the factor for the gradients: 1 up to `max_norm`, and max_norm / (norm + ε) above it."""
     return torch.where(norm > max_norm, max_norm / (norm + EPSILON), 1.0)

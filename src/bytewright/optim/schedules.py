@@ -1,10 +1,9 @@
-"""The learning rate as a pure function of the step: warm-up, then one of four shapes.
+"""Learning-rate schedules: the rate as a function of the step, with a linear warm-up and one of four shapes.
 
-Steps are counted from 1 for the first update, so that a warm-up of `w` steps reaches the full rate at update
-`w` and no update is wasted at rate 0. Every schedule climbs linearly to `max_lr` during the warm-up. All but
-the constant one are at `min_lr` from `end` on; but a warm-up that lasts up to `end` ends at `max_lr`. The
-position of an update in its schedule is its number, unless the run got a new length on the way
-(`schedule_position`).
+The first update is step 1, so a warm-up of `w` steps reaches `max_lr` at update `w`, and no update has rate
+0. All schedules but the constant one reach `min_lr` at `end` and stay there; a warm-up that lasts until `end`
+ends at `max_lr`. The position of an update in its schedule is its number, unless the length of the run
+changed during the run (`schedule_position`).
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import math
 from collections.abc import Sequence
 
 Plan = Sequence[Sequence[int]]
-"""The lengths that a run has had: pairs of a number of completed updates and the length planned there."""
+"""The planned lengths of a run: pairs of a number of completed updates and the length planned then."""
 
 
 def cosine_schedule(t: float, max_lr: float, min_lr: float, warmup: int, end: int) -> float:
-    """Climb to `max_lr` over `warmup` steps, fall along half a cosine to `min_lr` at `end`, stay there.
+    """Return the rate: linear to `max_lr` over `warmup` steps, half a cosine to `min_lr` at `end`, constant.
 
     >>> [round(cosine_schedule(t, 1.0, 0.1, 2, 6), 3) for t in range(8)]
     [0.0, 0.5, 1.0, 0.868, 0.55, 0.232, 0.1, 0.1]
@@ -28,7 +27,7 @@ def cosine_schedule(t: float, max_lr: float, min_lr: float, warmup: int, end: in
 
 
 def linear_schedule(t: float, max_lr: float, min_lr: float, warmup: int, end: int) -> float:
-    """Climb to `max_lr` over `warmup` steps, fall along a line to `min_lr` at `end`, stay there.
+    """Return the rate: linear to `max_lr` over `warmup` steps, linear to `min_lr` at `end`, constant.
 
     >>> [linear_schedule(t, 1.0, 0.0, 2, 6) for t in range(8)]
     [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
@@ -39,7 +38,7 @@ def linear_schedule(t: float, max_lr: float, min_lr: float, warmup: int, end: in
 
 
 def wsd_schedule(t: float, max_lr: float, min_lr: float, warmup: int, end: int, decay_steps: int) -> float:
-    """Warm up, stay at `max_lr`, decay along a line to `min_lr` over the last `decay_steps` before `end`.
+    """Return the rate: warm-up, constant `max_lr`, linear to `min_lr` over `decay_steps` before `end`.
 
     >>> [wsd_schedule(t, 1.0, 0.0, 2, 8, 4) for t in range(9)]
     [0.0, 0.5, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
@@ -50,7 +49,7 @@ def wsd_schedule(t: float, max_lr: float, min_lr: float, warmup: int, end: int, 
 
 
 def constant_schedule(t: float, max_lr: float, warmup: int) -> float:
-    """Climb to `max_lr` over `warmup` steps and stay there.
+    """Return the rate: linear to `max_lr` over `warmup` steps, then constant.
 
     >>> [constant_schedule(t, 1.0, 4) for t in range(6)]
     [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
@@ -59,10 +58,10 @@ def constant_schedule(t: float, max_lr: float, warmup: int) -> float:
 
 
 def schedule_position(t: int, plan: Plan) -> float:
-    """Return the position of update `t` in a schedule of as many updates as the first plan has.
+    """Return the position of update `t` in a schedule with the length of the first plan.
 
-    The position is `t` under the first plan. Each later plan spreads the rest of the schedule evenly over the
-    updates that are left, so the learning rate stays continuous and that of a completed update never changes.
+    Under the first plan the position is `t`. Each later plan spreads the rest of the schedule evenly over the
+    remaining updates. The learning rate stays continuous, and that of a completed update never changes.
 
     >>> [schedule_position(t, [(10, 100), (50, 75)]) for t in (49, 50, 51, 75)]
     [49, 50, 52.0, 100.0]
@@ -80,10 +79,9 @@ def schedule_position(t: int, plan: Plan) -> float:
 
 
 def _progress(t: float, start: float, end: float) -> float:
-    """How far `t` is from `start` to `end`, between 0 and 1; an empty stretch is behind us once we reach it.
+    """Return the progress of `t` from `start` to `end`, between 0 and 1.
 
-    At `t = start` the full rate holds even when the stretch is empty: a warm-up that fills the whole run
-    ends at `max_lr`, not at `min_lr`.
+    At `t = start` it is 0 even if the interval is empty, so that a warm-up of the whole run ends at `max_lr`.
     """
     if t <= start:
         return 0.0

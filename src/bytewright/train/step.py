@@ -57,7 +57,7 @@ class TrainStep:
         self.max_norm = max_grad_norm or float("inf")
         self._fused = fused_parts(optimizer)
         for part in self._fused:
-            part.refuse_moved()
+            part.check_not_moved()
 
         def forward(ids: Tensor, targets: Tensor) -> Tensor:
             return loss(model, ids, targets)
@@ -67,9 +67,9 @@ class TrainStep:
 
         self.loss: Callable[[Tensor, Tensor], Tensor] = compile_with(backend, forward)
         self._finish: Callable[[Tensor], tuple[Tensor, Tensor]] = compile_with(backend, finish)
-        slabs = [slab for part in self._fused for slab in part.slabs]
-        self._parameters = [parameter for slab in slabs for parameter in slab.parameters]
-        self._gradients = [view for slab in slabs for view in slab.gradient_views]
+        flat_groups = [flat for part in self._fused for flat in part.flat_groups]
+        self._parameters = [parameter for flat in flat_groups for parameter in flat.parameters]
+        self._gradients = [view for flat in flat_groups for view in flat.gradient_views]
         self._take_fused: Callable[..., tuple[Tensor, ...]] = self._fused_step
         if backend == "inductor" and self._parameters and self._parameters[0].is_cuda:
             self._take_fused = CudaGraphFunction(self._fused_step)
@@ -77,12 +77,13 @@ class TrainStep:
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
         """Take one update from the mean gradient over `batches`, the parts of one batch."""
         if not self._fused:
-            return self._readable_step(batches)
+            return self._reference_step(batches)
         for part in self._fused:
-            part.take_rates()
+            part.load_learning_rates()
         return StepResult(*self._take_fused(*(tensor for batch in batches for tensor in batch)))
 
-    def _readable_step(self, batches: Sequence[Batch]) -> StepResult:
+    def _reference_step(self, batches: Sequence[Batch]) -> StepResult:
+        """Update by the reference optimizer, with `clip_gradients` and `Optimizer.step`."""
         self.optimizer.zero_grad()
         losses = []
         for ids, targets in batches:
@@ -97,7 +98,7 @@ class TrainStep:
             return StepResult(loss, norm, accepted)
 
     def _fused_step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Do the same with ids and targets in turns, and gradients straight into the optimizers' slabs."""
+        """Update by the fused optimizers: write gradients into their flat groups, then `apply_clipped`."""
         losses: list[Tensor] = []
         num_parts = len(tensors) // 2
         for ids, targets in zip(tensors[::2], tensors[1::2], strict=True):
