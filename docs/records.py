@@ -147,7 +147,7 @@ def predictions() -> list[tuple[Any, float]]:
     import torch
 
     from bytewright.account import DEVICES
-    from bytewright.experiments.predict import predict
+    from bytewright.experiments.predict import predict_run
     from bytewright.storage.json_reader import build
     from bytewright.train.config import TrainConfig
     from bytewright.train.recipe import unflatten
@@ -155,6 +155,6 @@ def predictions() -> list[tuple[Any, float]]:
     found = []
     for run in all_runs():
         config = build(TrainConfig, unflatten(run["settings"]), source=run["name"])
-        predicted = predict(config, DEVICES["h200"], torch.device("cuda"))["tokens_per_second"]
+        predicted = predict_run(config, DEVICES["h200"], torch.device("cuda"))["tokens_per_second"]
         found.append((config, predicted / run["measured"]["tokens_per_second"]))
     return found

@@ -27,7 +27,7 @@ ORDER = {
         tensorboard checkpoint inputs recipe recorder setup engine planner resume_policy run_files loop run
     """),
     "bytewright.experiments": _names("""
-        jobs records stories story_eval corpora groups predict results inputs sweep_file listing
+        records stories story_eval corpora groups predict results inputs sweep_file listing
         reuse sweep plan execute
     """),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bytewright.cli.sweep import show_plan
-from bytewright.experiments.plan import Planned
+from bytewright.experiments.plan import PlannedRun
 from bytewright.experiments.sweep import read_sweep
 from conftest import Run
 from runs import SWEEP, write_sweep
@@ -74,10 +74,10 @@ def test_a_run_that_lost_its_end_is_told_as_such_and_does_not_win(place: Path, r
     text = (place / "runs/rates/report.md").read_text()
     assert won not in text
     assert f"failed | {lost}" in text
-    assert f"{lost}, begins again" in run("sweep", "rates.toml", "--plan").out
+    assert f"{lost}, restarts" in run("sweep", "rates.toml", "--plan").out
     again = run("sweep", "rates.toml")
     assert again.code == 0
-    assert f"lr-0.01: {lost}, begins again" in again.err
+    assert f"lr-0.01: {lost}, restarts" in again.err
     assert won in (place / "runs/rates/report.md").read_text()
 
 
@@ -153,7 +153,7 @@ def test_a_plan_leaves_blank_what_cannot_be_predicted(
     sweep = read_sweep(place / "rates.toml")
     trial = sweep.trials[0]
     for predicted in ({"memory_bytes": 2.5e9}, {"seconds": 90.0}, {}):
-        planned = Planned(
+        planned = PlannedRun(
             trial=trial, run=place / trial.name, state="new", detail="is new", predicted=predicted
         )
         show_plan(sweep, [planned])

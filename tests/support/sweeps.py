@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bytewright.experiments.execute import SweepContext, carry_out_all, prepare_data, write_plan
+from bytewright.experiments.execute import SweepContext, execute_plan, prepare_data, write_plan
 from bytewright.experiments.plan import make_plan
 from bytewright.experiments.sweep import Sweep, read_sweep
 from bytewright.model import TransformerLM
@@ -39,22 +39,22 @@ class SweepRunner:
         self.sweep: Sweep = read_sweep(place / "rates.toml")
         self.folder = place / name
         self.said: list[str] = []
-        self.bench = SweepContext(
+        self.context = SweepContext(
             folder=self.folder,
             data_root=place / "data",
             keep=self.sweep.keep,
             make_sampler=make_sampler,  # type: ignore[arg-type]
             say=self.said.append,
-            report=lambda *_: None,
+            progress=lambda *_: None,
             console=Console(quiet=True),
         )
 
     def run(self) -> None:
         """Execute all runs of the sweep that are not finished."""
         plan = make_plan(self.sweep, self.folder)
-        made = prepare_data([planned.trial for planned in plan], self.bench)
+        prepared = prepare_data([planned.trial for planned in plan], self.context)
         write_plan(self.sweep, self.folder)
-        carry_out_all(plan, made, self.bench)
+        execute_plan(plan, prepared, self.context)
 
     def outcome(self, name: str) -> dict[str, object]:
         """Return the recorded outcome of a run."""

@@ -17,7 +17,7 @@ from bytewright.formatting import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from bytewright.experiments.execute import SweepContext
-    from bytewright.experiments.plan import Planned
+    from bytewright.experiments.plan import PlannedRun
     from bytewright.experiments.sweep import Sweep
     from bytewright.train.engine import CompiledStepCache
 
@@ -96,7 +96,7 @@ class RunSweep:
         from bytewright.report.compose import write_report
 
         with console.progress() as report:
-            plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs, report=report)
+            plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs, progress=report)
         if self.plan or not self.only:
             show_plan(sweep, plan)
         if self.plan:
@@ -111,8 +111,8 @@ class RunSweep:
                 if stopped := self._at_once(path, plan, folder, num_jobs):
                     return stopped
             else:
-                execute.carry_out_all(plan, made, bench)
-        except execute.Stopped as stop:
+                execute.execute_plan(plan, made, bench)
+        except execute.SweepStopped as stop:
             bench.say(f"{folder}: saved after {stop.received.name}; the same command goes on from there.")
             return 128 + stop.received
         except KeyboardInterrupt:  # of several at once, each has saved; one alone would have said so above
@@ -142,13 +142,13 @@ class RunSweep:
             data_root=self.data,
             keep=sweep.keep,
             say=lambda sentence: screen.print(sentence, soft_wrap=True),
-            report=report,
+            progress=report,
             console=screen if screen.is_terminal else Console(quiet=True),
             engines=engines,
         )
 
-    def _at_once(self, path: Path, plan: list[Planned], folder: Path, num_jobs: int) -> int:
-        from bytewright.experiments.jobs import run_at_once
+    def _at_once(self, path: Path, plan: list[PlannedRun], folder: Path, num_jobs: int) -> int:
+        from bytewright.experiments.execute import run_commands
 
         screen = console.stderr()
         shared = ["--out", str(self.out), "--data", str(self.data)]
@@ -170,10 +170,10 @@ class RunSweep:
             words = words.removeprefix("[1/1] ")
             screen.print(f"[{next(numbers)}/{len(commands)}] {words}", soft_wrap=True)
 
-        return run_at_once(commands, num_jobs, folder / "logs", say)
+        return run_commands(commands, num_jobs, folder / "logs", say)
 
 
-def show_plan(sweep: Sweep, plan: list[Planned]) -> None:
+def show_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:
     """Print what will be done, and what it will take."""
     table = console.table("run", "steps", "time", "memory", "state")
     table.columns[-1].justify = "left"

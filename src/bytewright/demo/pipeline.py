@@ -29,7 +29,7 @@ from bytewright.demo.page import DemoResults, write_demo_page
 from bytewright.demo.plan import Plan
 from bytewright.errors import BytewrightError, UsageError, escape_controls
 from bytewright.experiments.corpora import PhaseProgress, prepare_corpus, text_files
-from bytewright.experiments.predict import machine_of, predict
+from bytewright.experiments.predict import machine_of, predict_run
 from bytewright.experiments.records import read_floor
 from bytewright.experiments.stories import generate_stories
 from bytewright.experiments.story_eval import StoryTokens, evaluate_text
@@ -93,7 +93,7 @@ class _Demo:
         atomic.write_json(self.folder / PLAN, dataclasses.asdict(self.plan))
         data = self._prepare_corpus()
         config = self.plan.train_config(data)
-        predicted = predict(config, machine_of(torch.device("cpu")))["seconds"]
+        predicted = predict_run(config, machine_of(torch.device("cpu")))["seconds"]
         trained = self._train(config, predicted)
         if trained.received:
             self._print(f"Saved step {trained.step:,}; the same command continues.")

@@ -1,19 +1,23 @@
-"""Carrying out a sweep: one run after the other, each brought to its end, whatever happens to some of them.
+"""Execute the runs of a sweep.
 
-A run that is done is passed over, here or in a sweep beside this one; one that was cut off goes on from its
-checkpoint, one that diverges is marked with the reason, and one that does not fit the memory is begun again
-in more parts. Each run's `outcome.json` is written last and makes it done; so a sweep that is killed at any
-moment and started again ends with the same numbers. Runs share one process and, where they can, one compiled
-step, since for short ones on a GPU these take longest; `jobs` runs several at once in processes of their own.
-Knows nothing of reports.
+Finished runs are skipped, and identical runs of sibling sweeps are copied. An interrupted run resumes from
+its checkpoint. A run that diverges is recorded with the reason. A run that does not fit into memory starts
+again with smaller parts. The `outcome.json` of a run is written last and marks it as done, so a sweep that is
+killed at any time and started again ends with the same numbers.
+
+`execute_plan` trains in this process, where consecutive runs share a compiled step: for short runs on a GPU,
+starting a process and compiling would take longest. `run_commands` runs several processes at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import os
 import signal
-from collections.abc import Callable, Sequence
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,48 +40,53 @@ from bytewright.experiments.corpora import (
     corpus_name,
     no_progress,
     prepare_corpus,
+    text_files,
     token_digests,
 )
 from bytewright.experiments.plan import (
-    Planned,
+    PlannedRun,
+    check_same_settings,
     find_state,
     in_more_parts,
     model_of,
-    refuse_other_settings,
     with_data,
 )
 from bytewright.experiments.records import read_run
 from bytewright.experiments.results import SWEEP
-from bytewright.experiments.reuse import find_twin, take_over
+from bytewright.experiments.reuse import copy_record, find_identical_run
 from bytewright.experiments.stories import generate_stories, score_stories
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.experiments.sweep_file import Keep
 from bytewright.storage import atomic
+from bytewright.tokenizer.tokenizer import default_num_threads
 from bytewright.train import resume, train
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.engine import CompiledStepCache
 from bytewright.train.loop import Sampler, SessionOptions, TrainResult
 from bytewright.train.run import Run
 
+POLL_SECONDS = 0.1
+STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SweepContext:
-    """What runs are carried out with: where they and their data go, and how they speak."""
+    """The folders, settings and output of a sweep."""
 
     folder: Path
     data_root: Path
     keep: Keep
     say: Callable[[str], None]
-    report: PhaseProgress
+    progress: PhaseProgress
     console: Console
     engines: CompiledStepCache = field(default_factory=CompiledStepCache)
-    """What was compiled for the last run, in case that it serves the next."""
+    """The compiled step of the last run, which the next run reuses if it can."""
     make_sampler: Callable[[TrainConfig], Sampler] | None = None
-    """Makes what writes the samples of a run, in place of the sampler of text."""
+    """Returns the sampler of a run; by default the one that generates text."""
 
 
-class Stopped(Exception):  # noqa: N818  # not an error: the user's wish
-    """A signal asked to stop; everything is saved."""
+class SweepStopped(Exception):  # noqa: N818  # not an error: the user asked for it
+    """A signal stopped the sweep after the active run was saved."""
 
     def __init__(self, received: signal.Signals) -> None:
         super().__init__(received)
@@ -85,51 +94,52 @@ class Stopped(Exception):  # noqa: N818  # not an error: the user's wish
 
 
 def write_plan(sweep: Sweep, folder: Path) -> None:
-    """Keep what the sweep was made for and what its runs are called, for whoever reads the folder."""
+    """Write the description and the names of the runs to sweep.json, for reports."""
     atomic.check_no_links(folder, within=folder.parent)
     runs = [{"name": trial.name, "labels": trial.labels} for trial in sweep.trials]
     atomic.write_document(folder / SWEEP, {"about": dataclasses.asdict(sweep.about), "runs": runs})
 
 
-def prepare_data(trials: Sequence[Trial], bench: SweepContext) -> dict[str, DataConfig]:
-    """Make the corpora of all trials; by name of corpus and size of vocabulary."""
-    made: dict[str, DataConfig] = {}
+def prepare_data(trials: Sequence[Trial], context: SweepContext) -> dict[str, DataConfig]:
+    """Prepare the corpora of all trials; return their paths by corpus name and vocabulary size."""
+    prepared: dict[str, DataConfig] = {}
     for trial in trials:
-        if trial.corpus is not None and _key(trial.corpus, bench.report) not in made:
-            made[_key(trial.corpus)] = prepare_corpus(trial.corpus, bench.data_root, bench.report)
-    return made
+        if trial.corpus is not None and _key(trial.corpus, context.progress) not in prepared:
+            data = prepare_corpus(trial.corpus, context.data_root, context.progress)
+            prepared[_key(trial.corpus)] = data
+    return prepared
 
 
-def data_of(trial: Trial, made: dict[str, DataConfig]) -> DataConfig | None:
-    """Find the data that was made for a trial."""
-    return None if trial.corpus is None else made[_key(trial.corpus)]
+def _key(corpus: CorpusConfig, progress: PhaseProgress = no_progress) -> str:
+    return f"{corpus_name(corpus, progress)}/{corpus.vocab_size}"
 
 
-def _key(corpus: CorpusConfig, report: PhaseProgress = no_progress) -> str:
-    return f"{corpus_name(corpus, report)}/{corpus.vocab_size}"
-
-
-def carry_out_all(plan: Sequence[Planned], made: dict[str, DataConfig], bench: SweepContext) -> None:
-    """Carry out all that is open of a plan, one run after the other."""
+def execute_plan(
+    plan: Sequence[PlannedRun], prepared: Mapping[str, DataConfig], context: SweepContext
+) -> None:
+    """Execute the open runs of a plan one after the other."""
     for number, planned in enumerate(plan, start=1):
         place = f"[{number}/{len(plan)}] {planned.trial.name}"
-        atomic.check_no_links(planned.run, within=bench.folder.parent)
+        atomic.check_no_links(planned.run, within=context.folder.parent)
         state, detail = find_state(planned.trial, planned.run)
-        if state != planned.state:  # another process has come to it since the plan was made
+        if state != planned.state:  # another process has changed it since the plan was made
             planned = dataclasses.replace(planned, state=state, detail=detail)
         if state == "running":
-            bench.say(f"{place}: {planned.detail}; passed over")
+            context.say(f"{place}: {planned.detail}; skipped")
             continue
         if not planned.is_open:
-            _thin_out(planned.run, _keep(planned, bench))  # a process killed before it has not come to it
+            _remove_checkpoints(
+                planned.run, _keep(planned, context)
+            )  # in case a process was killed before it did
             continue
-        bench.say(f"{place}: {planned.detail}")
-        outcome = carry_out(planned, data_of(planned.trial, made), bench)
-        bench.say(f"{place}: {describe(outcome, planned.run)}")
+        context.say(f"{place}: {planned.detail}")
+        corpus = planned.trial.corpus
+        outcome = execute_run(planned, None if corpus is None else prepared[_key(corpus)], context)
+        context.say(f"{place}: {describe_outcome(outcome, planned.run)}")
 
 
-def describe(outcome: dict[str, Any], run: Path) -> str:
-    """Word how a run ended, on one line."""
+def describe_outcome(outcome: Mapping[str, Any], run: Path) -> str:
+    """Return one line on how a run ended."""
     if outcome["status"] != "complete":
         return f"{outcome['status']}: {outcome['reason']}"
     if "figures" in outcome:
@@ -140,44 +150,44 @@ def describe(outcome: dict[str, Any], run: Path) -> str:
     return f"{loss}{record.num_steps:,} steps in {record.measured.get('seconds', 0):.1f} s"
 
 
-def carry_out(planned: Planned, data: DataConfig | None, bench: SweepContext) -> dict[str, Any]:
-    """Bring one run to its end, and return its outcome; raise `Stopped` if a signal came before."""
+def execute_run(planned: PlannedRun, data: DataConfig | None, context: SweepContext) -> dict[str, Any]:
+    """Execute one run and return its outcome; raise `SweepStopped` if a signal stopped it."""
     trial = with_data(planned.trial, data)
     if trial.sampling is not None:
-        return _sample(trial, planned, bench)
-    of_run = dataclasses.replace(bench, keep=_keep(planned, bench))
-    outcome = _train(trial, planned.run, planned.predicted, of_run)
+        return _sample(trial, planned, context)
+    context_of_run = dataclasses.replace(context, keep=_keep(planned, context))
+    outcome = _train(trial, planned.run, planned.predicted, context_of_run)
     if planned.is_sampled:
         if outcome["status"] != "complete":
             raise UsageError(
-                f"{planned.run}: there is nothing to sample from, for it {outcome['status']}:"
-                f" {outcome['reason']}"
+                f"{planned.run}: no model to sample from; the run {outcome['status']}: {outcome['reason']}",
+                path=planned.run,
             )
-        bench.engines.forget()  # writing wants the memory
+        context.engines.forget()  # free the memory for generation
     return outcome
 
 
-def _keep(planned: Planned, bench: SweepContext) -> Keep:
-    return "model" if planned.is_sampled else bench.keep
+def _keep(planned: PlannedRun, context: SweepContext) -> Keep:
+    return "model" if planned.is_sampled else context.keep
 
 
-def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: SweepContext) -> dict[str, Any]:
-    is_begun = Run(run).exists
-    if is_begun:
-        refuse_other_settings(trial, run)
-    data = token_digests(Run(run).config.data if is_begun else trial.config.data)
-    may_copy = bench.keep == "metrics" and not run.exists()
+def _train(trial: Trial, run: Path, predicted: Mapping[str, float], context: SweepContext) -> dict[str, Any]:
+    has_started = Run(run).exists
+    if has_started:
+        check_same_settings(trial, run)
+    data = token_digests(Run(run).config.data if has_started else trial.config.data)
+    may_copy = context.keep == "metrics" and not run.exists()
     try:
-        if may_copy and (twin := find_twin(trial.config, data, bench.folder)):
-            bench.say(f"{run.name}: is the same run as {twin}")
-            return take_over(twin, run, trial.config, trial.labels)
-        # A process that was killed may have trained it to its end without writing the outcome.
-        if not (is_begun and Run(run).is_finished_without_checkpoint):
-            result = _train_in_parts(trial.config, run, bench)
+        if may_copy and (identical := find_identical_run(trial.config, data, context.folder)):
+            context.say(f"{run.name}: copied from the identical run {identical}")
+            return copy_record(identical, run, trial.config, trial.labels)
+        # A process that was killed may have finished training without writing the outcome.
+        if not (has_started and Run(run).is_finished_without_checkpoint):
+            result = _train_in_parts(trial.config, run, context)
             if result.received:
-                raise Stopped(result.received)
+                raise SweepStopped(result.received)
         record = read_run(run)
-        # No signal came, so it is at its end, whatever an earlier session came to; did it get there sound?
+        # Without a signal the budget is spent, whatever an earlier session recorded.
         status, reason = ("diverged", record.reason) if record.status == "diverged" else ("complete", "")
     except DivergenceError:
         record = read_run(run)
@@ -199,64 +209,63 @@ def _train(trial: Trial, run: Path, predicted: dict[str, float], bench: SweepCon
     if Run(run).exists and not Run(run).is_locked:
         Run(run).write_outcome(outcome)
         if status != "failed":
-            _thin_out(run, bench.keep)
+            _remove_checkpoints(run, context.keep)
     return outcome
 
 
-def _train_in_parts(config: TrainConfig, run: Path, bench: SweepContext) -> TrainResult:
-    """Train, and as long as that needs more memory than there is, do so in smaller parts."""
+def _train_in_parts(config: TrainConfig, run: Path, context: SweepContext) -> TrainResult:
+    """Train; while memory is exhausted, try again with smaller parts."""
     while True:
-        _free()  # not when a run ends: the error of one that failed still holds all that it had
+        _free_memory()  # not at the end of a run, since a pending error may still hold its tensors
         try:
-            return _start_or_resume(config, run, bench)
-        except _NoMemory as error:
+            return _start_or_resume(config, run, context)
+        except _OutOfMemory as error:
             reason = str(error)
-            bench.engines.forget()
+            context.engines.forget()
         if Run(run).exists:  # an earlier session may have used smaller parts than planned
             config = dataclasses.replace(config, accumulate=Run(run).config.accumulate)
         smaller = in_more_parts(config)
         if smaller is None:
-            raise UsageError("one window at a time needs more memory than there is")
-        how = f"with accumulate = {smaller.accumulate}"
-        if Run(run).checkpoints.steps():  # the steps so far differ from others by rounding
-            bench.say(f"{run.name}: does not fit any more ({reason}); goes on {how}")
+            raise UsageError("out of memory with a single window per part; use a smaller model or context")
+        change = f"out of memory ({reason}); {{}} with accumulate = {smaller.accumulate}"
+        if Run(run).checkpoints.steps():  # later steps differ from those of other runs by rounding
+            context.say(f"{run.name}: {change.format('resumes')}")
             Run(run).change_setting("accumulate", smaller.accumulate)
         else:
-            bench.say(f"{run.name}: does not fit ({reason}); begins again {how}")
+            context.say(f"{run.name}: {change.format('restarts')}")
             if run.exists():
                 atomic.remove_folder(run)
         config = smaller
 
 
-class _NoMemory(Exception):  # noqa: N818  # caught at once
-    """The memory was not enough, in the words of whoever noticed."""
+class _OutOfMemory(Exception):  # noqa: N818  # caught in this module
+    """Memory was exhausted during training."""
 
 
-def _start_or_resume(config: TrainConfig, run: Path, bench: SweepContext) -> TrainResult:
+def _start_or_resume(config: TrainConfig, run: Path, context: SweepContext) -> TrainResult:
     options: SessionOptions = {
-        "console": bench.console,
-        "engines": bench.engines,
-        "final_checkpoint": bench.keep != "metrics",
+        "console": context.console,
+        "engines": context.engines,
+        "final_checkpoint": context.keep != "metrics",
     }
-    if bench.make_sampler is not None:
-        options["sample"] = bench.make_sampler(config)
+    if context.make_sampler is not None:
+        options["sample"] = context.make_sampler(config)
     try:
         return resume(run, **options) if Run(run).exists else train(config, run, **options)
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error):
-            raise _NoMemory(first_line(error)) from None
+            raise _OutOfMemory(first_line(error)) from None
         raise
 
 
-def _free() -> None:
-    """Give back what the last run leaves behind: it must not count against the next."""
+def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
-def _thin_out(run: Path, keep: Keep) -> None:
-    """Remove the checkpoints that a finished run of a sweep does not need."""
+def _remove_checkpoints(run: Path, keep: Keep) -> None:
+    """Remove the checkpoints of a finished run that `keep` does not include."""
     checkpoints = Run(run).checkpoints
     if keep == "metrics" and checkpoints.path.is_dir():
         atomic.remove_folder(checkpoints.path)
@@ -264,17 +273,16 @@ def _thin_out(run: Path, keep: Keep) -> None:
         checkpoints.prune(1, None)
 
 
-def _sample(trial: Trial, planned: Planned, bench: SweepContext) -> dict[str, Any]:
-    """Let the model that all sampling trials share write, if it is one to sample from."""
+def _sample(trial: Trial, planned: PlannedRun, context: SweepContext) -> dict[str, Any]:
+    """Sample stories from the model that all sampling trials share, and record their scores."""
     assert trial.sampling is not None
-    model = bench.folder / trial.model_name
+    model = context.folder / trial.model_name
     state, detail = find_state(model_of(trial), model)
     if state != "done":
-        raise UsageError(f"{model}: there is nothing to sample from ({detail})")
+        raise UsageError(f"{model}: no model to sample from ({detail})", path=model)
     stories, ended = generate_stories(model, trial.sampling, device=trial.config.device)
     is_storybook = trial.corpus is not None and trial.corpus.storybook is not None
-    training_text = trial.config.data.train.parents[1] / "train.txt" if is_storybook else None
-    figures = score_stories(stories, ended, training_text)
+    figures = score_stories(stories, ended, text_files(trial.config.data)[0] if is_storybook else None)
     atomic.write_text(planned.run / "stories.txt", "".join(story + SEPARATOR for story in stories))
     outcome = {
         "status": "complete",
@@ -285,3 +293,54 @@ def _sample(trial: Trial, planned: Planned, bench: SweepContext) -> dict[str, An
     }
     Run(planned.run).write_outcome(outcome)
     return outcome
+
+
+# Several processes at once
+
+
+def run_commands(
+    commands: Mapping[str, Sequence[str]],
+    num_jobs: int,
+    logs: Path,
+    on_exit: Callable[[str, int, str], None],
+) -> int:
+    """Run commands by name, at most `num_jobs` at a time; call `on_exit` with name, exit code and last line.
+
+    All processes get the same number of threads, also the last ones, since on a CPU the number of threads
+    affects rounding. Their output goes to `logs`. If this process is interrupted, it terminates the others,
+    which save their runs. Returns 0, or the exit code of a process that a signal stopped.
+    """
+    waiting, running = list(commands.items()), dict[str, subprocess.Popen[bytes]]()
+    threads = max(1, default_num_threads() // num_jobs)
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    stopped = 0
+    try:
+        while waiting or running:
+            while waiting and len(running) < num_jobs and not stopped:
+                name, command = waiting.pop(0)
+                with atomic.open_to_append(logs / f"{name}.log", within=logs.parent) as log:
+                    log.truncate(0)
+                    running[name] = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                    )
+            for name, process in list(running.items()):
+                code = process.poll()
+                if code is not None:
+                    del running[name]
+                    on_exit(name, code, _last_line(logs / f"{name}.log"))
+                    stopped = code if code in STOPPED else stopped
+            if stopped:
+                waiting.clear()
+            time.sleep(POLL_SECONDS)
+    except BaseException:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
+        raise
+    return stopped
+
+
+def _last_line(log: Path) -> str:
+    lines = atomic.read_bytes(log).decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no output"

@@ -1,8 +1,8 @@
-"""What a sweep will take, told before it starts: which runs are left, how long they need, if they fit.
+"""Plan a sweep: the state of each run, its predicted time and memory, and whether it fits.
 
-Time and memory are the accountant's. A batch that is not predicted to fit the device's memory is worked
-through in parts from the start; a run of which not even one window fits is refused before anything is
-started. Starts nothing and writes nothing.
+If a batch is not predicted to fit into the memory of the device, it is split into parts. A run of which not
+even one window fits is rejected before any run starts. So is a run in the folder that was made with other
+settings or other data. Planning neither starts nor writes anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bytewright.experiments.corpora import (
     token_digests,
     token_folder,
 )
-from bytewright.experiments.predict import account, machine_of, predict
+from bytewright.experiments.predict import account_for_run, machine_of, predict_run
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.formatting import format_size
@@ -34,33 +34,33 @@ from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run import Run
 from bytewright.train.setup import find_device
 
-State = Literal["new", "resume", "running", "done", "diverged"]
+PlannedState = Literal["new", "resume", "running", "done", "diverged"]
 
 OPEN = ("new", "resume")
-"""The states in which there is something left to do."""
+"""The states of runs that remain to be executed."""
 USABLE = 0.92
-"""The share of a device's memory that a step may be predicted to take; the rest is the allocator's."""
+"""The share of a device's memory that a step may use by prediction; the rest is left to the allocator."""
 FILES = ("train", "validation", "tokenizer")
 NOT_COMPARED = ("accumulate", *(f"data.{name}" for name in FILES))
-"""What may differ in a run that is the same: its parts, and where its data lies (`refuse_other_data`)."""
+"""Settings that may differ in an existing run; `check_same_data` compares the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlannedRun:
     """One run of a plan."""
 
     trial: Trial
     run: Path
-    state: State
+    state: PlannedState
     detail: str
-    """Where it stands, in a few words."""
+    """The state in a few words."""
     predicted: dict[str, float]
     is_sampled: bool = False
-    """Whether the trials of the sweep sample from it, so that its model has to be kept."""
+    """Whether the trials of the sweep sample from this run, so that its model must be kept."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something left to do here; not if another process is at it."""
+        """Whether the run remains to be executed by this process."""
         return self.state in OPEN
 
 
@@ -70,18 +70,17 @@ def make_plan(
     *,
     only: Sequence[str] = (),
     jobs: int = 1,
-    report: PhaseProgress = no_progress,
-) -> list[Planned]:
-    """Look at every run of a sweep: what it will take, and what of it is done.
+    progress: PhaseProgress = no_progress,
+) -> list[PlannedRun]:
+    """Return the state and the predictions of every run of a sweep, or of the runs in `only`.
 
-    Of so many `jobs` that go on at once, each has its share of the memory; the runs that are named by `only`
-    may be some of them.
+    Each of `jobs` concurrent processes gets an equal share of the memory.
     """
-    trials = _chosen(sweep, only)
-    _read_texts(trials, folder, report)
+    trials = _choose_trials(sweep, only)
+    _hash_texts(trials, folder, progress)
     states = [find_state(trial, folder / trial.name) for trial in trials]
     if any(trial.sampling for trial in trials):
-        jobs = 1  # they wait for each other
+        jobs = 1  # sampling trials run one after the other
     elif not only:
         jobs = max(1, min(jobs, sum(state in OPEN for state, _ in states)))
     devices = {trial.config.device for trial in trials}
@@ -92,25 +91,25 @@ def make_plan(
         run = folder / trial.name
         if state in OPEN:
             trial = dataclasses.replace(trial, config=fit_to_memory(trial.config, machine, name=trial.name))
-        predicted = {} if trial.sampling else predict(trial.config, machine)
-        plan.append(Planned(trial=trial, run=run, state=state, detail=detail, predicted=predicted))
-    refuse_missing_files(planned.trial for planned in plan if planned.is_open)
+        predicted = {} if trial.sampling else predict_run(trial.config, machine)
+        plan.append(PlannedRun(trial=trial, run=run, state=state, detail=detail, predicted=predicted))
+    check_files_exist(planned.trial for planned in plan if planned.is_open)
     to_sample = [planned.trial for planned in plan if planned.trial.sampling and planned.is_open]
     if to_sample:
         plan = _plan_model(to_sample[0], folder, machines[to_sample[0].config.device]) + plan
     return plan
 
 
-def _read_texts(trials: Sequence[Trial], folder: Path, report: PhaseProgress) -> None:
-    """Find out what texts are like now, of which there are runs to compare with; long ones take a while."""
+def _hash_texts(trials: Sequence[Trial], folder: Path, progress: PhaseProgress) -> None:
+    """Hash the texts that existing runs are compared with; large ones take time."""
     compared = [trial for trial in trials if Run(folder / trial.model_name).exists]
     for corpus in (trial.corpus for trial in compared if trial.corpus is not None):
         if all(path.is_file() for path in _texts(corpus)):
-            corpus_name(corpus, report)
+            corpus_name(corpus, progress)
 
 
-def refuse_missing_files(trials: Iterable[Trial]) -> None:
-    """Find out that a file is not there before hours of work are spent on the others."""
+def check_files_exist(trials: Iterable[Trial]) -> None:
+    """Raise `UsageError` if a file of a trial does not exist, before other trials are trained."""
     for trial in trials:
         texts, data = trial.corpus, trial.config.data
         files = (
@@ -118,7 +117,7 @@ def refuse_missing_files(trials: Iterable[Trial]) -> None:
         )
         for path in filter(None, files):
             if not path.exists():
-                raise UsageError(f"{path} does not exist, but {trial.name} is to learn from it")
+                raise UsageError(f"{path} does not exist; the run {trial.name} needs it", path=path)
             if texts is not None:
                 check_plain_text(path)
 
@@ -127,45 +126,54 @@ def _share_of(machine: Device, jobs: int) -> Device:
     return dataclasses.replace(machine, memory_bytes=machine.memory_bytes / jobs)
 
 
-def _plan_model(sampled: Trial, folder: Path, machine: Device) -> list[Planned]:
-    """Plan the training of the model that trials sample from, unless it is done."""
+def _plan_model(sampled: Trial, folder: Path, machine: Device) -> list[PlannedRun]:
+    """Return the run that trains the model of sampling trials, unless it is done."""
     trial, run = model_of(sampled), folder / sampled.model_name
     state, detail = find_state(trial, run)
     if state == "done":
         return []
-    predicted = predict(trial.config, machine)
-    detail += ", all sample from it"
-    return [Planned(trial=trial, run=run, state=state, detail=detail, predicted=predicted, is_sampled=True)]
+    return [
+        PlannedRun(
+            trial=trial,
+            run=run,
+            state=state,
+            detail=f"{detail}, all trials sample from it",
+            predicted=predict_run(trial.config, machine),
+            is_sampled=True,
+        )
+    ]
 
 
 def model_of(trial: Trial) -> Trial:
-    """Give the run that trains the model of a trial that samples."""
+    """Return the trial that trains the model of a sampling trial."""
     return dataclasses.replace(trial, name=trial.model_name, labels={}, sampling=None)
 
 
-def _chosen(sweep: Sweep, only: Sequence[str]) -> list[Trial]:
+def _choose_trials(sweep: Sweep, only: Sequence[str]) -> list[Trial]:
     names = [trial.name for trial in sweep.trials]
     for name in only:
         if name not in names:
             raise UsageError(
                 f"{sweep.about.name} has no run {name!r}; it has {', '.join(names[:8])}"
-                + " …" * (len(names) > 8)
+                + " …" * (len(names) > 8),
+                expected=names,
+                found=name,
             )
     return [trial for trial in sweep.trials if not only or trial.name in only]
 
 
-def find_state(trial: Trial, run: Path) -> tuple[State, str]:
-    """Say how far a run is; one in the same folder that was made with other settings is refused.
+def find_state(trial: Trial, run: Path) -> tuple[PlannedState, str]:
+    """Return the state of a run, and a description.
 
-    So are texts that were sampled from a model that was.
+    Raise `UsageError` if the folder holds a run, or sampled texts, of other settings.
     """
     outcome = Run(run).outcome
     trained = run.with_name(trial.model_name)
     if Run(trained).exists:
-        refuse_other_settings(trial, trained)
-    if trial.sampling is not None and outcome:
-        refuse_other_sampling(trial.sampling, outcome, run)
+        check_same_settings(trial, trained)
     if trial.sampling is not None:
+        if outcome:
+            check_same_sampling(trial.sampling, outcome, run)
         return ("done", "done") if outcome.get("status") == "complete" else ("new", "new")
     # A run counts as done only after the sweep has recorded its outcome.
     status = Run(run).status if outcome and Run(run).exists else None
@@ -178,76 +186,79 @@ def find_state(trial: Trial, run: Path) -> tuple[State, str]:
     if Run(run).exists:
         steps = Run(run).checkpoints.steps()
         lost = f"{status.detail}, " if status and outcome.get("status") == "complete" else ""
-        return "resume", lost + (f"goes on from step {steps[-1]:,}" if steps else "begins again")
+        return "resume", lost + (f"resumes at step {steps[-1]:,}" if steps else "restarts")
     return "new", "new"
 
 
-def refuse_other_settings(trial: Trial, run: Path) -> None:
-    """Raise if the run at `run` was started with settings, or on data, other than those of `trial`."""
+# Existing runs must have the settings and the data of the sweep.
+
+
+def _mismatch(run: Path, key: str, before: object, now: object) -> UsageError:
+    return UsageError(
+        f"{run} was made with {key} = {before!r}, but the sweep has {now!r}; remove the old run, or use"
+        " another folder",
+        path=run,
+        key=key,
+        expected=now,
+        found=before,
+    )
+
+
+def check_same_settings(trial: Trial, run: Path) -> None:
+    """Raise `UsageError` if the run at `run` was started with other settings, or on other data."""
     config = Run(run).config
-    refuse_other_data(trial, config.data, run)
-    refuse_other_tokens(config.data if trial.corpus else trial.config.data, run)
+    check_same_data(trial, config.data, run)
+    check_same_tokens(config.data if trial.corpus else trial.config.data, run)
     before, now = flatten(to_plain(config)), flatten(to_plain(trial.config))
-    for name in now:
-        if name not in NOT_COMPARED and before.get(name) != now[name]:
-            raise UsageError(
-                f"{run} was made with {name} = {before.get(name)!r}, but the sweep now says {now[name]!r};"
-                " choose another --out, or remove the old run"
-            )
+    for key in now:
+        if key not in NOT_COMPARED and before.get(key) != now[key]:
+            raise _mismatch(run, key, before.get(key), now[key])
 
 
-def refuse_other_data(trial: Trial, before: DataConfig, run: Path) -> None:
-    """Raise if `before`, the data of the run at `run`, is not what `trial` is trained on.
+def check_same_data(trial: Trial, before: DataConfig, run: Path) -> None:
+    """Raise `UsageError` if `before`, the data of the run at `run`, is not the data of `trial`.
 
-    Where their data lies now is not asked: runs of another machine are no others.
+    Folders are not compared, since the run may come from another machine.
     """
     if trial.corpus is not None:
-        refuse_other_corpus(trial.corpus, Path(*before.train.parts[-3:-1]), run)
+        check_same_corpus(trial.corpus, Path(*before.train.parts[-3:-1]), run)
         return
     for name in FILES:
         file, now = getattr(before, name), getattr(trial.config.data, name)
         if file != now and (file is None or now is None or not _may_be_same(file, now)):
-            raise UsageError(
-                f"{run} was made with data.{name} = {str(file)!r}, but the sweep now says {str(now)!r};"
-                " choose another --out, or remove the old run"
-            )
+            raise _mismatch(run, f"data.{name}", str(file), str(now))
 
 
-def refuse_other_corpus(corpus: CorpusConfig, found: Path, run: Path) -> None:
-    """Raise if `found`, the place of the corpus that the run at `run` was made with, is not that of `corpus`.
+def check_same_corpus(corpus: CorpusConfig, found: Path, run: Path) -> None:
+    """Raise `UsageError` if `found`, the token folder of the run at `run`, is not that of `corpus`.
 
-    The hash in a name tells what a corpus was made of, wherever it lies; a text that is not here any more
-    cannot be compared, but for what it is called.
+    The hash in its name identifies the corpus. If the text does not exist any more, only the names are
+    compared.
     """
     texts, size = _texts(corpus), f"bpe-{corpus.vocab_size}"
-    called_so = found.match(f"{glob.escape(texts[0].stem)}-*/{size}") if texts else False
-    if called_so and not all(path.is_file() for path in texts):
+    has_same_name = found.match(f"{glob.escape(texts[0].stem)}-*/{size}") if texts else False
+    if has_same_name and not all(path.is_file() for path in texts):
         return
     wanted = token_folder(corpus)
-    name = wanted.parts[0]
-    if found.match(f"*-{name.rpartition('-')[2]}/{size}"):
-        return
-    sentence = f"{run} was made with the corpus {found}, but the sweep now says {wanted}"
-    if called_so:
-        files = " with ".join(map(str, texts))
-        sentence = (
-            f"{run} was made with the corpus {found.parts[0]}, but {files} is {name} now: the text has"
-            " changed since, or an earlier version made the run"
-        )
-    raise UsageError(f"{sentence}; choose another --out, or remove the old run")
+    if not found.match(f"*-{wanted.parts[0].rpartition('-')[2]}/{size}"):
+        raise _mismatch(run, "corpus", str(found), str(wanted))
 
 
-def refuse_other_tokens(data: DataConfig, run: Path) -> None:
-    """Raise if `data` is known not to hold the tokens that the run at `run`, which has ended, was made of."""
+def check_same_tokens(data: DataConfig, run: Path) -> None:
+    """Raise `UsageError` if a token file differs from the one that the finished run at `run` recorded."""
     recorded = Run(run).outcome.get("data")
     before = recorded if isinstance(recorded, dict) else {}
     for name, digest in token_digests(data).items():
         if before.get(name, digest) != digest:
-            raise UsageError(
-                f"{run} was made with other tokens in {getattr(data, name)}: their SHA-256 was"
-                f" {str(before[name])[:12]}…, but is now {digest[:12]}…;"
-                " choose another --out, or remove the old run"
-            )
+            raise _mismatch(run, f"SHA-256 of {getattr(data, name)}", before[name], digest)
+
+
+def check_same_sampling(plan: SamplingPlan, outcome: dict[str, Any], run: Path) -> None:
+    """Raise `UsageError` if the texts at `run` were sampled with other settings."""
+    before = outcome.get("sampling", {})
+    for name, value in dataclasses.asdict(plan).items():
+        if before.get(name) != value:
+            raise _mismatch(run, f"sampling.{name}", before.get(name), value)
 
 
 def _texts(corpus: CorpusConfig) -> list[Path]:
@@ -255,7 +266,7 @@ def _texts(corpus: CorpusConfig) -> list[Path]:
 
 
 def _may_be_same(before: Path, now: Path) -> bool:
-    """Say whether a file may be the one that a run knows by an absolute path, of a tree that was moved since.
+    """Return whether an absolute path of a run may be the file at `now`, if its folder was moved.
 
     >>> _may_be_same(Path("/old/data/train.npy"), Path("data/train.npy"))
     True
@@ -267,19 +278,8 @@ def _may_be_same(before: Path, now: Path) -> bool:
     return before.parts[-len(now.parts) :] == now.parts
 
 
-def refuse_other_sampling(plan: SamplingPlan, outcome: dict[str, Any], run: Path) -> None:
-    """Raise if the texts at `run` were sampled in another way."""
-    before = outcome.get("sampling", {})
-    for name, value in dataclasses.asdict(plan).items():
-        if before.get(name) != value:
-            raise UsageError(
-                f"{run} was sampled with {name} = {before.get(name)!r}, but the sweep now says {value!r};"
-                " choose another --out, or remove the old one"
-            )
-
-
 def with_data(trial: Trial, data: DataConfig | None) -> Trial:
-    """Give a trial the data that was made for it."""
+    """Return a trial with the paths of its prepared corpus."""
     if data is None:
         return trial
     placed = dataclasses.replace(
@@ -292,23 +292,25 @@ def with_data(trial: Trial, data: DataConfig | None) -> Trial:
 
 
 def fit_to_memory(config: TrainConfig, machine: Device, *, name: str) -> TrainConfig:
-    """Raise `accumulate` until a step is predicted to fit; refuse what never will."""
+    """Increase `accumulate` until a step is predicted to fit into memory; raise `UsageError` if none does."""
     fitted: TrainConfig | None = config
     while fitted is not None:
-        needed = account(fitted, machine)["peak_memory"] or 0.0
+        needed = account_for_run(fitted, machine)["peak_memory"] or 0.0
         if needed <= USABLE * machine.memory_bytes:
             return fitted
         fitted = in_more_parts(fitted)
     raise UsageError(
-        f"{name} cannot fit: even one window at a time is predicted to need {format_size(needed)},"
-        f" but there are {format_size(machine.memory_bytes)} for it"
+        f"{name} does not fit into memory: one window is predicted to need {format_size(needed)}, but"
+        f" {format_size(machine.memory_bytes)} are available",
+        expected=machine.memory_bytes,
+        found=needed,
     )
 
 
 def in_more_parts(config: TrainConfig) -> TrainConfig | None:
-    """Work through the batch in the next larger number of parts; None if it is in single windows already.
+    """Return the config with the next larger `accumulate`; None if each part is already a single window.
 
-    The part is at most half as large as before, and divides the batch.
+    Parts are at most half as large as before, and divide the batch.
     """
     size = config.batch_size
     for parts in range(2 * config.accumulate, size + 1):

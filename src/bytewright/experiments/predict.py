@@ -1,8 +1,7 @@
-"""What a run will take, or should have taken: the accountant's word for the config of a run and its machine.
+"""Predict the cost of a run from its config and its machine.
 
-Before a run the machine is the one it will run on; afterwards it is the one that the run's record names, if
-its rates are known. What a formula says of the model is held against a count on the model itself. Knows
-nothing of sweeps.
+Before a run, the machine is the one that will train it. Afterwards it is the one that the run recorded, if
+its rates are known. `count_on_model` counts parameters and FLOPs on the model itself, to check the formulas.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from bytewright.train.recipe import unflatten
 from bytewright.train.setup import choose_backend, find_device
 
 MOST_LAYERS_COUNTED = 1000
-"""Models with more layers are not built to be counted: config.json may claim any number."""
+"""Larger models are not built for counting, since a config.json can contain any number."""
 
 
 @functools.cache
 def machine_of(device: torch.device) -> Device:
-    """Say what a device can do: by its maker's data sheet if its name is known, else measured."""
+    """Return the rates of a device: from its data sheet if its name is known, measured otherwise."""
     if device.type == "cuda" and (known := find_known(torch.cuda.get_device_name(device))):
         memory = float(torch.cuda.get_device_properties(device).total_memory)
         return dataclasses.replace(known, memory_bytes=memory)
     return measure_device("cuda" if device.type == "cuda" else "cpu")
 
 
-def predict(
+def predict_run(
     config: TrainConfig, machine: Device | None, device: torch.device | None = None
 ) -> dict[str, float]:
-    """Predict what a run takes, as far as it can be: parameters, FLOPs, bytes of memory, speed, seconds."""
-    predicted = account(config, machine, device)
+    """Return the predicted parameters, FLOPs, memory, speed and seconds of a run, as far as possible."""
+    predicted = account_for_run(config, machine, device)
     limits = [predicted["seconds"], None if config.budget.minutes is None else 60 * config.budget.minutes]
     named = {
         "parameters": predicted["parameters"],
@@ -53,26 +52,26 @@ def predict(
 
 
 def compare_record(record: RunRecord) -> RunRecord:
-    """Give a record what it lacks of predictions, as far as its machine is known, and what can be counted."""
+    """Return a record with the predictions that it lacks, if its machine is known, and with counts."""
     if "sampling.temperature" in record.settings:
         return record
     try:
         config = build(TrainConfig, unflatten(record.settings), source=record.name)
-    except UsageError:  # of another version, which had settings that this one has not
+    except UsageError:  # written by another version with other settings
         return record
     name = record.environment.get("cuda")
     device = torch.device("cuda" if name and config.device in ("auto", "cuda") else "cpu")
     machine = find_known(str(name)) if device.type == "cuda" else None
-    predicted = predict(config, machine, device) | dict(record.predicted)  # said before the run
+    predicted = predict_run(config, machine, device) | dict(record.predicted)  # those made before the run win
     counted = count_on_model(config.model) if config.model.num_layers <= MOST_LAYERS_COUNTED else {}
     return dataclasses.replace(record, predicted=predicted, measured=counted | dict(record.measured))
 
 
 @functools.cache
 def count_on_model(config: ModelConfig) -> dict[str, float]:
-    """Count parameters, and FLOPs of learning from one token, on the readable twin: by torch, by no formula.
+    """Count parameters and training FLOPs per token on the reference model with PyTorch's counter.
 
-    It runs forward and backward with tensors that have no contents, which takes a moment and no memory.
+    Forward and backward run with tensors on the meta device, which take no memory.
 
     >>> count_on_model(ModelConfig(vocab_size=7, context_length=4, d_model=8, num_layers=1, num_heads=2))
     {'parameters': 1928.0, 'flops_per_token': 11472.0}
@@ -88,10 +87,10 @@ def count_on_model(config: ModelConfig) -> dict[str, float]:
     }
 
 
-def account(
+def account_for_run(
     config: TrainConfig, machine: Device | None, device: torch.device | None = None
 ) -> dict[str, float | None]:
-    """Ask the accountant; `device` is the config's own unless given."""
+    """Return the figures of `account.predict` for a run; `device` defaults to that of the config."""
     device = device or find_device(config.device)
     setup = TrainingSetup(
         batch_size=config.batch_size // config.accumulate,
