@@ -58,7 +58,7 @@ from bytewright.experiments.stories import generate_stories, score_stories
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.experiments.sweep_file import Keep
 from bytewright.storage import atomic
-from bytewright.tokenizer.tokenizer import default_num_threads
+from bytewright.system import usable_cores
 from bytewright.train import resume, train
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.engine import CompiledStepCache
@@ -311,7 +311,7 @@ def run_commands(
     which save their runs. Returns 0, or the exit code of a process that a signal stopped.
     """
     waiting, running = list(commands.items()), dict[str, subprocess.Popen[bytes]]()
-    threads = max(1, default_num_threads() // num_jobs)
+    threads = max(1, usable_cores() // num_jobs)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     stopped = 0
     try:
