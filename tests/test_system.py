@@ -1,30 +1,44 @@
-"""The memory that a container allows, and functions that run on threads while there is memory for threads."""
+"""Memory limits, the memory of this process, the switches of malloc, and threads in little memory."""
 
 from __future__ import annotations
 
+import mmap
+import os
+import resource
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bytewright.account.devices import measure_device
-from bytewright.system import Background, total_memory, usable_memory
+from bytewright.system import (
+    Background,
+    SampledPeakMemory,
+    keep_freed_memory,
+    process_memory,
+    total_memory,
+    usable_memory,
+)
 from conftest import Run
+
+MIB = 2**20
+linux_only = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [("1000000\n", 1_000_000), ("max\n", None), ("9223372036854771712\n", None), ("", None)],
 )
-def test_the_limit_of_a_container_counts_where_it_is_lower(
-    tmp_path: Path, words: str, expected: int | None
-) -> None:
+def test_a_lower_limit_of_a_container_is_used(tmp_path: Path, words: str, expected: int | None) -> None:
     limit = tmp_path / "memory.max"
     limit.write_text(words)
     assert usable_memory([tmp_path / "missing", limit]) == (expected or total_memory())
 
 
-def test_the_accountant_and_the_doctor_know_the_limit(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_account_and_doctor_use_the_limit_of_the_container(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr("bytewright.account.devices.usable_memory", lambda: 123_000_000)
     monkeypatch.setattr("bytewright.account.devices.measure_matmul", lambda *_, **__: 1e9)
     monkeypatch.setattr("bytewright.account.devices._measure_copy", lambda _: 1e9)
@@ -66,3 +80,89 @@ def test_functions_that_have_not_started_are_dropped_at_exit() -> None:
         begun.wait(60)
         threading.Timer(0.05, go.set).start()
     assert done == [1]
+
+
+@linux_only
+def test_the_peak_includes_private_memory_that_was_freed() -> None:
+    peak = SampledPeakMemory()
+    before = process_memory()
+    with mmap.mmap(-1, 16 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as ours:
+        for _ in range(len(ours) // 4096):
+            ours.write(b"x" * 4096)
+        assert process_memory() - before > 12 * MIB
+        peak.sample()
+    assert process_memory() - before < 12 * MIB
+    assert peak.peak() - before > 12 * MIB, "freed memory is in the peak"
+
+
+@linux_only
+def test_pages_of_a_mapped_file_are_not_private_memory(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(os.urandom(16 * MIB))
+    before = process_memory()
+    mapped = np.memmap(tmp_path / "large", dtype=np.uint8, mode="r")
+    assert int(mapped.max()) == 255  # every page has been read
+    assert process_memory() - before < 8 * MIB
+
+
+def test_without_proc_the_largest_resident_size_is_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("bytewright.system._STATUS", tmp_path / "missing")
+    assert process_memory() > MIB
+
+
+COUNT_FAULTS = """
+import resource, torch
+from bytewright.system import keep_freed_memory
+def count_faults(after):  # pages that the system provides for one more tensor
+    for _ in range(after):
+        torch.ones(2**26, dtype=torch.uint8)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(2**26, dtype=torch.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+with keep_freed_memory():
+    kept = count_faults(after=8)
+print(kept, count_faults(after=0))
+"""
+"""For a separate process: glibc keeps large blocks only in the heap of the main thread."""
+
+
+@linux_only
+def test_a_tensor_reuses_the_memory_of_the_last_one_while_it_is_kept() -> None:
+    pages = 64 * MIB // resource.getpagesize()
+    command = [sys.executable, "-c", COUNT_FAULTS]
+    for _ in range(4):  # address randomisation can place a mapping next to the heap, which then cannot grow
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        kept, afterwards = map(int, done.stdout.split())
+        if kept < pages / 100:
+            break
+    assert kept < pages / 100
+    assert afterwards > pages / 600, "returned to the system, for any page size"
+
+
+@linux_only
+def test_kept_memory_is_returned_to_the_system_at_the_end() -> None:
+    script = """
+import torch
+from pathlib import Path
+from bytewright.system import keep_freed_memory
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 2**20
+before = resident()
+with keep_freed_memory():
+    torch.ones(2**28, dtype=torch.uint8)
+    kept = resident() - before
+print(kept, resident() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    kept, left = map(int, done.stdout.split())
+    assert kept >= 256
+    assert left < 64
+
+
+def test_a_c_library_without_mallopt_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    steps = []
+    with keep_freed_memory():
+        steps.append("inside")
+    assert steps == ["inside"]

@@ -1,8 +1,9 @@
-"""Bytewright builds language models from raw bytes: tokenizer, model, training, generation, all from scratch.
+"""Language models from raw bytes: tokenizer, model, training and generation, all built from scratch.
 
-The data flows left to right through the subpackages, and each depends only on those before it; the public
-names live there (`from bytewright.tokenizer import Tokenizer`). Importing this package imports nothing heavy.
-It sets environment variables that torch and its libraries read once: import it before torch.
+The packages in the order of their dependencies: storage, data, corpus, tokenizer, model, optim, account,
+generate, train, experiments, report, demo, cli. Each imports only packages before it. Import public names
+from them (`from bytewright.tokenizer import Tokenizer`). Importing `bytewright` is fast, but sets environment
+variables that torch and its libraries read once: import it before torch.
 """
 
 from bytewright.torch_environment import prepare as _prepare
@@ -11,7 +12,7 @@ _prepare()
 
 
 def __getattr__(name: str) -> str:
-    if name == "__version__":  # looked up only when asked for: reading package metadata takes a while
+    if name == "__version__":  # computed on demand, because reading package metadata is slow
         from importlib import metadata
 
         try:
@@ -22,7 +23,7 @@ def __getattr__(name: str) -> str:
 
 
 def _version_of_source() -> str:
-    """Read the version where the source tree states it; package metadata take it from there, too."""
+    """Return the version from Cargo.toml, which package metadata are made from, too."""
     import tomllib
     from pathlib import Path
 
@@ -30,4 +31,4 @@ def _version_of_source() -> str:
         with open(Path(__file__).parents[2] / "Cargo.toml", "rb") as file:
             return str(tomllib.load(file)["workspace"]["package"]["version"])
     except (OSError, tomllib.TOMLDecodeError, KeyError):
-        return "of unknown version"
+        return "(unknown version)"

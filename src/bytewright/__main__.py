@@ -1,4 +1,4 @@
-"""`python -m bytewright`: the same as the command `bytewright`."""
+"""`python -m bytewright` is the same as the command `bytewright`."""
 
 import sys
 

@@ -1,9 +1,8 @@
-"""The sentences under the fields of a dataclass, for readers who do not have its source open.
+"""Documentation of dataclass fields at run time.
 
-A field of ours is explained by the string that stands under it in the source, which Python itself forgets.
-`described` puts these sentences into the docstring of the class, where `help()` shows them, and
-`describe_fields` gives them to whoever makes a table of them. Where there is no source to read there are no
-sentences, and nothing else changes. Nothing here knows what the fields mean.
+Each field of a dataclass is documented by a string below it, which Python discards. `described` adds these
+strings to the docstring of the class, where `help()` shows them; `describe_fields` returns them. Without
+source code there are no descriptions, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ T = TypeVar("T")
 
 
 def described(cls: type[T]) -> type[T]:
-    """Add what is said of each field to the docstring of a class; to be used as a decorator."""
+    """Add the descriptions of the fields to the docstring of a class; use it as a decorator."""
     lines = [f"{name}: {sentence}" for name, sentence in describe_fields(cls).items()]
     wrapped = ["\n".join(textwrap.wrap(line, 100, subsequent_indent="    ")) for line in lines]
     parts = (inspect.cleandoc(cls.__doc__ or ""), "\n".join(wrapped))
@@ -27,7 +26,7 @@ def described(cls: type[T]) -> type[T]:
 
 
 def describe_fields(cls: type) -> dict[str, str]:
-    """Give the sentences under the fields of a class, each on one line, by the name of the field.
+    """Return the descriptions of the fields of a class by field name, each on one line.
 
     >>> from bytewright.model import ModelConfig
     >>> describe_fields(ModelConfig)["d_model"]

@@ -1,13 +1,12 @@
-"""Environment variables that torch and its libraries read once, so they must be set before that.
+"""Environment variables that torch and its libraries read once, set before that.
 
-`import bytewright` calls `prepare`: commands, the Python API and tests run with the same settings. A variable
-that the user has set is never changed. The settings act as long as bytewright is imported before torch:
+`import bytewright` calls `prepare`, so commands, the Python API and tests have the same settings. Variables
+that the user has set are not changed. Import bytewright before torch, because:
 
 - GNU OpenMP reads its variables when torch loads it. After that the spin limit has no effect.
-- oneDNN reads its limit at the first product, so importing torch first is harmless there.
-- The CUDA allocator reads its configuration with its first use.
+- oneDNN reads its limit at the first product, and the CUDA allocator its configuration at its first use.
 
-Commands also call `keep_compiled_steps`, which is a choice for a whole process and not one for a library.
+Commands also call `keep_compiled_steps`, a setting for whole processes that a library should not make.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ import torch
 x = torch.ones(256, 256, dtype=torch.bfloat16)
 product = x @ x
 """
-"""A product that uses AMX where oneDNN finds it. Smaller ones do not reach oneDNN."""
+"""A product that uses AMX if oneDNN detects it. Smaller products do not use oneDNN."""
 
 
 def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set the variables of the allocator, of OpenMP and of oneDNN that the user has not set."""
-    # Segments of fixed sizes never join. The memory between them is lost, and the largest batch that should
-    # fit does not. The second name is the former one.
+    # Segments of fixed size cannot be joined, so fragmentation makes the largest batches fail. The variable
+    # PYTORCH_CUDA_ALLOC_CONF is the former name.
     if "PYTORCH_CUDA_ALLOC_CONF" not in environment:
         environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    # GNU OpenMP lets threads that wait for each other spin for milliseconds. Next to another busy process
-    # they would occupy each other's cores, and a small model would train up to ten times more slowly.
+    # Waiting threads of GNU OpenMP spin for milliseconds. If another process is busy, they occupy the cores
+    # that the others need, and a small model trains up to ten times more slowly.
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", "2000")
     if not any(name in environment for name in ISA_VARIABLES) and amx_faults():
@@ -56,11 +55,11 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def keep_compiled_steps(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let torch keep compiled steps across processes although they contain a gradient of our own.
+    """Let torch cache compiled steps across processes although they contain custom gradients.
 
-    Without this, every process traces a step again, which takes seconds. The kept step does not depend on the
-    code of such gradients, so its key must: the text of our kernels becomes part of the key. The gradients of
-    a user's own functions are not, so only commands call this.
+    Without this, every process traces a step again, which takes seconds. The cache key of torch does not
+    include the code of custom gradients, so a hash of our kernels is added to it. Gradients in a user's code
+    are not in the key, so only commands call this.
     """
     environment.setdefault("TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD", "1")
     tag = f"bytewright {digest(KERNELS)}"
@@ -78,7 +77,7 @@ def digest(folder: Path) -> str:
 
 
 def amx_faults() -> bool:
-    """Return True if this processor advertises AMX, but a bf16 product with it would end the process."""
+    """Return whether this processor advertises AMX, but a bf16 product with it would kill the process."""
     try:
         from bytewright._native import read_amx
     except ImportError:
@@ -88,9 +87,9 @@ def amx_faults() -> bool:
 
 
 def lacks_palette(max_leaf: int, features: int, xcr0: int, palette: int) -> bool:
-    """Return True if CPUID and XCR0 advertise AMX, but CPUID describes no tiles.
+    """Return whether CPUID and XCR0 advertise AMX, but CPUID describes no tiles.
 
-    Some virtual machines with Sapphire Rapids processors are like this: tile instructions fault there.
+    Tile instructions fault on such machines: some virtual machines with Sapphire Rapids processors.
 
     >>> lacks_palette(max_leaf=0x1C, features=0x01C0_0000, xcr0=0x6_00E7, palette=0)
     True
@@ -100,10 +99,10 @@ def lacks_palette(max_leaf: int, features: int, xcr0: int, palette: int) -> bool
 
 
 def product_faults(cpuinfo: Path, program: str = PRODUCT) -> bool:
-    """Return True if an illegal instruction ends a child process that computes a bf16 product with AMX.
+    """Return whether an illegal instruction kills a child process that computes a bf16 product with AMX.
 
-    This replaces `lacks_palette` where the native extension is missing. The child takes seconds, so its
-    answer is kept in the user's cache folder, one file per kind of processor.
+    This replaces `lacks_palette` if the native extension is missing. The child takes seconds, so its result
+    is cached in the user's cache folder, one file per kind of processor.
     """
     import contextlib
     import hashlib
@@ -125,9 +124,9 @@ def product_faults(cpuinfo: Path, program: str = PRODUCT) -> bool:
     with contextlib.suppress(OSError):
         return answer.read_text() == "faults"
     code = subprocess.run([sys.executable, "-c", program], capture_output=True).returncode
-    is_answered = code in (0, -signal.SIGILL)  # not if torch cannot be imported, or the child was killed
-    if is_answered and cache.is_absolute():  # it is not where no home folder is known
-        with contextlib.suppress(OSError):  # without a place for the answer, every process asks again
+    is_answered = code in (0, -signal.SIGILL)  # otherwise torch cannot be imported, or the child was killed
+    if is_answered and cache.is_absolute():  # it is relative if there is no home folder
+        with contextlib.suppress(OSError):  # without a cache, every process tries again
             cache.mkdir(parents=True, exist_ok=True)
             atomic.write_text(answer, "works" if code == 0 else "faults")
     return code == -signal.SIGILL

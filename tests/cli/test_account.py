@@ -1,4 +1,4 @@
-"""`bytewright account`: figures before anything runs, and one sentence for nonsense."""
+"""`bytewright account` prints predictions, and one sentence for invalid options."""
 
 from __future__ import annotations
 
@@ -128,25 +128,31 @@ def test_sizes_beyond_any_machine_are_answered(run: Run) -> None:
         (["--num-heads", "7"], "d_model (768) must be a multiple of num_heads (7)"),
         (["--d-model", "-4"], "d_model must be a positive whole number, but is -4"),
         (["--context", "0"], "context_length must be a positive whole number, but is 0"),
-        (["--tokens", "5"], "--tokens asks how long they take, which --device decides; give both"),
-        (["--device", "h100", "--tokens", "-5"], "--tokens must be a number from 1 on, not -5"),
-        (["--device", "h100", "--tokens", "inf", "--json"], "--tokens must be a number from 1 on, not inf"),
+        (["--tokens", "5"], "--tokens needs --device, which determines the time"),
+        (["--device", "h100", "--tokens", "-5"], "--tokens must be a number of at least 1, but is -5"),
+        (
+            ["--device", "h100", "--tokens", "inf", "--json"],
+            "--tokens must be a number of at least 1, but is inf",
+        ),
         (
             ["--preset", "base", "--config", "x.toml"],
-            "--preset and --config each name a model; give one of them",
+            "give either --preset or --config, not both",
         ),
-        (["--family", "--d-ff", "4"], "--family shows GPT-2's own sizes, so --d-ff means nothing beside it"),
-        (["--mfu", "0.5"], "--mfu is a share of the peak of a --device; give both"),
+        (["--family", "--d-ff", "4"], "--d-ff has no effect with --family, which uses the sizes of GPT-2"),
+        (["--mfu", "0.5"], "--mfu needs --device, which determines the peak"),
         (["--batch", "0"], "a batch must have at least one token, but has 0 sequences of 1024"),
         (["--preset", "gpt2-lagre"], "unknown preset 'gpt2-lagre'; did you mean gpt2-large?"),
         (["--device", "h10"], "unknown device 'h10'; did you mean h100?"),
-        (["--memory", "80"], "'80' is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)"),
+        (
+            ["--memory", "80"],
+            "--memory '80' is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)",
+        ),
         (
             ["--memory", "80XB"],
-            "'80XB' is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)",
+            "--memory '80XB' is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)",
         ),
         (["--device", "h100", "--mfu", "2"], "mfu must be above 0 and at most 1, but is 2.0"),
-        (["--plot", "x.svg"], "--plot draws the shares of --family; give both"),
+        (["--plot", "x.svg"], "--plot needs --family"),
     ],
 )
 def test_nonsense_gets_one_clear_sentence(run: Run, arguments: list[str], sentence: str) -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import mmap
-import os
 import random
 import subprocess
 import sys
 import zlib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from prose import END, the_tokenizer, write_documents
-
-from bytewright.system import SampledPeakMemory, process_memory
 
 linux_only = pytest.mark.skipif(
     not Path("/proc/self/status").exists(),
@@ -107,32 +102,3 @@ def test_a_stream_of_5_mb_is_encoded_within_1_mb_and_without_a_thread(tmp_path: 
         "ids": len(ids),
         "checksum": checksum_of(ids),
     }
-
-
-@linux_only
-def test_memory_of_our_own_is_what_counts() -> None:
-    peak = SampledPeakMemory()
-    before = process_memory()
-    with mmap.mmap(-1, 16 * MEGABYTE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as ours:
-        for _ in range(len(ours) // 4096):
-            ours.write(b"x" * 4096)
-        assert process_memory() - before > 12 * MEGABYTE
-        peak.sample()
-    assert process_memory() - before < 12 * MEGABYTE
-    assert peak.peak() - before > 12 * MEGABYTE, "what was given back is remembered"
-
-
-@linux_only
-def test_a_mapped_file_is_not_our_memory(tmp_path: Path) -> None:
-    (tmp_path / "large").write_bytes(os.urandom(16 * MEGABYTE))
-    before = process_memory()
-    mapped = np.memmap(tmp_path / "large", dtype=np.uint8, mode="r")
-    assert int(mapped.max()) == 255  # every page has been read
-    assert process_memory() - before < 8 * MEGABYTE
-
-
-def test_elsewhere_the_largest_resident_size_stands_in(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("bytewright.system._STATUS", tmp_path / "missing")
-    assert process_memory() > MEGABYTE

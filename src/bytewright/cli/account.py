@@ -1,4 +1,4 @@
-"""`bytewright account`: what a model costs, before anything runs."""
+"""`bytewright account`: predict what a model costs, without building or running it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from bytewright.cli import options
+from bytewright.errors import UsageError
+from bytewright.formatting import parse_bytes
 
 if TYPE_CHECKING:
     from bytewright.account import Account, TimeAccount
     from bytewright.model import ModelConfig
 
-UNLESS_GIVEN = "(default: the preset's)"
-Size = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=UNLESS_GIVEN)]
-Switch = Annotated[bool | None, tyro.conf.arg(metavar="{True,False}", help_behavior_hint=UNLESS_GIVEN)]
+FROM_PRESET = "(default: the preset's)"
+Size = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=FROM_PRESET)]
+Switch = Annotated[bool | None, tyro.conf.arg(metavar="{True,False}", help_behavior_hint=FROM_PRESET)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccountFor:
-    """Account for a model: parameters, FLOPs, memory, and time on a machine. Nothing is built or run.
+    """Predict the parameters, FLOPs, memory and training time of a model. Nothing is built or run.
 
-    Start from a preset or from a recipe, and change any size. GB is 10⁹ bytes, GiB is 2³⁰.
+    Start from a preset or a recipe, and change any size. GB is 10⁹ bytes, GiB is 2³⁰ bytes.
 
     For example:
       bytewright account --preset gpt2-xl --memory 80GB --device h100
@@ -38,7 +40,7 @@ class AccountFor:
     preset: Annotated[
         str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: gpt2-small)")
     ] = None
-    """base, gpt2-small, gpt2-medium, gpt2-large or gpt2-xl (GPT-2's sizes, our architecture)."""
+    """base, gpt2-small, gpt2-medium, gpt2-large or gpt2-xl (the sizes of GPT-2, our architecture)."""
 
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")] = None
     """A recipe, or the config.json of a run, instead of a preset."""
@@ -46,84 +48,84 @@ class AccountFor:
     vocab_size: Size = None
     context_length: Annotated[
         int | None,
-        tyro.conf.arg(metavar="INT", aliases=["--context"], help_behavior_hint=UNLESS_GIVEN),
+        tyro.conf.arg(metavar="INT", aliases=["--context"], help_behavior_hint=FROM_PRESET),
     ] = None
     d_model: Size = None
     num_layers: Size = None
     num_heads: Size = None
     d_ff: Size = None
     num_kv_heads: Size = None
-    rope_theta: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint=UNLESS_GIVEN)] = (
-        None
-    )
+    rope_theta: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint=FROM_PRESET)] = None
     norm: Annotated[
         Literal["pre", "post", "none"] | None,
-        tyro.conf.arg(metavar="{pre,post,none}", help_behavior_hint=UNLESS_GIVEN),
+        tyro.conf.arg(metavar="{pre,post,none}", help_behavior_hint=FROM_PRESET),
     ] = None
     position: Annotated[
         Literal["rope", "none"] | None,
-        tyro.conf.arg(metavar="{rope,none}", help_behavior_hint=UNLESS_GIVEN),
+        tyro.conf.arg(metavar="{rope,none}", help_behavior_hint=FROM_PRESET),
     ] = None
     ffn: Annotated[
         Literal["swiglu", "silu"] | None,
-        tyro.conf.arg(metavar="{swiglu,silu}", help_behavior_hint=UNLESS_GIVEN),
+        tyro.conf.arg(metavar="{swiglu,silu}", help_behavior_hint=FROM_PRESET),
     ] = None
     tie_embeddings: Switch = None
     qk_norm: Switch = None
 
     batch: int = 1
-    """Sequences of a batch."""
+    """The number of sequences in a batch."""
 
     memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="(optional)")] = None
-    """Name the largest batch that fits into this: 80GB, 24GiB."""
+    """Print the largest batch that fits into this amount of memory, such as 80GB or 24GiB."""
 
     device: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
-    """Say how long training takes on a100, h100, h200, b200 or this cpu; measure: time this machine first."""
+    """Predict the training time on a100, h100, h200, b200 or cpu; measure: time this machine first."""
 
     precision: Annotated[
         Literal["fp32", "tf32", "bf16"] | None,
         tyro.conf.arg(metavar="{fp32,tf32,bf16}", help_behavior_hint="(default: bf16, on a CPU fp32)"),
     ] = None
-    """Of the products, for the time."""
+    """The precision of matrix products, for the prediction of time."""
 
     mfu: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(optional)")] = None
-    """Share of the peak that the products get; without it, the roofline decides, if such steps were timed."""
+    """The share of peak FLOPs that is reached; by default it is predicted where such steps were measured."""
 
     tokens: Annotated[float | None, tyro.conf.arg(metavar="NUMBER", help_behavior_hint="(optional)")] = None
-    """Tokens to train on: say how many days."""
+    """The number of training tokens: print how many days they take."""
 
     family: bool = False
-    """Show instead where the FLOPs go over the GPT-2 family and over contexts."""
+    """Print instead how the FLOPs divide over parts, for the GPT-2 family and several context lengths."""
 
     plot: options.OutputFile = None
-    """With --family: draw it, as SVG."""
+    """With --family: write a chart as SVG."""
 
     json: bool = False
     """Print all figures as JSON."""
 
     def run(self) -> None:
-        """Count and print."""
-        from bytewright.errors import UsageError
-
+        """Compute the figures and print them."""
         if self.plot is not None and not self.family:
-            raise UsageError("--plot draws the shares of --family; give both")
+            raise UsageError("--plot needs --family", key="--plot")
         if self.tokens is not None and not 1 <= self.tokens < float("inf"):
-            raise UsageError(f"--tokens must be a number from 1 on, not {self.tokens:g}")
+            raise UsageError(
+                f"--tokens must be a number of at least 1, but is {self.tokens:g}",
+                key="--tokens",
+                found=self.tokens,
+            )
         if self.tokens is not None and self.device is None:
-            raise UsageError("--tokens asks how long they take, which --device decides; give both")
+            raise UsageError("--tokens needs --device, which determines the time", key="--tokens")
         if self.mfu is not None and self.device is None:
-            raise UsageError("--mfu is a share of the peak of a --device; give both")
+            raise UsageError("--mfu needs --device, which determines the peak", key="--mfu")
         if self.preset is not None and self.config is not None:
-            raise UsageError("--preset and --config each name a model; give one of them")
+            raise UsageError("give either --preset or --config, not both", key="--preset")
         if self.family:
-            self._refuse_beside_family()
+            self._check_family_options()
             self._show_family()
             return
-        from bytewright.account import account, find_device, largest_batches, parse_bytes, time_on
+        from bytewright.account import account, find_device, largest_batches, time_on
         from bytewright.cli import account_tables
 
         counted = account(self._model(), batch_size=self.batch)
-        batches = largest_batches(counted, parse_bytes(self.memory)) if self.memory else {}
+        batches = largest_batches(counted, parse_bytes(self.memory, key="--memory")) if self.memory else {}
         time = None
         if self.device is not None:
             time = time_on(counted, find_device(self.device), rate=self.precision, mfu=self.mfu)
@@ -149,16 +151,16 @@ class AccountFor:
             figures["time"] = time.to_dict(self.tokens)
         return figures
 
-    def _refuse_beside_family(self) -> None:
-        """Refuse options that the table of the family, which is always the same, would not heed."""
-        from bytewright.errors import UsageError
-
-        heeded = ("family", "plot", "json")
-        others = [field for field in dataclasses.fields(self) if field.name not in heeded]
+    def _check_family_options(self) -> None:
+        """Raise if an option is given that has no effect with --family."""
+        allowed = ("family", "plot", "json")
+        others = [field for field in dataclasses.fields(self) if field.name not in allowed]
         given = [field.name for field in others if getattr(self, field.name) != field.default]
         if given:
             option = "--" + given[0].replace("_", "-")
-            raise UsageError(f"--family shows GPT-2's own sizes, so {option} means nothing beside it")
+            raise UsageError(
+                f"{option} has no effect with --family, which uses the sizes of GPT-2", key=option
+            )
 
     def _show_family(self) -> None:
         from bytewright.account.flops import growth
@@ -168,18 +170,15 @@ class AccountFor:
         if self.plot is not None:
             account_tables.write_plot(self.plot)
         if self.json:
-            print(
-                json.dumps(
-                    [
-                        {
-                            "model": row.name,
-                            "context_length": row.context_length,
-                            "forward": row.flops.forward,
-                            "shares": dict(row.shares()),
-                        }
-                        for row in rows
-                    ]
-                )
-            )
+            figures = [
+                {
+                    "model": row.name,
+                    "context_length": row.context_length,
+                    "forward": row.flops.forward,
+                    "shares": dict(row.shares()),
+                }
+                for row in rows
+            ]
+            print(json.dumps(figures))
             return
         account_tables.show_growth(rows)
