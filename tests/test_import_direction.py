@@ -23,7 +23,7 @@ ORDER = {
         experiments report demo cli __main__
     """),
     "bytewright.train": _names("""
-        config console evaluate metrics norms outcome state step
+        config metrics console evaluate norms outcome state step
         tensorboard checkpoint inputs recipe recorder setup engine planner resume_policy run_files loop run
     """),
     "bytewright.experiments": _names("""

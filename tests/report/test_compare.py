@@ -13,10 +13,11 @@ from bytewright.experiments.inputs import _identify_validation, guess_about
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
 from bytewright.report.charts import Chart
-from bytewright.report.compare import BITS, TRAINING, VALIDATION, Metric, choose_metric
+from bytewright.report.compare import BITS, TRAINING, VALIDATION, choose_metric
 from bytewright.report.compose import build_report, write_report
 from bytewright.report.page import Figure, Page, Table
 from bytewright.tokenizer import Tokenizer
+from bytewright.train.metrics import Metric
 from conftest import Run
 from imagined_runs import make_record
 

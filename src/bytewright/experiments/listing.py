@@ -20,27 +20,15 @@ from typing import Any, TypeGuard
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.inputs import read_record
 from bytewright.experiments.records import RunRecord
+from bytewright.train.metrics import METRICS
 from bytewright.train.run import Run
 
 MAX_DEPTH = 4
 """How deep below the given folder runs are looked for: runs/sweep/run, and one to spare."""
 UNREADABLE = "unreadable"
 """The status of a run whose files are damaged."""
-KEY_FIGURES = (
-    "run",
-    "status",
-    "ending",
-    "step",
-    "tokens",
-    "loss",
-    "validation_loss",
-    "bits_per_byte",
-    "consistent",
-    "ended",
-    "tokens_per_second",
-    "seconds",
-    "started",
-)
+LISTED = [metric for metric in METRICS.values() if metric.is_listed]
+KEY_FIGURES = ("run", "status", "ending", *(metric.name for metric in LISTED), "started")
 COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -102,11 +90,11 @@ def describe(record: RunRecord, name: str) -> Row:
         "ending": record.ending and record.ending.label,
         "step": None if is_sampled else last.get("step", 0),
         "tokens": None if is_sampled else last.get("tokens", 0),
-        "loss": record.last("loss"),
-        "validation_loss": record.last("validation_loss"),
-        "bits_per_byte": record.last("bits_per_byte"),
-        "tokens_per_second": record.measured.get("tokens_per_second"),
-        "seconds": record.measured.get("seconds"),
+        **{
+            metric.name: record.measured.get(metric.name) if metric.is_measured else record.last(metric.name)
+            for metric in LISTED
+            if metric.is_final and metric.name not in ("step", "tokens")
+        },
         "started": None if is_sampled else record.environment.get("started"),
         "reason": record.reason,
     }
@@ -191,10 +179,7 @@ def word_figure(name: str, value: object) -> str:
     """
     if value is None:
         return ""
-    if name == "seconds" and isinstance(value, float):
-        return f"{value:,.1f}"
-    if name == "tokens_per_second" and isinstance(value, float):
-        return f"{value:,.0f}"
     if isinstance(value, float):
-        return f"{value:.4f}"
+        is_measured = name in METRICS and METRICS[name].is_measured
+        return format(value, METRICS[name].spec if is_measured else ".4f")
     return f"{value:,}" if isinstance(value, int) else str(value)

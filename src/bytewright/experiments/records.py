@@ -15,7 +15,7 @@ from typing import Any
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import atomic
-from bytewright.train.metrics import is_finite
+from bytewright.train.metrics import COST_METRICS, is_finite
 from bytewright.train.outcome import Ending, State
 from bytewright.train.recipe import flatten
 from bytewright.train.run import Run, check_no_link
@@ -129,14 +129,12 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
 def measure(lines: Sequence[Line]) -> dict[str, float]:
     """Give what a run really took: seconds in all, most memory, and the median of speed and utilisation."""
     measured: dict[str, float] = {}
-    if lines and is_finite(lines[-1].get("seconds")):
-        measured["seconds"] = float(lines[-1]["seconds"])
-    for name in ("tokens_per_second", "mfu"):
-        values = [float(line[name]) for line in lines if is_finite(line.get(name))]
-        if values:
-            measured[name] = statistics.median(values)
-    memory = [float(line["memory_bytes"]) for line in lines if is_finite(line.get("memory_bytes"))]
-    return measured | ({"memory_bytes": max(memory)} if memory else {})
+    for metric in COST_METRICS:
+        values = [float(line[metric.name]) for line in lines if is_finite(line.get(metric.name))]
+        if values and (metric.summary != "last" or is_finite(lines[-1].get(metric.name))):
+            summaries = {"last": values[-1], "median": statistics.median(values), "maximum": max(values)}
+            measured[metric.name] = summaries[metric.summary]
+    return measured
 
 
 def read_floor(validation: object) -> float | None:

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 from bytewright.experiments.records import Line, RunRecord, numbers_in
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, shorten
-from bytewright.train.metrics import check_record, finite, is_finite
+from bytewright.train.metrics import METRICS, check_record, finite, is_finite
 from bytewright.train.outcome import State, ending_on_record
 from bytewright.train.recipe import check_kinds
 from bytewright.train.run import STEP_NUMBER
@@ -28,20 +28,6 @@ RESULTS, SWEEP = "results.json", "sweep.json"
 MODEL = "model"
 """The folder, within that of a sweep that samples, of the run that it samples from."""
 FORMAT = "bytewright results 1"
-COLUMNS = (
-    "step",
-    "tokens",
-    "seconds",
-    "loss",
-    "validation_loss",
-    "bits_per_byte",
-    "lr",
-    "gradient_norm",
-    "tokens_per_second",
-    "mfu",
-    *("sound_sentences", "well_formed", "consistent", "copies", "ended"),
-    *("words_per_story", "distinct_words", "distinct_stories", "num_stories"),
-)
 MAX_LINES = 120
 DIGITS = 7
 """Significant digits of a kept number: more than a float32 has."""
@@ -207,7 +193,7 @@ def to_columns(lines: Sequence[Line]) -> dict[str, list[float | None]]:
         if "validation_loss" in line or number % every == 0 or number == len(lines) - 1
     ]
     columns = {}
-    for name in COLUMNS:
+    for name in (name for name, metric in METRICS.items() if metric.is_kept):
         values = [line.get(name) for line in kept]
         if any(value is not None for value in values):
             columns[name] = [rounded(value) if is_finite(value) else None for value in values]

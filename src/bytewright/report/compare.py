@@ -14,37 +14,13 @@ from pathlib import PurePath
 from bytewright.experiments.groups import Group, are_of_one_sweep, group_runs, name_after_runs, settled
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
-from bytewright.train.metrics import is_finite
+from bytewright.train.metrics import METRICS, Metric, is_finite
 
 FLOOR_TOLERANCE = 1e-3
 """Relative difference of floors on the same text: in records up to 0.1.0 it depends on the batch size."""
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A compared quantity: its name in the metrics file, its title and its unit."""
-
-    name: str
-    title: str
-    unit: str
-    when: str = "Final "
-    """First word of a chart's title; empty for quantities that are measured once."""
-    limits: tuple[float, float] | None = None
-    """Limits of the axis; None: chosen from the data."""
-
-    @property
-    def axis(self) -> str:
-        """The label of an axis."""
-        return f"{self.title}, {self.unit}"
-
-    def heading(self, rest: str = "") -> str:
-        """Return the title of a chart of final values."""
-        return f"{self.when}{self.title}{rest}" if self.when else f"{self.title.capitalize()}{rest}"
-
-
-VALIDATION = Metric("validation_loss", "validation loss", "nats per token")
-TRAINING = Metric("loss", "training loss", "nats per token")
-BITS = Metric("bits_per_byte", "bits per byte", "of validation text")
+VALIDATION, TRAINING, BITS = (METRICS[name] for name in ("validation_loss", "loss", "bits_per_byte"))
 
 
 @dataclass(frozen=True)

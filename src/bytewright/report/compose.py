@@ -22,7 +22,6 @@ from bytewright.formatting import format_count_short, format_seconds
 from bytewright.report.compare import (
     BITS,
     Comparison,
-    Metric,
     compare_runs,
     comparison_notes,
     floor_of,
@@ -59,6 +58,7 @@ from bytewright.report.tables import (
     table_of_seeds,
     tables_of_settings,
 )
+from bytewright.train.metrics import SAMPLING_METRICS, Metric
 
 MAX_SAMPLES = 6
 FLOOR_NOTE = (
@@ -283,16 +283,6 @@ def _footer(records: Sequence[RunRecord]) -> str:
 # Sweeps that sample text from one model
 
 
-SAMPLING_METRICS = (
-    Metric("consistent", "stories consistent throughout", "share", "", (-0.02, 1.02)),
-    Metric("well_formed", "well-formed stories", "share", "", (-0.02, 1.02)),
-    Metric("sound_sentences", "grammatical sentences", "share", "", (-0.02, 1.02)),
-    Metric("copies", "copies of training stories", "share", "", (-0.02, 1.02)),
-    Metric("distinct_stories", "distinct stories", "share", "", (-0.02, 1.02)),
-    Metric("distinct_words", "distinct words", "share of all words", ""),
-    Metric("words_per_story", "length", "words per story", ""),
-    Metric("ended", "stories ended by the model", "share", "", (-0.02, 1.02)),
-)
 DRAWN = ("consistent", "sound_sentences", "distinct_words")
 MAX_STORIES = 8
 

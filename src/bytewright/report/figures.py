@@ -17,9 +17,9 @@ from bytewright.experiments.groups import (
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
 from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series, fit_limits
-from bytewright.report.compare import TRAINING, VALIDATION, Metric, floor_of
+from bytewright.report.compare import TRAINING, VALIDATION, floor_of
 from bytewright.report.page import Figure
-from bytewright.train.metrics import is_finite
+from bytewright.train.metrics import METRICS, Metric, is_finite
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_SERIES, MAX_DOTS = 8, 30
@@ -102,7 +102,8 @@ def _loss_axis(
 def schedule_figures(record: RunRecord) -> list[Figure]:
     """Return charts of the learning rate and the gradient norm of one run."""
     figures = []
-    for name, title in (("lr", "Learning rate"), ("gradient_norm", "Gradient norm")):
+    for name in ("lr", "gradient_norm"):
+        title = METRICS[name].title.capitalize()
         points = [(float(line["step"]), value) for line, value in record.column(name)]
         if len(points) > 1:
             log = name == "gradient_norm" and min(y for _, y in points) > 0

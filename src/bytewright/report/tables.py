@@ -14,9 +14,10 @@ from typing import Any
 from bytewright.experiments.groups import Group, describe_lost, format_setting
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo, common
-from bytewright.formatting import format_memory, format_seconds
-from bytewright.report.compare import BITS, VALIDATION, Metric
+from bytewright.formatting import format_seconds
+from bytewright.report.compare import BITS, VALIDATION
 from bytewright.report.page import Block, Cell, Table
+from bytewright.train.metrics import COST_METRICS, METRICS, Metric
 
 MEASUREMENT_NOTE = (
     "Parameters and FLOPs are counted by PyTorch on the reference model. Memory is the peak after the first"
@@ -32,6 +33,8 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
     has_bits = metric is not BITS and any(group.values("bits_per_byte") for group in groups)
     columns = ["setting", "seeds", metric.title, "± sd", "perplexity"]
     columns += ["bits/byte"] if has_bits else ["bytes/token"]
+    more = [each for each in METRICS.values() if each.is_reported and not each.is_measured]
+    columns += [each.short for each in more]
     columns += ["to baseline", "as good after"] if baseline else []
     rows: list[list[Cell]] = []
     for group in groups:
@@ -47,6 +50,7 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
         ]
         bits = _or_none("{:.4f}".format, _mean(group, "bits_per_byte"))
         row.append(bits if has_bits else _bytes_per_token(group))
+        row += [_or_none(each.format, _mean(group, each.name)) for each in more]
         row += [_difference(group, baseline, metric), _time_to(group, baseline, metric)] if baseline else []
         rows.append(row)
     dropped = {n for n in range(3, len(columns)) if all(row[n] in (None, "") for row in rows)}
@@ -146,34 +150,24 @@ def table_of_incomplete_runs(groups: Sequence[Group]) -> list[Block]:
 
 def table_of_costs(groups: Sequence[Group]) -> list[Block]:
     """Return predicted and measured cost per setting."""
-    columns = [
-        "setting",
-        "tokens/s",
-        "ms/step",
-        "MFU",
-        "time",
-        "predicted time",
-        "memory",
-        "predicted memory",
-    ]
+    metrics = [metric for metric in COST_METRICS if metric.is_reported]
+    columns = ["setting"]
+    for metric in metrics:
+        columns += [metric.short, *([f"predicted {metric.short}"] if metric.is_predicted else [])]
+        columns += ["ms/step"] if metric.name == "tokens_per_second" else []
     rows: list[list[Cell]] = []
     for group in groups:
-        settings = group.runs[0].settings
-        speed, mfu = group.measured("tokens_per_second"), group.measured("mfu")
-        per_step = settings.get("batch_size", 1) * settings.get("model.context_length", 1)
-        predicted = group.runs[0].predicted
-        rows.append(
-            [
-                group.label,
-                round(speed) if speed else None,
-                1000 * per_step / speed if speed else None,
-                f"{mfu:.1%}" if mfu else None,
-                _or_none(format_seconds, group.measured("seconds")),
-                _or_none(format_seconds, predicted.get("seconds")),
-                _or_none(format_memory, group.measured("memory_bytes")),
-                _or_none(format_memory, predicted.get("memory_bytes")),
-            ]
-        )
+        settings, predicted = group.runs[0].settings, group.runs[0].predicted
+        row: list[Cell] = [group.label]
+        for metric in metrics:
+            value = group.measured(metric.name) or None
+            if metric.name == "tokens_per_second":
+                per_step = settings.get("batch_size", 1) * settings.get("model.context_length", 1)
+                row += [round(value), 1000 * per_step / value] if value else [None, None]
+                continue
+            row.append(_or_none(metric.format, value))
+            row += [_or_none(metric.format, predicted.get(metric.name))] if metric.is_predicted else []
+        rows.append(row)
     kept = [n for n in range(len(columns)) if n == 0 or any(row[n] is not None for row in rows)]
     if len(kept) == 1:
         return []
@@ -186,13 +180,8 @@ def table_of_costs(groups: Sequence[Group]) -> list[Block]:
 
 def table_of_ratios(groups: Sequence[Group]) -> list[Block]:
     """Return the ratio of each prediction to the measurement."""
-    titles = {
-        "parameters": "parameters",
-        "flops_per_token": "FLOPs",
-        "memory_bytes": "memory",
-        "tokens_per_second": "tokens/s",
-        "seconds": "time",
-    }
+    order = ("parameters", "flops_per_token", "memory_bytes", "tokens_per_second", "seconds")
+    titles = {name: METRICS[name].short for name in order}
     rows: list[list[Cell]] = []
     for group in groups:
         predicted = group.runs[0].predicted
@@ -210,21 +199,15 @@ def table_of_predictions(record: RunRecord) -> list[Block]:
     predicted, measured = dict(record.predicted), dict(record.measured)
     if "mfu" in measured and measured.get("tokens_per_second") and "tokens_per_second" in predicted:
         predicted["mfu"] = measured["mfu"] * predicted["tokens_per_second"] / measured["tokens_per_second"]
-    words: dict[str, tuple[str, Callable[[float], str]]] = {
-        "parameters": ("parameters", lambda value: f"{value:,.0f}"),
-        "flops_per_token": ("FLOPs per token", lambda value: f"{value:,.0f}"),
-        "memory_bytes": ("peak memory", format_memory),
-        "tokens_per_second": ("tokens per second", lambda value: f"{value:,.0f}"),
-        "mfu": ("utilisation (MFU)", lambda value: f"{value:.1%}"),
-        "seconds": ("time", format_seconds),
-    }
     rows: list[list[Cell]] = []
-    for name, (title, word) in words.items():
+    order = ("parameters", "flops_per_token", "memory_bytes", "tokens_per_second", "mfu", "seconds")
+    for name in order:
+        metric = METRICS[name]
         if name in predicted or name in measured:
             both = name in predicted and measured.get(name)
             ratio = f"{predicted[name] / measured[name]:.2f}" if both else None
-            ours, theirs = _or_none(word, predicted.get(name)), _or_none(word, measured.get(name))
-            rows.append([title, ours, theirs, ratio])
+            ours, theirs = (_or_none(metric.format, values.get(name)) for values in (predicted, measured))
+            rows.append([metric.title, ours, theirs, ratio])
     return [Table(["", "predicted", "measured", "ratio"], rows, caption=MEASUREMENT_NOTE)] if rows else []
 
 

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from bytewright.errors import escape_controls
 from bytewright.formatting import TimeLeft
+from bytewright.train.metrics import METRICS, is_finite
 
 CURVE_WIDTH, CURVE_HEIGHT = 60, 8
 BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -83,9 +84,9 @@ class LiveDisplay:
         if "event" in record:
             self.say(summarise(record, num_steps))
             return
-        if is_number(record.get("loss")):
+        if is_finite(record.get("loss")):
             self._losses.append(record["loss"])
-        if is_number(record.get("validation_loss")):
+        if is_finite(record.get("validation_loss")):
             self._validation = (record["step"], record["validation_loss"])
         self._left = estimate_time_left(self._time_left, record, num_steps)
         self._last = record, num_steps
@@ -120,21 +121,22 @@ def estimate_time_left(time_left: TimeLeft, record: Mapping[str, Any], num_steps
     >>> [estimate_time_left(time_left, {"step": n, "seconds": n / 2}, 100) for n in (20, 40)]
     ['', 'about 30 s left']
     """
-    if not num_steps or not is_number(record.get("seconds")):
+    if not num_steps or not is_finite(record.get("seconds")):
         return ""
     return time_left(record["seconds"], record["step"], num_steps)
 
 
 def figures_of(record: Mapping[str, Any], validation: tuple[int, float] | None) -> list[tuple[str, str]]:
     """Spell out the figures that a person looks at."""
-    rows = [("loss", _number(record.get("loss")))]
+    rows = [("loss", _format("loss", record))]
     if validation:
-        rows.append(("validation", f"{validation[1]:.4f} (step {validation[0]:,})"))
-    rows.append(("learning rate", _number(record.get("lr"), ".2e")))
-    rows.append(("gradient norm", _number(record.get("gradient_norm"), ".3f")))
-    if is_number(record.get("tokens_per_second")):
-        mfu = f", MFU {record['mfu']:.1%}" if is_number(record.get("mfu")) else ""
-        rows.append(("tokens/s", f"{record['tokens_per_second']:,.0f}{mfu}"))
+        rows.append(
+            ("validation", f"{METRICS['validation_loss'].format(validation[1])} (step {validation[0]:,})")
+        )
+    rows += [(METRICS[name].title, _format(name, record)) for name in ("lr", "gradient_norm")]
+    if is_finite(record.get("tokens_per_second")):
+        mfu = f", MFU {_format('mfu', record)}" if is_finite(record.get("mfu")) else ""
+        rows.append(("tokens/s", _format("tokens_per_second", record) + mfu))
     return rows
 
 
@@ -147,14 +149,11 @@ def summarise(record: Mapping[str, Any], num_steps: int | None) -> str:
     parts = [f"step {record['step']}" + (f"/{num_steps}" if num_steps else "")]
     if "event" in record:
         return f"{parts[0]}  {describe_event(record)}"
-    parts.append(f"loss {_number(record.get('loss'))}")
-    if is_number(record.get("validation_loss")):
-        parts.append(f"validation {record['validation_loss']:.4f}")
-    if is_number(record.get("bits_per_byte")):
-        parts.append(f"bits/byte {record['bits_per_byte']:.4f}")
-    parts.append(f"lr {_number(record.get('lr'), '.2e')}")
-    if is_number(record.get("tokens_per_second")):
-        parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
+    for name in ("loss", "validation_loss", "bits_per_byte", "lr"):
+        if name in ("loss", "lr") or is_finite(record.get(name)):
+            parts.append(f"{METRICS[name].short} {_format(name, record)}")
+    if is_finite(record.get("tokens_per_second")):
+        parts.append(f"{_format('tokens_per_second', record)} tokens/s")
     return "  ".join(parts)
 
 
@@ -200,10 +199,6 @@ def draw_curve(values: Sequence[float], width: int, height: int) -> list[str]:
     return ["".join(map(chr, line)) for line in cells]
 
 
-def is_number(value: object) -> bool:
-    """Say whether a field of a record holds a finite number."""
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _number(value: Any, form: str = ".4f") -> str:
-    return format(value, form) if is_number(value) else "not finite"
+def _format(name: str, record: Mapping[str, Any]) -> str:
+    value = record.get(name)
+    return METRICS[name].format(value) if is_finite(value) else "not finite"

@@ -1,11 +1,13 @@
-"""metrics.jsonl: one line of JSON per record, appended as the run goes, cut back exactly on a resume.
+"""The metrics of a run: their names, and the log that records them.
 
-A line holds the fields of one step; which ones is up to the loop. `MEASURED_FIELDS` are those that the clock
-and the machine decide; all others are equal in two runs of the same config. A number that is not finite is
-written as null. Each line ends with its CRC-32, by which a reader detects damage. `position` is the length of
-the log in bytes: a checkpoint records it, and opening at that position cuts off what was written after it,
-half a line of a killed process or of a full disk included. An append is not all or nothing, unlike the writes
-of `atomic`; each still calls the hook of `filesystem`.
+`METRICS` declares every metric once: title, unit, direction, number format, and where it is shown. To add a
+column to the report of a sweep, add its entry here and its value to the records of the log.
+
+metrics.jsonl has one line of JSON per record. Metrics that are not `is_measured` are equal in two runs of
+the same config; a number that is not finite is written as null. Each line ends with its CRC-32, which
+reveals damage. A checkpoint records the length of the log in bytes, and a resume truncates the log to it:
+this removes later records and the incomplete line of a killed process or a full disk. An append is not
+atomic, unlike the writes of `storage.atomic`.
 """
 
 from __future__ import annotations
@@ -17,17 +19,182 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 from bytewright.errors import FormatError, StorageError
+from bytewright.formatting import format_memory, format_seconds
 from bytewright.storage import filesystem
 from bytewright.storage.atomic import explain, open_to_append, parse_json, read_text
 from bytewright.storage.json_reader import is_damaged_name, shorten
 
 SEALED = re.compile(r'(\{.*), "crc32": "([0-9a-f]{8})"\}')
 """A line with its CRC, which is of the text of the first group."""
-MEASURED_FIELDS = ("seconds", "tokens_per_second", "mfu", "memory_bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A number that runs record. `title` names it in a report, `short` in a column or on a console."""
+
+    name: str
+    title: str
+    unit: str = ""
+    short: str = ""
+    """A shorter title; by default the title."""
+    spec: str = ".4f"
+    """Format of the number, as in `format`."""
+    direction: Literal["lower", "higher"] | None = None
+    """Which values are better."""
+    is_measured: bool = False
+    """Whether the clock and the machine determine it."""
+    summary: Literal["last", "median", "maximum"] = "last"
+    """Which of the recorded values is that of the run."""
+    is_final: bool = True
+    """Whether it is recorded during training, so that a report shows its final value."""
+    is_kept: bool = True
+    """Whether results.json keeps its curve."""
+    is_listed: bool = False
+    """Whether `bytewright runs` shows it."""
+    is_reported: bool = False
+    """Whether the tables of a sweep have a column for it: of results, or of costs if it is measured."""
+    is_predicted: bool = False
+    """Whether the table of costs shows the prediction next to it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "short", self.short or self.title)
+
+    @property
+    def axis(self) -> str:
+        """The label of an axis."""
+        return f"{self.title}, {self.unit}"
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """Limits of an axis; None: chosen from the data."""
+        return (-0.02, 1.02) if self.unit == "share" else None
+
+    def heading(self, rest: str = "") -> str:
+        """Return the title of a chart of final values."""
+        return f"Final {self.title}{rest}" if self.is_final else f"{self.title.capitalize()}{rest}"
+
+    def format(self, value: float) -> str:
+        """Format a value for people, with its unit if it has one of its own.
+
+        >>> METRICS["seconds"].format(90), METRICS["mfu"].format(0.4512)
+        ('1 min 30 s', '45.1%')
+        """
+        if self.unit == "seconds":
+            return format_seconds(value)
+        return format_memory(value) if self.unit == "bytes" else format(value, self.spec)
+
+
+def _of_samples(name: str, title: str, unit: str = "share", **fields: Any) -> Metric:
+    return Metric(name=name, title=title, unit=unit, is_final=False, **fields)
+
+
+TRAINING_METRICS = (
+    Metric(name="step", title="step", unit="steps", spec=",d", is_listed=True),
+    Metric(name="tokens", title="tokens", unit="tokens", spec=",d", is_listed=True),
+    Metric(
+        name="loss",
+        title="training loss",
+        unit="nats per token",
+        short="loss",
+        direction="lower",
+        is_listed=True,
+    ),
+    Metric(
+        name="validation_loss",
+        title="validation loss",
+        unit="nats per token",
+        short="validation",
+        direction="lower",
+        is_listed=True,
+    ),
+    Metric(name="perplexity", title="perplexity", direction="lower", is_kept=False),
+    Metric(
+        name="bits_per_byte",
+        title="bits per byte",
+        unit="of validation text",
+        short="bits/byte",
+        direction="lower",
+        is_listed=True,
+    ),
+    Metric(name="lr", title="learning rate", short="lr", spec=".2e"),
+    Metric(name="gradient_norm", title="gradient norm", spec=".3f"),
+)
+SAMPLING_METRICS = (
+    _of_samples("consistent", "stories consistent throughout", direction="higher", is_listed=True),
+    _of_samples("well_formed", "well-formed stories", direction="higher"),
+    _of_samples("sound_sentences", "grammatical sentences", direction="higher"),
+    _of_samples("copies", "copies of training stories", direction="lower"),
+    _of_samples("distinct_stories", "distinct stories", direction="higher"),
+    _of_samples("distinct_words", "distinct words", unit="share of all words"),
+    _of_samples("words_per_story", "length", unit="words per story"),
+    _of_samples("ended", "stories ended by the model", is_listed=True),
+)
+COST_METRICS = (
+    Metric(name="parameters", title="parameters", spec=",.0f", is_measured=True, is_kept=False),
+    Metric(
+        name="flops_per_token",
+        title="FLOPs per token",
+        short="FLOPs",
+        spec=",.0f",
+        is_measured=True,
+        is_kept=False,
+    ),
+    Metric(
+        name="tokens_per_second",
+        title="tokens per second",
+        short="tokens/s",
+        spec=",.0f",
+        direction="higher",
+        is_measured=True,
+        summary="median",
+        is_listed=True,
+        is_reported=True,
+    ),
+    Metric(
+        name="mfu",
+        title="utilisation (MFU)",
+        short="MFU",
+        spec=".1%",
+        direction="higher",
+        is_measured=True,
+        summary="median",
+        is_reported=True,
+    ),
+    Metric(
+        name="seconds",
+        title="time",
+        unit="seconds",
+        spec=",.1f",
+        direction="lower",
+        is_measured=True,
+        is_listed=True,
+        is_reported=True,
+        is_predicted=True,
+    ),
+    Metric(
+        name="memory_bytes",
+        title="peak memory",
+        short="memory",
+        unit="bytes",
+        direction="lower",
+        is_measured=True,
+        summary="maximum",
+        is_kept=False,
+        is_reported=True,
+        is_predicted=True,
+    ),
+)
+_NUM_STORIES = Metric(name="num_stories", title="sampled stories", spec=",d", is_final=False)
+METRICS = {
+    metric.name: metric for metric in (*TRAINING_METRICS, *SAMPLING_METRICS, _NUM_STORIES, *COST_METRICS)
+}
+"""Every metric by its name in the log, in the order of columns."""
+MEASURED_FIELDS = tuple(name for name, metric in METRICS.items() if metric.is_measured)
 
 SENTENCES_OF_EARLIER_VERSIONS = {
     "refused: ": "refused_step",
