@@ -210,7 +210,7 @@ def test_a_report_lists_missing_runs(tmp_path: Path, num_found: int) -> None:
     write_report(records, SweepInfo(name="rates", axes=["optimizer.lr"], missing=missing), tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert f"**runs:** {num_found} of {num_found + 2}" in text
-    assert "Not started yet: lr-3, lr-4." in text
+    assert "Not started: lr-3, lr-4." in text
     about, _ = read_results(tmp_path / "results.json")
     assert about is not None
     assert about.missing == missing

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bytewright.experiments.groups import group_runs
-from bytewright.experiments.inputs import _identify_validation, guess_about
+from bytewright.experiments.inputs import _identify_validation, describe_runs
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
 from bytewright.report.charts import Chart
@@ -125,7 +125,7 @@ def test_a_report_notes_different_evaluation_windows() -> None:
 def test_runs_with_many_differences_keep_their_names_and_have_no_chart_per_setting() -> None:
     unlike: dict[str, Any] = {"model.d_model": 8, "batch_size": 8, "optimizer.lr": 0.1, "schedule.warmup": 3}
     runs = [validated("tiny", "stories"), validated("base", "stories", **unlike)]
-    assert guess_about(runs).axes == []
+    assert describe_runs(runs).axes == []
     page = build_report(runs)
     assert len(figures_of(page)) == 4  # the final loss, and the curves by steps, tokens and seconds
     curves = [figure.chart for figure in figures_of(page) if isinstance(figure.chart, Chart)]

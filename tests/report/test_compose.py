@@ -57,7 +57,7 @@ def test_a_setting_with_diverged_seeds_is_not_the_best_and_shows_their_number(tm
     page = write_report([*calm, *edge, *gone], about, tmp_path).with_suffix(".md").read_text()
     assert "**best setting:** lr 1 (best of 1 without diverged seeds, of 3 settings)" in page
     assert "**lowest validation loss:** 1.6045 (nats per token, of settings without diverged seeds)" in page
-    sentence = "Of lr 2, 2 of 3 seeds diverged; its value is of the others."
+    sentence = "2 of 3 seeds of lr 2 diverged; its value excludes them."
     groups = group_runs([*calm, *edge, *gone], about.axes)
     (against,) = axis_figures(groups, VALIDATION, about)
     assert isinstance(against.chart, Chart)

@@ -1,8 +1,7 @@
-"""Runs that differ in their seed alone, taken together: the mean of what they reached, and its spread.
+"""Group runs that differ only in their seed, and compute the mean and spread of their metrics.
 
-A difference smaller than what seeds make is no difference; so wherever a table or a chart shows a number, it
-shows the mean over seeds, and the lowest and highest beside it. Also words settings as people say them
-("lr 1e-3, norm post"). Knows nothing of charts or pages.
+Differences below the spread over seeds are not significant, so tables and charts show both. This module also
+formats settings as short labels, such as "lr 1e-3, norm post".
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from bytewright.train.metrics import is_finite
 from bytewright.train.outcome import State
 
 IGNORED = {"seed", "accumulate", "device", "tensorboard"}
-"""Settings that make no difference to a question, or are what groups are taken over."""
+"""Settings that do not separate groups: the seed, and settings that do not affect results."""
 MARGINAL = {"eval_tokens", "keep_last", "sample_prompt"}
-"""Settings that do not change what a model learns; they do not name a run."""
+"""Settings that do not affect training; they are not part of labels."""
 
-MOST_WORDED = 3
-"""The most settings that name a run of no sweep; where more differ, the run's own name says more."""
+MAX_LABEL_SETTINGS = 3
+"""Maximum number of settings in the label of a run outside a sweep; with more, its name is used."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one setting; `labels` is what tells it from the other groups."""
+    """Runs of one setting; `labels` distinguishes it from other groups."""
 
     label: str
     labels: Mapping[str, Any]
@@ -37,58 +36,57 @@ class Group:
 
     @property
     def status(self) -> State:
-        """Complete if any run is: the others are counted in the table."""
+        """Complete if any run is complete, otherwise the status of the first run."""
         kinds = [run.status for run in self.runs]
         return "complete" if "complete" in kinds else kinds[0]
 
     @property
     def num_lost(self) -> int:
-        """How many runs diverged where others did not: the mean is of those that survived."""
+        """The number of diverged runs if others have results; the mean is over those others."""
         has_survivors = any(run.has_results for run in self.runs)
         return self.num_diverged if has_survivors else 0
 
     @property
     def num_diverged(self) -> int:
-        """How many runs diverged."""
+        """The number of diverged runs."""
         return sum(run.status == "diverged" for run in self.runs)
 
     @property
     def mark(self) -> str:
-        """What stands behind its label in a chart: how many of its seeds diverged, if not all did."""
+        """The suffix of the label in a chart: the number of diverged seeds, if not all diverged."""
         return f" ({self.num_lost} of {len(self.runs)} diverged)" if self.num_lost else ""
 
     @property
     def counted(self) -> Sequence[RunRecord]:
-        """The runs that count: those that are complete, and only as long as none is, all of them."""
+        """The runs that means are computed over: the complete ones, or all if none is complete."""
         return [run for run in self.runs if run.status == "complete"] or self.runs
 
     def values(self, name: str) -> list[float]:
-        """Give the final values of a metric, of the runs that count and have one."""
+        """Return the final values of a metric of the counted runs."""
         found = [run.last(name) for run in self.counted]
         return [value for value in found if value is not None]
 
     def mean(self, name: str) -> float:
-        """Mean over the runs, not a number if none has it."""
+        """Return the mean of the final values, or NaN without values."""
         values = self.values(name)
         return statistics.fmean(values) if values else math.nan
 
     def spread(self, name: str) -> tuple[float, float]:
-        """Lowest and highest of the runs."""
+        """Return the lowest and highest final value."""
         values = self.values(name)
         return (min(values), max(values)) if values else (math.nan, math.nan)
 
     def measured(self, name: str) -> float | None:
-        """Mean of what the runs that count took."""
+        """Return the mean of a measured cost of the counted runs."""
         values = [run.measured[name] for run in self.counted if name in run.measured]
         return statistics.fmean(values) if values else None
 
     def curve(self, metric: str, by: str) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """Give the mean curve of a metric over `by` (step, tokens, seconds), and its lowest and highest.
+        """Return the mean curve of a metric by `by` (step, tokens or seconds), and its lowest and highest.
 
-        Steps that not all surviving runs have are left out, and so are runs that have not come to an end
-        where another has. Runs of minutes end at different steps: their ends are one point, the last. Where
-        none survived, the mean of what exploded and what was about to says nothing: then it is the median,
-        without lowest and highest.
+        The curve has the steps that all counted runs without divergence have. Their last points form its last
+        point, since runs with a budget of minutes end at different steps. If all runs diverged, the curve is
+        the median, without spread.
         """
         alive = [run for run in self.counted if run.status != "diverged"]
         if not alive:
@@ -113,7 +111,7 @@ class Group:
         return points, spread
 
     def _curve_of_diverged(self, metric: str, by: str) -> list[tuple[float, float]]:
-        """Give the median of the runs: without a number a run is infinite, and so it ends if it has none."""
+        """Return the median curve of diverged runs; missing values count as infinity."""
         by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in self.runs]
         points = []
         for step in sorted(set().union(*by_step)):
@@ -128,16 +126,16 @@ class Group:
 
 
 def describe_lost(groups: Sequence[Group]) -> list[str]:
-    """Say in which settings only some seeds diverged: their means look better than they are."""
+    """Return a sentence for each setting of which only some seeds diverged, since its mean is biased."""
     return [
-        f"Of {group.label}, {group.num_lost} of {len(group.runs)} seeds diverged; its value is of the others."
+        f"{group.num_lost} of {len(group.runs)} seeds of {group.label} diverged; its value excludes them."
         for group in groups
         if group.num_lost
     ]
 
 
 def settled(groups: Sequence[Group]) -> list[Group]:
-    """Keep what can be compared: once a group is complete, none that has only been stopped."""
+    """Return the comparable groups: if any is complete, only complete and diverged ones."""
     if not any(group.status == "complete" for group in groups):
         return list(groups)
     return [group for group in groups if group.status in ("complete", "diverged")]
@@ -146,11 +144,11 @@ def settled(groups: Sequence[Group]) -> list[Group]:
 def group_runs(
     records: Sequence[RunRecord], axes: Sequence[str] = (), centre: Mapping[str, Any] | None = None
 ) -> list[Group]:
-    """Put runs together that differ in their seed alone, in order of appearance.
+    """Group runs that differ only in their seed, in order of appearance.
 
-    Labels come from the sweep where all are of one, else from the settings in which the runs differ. Where
-    these do not make a short name, a group is named after its first run. Around the `centre` of a star, a
-    group is named by what differs from it.
+    Labels come from the sweep if all runs are of one, and from the settings in which they differ otherwise.
+    If these give no short label, a group is named after its first run. With the `centre` of a star design,
+    labels contain only differences from it.
     """
     labelled = list(zip(_labels_of(records), records, strict=True))
     groups: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
@@ -161,16 +159,16 @@ def group_runs(
         labels_of[key] = labels
     varied = axes or list(dict.fromkeys(name for labels in labels_of.values() for name in labels))
     names = short_names([name for name in varied if name != "variant"])
-    worded = None if are_of_one_sweep(records) else find_axes([record.settings for record in records])
+    named = None if are_of_one_sweep(records) else find_axes([record.settings for record in records])
     made = []
     for key, runs in groups.items():
         labels = labels_of[key]
-        telling = {
+        shown = {
             name: value
             for name, value in labels.items()
-            if (worded is None or name in worded) and (not centre or centre.get(name) != value)
+            if (named is None or name in named) and (not centre or centre.get(name) != value)
         }
-        words = format_labels(telling, names) or ("baseline" if centre else runs[0].name)
+        words = format_labels(shown, names) or ("baseline" if centre else runs[0].name)
         made.append(Group(words, labels, runs))
     return made if len({group.label for group in made}) == len(made) else name_after_runs(made)
 
@@ -181,18 +179,18 @@ def name_after_runs(groups: Sequence[Group]) -> list[Group]:
 
 
 def find_axes(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the settings that tell runs of no sweep apart, if they are few and none is a path.
+    """Return the settings in which runs differ, or none if they are many or contain a path.
 
     >>> find_axes([{"optimizer.lr": 1e-3, "seed": 0}, {"optimizer.lr": 1e-2, "seed": 1}])
     ['optimizer.lr']
     """
     names = [name for name in differing(settings) if name not in MARGINAL and not name.endswith("_every")]
-    is_short = len(names) <= MOST_WORDED and not any(name.startswith("data.") for name in names)
+    is_short = len(names) <= MAX_LABEL_SETTINGS and not any(name.startswith("data.") for name in names)
     return names if is_short else []
 
 
 def _labels_of(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Give each run its labels in the sweep that all are of, or else the settings in which they differ."""
+    """Return the labels of each run in their common sweep, or the settings in which they differ."""
     if are_of_one_sweep(records):
         return [
             {name: value for name, value in record.labels.items() if name != "seed"} for record in records
@@ -202,12 +200,12 @@ def _labels_of(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
 
 
 def are_of_one_sweep(records: Sequence[RunRecord]) -> bool:
-    """Return whether all runs have labels, of the same names."""
+    """Return whether all runs have labels with the same names."""
     return bool(records) and bool(records[0].labels) and len({frozenset(run.labels) for run in records}) == 1
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the settings in which runs differ, but for those that make no difference to a question."""
+    """Return the settings in which runs differ, except those in `IGNORED`."""
     names = list(dict.fromkeys(name for each in settings for name in each))
     return [
         name
@@ -217,7 +215,7 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Call settings by the last part of their names, as far as that is clear.
+    """Return the last part of each setting's name, or the full name where that is ambiguous.
 
     >>> short_names(["optimizer.lr", "model.norm", "data.train", "corpus.train"])
     {'optimizer.lr': 'lr', 'model.norm': 'norm', 'data.train': 'data.train', 'corpus.train': 'corpus.train'}
@@ -227,20 +225,20 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def format_labels(labels: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """Word what a group is.
+    """Format the labels of a group.
 
     >>> format_labels({"optimizer.lr": 0.001, "batch_size": 64}, {"optimizer.lr": "lr"})
     'lr 1e-3, batch size 64'
     """
     parts = []
     for name, value in labels.items():
-        words = format_setting(value).rpartition("/")[2]  # of a path, its last part
+        words = format_setting(value).rpartition("/")[2]  # the last part of a path
         parts.append(words if name == "variant" else f"{names.get(name, name)} {words}".replace("_", " "))
     return ", ".join(parts)
 
 
 def format_setting(value: object) -> str:
-    """Word the value of a setting.
+    """Format the value of a setting.
 
     >>> [format_setting(value) for value in (0.0003, 0.95, 64, True, None, "post")]
     ['3e-4', '0.95', '64', 'yes', 'none', 'post']

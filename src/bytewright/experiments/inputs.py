@@ -1,8 +1,8 @@
-"""The inputs of a report: the records of one run, of some runs, of a sweep's folder, or of a results.json.
+"""Read the inputs of a report: a run, several runs, the folder of a sweep, or a results.json.
 
-A run that cannot be read does not hide the others: the report names it and the reason. Other entries in the
-folder of a sweep are skipped, so that `FOLDER/*` names its runs. Several runs get names that tell them apart,
-and the SHA-256 of what they were validated on, which decides whether they can be compared.
+An unreadable run does not hide the others: the report names it and the reason. Files in the folder of a
+sweep that are not runs are skipped, so `FOLDER/*` selects its runs. Several runs get distinct names, and the
+SHA-256 of their validation text, which decides whether they are comparable.
 """
 
 from __future__ import annotations
@@ -29,77 +29,75 @@ TOKENS_AT_ONCE = 2**20
 
 
 def read_inputs(paths: Sequence[Path]) -> tuple[SweepInfo | None, list[RunRecord]]:
-    """Read the runs that the paths name: folders of runs, one folder of a sweep, or one results.json."""
+    """Read the runs at `paths`: folders of runs, one folder of a sweep, or one results.json."""
     if len(paths) == 1:
         (path,) = paths
         if path.is_file():
             return read_results(path)
         if (path / SWEEP).is_file():
             return read_sweep_folder(path)
-        # A report of one run is written into its folder: the run knows better, for it may have gone on.
-        if (path / RESULTS).is_file() and not _is_begun(path):
+        # A run's folder may hold an earlier report of it, but the run may have continued since.
+        if (path / RESULTS).is_file() and not _has_started(path):
             return read_results(path / RESULTS)
         return None, [compare_record(read_record(path))]
-    runs = [path for path in paths if not _is_passed_over(path, paths)]
+    runs = [path for path in paths if not _is_skipped(path, paths)]
     for path in runs:
         if (path / SWEEP).is_file():
-            raise UsageError(f"{path} is a sweep, and a report is of one sweep alone, or of runs")
+            raise UsageError(f"{path} is a sweep; a report has either one sweep or several runs", path=path)
         if path.is_file():
-            raise UsageError(f"{path} is a file; a report is of one results.json, or of the folders of runs")
-        if not _is_begun(path):
-            read_record(path)  # to say what is wrong: this is no damage, but a mistake
+            raise UsageError(f"{path} is a file; a report has one results.json or folders of runs", path=path)
+        if not _has_started(path):
+            read_record(path)  # raises the reason
     records, unreadable = _read_each(dict.fromkeys(runs))
-    return guess_about(records, unreadable) if unreadable else None, records
+    return describe_runs(records, unreadable) if unreadable else None, records
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read the record of a run, or of texts that a sweep sampled, out of its folder."""
+    """Read the record of a run, or of sampled texts, from its folder."""
     run = Run(path)
     if not run.exists and "sampling" in run.outcome:
         return read_sampled(path, path.absolute().with_name(MODEL))
     return read_run(path)
 
 
-def guess_about(records: Sequence[RunRecord], unreadable: Mapping[str, str] | None = None) -> SweepInfo:
-    """Describe runs that no sweep made: what differs between them is what was varied."""
+def describe_runs(records: Sequence[RunRecord], unreadable: Mapping[str, str] | None = None) -> SweepInfo:
+    """Return the description of runs that are not of one sweep; the settings that differ are the axes."""
     names = ", ".join(record.name for record in records[:4]) + (", …" if len(records) > 4 else "")
     axes = find_axes([record.settings for record in records])
     return SweepInfo(name=f"{len(records)} runs", question=names, axes=axes, unreadable=unreadable or {})
 
 
-def word_missing(about: SweepInfo) -> list[str]:
-    """Say which runs are not there, and why."""
-    waiting = [f"Not started yet: {', '.join(about.missing)}."] if about.missing else []
-    return waiting + [
-        f"Left out: {name}, which cannot be read: {reason}." for name, reason in about.unreadable.items()
-    ]
+def describe_missing(about: SweepInfo) -> list[str]:
+    """Return sentences on runs that were not started or cannot be read."""
+    waiting = [f"Not started: {', '.join(about.missing)}."] if about.missing else []
+    return waiting + [f"Unreadable: {name}: {reason}." for name, reason in about.unreadable.items()]
 
 
-def _is_begun(path: Path) -> bool:
+def _has_started(path: Path) -> bool:
     return Run(path).exists or Run(path).has_outcome
 
 
-def _is_passed_over(path: Path, given: Sequence[Path]) -> bool:
-    """Say whether what lies in a sweep's folder is no run of it, or the model of runs that are given too."""
+def _is_skipped(path: Path, given: Sequence[Path]) -> bool:
+    """Return whether a path in a sweep's folder is not a run, or is the model of sampled texts in `given`."""
     folder = path.absolute().parent
     if not (folder / SWEEP).is_file() or not path.exists() or (path / SWEEP).is_file():
         return False
     if path.absolute().name == MODEL:
-        beside = [other for other in given if other.absolute().parent == folder]
-        return any(_is_begun(other) and not Run(other).exists for other in beside)
-    return not _is_begun(path)
+        siblings = [other for other in given if other.absolute().parent == folder]
+        return any(_has_started(other) and not Run(other).exists for other in siblings)
+    return not _has_started(path)
 
 
 def read_sweep_folder(folder: Path) -> tuple[SweepInfo, list[RunRecord]]:
-    """Read the runs of a sweep that have been started, in the order of its plan."""
+    """Read the started runs of a sweep in the order of its plan."""
     plan = Json(atomic.read_document(folder / SWEEP), folder / SWEEP)
     about = parse_about(plan["about"])
     runs, missing = {}, []
     for run in plan["runs"].elements():
         name, labels = run["name"].as_text(), run["labels"].as_object()
         if not is_plain_name(name):
-            raise run["name"].error("the name of a folder beside it")
-        if _is_begun(folder / name):
+            raise run["name"].error("the name of a folder next to it")
+        if _has_started(folder / name):
             runs[folder / name] = labels
         else:
             missing.append(name)
@@ -108,7 +106,7 @@ def read_sweep_folder(folder: Path) -> tuple[SweepInfo, list[RunRecord]]:
 
 
 def _read_each(runs: Mapping[Path, Mapping[str, Any] | None]) -> tuple[list[RunRecord], dict[str, str]]:
-    """Read runs, with the labels that are given; return the records, and why other runs cannot be read.
+    """Read runs, with the labels that are given; return the records, and the reasons for unreadable runs.
 
     Raises the first error if no run can be read.
     """
@@ -132,7 +130,7 @@ def _read_each(runs: Mapping[Path, Mapping[str, Any] | None]) -> tuple[list[RunR
 
 
 def _name_each(runs: Sequence[Path]) -> dict[Path, str]:
-    """Name each run by as few of the last parts of its path as tell it from the others.
+    """Name each run by the fewest last parts of its path that distinguish it from the others.
 
     >>> list(_name_each([Path("a/tiny"), Path("b/tiny"), Path("b/base")]).values())
     ['a/tiny', 'b/tiny', 'base']
@@ -141,8 +139,8 @@ def _name_each(runs: Sequence[Path]) -> dict[Path, str]:
     names = {}
     for path, own in parts.items():
         others = [other for other in parts.values() if other != own]
-        tells = (n for n in range(1, len(own)) if own[-n:] not in {other[-n:] for other in others})
-        count = next(tells, len(own))
+        unique = (n for n in range(1, len(own)) if own[-n:] not in {other[-n:] for other in others})
+        count = next(unique, len(own))
         names[path] = "/".join(own[-count:])
     return names
 
@@ -154,10 +152,10 @@ def _identify_validation(run: Path, record: RunRecord) -> dict[str, str]:
         return {}
     try:
         file = TokenFile.open(path)
-    except (BytewrightError, ValueError):  # ValueError: the path itself is not one that the system accepts
+    except (BytewrightError, ValueError):  # ValueError: the system does not accept the path
         file = None
     recorded = Run(run).data_digests.get("validation")
-    if file is None or recorded not in (None, file.manifest.sha256):  # moved, or replaced since
+    if file is None or recorded not in (None, file.manifest.sha256):  # moved or replaced
         return {"tokens": recorded} if isinstance(recorded, str) else {}
     text = _digest_text(file, Run(run).tokenizer_path)
     return {"tokens": file.manifest.sha256} | ({} if text is None else {"text": text})

@@ -15,7 +15,7 @@ from typing import Any
 import bytewright
 from bytewright.errors import UsageError
 from bytewright.experiments.groups import Group, settled
-from bytewright.experiments.inputs import guess_about, word_missing
+from bytewright.experiments.inputs import describe_missing, describe_runs
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import RESULTS, SweepInfo, common, without_places, write_results
 from bytewright.formatting import format_count_short, format_seconds
@@ -86,7 +86,7 @@ def build_report(records: Sequence[RunRecord], about: SweepInfo | None = None) -
     samples_text = any("sampling.temperature" in record.settings for record in records)
     if is_single and not samples_text:
         return _report_one(records[0], about)
-    about = about or guess_about(records)
+    about = about or describe_runs(records)
     if samples_text:
         return _report_sampling(group_by_setting(records, about), about)
     comparisons = compare_runs(records, about)
@@ -231,7 +231,7 @@ def _results(comparisons: Sequence[Comparison], about: SweepInfo) -> list[Block]
         blocks += _add_text_name(axis_figures(settled(part.groups), part.metric, about), part, comparisons)
         blocks += [*floor, *comparison_notes(part.runs, part.metric)]
         blocks += [table, *table_of_seeds(part.groups, part.metric), *table_of_incomplete_runs(part.groups)]
-    blocks += word_missing(about)
+    blocks += describe_missing(about)
     if about.notes:
         blocks.append(about.notes)
     return blocks
@@ -294,7 +294,7 @@ def _report_sampling(groups: Sequence[Group], about: SweepInfo) -> Page:
     for metric in known:
         if metric.name in DRAWN:
             blocks += axis_figures(groups, metric, about)[:1]
-    blocks += [_table_of_sampling(groups, known, best), *word_missing(about)]
+    blocks += [_table_of_sampling(groups, known, best), *describe_missing(about)]
     samples = [
         Sample(group.label, text) for group in groups for text in list(group.runs[0].samples.values())[-1:]
     ]
