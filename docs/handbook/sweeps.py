@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from records import DOCS
 
-from bytewright.experiments.records import DIVERGED_RISE
+from bytewright.train.outcome import DIVERGED_RISE
 from bytewright.experiments.sweep import read_sweep
 from bytewright.train.config import TrainConfig
 
