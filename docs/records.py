@@ -148,7 +148,7 @@ def predictions() -> list[tuple[Any, float]]:
 
     from bytewright.account import DEVICES
     from bytewright.experiments.predict import predict_run
-    from bytewright.storage.json_reader import build
+    from bytewright.storage.config_reader import build
     from bytewright.train.config import TrainConfig
     from bytewright.train.recipe import unflatten
 

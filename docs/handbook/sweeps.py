@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 
 from records import DOCS
 
-from bytewright.train.outcome import DIVERGED_RISE
 from bytewright.experiments.sweep import read_sweep
 from bytewright.train.config import TrainConfig
+from bytewright.train.outcome import DIVERGED_RISE
 
 (sweep_file,) = re.findall(
     r"^```toml\n(.*?)^```$", Path(__file__).with_suffix(".md").read_text(), re.MULTILINE | re.DOTALL
