@@ -44,8 +44,8 @@ def test_every_document_comes_once_per_epoch_in_another_order_each_time() -> Non
     assert not np.array_equal(other.starts(42), sampler.starts(42))
 
 
-def test_data_without_a_document_is_refused() -> None:
-    with pytest.raises(UsageError, match="no document to begin at"):
+def test_data_without_a_document_is_rejected() -> None:
+    with pytest.raises(UsageError, match="no window can start at a document"):
         DocumentSampler(first_tokens=np.array([], dtype=np.int64), batch_size=7, seed=3)
 
 

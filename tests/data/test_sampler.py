@@ -179,20 +179,28 @@ def test_batches_are_contiguous() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "batch_size", "context_length", "words"),
+    ("tokens", "batch_size", "context_length", "key", "found"),
     [
-        (np.zeros((4, 20), np.uint16), 2, 4, "one dimension"),
-        (np.arange(20), 0, 4, "batch_size must be at least 1"),
-        (np.arange(20), 2, 0, "context_length must be at least 1"),
-        (np.full(20, 2**63, np.uint64), 2, 4, "from 0 to"),
-        (np.full(20, -1), 2, 4, "from 0 to"),
+        (np.zeros((4, 20), np.uint16), 2, 4, "tokens", (4, 20)),
+        (np.arange(20), 0, 4, "batch_size", 0),
+        (np.arange(20), 2, 0, "context_length", 0),
+        (np.full(20, 2**63, np.uint64), 2, 4, "tokens", -(2**63)),
+        (np.full(20, -1), 2, 4, "tokens", -1),
+        (np.arange(100.0), 1, 16, "tokens", np.dtype(np.float64)),
     ],
 )
-def test_what_is_not_a_sequence_of_ids_is_rejected(
-    tokens: Any, batch_size: int, context_length: int, words: str
+def test_arguments_of_get_batch_are_checked(
+    tokens: Any,
+    batch_size: int,
+    context_length: int,
+    key: str,
+    found: object,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(UsageError, match=words):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # so that the function itself checks
+    with pytest.raises(UsageError) as rejection:
         get_batch(tokens, batch_size, context_length, "cpu")
+    assert (rejection.value.key, rejection.value.found) == (key, found)
 
 
 def test_a_batch_is_drawn_from_a_list_or_a_tensor_as_well() -> None:
@@ -201,24 +209,18 @@ def test_a_batch_is_drawn_from_a_list_or_a_tensor_as_well() -> None:
         assert targets.equal(inputs + 1)
 
 
-def test_a_context_longer_than_the_data_is_refused() -> None:
+def test_a_context_longer_than_the_data_is_rejected() -> None:
     tokens = np.zeros(16, dtype=np.uint16)
     with pytest.raises(UsageError, match="16 tokens, but a context of 16 needs at least 17"):
         WindowSampler(num_tokens=16, context_length=16, batch_size=1, seed=0)
-    with pytest.raises(UsageError, match="needs at least 17"):
-        get_batch(tokens, 1, 16, "cpu")
-    with pytest.raises(UsageError, match="needs at least 17"):
-        side_by_side_starts(16, 16)
+    for call in (lambda: get_batch(tokens, 1, 16, "cpu"), lambda: side_by_side_starts(16, 16)):
+        with pytest.raises(UsageError) as rejection:
+            call()
+        assert (rejection.value.expected, rejection.value.found) == (17, 16)
 
 
-def test_tokens_that_are_no_integers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the check is to be the function's own
-    with pytest.raises(UsageError, match="tokens must be integers, but these are float64"):
-        get_batch(np.arange(100.0), 1, 16, "cpu")  # type: ignore[arg-type]
-
-
-def test_a_rank_outside_the_number_of_ranks_is_refused() -> None:
-    with pytest.raises(UsageError, match="rank 2 is outside the range 0 to 1"):
+def test_a_rank_outside_the_number_of_ranks_is_rejected() -> None:
+    with pytest.raises(UsageError, match="rank must be from 0 to 1, but is 2"):
         WindowSampler(num_tokens=100, context_length=4, batch_size=1, seed=0, rank=2, num_ranks=2)
 
 

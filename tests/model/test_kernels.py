@@ -178,6 +178,6 @@ def test_gpus_too_old_for_the_kernels_are_told_while_a_step_is_compiled(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     torch.compiler.reset()
     tell = torch.compile(
-        lambda x: x + 1 if kernels._is_young_enough() else x, backend="eager", fullgraph=True
+        lambda x: x + 1 if kernels._is_supported_gpu() else x, backend="eager", fullgraph=True
     )
     assert tell(torch.zeros(1)).item() == served

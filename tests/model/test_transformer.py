@@ -167,10 +167,11 @@ def test_the_library_s_own_mixed_precision_works_too() -> None:
     torch.testing.assert_close(half.float(), model(ids), atol=0.05, rtol=0.05)
 
 
-def test_more_tokens_than_the_context_are_refused() -> None:
+def test_more_tokens_than_the_context_are_rejected() -> None:
     model = TransformerLM(small_config("default"))
-    with pytest.raises(UsageError, match="at most 16 tokens at once, not 17"):
+    with pytest.raises(UsageError, match="a sequence of 17 tokens exceeds the context of 16") as rejection:
         model(torch.zeros(17, dtype=torch.long))
+    assert (rejection.value.key, rejection.value.expected, rejection.value.found) == ("ids", 16, 17)
 
 
 def test_token_ids_may_be_of_any_integer_type() -> None:

@@ -74,10 +74,10 @@ def test_targets_that_do_not_fit_are_one_sentence(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("target", "found"), [(-1, "-1 to 2"), (7, "2 to 7")])
 def test_targets_outside_the_vocabulary_are_rejected(target: int, found: str) -> None:
     targets = torch.tensor([2, target])
-    with pytest.raises(UsageError, match=f"targets must be from 0 to 6, but these are from {found}"):
+    with pytest.raises(UsageError, match=f"targets must be from 0 to 6, but are from {found}"):
         cross_entropy(torch.zeros(2, 7), targets)
     for hidden in (torch.zeros(2, 5), torch.zeros(2, 5, requires_grad=True)):
-        with pytest.raises(UsageError, match=f"targets must be from 0 to 6, but these are from {found}"):
+        with pytest.raises(UsageError, match=f"targets must be from 0 to 6, but are from {found}"):
             linear_cross_entropy(hidden, torch.zeros(7, 5), targets)
 
 

@@ -1,12 +1,12 @@
-"""Token files: ids as one `.npy` array that `np.load(path, mmap_mode="r")` reads, and a manifest beside it.
+"""Token files: ids as one `.npy` array that `np.load(path, mmap_mode="r")` reads, and a manifest next to it.
 
-`stories.npy` has its manifest in `stories.npy.json`: which tokenizer made the ids, how many there are, their
-SHA-256. Opening checks the array's header and size against it, and never unpickles anything; `verify=True`
-also reads the ids and checks their SHA-256 and that each is inside the vocabulary.
+The manifest of `stories.npy` is `stories.npy.json`: the fingerprint of the tokenizer, the number of ids, and
+their SHA-256. Opening checks the array's header and size against it, without unpickling. `verify=True` also
+reads all ids and checks their SHA-256 and that each is in the vocabulary.
 
-Two files cannot be replaced in one step. So while the array is replaced, its manifest describes *both*, the
-old and the new, and a reader who meets that state (a writer was killed) tells by the SHA-256 which is there.
-At every moment a token file is exactly the old or exactly the new. This module knows no tokenizer.
+Two files cannot be replaced atomically. While the array is being replaced, its manifest therefore describes
+both the old and the new array. A reader that finds this state, after a writer was killed, decides by the
+SHA-256 which array exists. A token file is always exactly the old or exactly the new one.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from bytewright.system import Background
 FORMAT = "bytewright token file 1"
 MAX_MANIFEST_BYTES = 2**20
 CHUNK = 2**21
-"""How many ids are converted, hashed or checked at a time: the bound of the memory that this takes."""
+"""Number of ids that are converted, hashed or checked at a time; bounds the memory."""
 SYNC_AHEAD = 2**24
-"""After so many bytes the disk is told to begin, so that in the end there is little left to wait for."""
+"""Bytes after which a background fsync starts, so that the final fsync is short."""
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 # An `.npy` header is a magic string, a version, a length and a Python literal, padded with spaces. Ours has a
-# fixed length, so that the count can be filled in at the end; of others only the literal that NumPy writes is
-# understood, by its letters: nothing is evaluated.
+# fixed length, so that the count can be filled in at the end. Headers are matched against the literal that
+# NumPy writes; nothing is evaluated.
 _MAGIC = b"\x93NUMPY"
 _VERSION = b"\x01\x00"
 _HEADER_BYTES = 128
@@ -59,14 +59,14 @@ def dtype_for(vocabulary_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]
 
 
 def manifest_path_of(path: atomic.StrPath) -> Path:
-    """Return where the manifest of a token file stands: `stories.npy -> stories.npy.json`."""
+    """Return the path of the manifest of a token file: `stories.npy -> stories.npy.json`."""
     path = Path(path)
     return path.with_name(path.name + ".json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What is known of the ids without reading them."""
+    """The properties of the ids that are known without reading them."""
 
     tokenizer_fingerprint: str
     vocabulary_size: int
@@ -76,24 +76,24 @@ class Manifest:
     sha256: str
 
     @classmethod
-    def parse(cls, said: Json) -> Manifest:
-        """Check what a manifest says of an array."""
-        said.check_keys("format", *cls.__dataclass_fields__)
+    def parse(cls, json: Json) -> Manifest:
+        """Return the checked description of an array in a manifest."""
+        json.check_keys("format", *cls.__dataclass_fields__)
 
         def digits(key: str) -> str:
-            if not re.fullmatch("[0-9a-f]{64}", said[key].as_text()):
-                raise said[key].error("64 hexadecimal digits")
-            return said[key].as_text()
+            if not re.fullmatch("[0-9a-f]{64}", json[key].as_text()):
+                raise json[key].error("64 hexadecimal digits")
+            return json[key].as_text()
 
         def number(key: str, lowest: int, highest: int) -> int:
-            if not lowest <= said[key].as_integer() <= highest:
-                raise said[key].error(f"from {lowest} to {highest}")
-            return said[key].as_integer()
+            if not lowest <= json[key].as_integer() <= highest:
+                raise json[key].error(f"from {lowest} to {highest}")
+            return json[key].as_integer()
 
         vocabulary_size = number("vocabulary_size", 1, 2**32)
         dtype = dtype_for(vocabulary_size).name
-        if said["dtype"].value != dtype:
-            raise said["dtype"].error(f"{shorten(dtype)} for a vocabulary of {vocabulary_size}")
+        if json["dtype"].value != dtype:
+            raise json["dtype"].error(f"{shorten(dtype)} for a vocabulary of {vocabulary_size}")
         return cls(
             tokenizer_fingerprint=digits("tokenizer_fingerprint"),
             vocabulary_size=vocabulary_size,
@@ -114,9 +114,9 @@ class TokenFile:
 
     @classmethod
     def open(cls, path: atomic.StrPath, *, verify: bool = False) -> TokenFile:
-        """Open a token file; with `verify`, read all of it and check every id.
+        """Open a token file; with `verify`, read it completely and check every id.
 
-        Without `verify`, ids may be outside the vocabulary if somebody forged the file.
+        Without `verify`, ids of a forged file can be outside the vocabulary.
         """
         path = Path(path)
         tokens, described, is_settled = _read_both(path)
@@ -126,7 +126,11 @@ class TokenFile:
         if not fitting:
             raise FormatError(
                 f"{path}: holds {len(tokens)} ids of type {tokens.dtype.name}, but its manifest says"
-                f" {described[-1].num_tokens} of type {described[-1].dtype}"
+                f" {described[-1].num_tokens} of type {described[-1].dtype}",
+                path=path,
+                key="num_tokens",
+                expected=described[-1].num_tokens,
+                found=len(tokens),
             )
         highest = -1
         if verify or not is_settled:
@@ -135,13 +139,20 @@ class TokenFile:
             if not intact:
                 raise FormatError(
                     f"{path}: the SHA-256 of its ids is {sha256[:12]}…, but its manifest says"
-                    f" {fitting[-1].sha256[:12]}…; the file was damaged or changed"
+                    f" {fitting[-1].sha256[:12]}…; the file was damaged or changed",
+                    path=path,
+                    key="sha256",
+                    expected=fitting[-1].sha256,
+                    found=sha256,
                 )
             fitting = intact
         if highest >= fitting[0].vocabulary_size:
             raise FormatError(
                 f"{path}: token id {highest} at position {int(np.argmax(tokens))} is outside the vocabulary"
-                f" ({fitting[0].vocabulary_size})"
+                f" ({fitting[0].vocabulary_size})",
+                path=path,
+                expected=fitting[0].vocabulary_size,
+                found=highest,
             )
         return cls(path=path, tokens=tokens, manifest=fitting[0])
 
@@ -153,14 +164,18 @@ class TokenFile:
         if self.manifest.tokenizer_fingerprint != fingerprint:
             raise TokenizerError(
                 f"{self.path}: was encoded with tokenizer {self.manifest.tokenizer_fingerprint[:12]}…,"
-                f" but {fingerprint[:12]}… is used here"
+                f" but {fingerprint[:12]}… is used here",
+                path=self.path,
+                key="tokenizer_fingerprint",
+                expected=fingerprint,
+                found=self.manifest.tokenizer_fingerprint,
             )
 
 
 class TokenFileWriter:
-    """Writes a token file chunk by chunk, in memory that does not grow with it.
+    """Writes a token file chunk by chunk, in bounded memory.
 
-    The file appears when the block ends; if the block ends in an error, nothing has changed.
+    The file appears when the `with` block ends. If the block raises an error, nothing changes.
 
     One thread hashes the ids while another writes them; the slower of the two bounds the speed. On an AMD
     EPYC with SHA instructions, SHA-256 takes 1.7 GB of ids per second, and writing 1.2 (tmpfs) to 1.6 (disk).
@@ -196,11 +211,13 @@ class TokenFileWriter:
         return self
 
     def append(self, ids: npt.ArrayLike, *, num_documents: int = 0) -> None:
-        """Write ids, and count the documents that they end."""
+        """Write ids, which end `num_documents` documents."""
         array = np.asarray(ids)
         if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
             raise TokenizerError(
-                f"ids must be a list of integers, not an array {array.shape} of {array.dtype}"
+                f"ids must be a list of integers, not an array {array.shape} of {array.dtype}",
+                key="ids",
+                found=array.dtype,
             )
         for start in range(0, array.size, CHUNK):
             self._append_chunk(array[start : start + CHUNK])
@@ -211,7 +228,10 @@ class TokenFileWriter:
             place = int(np.argmax((chunk < 0) | (chunk >= self._vocabulary_size)))
             raise TokenizerError(
                 f"{self.path}: token id {chunk[place]} at position {self.num_tokens + place} is outside the"
-                f" vocabulary ({self._vocabulary_size})"
+                f" vocabulary ({self._vocabulary_size})",
+                path=self.path,
+                expected=self._vocabulary_size,
+                found=int(chunk[place]),
             )
         data = np.ascontiguousarray(chunk, dtype=self._dtype).data
         hashing = self._hasher.submit(self._digest.update, data)  # while the system copies the same bytes
@@ -225,7 +245,7 @@ class TokenFileWriter:
             self._num_unsynced = 0
 
     def _wait_for_sync(self) -> None:
-        """Hear what the disk said in the background: an error is told once only, to whoever synced first."""
+        """Wait for the background fsync and raise its error; the kernel reports an error only once."""
         if self._syncing is not None:
             with atomic.explain("write", self.path):
                 self._syncing.result()
@@ -245,11 +265,11 @@ class TokenFileWriter:
             sha256=self._digest.hexdigest(),
         )
         manifest_path = manifest_path_of(self.path)
-        with self._stack:  # the array takes its name where this block ends
+        with self._stack:  # the array is renamed to its path at the end of this block
             self._wait_for_sync()
             self._stream.seek(0)
             self._stream.write(_header(self._dtype, self.num_tokens))
-            with atomic.explain("write", self.path):  # a full disk must show before the manifest is touched
+            with atomic.explain("write", self.path):  # a full disk must fail before the manifest changes
                 self._stream.flush()
                 os.fsync(self._stream.fileno())
             either = dict.fromkeys([*_manifests_if_any(self.path), new])
@@ -266,17 +286,26 @@ def _header(dtype: np.dtype[np.uint16] | np.dtype[np.uint32], num_tokens: int) -
 
 
 def _map_array(path: Path) -> tuple[Ids, os.stat_result]:
-    """Check the header of an array against its file's size and map it; also return the status of the file."""
+    """Memory-map an array whose header matches its file's size; also return the status of the file."""
     with atomic.explain("read", path), filesystem.open_to_read(path) as file:
         start = file.read(10)
         if start[:6] != _MAGIC:
-            raise FormatError(f"{path}: begins with {start[:6]!r}, so it is no .npy file")
+            raise FormatError(
+                f"{path}: is not an .npy file: it begins with {start[:6]!r}",
+                path=path,
+                key="magic",
+                expected=_MAGIC,
+                found=start[:6],
+            )
         literal = file.read(int.from_bytes(start[8:10], "little"))
         match = _LITERAL.fullmatch(literal)
         if start[6:8] != _VERSION or not match:
             raise FormatError(
-                f"{path}: its header is {shorten(literal)}; expected one of version 1.0 that tells of a"
-                " one-dimensional array of '<u2' or '<u4'"
+                f"{path}: its header is {shorten(literal)}; expected version 1.0 with a one-dimensional array"
+                " of '<u2' or '<u4'",
+                path=path,
+                key="header",
+                found=literal,
             )
         dtype = np.dtype(f"<u{match[1].decode()}")
         num_tokens, offset = int(match[2]), len(start) + len(literal)
@@ -284,13 +313,17 @@ def _map_array(path: Path) -> tuple[Ids, os.stat_result]:
         expected = offset + num_tokens * dtype.itemsize
         if status.st_size != expected:
             raise FormatError(
-                f"{path}: has {status.st_size} bytes, but the {num_tokens} ids of its header take {expected}"
+                f"{path}: has {status.st_size} bytes, but the {num_tokens} ids of its header need {expected}",
+                path=path,
+                key="size",
+                expected=expected,
+                found=status.st_size,
             )
         return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=(num_tokens,)), status
 
 
 def _read_both(path: Path) -> tuple[Ids, list[Manifest], bool]:
-    """Map the array and read its manifest, again if a writer replaced them in between."""
+    """Map the array and read its manifest; retry if a writer replaced the array in between."""
     while True:
         tokens, mapped = _map_array(path)
         described, is_settled = _read_manifests(path)
@@ -300,10 +333,13 @@ def _read_both(path: Path) -> tuple[Ids, list[Manifest], bool]:
 
 
 def _read_manifests(path: Path) -> tuple[list[Manifest], bool]:
-    """Read what the manifest says of one array, or of several of which one is there: that is not settled."""
+    """Return the described arrays, and whether there is only one (several while the array is replaced)."""
     file = manifest_path_of(path)
     if path.exists() and not file.exists():
-        raise FormatError(f"{path}: has no manifest {file.name} beside it, so it is not a token file of ours")
+        raise FormatError(
+            f"{path}: has no manifest {file.name} next to it; `bytewright tokenizer encode` writes both",
+            path=path,
+        )
     root = Json(atomic.read_document(file, max_bytes=MAX_MANIFEST_BYTES), file)
     if root["format"].value != FORMAT:
         raise root["format"].error(shorten(FORMAT))
@@ -320,11 +356,11 @@ def _manifests_if_any(path: Path) -> list[Manifest]:
     try:
         return _read_manifests(path)[0]
     except BytewrightError:
-        return []  # then there is no token file here that could be lost
+        return []  # there is no valid token file to preserve
 
 
 def _scan(tokens: Ids) -> tuple[str, int]:
-    """Return the SHA-256 of the ids and the highest of them, -1 if there is none."""
+    """Return the SHA-256 of the ids and the highest id, or -1 if there are none."""
     digest = hashlib.sha256()
     highest = -1
     for start in range(0, len(tokens), CHUNK):

@@ -1,8 +1,7 @@
-"""Causal self-attention with rotary positions, written from its equations: the readable twin.
+"""Reference causal self-attention with rotary position embeddings, written from its equations.
 
-Scores are materialised, (seq x seq) per head, so that every step can be looked at. `MultiHeadSelfAttention`
-also covers grouped key/value heads and the norm on queries and keys. Positions are given, never stored:
-nothing here knows about caches or about what was read before.
+The scores are computed in full, (seq x seq) per head. `MultiHeadSelfAttention` also supports grouped
+key/value heads and norms on queries and keys.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from bytewright.model.layers import Layer, Linear, RMSNorm, check_range, softmax
 
 
 class RotaryPositionalEmbedding(Layer):
-    """Turn the pairs (2i, 2i + 1) of a vector at position p by the angle p·θ^(-2i/d_k).
+    """Rotate the pairs (2i, 2i + 1) of a vector at position p by the angle p·θ^(-2i/d_k).
 
-    Turning both sides of a dot product leaves only the difference of their angles, so scores depend on how
-    far apart two tokens are and not on where they stand. The tables hold cos and sin for every position; they
-    are derived, not learned, and never saved.
+    The dot product of two rotated vectors depends only on the difference of their angles, so scores depend on
+    the distance of two tokens and not on their positions. Tables hold cos and sin for every position; they
+    are not parameters and are not saved.
     """
 
     cos: Tensor
@@ -35,14 +34,18 @@ class RotaryPositionalEmbedding(Layer):
     ) -> None:
         super().__init__()
         if d_k < 2 or d_k % 2:
-            raise UsageError(f"d_k must be a positive even number, but is {d_k}: RoPE rotates pairs")
+            raise UsageError(
+                f"d_k must be a positive even number, because RoPE rotates pairs, but is {d_k}",
+                key="d_k",
+                found=d_k,
+            )
         self.theta, self.d_k, self.max_seq_len = float(theta), d_k, max_seq_len
         self._fill_tables(
             torch.get_default_device() if device is None else torch.device(device), torch.float32
         )
 
     def _fill_tables(self, device: torch.device, dtype: torch.dtype) -> None:
-        # In float64, which not every device has; but a meta device must not be given anything to compute.
+        # Computed on the CPU in float64, which some devices lack; for the meta device nothing is computed.
         maker = "meta" if device.type == "meta" else "cpu"
         exponents = torch.arange(0, self.d_k, 2, device=maker, dtype=torch.float64) / self.d_k
         positions = torch.arange(self.max_seq_len, device=maker, dtype=torch.float64)
@@ -51,7 +54,7 @@ class RotaryPositionalEmbedding(Layer):
         self.register_buffer("sin", angles.sin().to(device, dtype), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryPositionalEmbedding:
-        # `model.to(torch.bfloat16)` must not round the tables: in 8 bits, distant positions become one.
+        # `model.to(torch.bfloat16)` must not round the tables: 8 bits cannot distinguish distant positions.
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._fill_tables(self.cos.device, torch.promote_types(self.cos.dtype, torch.float32))
         return self
@@ -59,7 +62,7 @@ class RotaryPositionalEmbedding(Layer):
     def forward(
         self, x: Float[Tensor, "*batch seq d_k"], token_positions: Integer[Tensor, "*#batch seq"]
     ) -> Float[Tensor, "*batch seq d_k"]:
-        """Turn each vector of `x` by the angles of its position."""
+        """Return each vector of `x` rotated by the angles of its position."""
         cos, sin = self.angles_at(token_positions)
         even, odd = x[..., 0::2], x[..., 1::2]
         turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
@@ -78,7 +81,7 @@ class RotaryPositionalEmbedding(Layer):
 
 
 def causal_mask(num_tokens: int, device: torch.device | None = None) -> Bool[Tensor, "seq seq"]:
-    """Say which key (column) each query (row) may attend to: itself and whatever came before.
+    """Return the mask of the keys (columns) that each query (row) can attend to: itself and all before it.
 
     >>> causal_mask(3).int()
     tensor([[1, 0, 0],
@@ -94,10 +97,10 @@ def scaled_dot_product_attention(
     v: Float[Tensor, "*batch keys d_v"],
     mask: Bool[Tensor, "*#batch queries keys"] | None = None,
 ) -> Float[Tensor, "*batch queries d_v"]:
-    """softmax(q kᵀ / √d_k) v: each query's average of the values, weighted by how well their keys match it.
+    """Return softmax(q kᵀ / √d_k) v: for each query, the average of the values weighted by its scores.
 
-    Where `mask` is False the score becomes -∞ and the weight 0; a query that may see nothing has no average,
-    and becomes NaN.
+    Where `mask` is False, the score is -∞ and the weight 0. The result of a query without any allowed key is
+    NaN.
     """
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     if mask is not None:
@@ -108,9 +111,8 @@ def scaled_dot_product_attention(
 class MultiHeadSelfAttention(Layer):
     """Causal attention of a sequence to itself, by `num_heads` heads of d_model / num_heads dimensions each.
 
-    With fewer `num_kv_heads`, consecutive query heads share one key/value head. `rope` turns queries and
-    keys by their positions (one module without parameters, shared by all layers); `qk_norm` normalises them
-    before that.
+    With fewer `num_kv_heads`, consecutive query heads share one key/value head. `rope`, which all layers can
+    share, rotates queries and keys by their positions; `qk_norm` normalises them before.
     """
 
     def __init__(
@@ -132,7 +134,10 @@ class MultiHeadSelfAttention(Layer):
         self.d_head = d_model // num_heads
         if rope is not None and rope.d_k != self.d_head:
             raise UsageError(
-                f"attention has heads of {self.d_head} dimensions, but a RoPE module with d_k = {rope.d_k}"
+                f"rope must have d_k = {self.d_head}, the size of a head, but has {rope.d_k}",
+                key="rope",
+                expected=self.d_head,
+                found=rope.d_k,
             )
         self.rope = rope
         self.q_proj = Linear(d_model, self.num_heads * self.d_head, device, dtype)
@@ -147,7 +152,7 @@ class MultiHeadSelfAttention(Layer):
         x: Float[Tensor, "*batch seq d_model"],
         token_positions: Integer[Tensor, "*#batch seq"] | None = None,
     ) -> Float[Tensor, "*batch seq d_model"]:
-        """Attend; positions count from 0 unless `token_positions` says otherwise."""
+        """Return the attention of every position to itself and all before it; positions count from 0."""
         num_tokens = x.shape[-2]
         q = split_heads(self.q_proj(x), self.d_head)
         k = split_heads(self.k_proj(x), self.d_head)
@@ -166,21 +171,24 @@ class MultiHeadSelfAttention(Layer):
         return self.output_proj(merge_heads(attended))
 
     def _check_length(self, num_tokens: int) -> None:
-        """Raise if positions 0 to num_tokens - 1 reach beyond the rotary tables."""
+        """Raise if the rotary tables have fewer than `num_tokens` positions."""
         if self.rope is not None and num_tokens > self.rope.max_seq_len:
             raise UsageError(
                 f"a sequence of {num_tokens} tokens is longer than max_seq_len, {self.rope.max_seq_len},"
-                " of the RoPE module"
+                " of the RoPE module",
+                key="x",
+                expected=self.rope.max_seq_len,
+                found=num_tokens,
             )
 
 
 def split_heads(
     x: Float[Tensor, "*batch seq width"], d_head: int
 ) -> Float[Tensor, "*batch heads seq d_head"]:
-    """Cut the last dimension into heads and put the heads before the sequence."""
+    """Split the last dimension into heads and move the heads before the sequence."""
     return x.reshape(*x.shape[:-1], -1, d_head).transpose(-3, -2)
 
 
 def merge_heads(x: Float[Tensor, "*batch heads seq d_head"]) -> Float[Tensor, "*batch seq width"]:
-    """Undo `split_heads`."""
+    """Return the inverse of `split_heads`."""
     return x.transpose(-3, -2).flatten(-2)

@@ -1,19 +1,18 @@
-"""The fast twins: the same layers with fewer and larger operations.
+"""The fused layers and loss: the results of the reference modules with fewer and larger operations.
 
-Each class inherits the parameters, names and initialisation of its readable twin and overrides `forward`
-alone, so either loads what the other saved and an optimizer sees the same matrices. What makes them fast:
+Each class inherits the parameters, names and initialisation of its reference class and overrides only
+`forward`, so a state dict of one loads into the other. They are faster because of:
 
-- one product for q, k and v, and one for gate and up. Their weights are joined on the way in: a copy that is
-  small beside the product, and free where they are cast to bfloat16 anyway;
-- rows of q and k are joined with each head's even dimensions first. Scores do not depend on the order inside
-  a head as long as q and k agree, and turning two contiguous halves is cheaper than turning interleaved
-  pairs;
-- the library's attention kernel, which never writes the scores to memory;
-- on an NVIDIA GPU in a half-precision type, kernels of our own (`kernels`) where the library and its compiler
-  pass over memory more than once;
-- the head and its loss in chunks: the logits of a whole batch never exist at once, let alone in float32.
+- one product for q, k and v, and one for gate and up. The weights are joined in each call: a copy that is
+  small compared with the product, and free if they are cast to bfloat16 anyway;
+- rows of q and k joined with each head's even dimensions first. Scores do not depend on the order inside a
+  head if q and k agree, and rotating two contiguous halves is cheaper than rotating interleaved pairs;
+- torch's attention kernel, which does not write the scores to memory;
+- on an NVIDIA GPU in a half-precision type, the Triton kernels of `kernels`, where torch and its compiler
+  would pass over memory more than once;
+- head and loss in chunks: the logits of a whole batch never exist at once.
 
-Everything is traceable by `torch.compile`, which fuses the rest. Nothing here knows about training.
+Everything can be traced by `torch.compile`, which fuses the rest.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from bytewright.model.loss import check_targets, cross_entropy
 from bytewright.model.transformer import LAYER_CLASSES, LayerClasses, TransformerLM
 
 LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**29}
-"""How many logits the loss works on at a time: what a CPU's cache holds, or enough to keep a GPU busy."""
+"""Number of logits that the loss computes at a time: fits a CPU's cache, or keeps a GPU busy."""
 
 
 def halves_from_pairs(rows: Float[Tensor, "rows ..."], d_head: int) -> Float[Tensor, "rows ..."]:
-    """Reorder each head's rows from interleaved pairs to two halves: all even dimensions, then all odd ones.
+    """Return the rows of each head with all even dimensions first, then all odd ones.
 
     >>> halves_from_pairs(torch.arange(8.0), d_head=4)
     tensor([0., 2., 1., 3., 4., 6., 5., 7.])
@@ -54,7 +53,7 @@ def halves_from_pairs(rows: Float[Tensor, "rows ..."], d_head: int) -> Float[Ten
 
 
 def pairs_from_halves(rows: Float[Tensor, "rows ..."], d_head: int) -> Float[Tensor, "rows ..."]:
-    """Undo `halves_from_pairs`."""
+    """Return the inverse of `halves_from_pairs`."""
     return rows.reshape(-1, 2, d_head // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
@@ -63,7 +62,7 @@ def rotate_halves(
     cos: Float[Tensor, "*#batch seq half"],
     sin: Float[Tensor, "*#batch seq half"],
 ) -> Float[Tensor, "*batch seq heads d_head"]:
-    """Turn the pairs (i, i + d_head/2) by their angles: the rotary embedding for rows in halves."""
+    """Rotate the pairs (i, i + d_head/2) by their angles: the rotary embedding for rows in halves."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # the same for every head
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x.dtype)
@@ -72,7 +71,7 @@ def rotate_halves(
 def join_projections(
     attention: MultiHeadSelfAttention, dtype: torch.dtype
 ) -> Float[Tensor, "qkv_width d_model"]:
-    """Rows of q, k and v as one matrix, those of q and k in halves where they will be rotated."""
+    """Return the rows of q, k and v as one matrix; with RoPE, those of q and k in halves."""
     weights: list[Tensor] = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
     if attention.rope is not None:
         weights[:2] = (halves_from_pairs(weight, attention.d_head) for weight in weights[:2])
@@ -80,7 +79,7 @@ def join_projections(
 
 
 def join_gains(attention: MultiHeadSelfAttention) -> Float[Tensor, "qk_heads d_head"] | None:
-    """Return the gains of the norms on q and k, if it has them, in the order of `join_projections`' rows."""
+    """Return the gains of the norms on q and k, if any, in the order of the rows of `join_projections`."""
     if attention.q_norm is None or attention.k_norm is None:
         return None
     gains: list[Tensor] = [attention.q_norm.weight, attention.k_norm.weight]
@@ -91,21 +90,21 @@ def join_gains(attention: MultiHeadSelfAttention) -> Float[Tensor, "qk_heads d_h
 
 
 class FusedSelfAttention(MultiHeadSelfAttention):
-    """`MultiHeadSelfAttention` with one input projection and the library's attention kernel."""
+    """`MultiHeadSelfAttention` with one input projection and torch's attention kernel."""
 
     def forward(
         self,
         x: Float[Tensor, "*batch seq d_model"],
         token_positions: Integer[Tensor, "*#batch seq"] | None = None,
     ) -> Float[Tensor, "*batch seq d_model"]:
-        """Attend; positions count from 0 unless `token_positions` says otherwise."""
+        """Return the attention of every position to itself and all before it; positions count from 0."""
         if token_positions is None:
             self._check_length(x.shape[-2])
         qkv = x @ join_projections(self, x.dtype).T
         if token_positions is None and self._kernel_serves(qkv):
             return self.output_proj(self._attend_by_kernel(qkv))
         qkv = qkv.reshape(*qkv.shape[:-1], -1, self.d_head)
-        # q and k go through the norm and the rotation as one: half the operations, each on longer rows.
+        # One norm and one rotation for q and k together: half the operations, each on longer rows.
         qk, v = torch.split(qkv, [self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=-2)
         gains = join_gains(self)
         if gains is not None:
@@ -148,7 +147,7 @@ class FusedEmbedding(Embedding):
     """`Embedding` whose gradient is one sort and one kernel on a GPU."""
 
     def forward(self, ids: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
-        """Look up the row of every id."""
+        """Return the row of every id."""
         check_integers(ids)
         if not kernels.on_gpu(self.weight) or self.weight.dtype != torch.float32:
             return super().forward(ids)
@@ -162,7 +161,7 @@ class FusedSwiGLU(SwiGLU):
     """`SwiGLU` with one product for gate and up."""
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Transform each position by itself."""
+        """Transform each position separately."""
         joined = torch.cat((self.w1.weight.to(x.dtype), self.w3.weight.to(x.dtype)))
         return self.w2(gate_by_silu(x @ joined.T))
 
@@ -197,9 +196,9 @@ def linear_cross_entropy(
     *,
     chunk_size: int | None = None,
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy of the logits `hidden @ weightᵀ` against `targets`, in float32 at least.
+    """Return the mean cross-entropy of the logits `hidden @ weightᵀ`, in at least float32.
 
-    Works on `chunk_size` positions at a time and computes their gradient at once, while their logits exist:
+    Processes `chunk_size` positions at a time and computes their gradient while their logits exist:
     d loss / d logits = (softmax(logits) - onehot(target)) / count. So no product is computed twice, and
     memory grows with chunk_size x vocab instead of batch x vocab. Differentiable once.
     """
@@ -219,7 +218,7 @@ def linear_cross_entropy(
 
 
 def choose_chunk_size(device_type: str, vocab_size: int) -> int:
-    """Positions whose logits are worked on at a time; on a GPU a power of two, which fills its tiles."""
+    """Return the number of positions per chunk of logits; on a GPU a power of two, for full tiles."""
     if device_type == "cpu":
         return max(1, LOGITS_AT_ONCE["cpu"] // vocab_size)
     return 1 << (max(1, LOGITS_AT_ONCE["cuda"] // vocab_size).bit_length() - 1)
@@ -245,7 +244,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        scale = upstream / ctx.count  # in float32: rounded to a half type it would skew every gradient alike
+        scale = upstream / ctx.count  # in float32: rounded to a half type it would bias all gradients
         hidden_gradient = (at_least_float32(hidden_gradient) * scale).to(hidden_gradient.dtype)
         weight_gradient = (at_least_float32(weight_gradient) * scale).to(weight_gradient.dtype)
         return hidden_gradient, weight_gradient, None, None, None
@@ -258,7 +257,7 @@ def _total_cross_entropy(
     chunk_size: int,
     wants_gradient: bool,
 ) -> tuple[Float[Tensor, ""], Tensor, Tensor]:
-    """Sum of all losses, and its gradients with respect to hidden states and weight if they are wanted."""
+    """Return the sum of all losses, and its gradients with respect to hidden states and weight."""
     matrix = weight.to(hidden.dtype)
     total = torch.zeros((), device=hidden.device, dtype=torch.promote_types(hidden.dtype, torch.float32))
     hidden_gradients: list[Tensor] = []
@@ -269,11 +268,11 @@ def _total_cross_entropy(
         column = target.unsqueeze(-1)
         total = total + (normaliser - logits.gather(-1, column)).sum()
         if wants_gradient:
-            gradient = logits.sub_(normaliser).exp_()  # in place, for nothing needs the logits any more
+            gradient = logits.sub_(normaliser).exp_()  # in place: the logits are no longer needed
             gradient.scatter_add_(-1, column, torch.full_like(normaliser, -1.0))
             gradient = gradient.to(rows.dtype)
             hidden_gradients.append(gradient @ matrix)
             weight_gradient += gradient.T @ rows
             del gradient
-        del logits  # their names would keep them alive while those of the next chunk are computed
+        del logits  # or they would stay alive while those of the next chunk are computed
     return total, torch.cat(hidden_gradients) if wants_gradient else hidden.new_empty(0), weight_gradient

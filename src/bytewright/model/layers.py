@@ -1,11 +1,8 @@
-"""The layers without attention, written from their equations: the readable twins.
+"""The reference layers without attention, written from their equations.
 
-Everything here is plain tensor algebra with any number of leading batch dimensions, an explicit device and
-dtype, and no biases. Whatever needs range or precision (norms, softmax) is computed in float32 at least and
-handed back in the type it came in. A weight follows the type of the activations it meets, so that parameters
-may stay in float32 while the model runs in bfloat16.
-
-Nothing here knows about attention, caches, losses or training.
+All layers accept any number of leading batch dimensions and have no biases. Norms and softmax compute in at
+least float32 and return the type of their input. Weights are cast to the type of the activations, so that
+parameters can stay in float32 while the model computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -22,11 +19,11 @@ from torch.nn import Module, Parameter
 from bytewright.errors import UsageError
 
 EPSILON = 1e-5
-"""What every norm of the model adds to the mean square, so that a zero vector stays one."""
+"""Added to the mean square in every norm, so that a zero vector is not divided by zero."""
 
 
 class Layer(Module):
-    """A module whose call returns one tensor (the library types every call as Any)."""
+    """A module whose call returns one tensor (torch types every call as Any)."""
 
     if TYPE_CHECKING:
 
@@ -34,27 +31,26 @@ class Layer(Module):
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Widen half-precision values to float32; leave float32 and float64 as they are."""
+    """Return half-precision values as float32, others unchanged."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def truncated_normal_(x: Tensor, std: float) -> Tensor:
-    """Fill `x` in place with N(0, std²) cut at ±3 std, by the inverse of the normal's cumulative function.
+    """Fill `x` in place with N(0, std²) truncated at ±3 std, by inverse transform sampling.
 
-    A uniform draw between the probabilities of the two cuts, sent through Φ⁻¹(p) = √2·erf⁻¹(2p - 1), lands
-    between the cuts with exactly the right density.
+    p is uniform between the cumulative probabilities of the two bounds, and x = √2·erf⁻¹(2p - 1)·std.
     """
     with torch.no_grad():
         bound = math.erf(3 / math.sqrt(2))
         wide = torch.empty_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
         wide.uniform_(-bound, bound).erfinv_().mul_(math.sqrt(2) * std)
-        return x.copy_(wide.clamp_(-3 * std, 3 * std))  # erf⁻¹ may round past the cut
+        return x.copy_(wide.clamp_(-3 * std, 3 * std))  # erf⁻¹ can round beyond the bound
 
 
 def softmax(x: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*shape"]:
-    """Turn scores along `dim` into probabilities: exp(xᵢ) / Σⱼ exp(xⱼ).
+    """Return exp(xᵢ) / Σⱼ exp(xⱼ) along `dim`.
 
-    Subtracting the maximum first changes nothing in the quotient and keeps exp from overflowing.
+    The maximum is subtracted first, which does not change the quotient, so that exp does not overflow.
 
     >>> softmax(torch.tensor([1000.0, 1000.0]), dim=0)
     tensor([0.5000, 0.5000])
@@ -65,14 +61,14 @@ def softmax(x: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*shape"]:
 
 
 def silu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return x·sigmoid(x): close to x for large x, close to 0 for very negative x, smooth between."""
+    """Return x·sigmoid(x)."""
     return x * torch.sigmoid(x)
 
 
 def rms_norm(
     x: Float[Tensor, "*batch d"], gain: Float[Tensor, "*heads d"], eps: float
 ) -> Float[Tensor, "*batch d"]:
-    """Return x / √(mean(x²) + ε) ⊙ g: each vector scaled to unit root mean square, then by its gains."""
+    """Return x / √(mean(x²) + ε) ⊙ g: each vector scaled to unit root mean square, times the gains."""
     wide = at_least_float32(x)
     inverse_rms = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
     return (wide * inverse_rms * gain).to(x.dtype)
@@ -93,7 +89,7 @@ class Linear(Layer):
         truncated_normal_(self.weight, std=math.sqrt(2 / (in_features + out_features)))
 
     def extra_repr(self) -> str:
-        """Tell the sizes where the module is printed."""
+        """Return the sizes for the module's repr."""
         return f"{self.weight.shape[1]} -> {self.weight.shape[0]}"
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
@@ -102,7 +98,7 @@ class Linear(Layer):
 
 
 class Embedding(Layer):
-    """A table with one row of numbers per id; `std` is 1 unless the rows double as an output head."""
+    """A table with one row per id; `std` is smaller than 1 if the table is also the output head."""
 
     def __init__(
         self,
@@ -118,11 +114,11 @@ class Embedding(Layer):
         truncated_normal_(self.weight, std=std)
 
     def extra_repr(self) -> str:
-        """Tell the sizes where the module is printed."""
+        """Return the sizes for the module's repr."""
         return f"{self.weight.shape[0]} ids -> {self.weight.shape[1]}"
 
     def forward(self, ids: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
-        """Look up the row of every id; ids of any integer type (token files hold uint16)."""
+        """Return the row of every id; ids can have any integer type (token files have uint16)."""
         check_integers(ids)
         ids = ids.long()
         try:
@@ -142,26 +138,31 @@ def check_integers(ids: Tensor) -> None:
 def check_range(name: str, indices: Tensor, size: int) -> None:
     """Raise if indices on the CPU are not all from 0 to size - 1.
 
-    Call it when a lookup has failed. A check before each lookup would synchronise with the device and break
+    Call it after a lookup has failed: a check before each lookup would synchronise with the device and break
     compiled graphs.
     """
     if indices.device.type == "cpu" and not bool(((indices >= 0) & (indices < size)).all()):
         lowest, highest = indices.min().item(), indices.max().item()
-        raise UsageError(f"{name} must be from 0 to {size - 1}, but these are from {lowest} to {highest}")
+        raise UsageError(
+            f"{name} must be from 0 to {size - 1}, but are from {lowest} to {highest}",
+            key=name,
+            expected=size - 1,
+            found=highest if lowest >= 0 else lowest,
+        )
 
 
 class _LookUp(torch.autograd.Function):
-    """weight[ids], with a gradient that is the same bits every time.
+    """weight[ids] with a deterministic gradient.
 
-    The gradient of a row is the sum over all places where its id stands. The library's own indexing adds them
-    up in whatever order its threads arrive, and so does what torch.compile makes of it.
+    The gradient of a row is a sum over all positions of its id. torch's indexing, compiled or not, adds them
+    in the order in which its threads finish.
     """
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.num_rows = len(weight)
-        return torch.embedding(weight, ids)  # unlike weight[ids], it takes no -1 for the last row
+        return torch.embedding(weight, ids)  # unlike weight[ids], rejects -1
 
     @staticmethod
     @once_differentiable
@@ -173,12 +174,12 @@ class _LookUp(torch.autograd.Function):
 @torch.library.custom_op(
     "bytewright::sum_rows_by_id",
     mutates_args=(),
-    schema="(Tensor rows, Tensor ids, SymInt num_ids) -> Tensor",  # annotations are wrapped in tests
+    schema="(Tensor rows, Tensor ids, SymInt num_ids) -> Tensor",  # explicit, because tests wrap annotations
 )
 def sum_rows_by_id(rows: Tensor, ids: Tensor, num_ids: int) -> Tensor:
-    """Add up the rows of each id, from the first place to the last.
+    """Return the sum of the rows of each id, added from the first position to the last.
 
-    An operator of its own because the compiler would turn the library's into additions in any order.
+    A custom operator, because the compiler would replace torch's operator by additions in any order.
 
     >>> sum_rows_by_id(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([2, 0, 2]), 3).flatten()
     tensor([2., 0., 5.])
@@ -207,7 +208,7 @@ class RMSNorm(Layer):
         self.weight = Parameter(torch.ones(d_model, device=device, dtype=dtype))
 
     def extra_repr(self) -> str:
-        """Tell the size where the module is printed."""
+        """Return the size for the module's repr."""
         return str(len(self.weight))
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
@@ -216,7 +217,7 @@ class RMSNorm(Layer):
 
 
 class SwiGLU(Layer):
-    """W2(SiLU(W1 x) ⊙ W3 x): the feed-forward layer with a gate."""
+    """The gated feed-forward layer W2(SiLU(W1 x) ⊙ W3 x)."""
 
     def __init__(
         self,
@@ -231,12 +232,12 @@ class SwiGLU(Layer):
         self.w3 = Linear(d_model, d_ff, device, dtype)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Transform each position by itself."""
+        """Transform each position separately."""
         return self.w2(silu(self.w1(x)) * self.w3(x))
 
 
 class SiLUFeedForward(Layer):
-    """W2 SiLU(W1 x): the feed-forward layer without a gate."""
+    """The ungated feed-forward layer W2 SiLU(W1 x)."""
 
     def __init__(
         self,
@@ -250,5 +251,5 @@ class SiLUFeedForward(Layer):
         self.w2 = Linear(d_ff, d_model, device, dtype)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Transform each position by itself."""
+        """Transform each position separately."""
         return self.w2(silu(self.w1(x)))

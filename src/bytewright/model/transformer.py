@@ -1,4 +1,4 @@
-"""The Transformer language model: embed, run the blocks, normalise, score every token of the vocabulary.
+"""The Transformer language model: embeddings, blocks, a final norm, and logits over the vocabulary.
 
 The reference and the fused implementation share this module, the parameters, their names and their
 initialisation. `config.implementation` selects the layer classes (`LAYER_CLASSES`), so a state dict of one
@@ -40,7 +40,7 @@ class TransformerBlock(Layer):
     """Attention, then the feed-forward layer, each added to the residual stream.
 
     With norm "pre": x + f(norm(x)); "post": norm(x + f(x)); "none": x + f(x). With position "rope", blocks
-    can share one RoPE module; a block that is given none makes its own.
+    can share one RoPE module; by default a block creates its own.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ def make_rope(
 
 
 class TransformerLM(Layer):
-    """A decoder-only Transformer that scores the next token at every position."""
+    """A decoder-only Transformer that returns logits of the next token at every position."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class TransformerLM(Layer):
         super().__init__()
         self.config = config
         self.compute_dtype = compute_dtype
-        # Rows that are also the head start as small as a head's, or the first logits would be √d_model large
+        # Tied embeddings start as small as a head; otherwise the first logits would be √d_model large
         head_std = math.sqrt(2 / (config.vocab_size + config.d_model))
         self.token_embeddings = LAYER_CLASSES[config.implementation].embedding(
             config.vocab_size, config.d_model, device, dtype, std=head_std if config.tie_embeddings else 1.0
@@ -122,14 +122,17 @@ class TransformerLM(Layer):
 
     @property
     def output_weight(self) -> Parameter:
-        """The matrix that turns hidden states into logits: the head's own, or the embeddings when tied."""
+        """The matrix of the output head, or the embeddings if they are tied."""
         return self.token_embeddings.weight if self.lm_head is None else self.lm_head.weight
 
     def hidden_states(self, ids: Integer[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
-        """Run everything but the head: the vectors whose products with `output_weight` are the logits."""
+        """Return the input of the head: its products with `output_weight` are the logits."""
         if ids.shape[-1] > self.config.context_length:
             raise UsageError(
-                f"the model reads at most {self.config.context_length} tokens at once, not {ids.shape[-1]}"
+                f"a sequence of {ids.shape[-1]} tokens exceeds the context of {self.config.context_length}",
+                key="ids",
+                expected=self.config.context_length,
+                found=ids.shape[-1],
             )
         x = self.token_embeddings(ids)
         if self.compute_dtype is not None:
@@ -139,6 +142,6 @@ class TransformerLM(Layer):
         return x if self.ln_final is None else self.ln_final(x)
 
     def forward(self, ids: Integer[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq vocab"]:
-        """Return logits: row t scores every candidate for the token after position t."""
+        """Return the logits: row t has one for each candidate for the token after position t."""
         x = self.hidden_states(ids)
         return x @ self.output_weight.to(x.dtype).T

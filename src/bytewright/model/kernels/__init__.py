@@ -1,10 +1,9 @@
-"""Triton kernels behind the fast twins, for an NVIDIA GPU.
+"""Triton kernels of the fused layers, for NVIDIA GPUs.
 
-Each fuses what the library and its compiler leave apart, in one pass over memory, without atomics: the same
-input gives the same bits. What training uses is an operator (`torch.ops.bytewright.…`) with a gradient of its
-own, so `torch.compile` carries it along; its schema is spelled out, since annotations are wrapped in tests.
-The readable twins define what they compute; `can_serve` says whether they are for a tensor at all, and
-whoever asks falls back on plain tensor algebra where they are not. Their modules import Triton: ask first.
+Each kernel replaces several passes over memory by one. None uses atomics: the same input gives the same bits.
+The kernels of training are operators (`torch.ops.bytewright.…`) with their own gradient, which
+`torch.compile` accepts. The reference modules define their results. Their modules import Triton: call
+`on_gpu` or `can_serve` first, and use tensor operations if it returns False.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ from torch import Tensor
 HALF_TYPES = (torch.bfloat16, torch.float16)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
-
 OLDEST_GPU = (8, 0)
-"""Compute capability: GPUs before Ampere have no bfloat16, and less shared memory than attention takes."""
+"""Compute capability: GPUs before Ampere lack bfloat16 and the shared memory that attention needs."""
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Tell whether `x` is where the kernels run: on an NVIDIA GPU that they fit, with Triton at hand."""
-    return HAS_TRITON and x.is_cuda and torch.version.hip is None and _is_young_enough()
+    """Return whether `x` is on an NVIDIA GPU that the kernels support, and Triton is installed."""
+    return HAS_TRITON and x.is_cuda and torch.version.hip is None and _is_supported_gpu()
 
 
 @torch.compiler.assume_constant_result
-def _is_young_enough() -> bool:
+def _is_supported_gpu() -> bool:
     return torch.cuda.get_device_capability() >= OLDEST_GPU
 
 
 def can_serve(x: Tensor) -> bool:
-    """Tell whether the kernels are for tensors like `x`: in a half-precision type on an NVIDIA GPU."""
+    """Return whether the kernels support `x`: in a half-precision type on an NVIDIA GPU."""
     return x.dtype in HALF_TYPES and on_gpu(x)

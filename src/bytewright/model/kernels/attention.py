@@ -1,15 +1,15 @@
-"""Causal attention with the rotary embedding inside: from one joined projection to what was attended to.
+"""Causal attention with the rotary embedding, from the joined q, k, v projection to the attention result.
 
-The library's kernels want q, k and v rotated beforehand, each in a layout of its own; turning them, and
-turning their gradients back, costs more than the attention itself when heads are small and contexts short.
-Here a program reads q, k and v where the projection left them and rotates them on the way in; the backward
-pass turns the gradients back on the way out and writes them where the projection's gradient wants them.
-Rows of q and k come in halves (`fused.halves_from_pairs`), so the partner of a column is half a head away.
+torch's kernels require rotated q, k and v, each in its own layout. With small heads and short contexts,
+rotating them and their gradients costs more than the attention itself. This kernel reads q, k and v from the
+projection and rotates them while loading. The backward pass rotates the gradients back while storing them in
+the layout of the projection. Rows of q and k are in halves (`fused.halves_from_pairs`), so a column and its
+partner are half a head apart.
 
-Scores never leave the chip. In the backward pass one program does a whole head: it walks over blocks of keys
-and sums their gradients in registers, while those of the queries add up in a float32 buffer that no other
-program touches. So nothing needs atomics. There, scores are kept with keys as rows: two of the three products
-that follow then take them as they are.
+Scores are not written to memory. In the backward pass one program computes a whole head: it loops over blocks
+of keys and sums their gradients in registers; those of the queries are summed in a float32 buffer that no
+other program uses, so atomics are not needed. There, scores have keys as rows: two of the three products that
+follow use them without a transposition.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import triton.language as tl
 from torch import Tensor
 
 LONGEST = 512
-"""Contexts up to this length are ours; in longer ones, one program a head leaves too much of a GPU idle."""
+"""The longest supported context; in longer ones, one program per head leaves too much of a GPU idle."""
 
 
 class Blocks(NamedTuple):
-    """How a pass is cut: the queries and keys that meet at a time, and the warps that share the work."""
+    """The block sizes of a pass: queries and keys per iteration, and warps per program."""
 
     queries: int
     keys: int
@@ -39,13 +39,13 @@ BLOCKS = {
     64: (Blocks(128, 64, 8), Blocks(64, 128, 8)),
     128: (Blocks(128, 64, 8), Blocks(32, 128, 8)),
 }
-"""By size of a head: the forward pass, and the backward pass, where keys must be a multiple of queries.
+"""For each head size, the blocks of forward and backward pass; in the latter, keys are a multiple of queries.
 
-The fastest of those that were tried on an H200, at 256 and 512 tokens.
+The fastest of the tested sizes on an H200, at 256 and 512 tokens.
 """
 
 SERVED_HEADS = (32, 64)
-"""The sizes of head for which models use this kernel: those at which it beats the library's, compiled."""
+"""The head sizes for which models use this kernel, because it is faster than torch's compiled attention."""
 
 LOG2E = math.log2(math.e)
 
@@ -64,7 +64,7 @@ def _store_rows(base, rows, stride, num_rows, value, D: tl.constexpr):
 
 @triton.jit
 def _load_rotated(base, rows, stride, num_rows, cos, sin, ROTATE: tl.constexpr, D: tl.constexpr):
-    """Load rows of q or k, each pair (x₁, x₂) turned by its angle: (x₁ cos - x₂ sin, x₂ cos + x₁ sin)."""
+    """Load rows of q or k with each pair (x₁, x₂) rotated: (x₁ cos - x₂ sin, x₂ cos + x₁ sin)."""
     x = _load_rows(base, rows, stride, num_rows, D)
     if ROTATE:
         HALF: tl.constexpr = D // 2
@@ -82,7 +82,7 @@ def _load_rotated(base, rows, stride, num_rows, cos, sin, ROTATE: tl.constexpr, 
 
 @triton.jit
 def _store_turned_back(base, rows, stride, num_rows, cos, sin, x, ROTATE: tl.constexpr, D: tl.constexpr):
-    """Store the gradient of rows as they were before the rotation, given that of the rotated rows."""
+    """Store the gradient with respect to the rows before the rotation, given that of the rotated rows."""
     if ROTATE:
         HALF: tl.constexpr = D // 2
         first, second = tl.split(tl.permute(tl.reshape(x, [x.shape[0], 2, HALF]), (0, 2, 1)))
@@ -100,8 +100,8 @@ def _forward(
     ROTATE: tl.constexpr, D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Let one block of queries of one head walk over the keys it may see, with a running softmax."""
-    # One axis for both: a second one ends at 65,535 programs, and large batches have more heads than that.
+    """Compute one block of queries of one head over all keys before them, with a running softmax."""
+    # One grid axis for both: a second one has at most 65,535 programs, too few for large batches.
     num_blocks = tl.cdiv(num_rows, BLOCK_Q)
     block, pair = tl.program_id(0) % num_blocks, tl.program_id(0) // num_blocks
     head = pair % num_heads
@@ -172,11 +172,11 @@ def _backward(
             dq = tl.dot(tl.trans(ds), k, input_precision=PRECISION)
             if first_key > 0:
                 dq += _load_rows(dq_sums, rows, D, num_rows, D)
-            if first_row < first_key + BLOCK_K:  # these queries see no later keys
+            if first_row < first_key + BLOCK_K:  # later keys are masked for these queries
                 _store_turned_back(dq_base, rows, stride, num_rows, cos, sin, dq * scale, ROTATE, D)
             else:
                 _store_rows(dq_sums, rows, D, num_rows, dq, D)
-        tl.debug_barrier()  # the sums are read again, maybe by other threads of this program
+        tl.debug_barrier()  # the sums are read again, possibly by other threads of this program
         _store_turned_back(dk_base, keys, stride, num_rows, cos, sin, dk * scale, ROTATE, D)
         _store_rows(dv_base, keys, stride, num_rows, dv, D)
 
@@ -189,10 +189,10 @@ def _backward(
 def rotary_attention(
     qkv: Tensor, cos: Tensor | None, sin: Tensor | None, num_heads: int
 ) -> tuple[Tensor, Tensor]:
-    """Attend causally from the joined projection (batch, seq, 3·heads·d_head), q and k in halves.
+    """Return causal attention of the joined projection (batch, seq, 3·heads·d_head), q and k in halves.
 
-    Returns what was attended to, (batch, seq, heads·d_head), and the base-2 logarithm of each row's
-    normaliser, which the gradient needs. `cos` and `sin` are (seq or more, d_head/2); None rotates nothing.
+    Returns the result, (batch, seq, heads·d_head), and the base-2 logarithm of each row's normaliser for the
+    gradient. `cos` and `sin` are (at least seq, d_head/2), or None without rotation.
     """
     batch, length, width = qkv.shape
     d_head = width // (3 * num_heads)
@@ -275,5 +275,5 @@ rotary_attention.register_autograd(_differentiate, setup_context=_save)
 
 
 def _precision(x: Tensor) -> str:
-    """Float32, which only tests use, is multiplied exactly; the half types have one precision anyway."""
+    """Return the precision of products: exact for float32, which only tests use."""
     return "ieee" if x.dtype == torch.float32 else "tf32"

@@ -1,9 +1,9 @@
-"""The head and its loss, gradients included: each row of logits is read twice, nearby, and written once.
+"""The output head and its loss with gradients: each row of logits is read twice and written once.
 
-A row's gradient overwrites its logits, and the products that use it follow at once. As one operator, since
-the compiler would copy what is overwritten. Where rows of logits would not start at multiples of 16 bytes, as
-with a vocabulary of 50,257, matrix units load number by number and a product takes several times as long:
-there the matrix gets rows of zeros, up to a multiple of 64, and their logits count as nothing.
+The gradient of a row overwrites its logits, and the products that use it follow immediately. This is one
+operator, because the compiler would copy what is overwritten. If rows of logits do not start at multiples of
+16 bytes, as with a vocabulary of 50,257, matrix units load single numbers and a product takes several times
+as long. The matrix is then padded with rows of zeros to a multiple of 64, whose logits are ignored.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 BLOCK = 2048
-"""Logits a program looks at together; a row of any length passes through in steps of this."""
+"""Logits that a program processes at a time; it loops over longer rows."""
 
 ALIGNED_BYTES, ALIGNED_ROWS = 16, 64
-"""Where rows of logits are to start, and what the number of rows of a head is padded to where they do not."""
+"""The alignment of rows of logits, and the multiple to which the rows of an unaligned head are padded."""
 
 LOG2E, LN2 = math.log2(math.e), math.log(2)
 
@@ -65,7 +65,7 @@ def _row(
 def cross_entropy_(
     logits: Tensor, targets: Tensor, *, with_gradient: bool, vocab_size: int | None = None
 ) -> Tensor:
-    """Return -log softmax(row)[target] of every row in float32; `logits` become softmax - onehot if asked.
+    """Return -log softmax(row)[target] of every row; with `with_gradient`, `logits` become softmax - onehot.
 
     Columns from `vocab_size` on are padding.
     """
@@ -87,7 +87,7 @@ def cross_entropy_(
 def total_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sum of all losses of the logits `hidden @ weightᵀ`, and its gradients, empty if unwanted."""
+    """Return the summed loss of the logits `hidden @ weightᵀ`, and its gradients (empty if not wanted)."""
     matrix = _with_aligned_logits(weight.to(hidden.dtype))
     total = torch.zeros((), device=hidden.device)
     hidden_gradient = torch.empty_like(hidden) if wants_gradient else hidden.new_empty(0)
@@ -101,12 +101,12 @@ def total_cross_entropy(
         if wants_gradient:
             torch.mm(logits, matrix, out=hidden_gradient[chunk])
             weight_gradient += (logits.T @ rows)[: len(weight)]
-        del logits  # the name would keep them alive while those of the next chunk are computed
+        del logits  # or they would stay alive while those of the next chunk are computed
     return total, hidden_gradient, weight_gradient
 
 
 def _with_aligned_logits(matrix: Tensor) -> Tensor:
-    """Add rows of zeros to a head where rows of its logits would start off a multiple of 16 bytes."""
+    """Return the head, padded with rows of zeros if rows of its logits would not be aligned."""
     if len(matrix) * matrix.element_size() % ALIGNED_BYTES == 0:
         return matrix
     return pad(matrix, (0, 0, 0, -len(matrix) % ALIGNED_ROWS))

@@ -1,9 +1,9 @@
-"""Triton kernels for one more token, on an NVIDIA GPU: its attention, and a norm with gains in float32.
+"""Triton kernels of decoding one token: its attention, and a norm with gains in float32.
 
 `attend_and_store` starts from the joined projection of the newest token of every sequence. In one launch it
 applies the norms on q and k and the rotation, writes the new key and value into the cache, and computes a
-running softmax over the slots in use. `Decoder` defines what both compute, with tensor algebra, and uses that
-everywhere else.
+running softmax over the slots in use. `generate.decoder` computes the same with tensor operations on other
+devices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 64
-"""Slots of the cache that a program looks at together."""
+"""Slots of the cache that a program processes at a time."""
 
 LOG2E = math.log2(math.e)
 
@@ -25,7 +25,7 @@ LOG2E = math.log2(math.e)
 def _load_head(
     base, gains, cos, sin, position, eps, NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr
 ):
-    """Load one head of q or k as attention wants it: normalised, and each pair turned by its angle."""
+    """Load one head of q or k, normalised and rotated."""
     columns = tl.arange(0, D)
     partners = (columns + D // 2) % D
     x = tl.load(base + columns).to(tl.float32)
@@ -45,7 +45,7 @@ def _attend(
     qkv, gains, cos, sin, keys, values, positions, out, num_heads, kv_heads, capacity, scale, eps,
     NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Let one head of one sequence write its key and value down, and attend."""
+    """Store the key and value of one head of one sequence, and compute its attention."""
     row, head = tl.program_id(0), tl.program_id(1)
     group = num_heads // kv_heads
     kv_head = head // group
@@ -64,7 +64,7 @@ def _attend(
         tl.store(keys + position * D + columns, k)
         tl.store(values + position * D + columns, v)
     q = q.to(keys.dtype.element_ty).to(tl.float32) * scale
-    largest = tl.sum(q * k.to(tl.float32), 0)  # the new token itself comes first, from registers
+    largest = tl.sum(q * k.to(tl.float32), 0)  # the new token itself, from registers
     total = tl.full([], 1.0, tl.float32)
     sums = v.to(tl.float32)
     for first in range(0, position, BLOCK):
@@ -86,7 +86,7 @@ def _attend(
 
 @triton.jit
 def _rms_norm(x, gains, out, d_model, eps, BLOCK: tl.constexpr):
-    """Normalise one row in float32; round it only when it is stored."""
+    """Normalise one row in float32, and round it only when it is stored."""
     columns = tl.arange(0, BLOCK)
     mask = columns < d_model
     at = tl.program_id(0).to(tl.int64) * d_model + columns
@@ -99,7 +99,7 @@ def _rms_norm(x, gains, out, d_model, eps, BLOCK: tl.constexpr):
 def rms_norm_rows(x: Tensor, gains: Tensor, *, eps: float) -> Tensor:
     """Return `model.layers.rms_norm` of the contiguous rows of `x`, with gains in float32.
 
-    The library's fused norm accepts only gains of the type of `x`.
+    torch's fused norm requires gains of the type of `x`.
     """
     out = torch.empty_like(x)
     num_rows, d_model = x.shape
@@ -117,7 +117,7 @@ def attend_and_store(
     *,
     eps: float,
 ) -> Tensor:
-    """Attend from one new token of every sequence, after putting it into the cache at its position.
+    """Write one new token of every sequence into the cache, and return its attention.
 
     `qkv` is (batch, (heads + 2·kv_heads)·d_head); `angles` are cos and sin, (positions, d_head), the latter
     negative in the first half; `keys` and `values` are (batch, kv_heads, capacity, d_head).

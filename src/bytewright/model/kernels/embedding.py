@@ -1,7 +1,7 @@
-"""The gradient of an embedding table, summed in a fixed order: where an id stands often, its rows add up.
+"""The gradient of an embedding table, summed in a fixed order.
 
-The library's ways either add with atomics, so that the last bits differ from run to run, or work through the
-ids one by one. Here positions are sorted by their id once; then each program sums the rows of one id.
+torch's implementations use atomics, so that the last bits differ from run to run, or process the ids one by
+one. Here positions are sorted by id once; then each program sums the rows of one id.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS, COLUMNS = 64, 64
-"""How much of the upstream gradient a program adds up at a time."""
+"""Block of the upstream gradient that a program adds at a time."""
 
 
 @triton.jit
@@ -34,8 +34,8 @@ def _sum_rows(upstream, order, starts, out, width, ROWS: tl.constexpr, COLUMNS: 
 
 @torch.library.custom_op("bytewright::embed", mutates_args=(), schema="(Tensor weight, Tensor ids) -> Tensor")
 def embed(weight: Tensor, ids: Tensor) -> Tensor:
-    """Look up the row of every id."""
-    return torch.embedding(weight, ids)  # unlike weight[ids], it takes no -1 for the last row
+    """Return the row of every id."""
+    return torch.embedding(weight, ids)  # unlike weight[ids], rejects -1
 
 
 @torch.library.custom_op(

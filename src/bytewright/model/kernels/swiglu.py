@@ -1,7 +1,7 @@
-"""SiLU(gate) ⊙ up from one joined projection, and its gradient, each in one pass over memory.
+"""SiLU(gate) ⊙ up of a joined projection, and its gradient, each in one pass over memory.
 
-The compiler computes the gradient of a joined projection as two guarded halves and reads everything twice;
-here an element of gate and its partner in up are read together and both gradients written at once.
+The compiler computes the gradient of a joined projection as two halves and reads all inputs twice. This
+kernel reads an element of gate together with its partner in up and writes both gradients.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 1024
-"""Elements a program works on: enough bytes in flight for every thread to load 16 at a time."""
+"""Elements per program: enough that every thread loads 16 bytes at a time."""
 
 
 @triton.jit
