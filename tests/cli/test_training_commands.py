@@ -122,12 +122,14 @@ def test_an_evaluation_names_what_it_measured_and_explains_the_difference_to_tra
         shown = run("evaluate", "runs/a", *file, "--which", "last")
         assert "runs/a/checkpoints/step-000020" in shown.out
         assert "valid.npy" in shown.out
-        assert f"At step 20 training recorded {line['validation_loss']:.4f}" in shown.out
+        assert f"At step 20 training recorded a loss of {line['validation_loss']:.4f}" in shown.out
         assert "eval_tokens = 256" in shown.out
     figures = json.loads(run("evaluate", "runs/a", "--which", "last", "--json").out)
     assert figures["checkpoint"] == "runs/a/checkpoints/step-000020"
     assert figures["file"] == str(place / "valid.npy")
     assert figures["training_validation_loss"] == line["validation_loss"]
+    assert figures["training_bits_per_byte"] == line["bits_per_byte"]
+    assert f" and {line['bits_per_byte']:.4f} bits per byte: it measures windows" in shown.out
     assert reported[-1] == ("measure", figures["num_tokens"], figures["num_tokens"], "tokens")
     assert len({done for _, done, _, _ in reported}) > 2, "progress is reported batch by batch"
     elsewhere = run("evaluate", "runs/a", "train.npy")
@@ -261,32 +263,40 @@ def test_a_complete_run_is_said_to_be_complete(place: Path, run: Run) -> None:
     assert run("train", "small.toml", "--out", "a", *short).code == 0
     resumed = run("resume", "a")
     assert resumed.code == 0
-    assert resumed.out == (
-        "a: is complete; all of its 2 steps were taken before (best checkpoint: step 2).\n"
-    )
+    assert resumed.out == ("a: already complete with 2 steps (best checkpoint: step 2).\n")
 
 
 @pytest.mark.parametrize(
-    ("saved", "words"),
-    [(5, "continues from step 5"), (100, "continues from step 0")],
+    ("number", "code", "saved", "sentence"),
+    [
+        (signal.SIGINT, 130, 5, "interrupted at once; `bytewright resume a` continues from step 5"),
+        (signal.SIGINT, 130, 100, "interrupted at once; `bytewright resume a` continues from step 0"),
+        (signal.SIGTERM, 143, 5, "terminated at once; `bytewright resume a` continues from step 5"),
+    ],
 )
-def test_a_second_ctrl_c_during_the_save_says_from_where_a_resume_goes_on(
-    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch, saved: int, words: str
+def test_a_second_signal_during_the_save_reports_where_a_resume_continues(
+    place: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    code: int,
+    saved: int,
+    sentence: str,
 ) -> None:
     lines_until_signal = 2 if saved == 5 else 1  # step 7 has one, and so has a step that is saved
 
     def interrupt(operation: str, *paths: Path) -> None:
-        """Press Ctrl-C when the line of step 7 is written, and again while its checkpoint is."""
+        """Send the signal when the line of step 7 is written, and again while its checkpoint is."""
         nonlocal lines_until_signal
         lines_until_signal -= operation == "append"
         if lines_until_signal == 0 and (operation == "append" or "step-000007" in str(paths[0])):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     monkeypatch.setattr(filesystem, "before_operation", interrupt)
     settings = ["--set", "sample_every=0", "log_every=7", "eval_every=100", f"save_every={saved}"]
     stopped = run("train", "small.toml", "--out", "a", *settings)
-    assert stopped.code == 130
-    assert stopped.err.splitlines()[-1] == (f"bytewright: interrupted at once; `bytewright resume a` {words}")
+    assert stopped.code == code
+    assert stopped.err.splitlines()[-1] == f"bytewright: {sentence}"
     monkeypatch.undo()
 
 

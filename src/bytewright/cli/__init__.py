@@ -3,3 +3,7 @@
 Start with `main`, which maps each command to a class. `options` holds what commands share as options and
 checks, `console` what they print with. No other package imports this one.
 """
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; unwinding the stack removes incomplete files, as for Ctrl-C."""

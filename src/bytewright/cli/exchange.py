@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from bytewright.cli import options
+from bytewright.cli import console, options
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError
 from bytewright.storage import atomic
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """Write the model of a run, and its tokenizer, as a folder that `transformers` loads.
+    """Write the model of a run and its tokenizer as a folder that `transformers` can load.
 
-    It is loaded as a LlamaForCausalLM and gives the same scores. Models that are no Llama (another place for
-    the norms, no positions, no gate, norms on queries and keys) are refused.
+    It is loaded as a LlamaForCausalLM and computes the same logits. Options that Llama lacks (post-norm or no
+    norm, no positions, no gate, norms of queries and keys) are an error.
 
     For example:
       bytewright export runs/base --to hf --out base-hf
@@ -32,19 +32,18 @@ class Export:
     path: options.RunPath
 
     to: Literal["hf"]
-    """The form to write: hf for Hugging Face's transformers."""
+    """The format to write: hf for Hugging Face's transformers."""
 
     out: options.OutputFolder
     """The folder to write."""
 
     which: Literal["best", "last"] = "best"
-    """Which checkpoint of the run."""
+    """The checkpoint of the run."""
 
     replace: options.Replace = False
 
     def run(self) -> None:
-        """Read, and write."""
-        from bytewright.cli import console
+        """Load the model and write it in the other format."""
         from bytewright.model.hf_llama import write_llama
         from bytewright.tokenizer.formats import warn_of_pattern
         from bytewright.train.run import open_model
@@ -55,7 +54,7 @@ class Export:
         write_llama(
             model,
             self.out,
-            tokenizer_json=describe_tokenizer(tokenizer),
+            tokenizer_json=tokenizer_json_of(tokenizer),
             end_of_text=find_end_of_text(tokenizer),
             replace=self.replace,
         )
@@ -65,8 +64,8 @@ class Export:
         console.stdout().print(sentence, soft_wrap=True)
 
 
-def describe_tokenizer(tokenizer: Tokenizer) -> bytes:
-    """Return the content of a `tokenizer.json`."""
+def tokenizer_json_of(tokenizer: Tokenizer) -> bytes:
+    """Return the contents of a `tokenizer.json`."""
     from bytewright.tokenizer.formats import write_huggingface
 
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +74,7 @@ def describe_tokenizer(tokenizer: Tokenizer) -> bytes:
 
 
 def find_end_of_text(tokenizer: Tokenizer) -> tuple[str, int] | None:
-    """Find the special token that ends a text: the usual one, or else the first there is."""
+    """Return the special token that ends a text, with its id: `END_OF_TEXT`, or else the first one."""
     specials = tokenizer.special_tokens
     if not specials:
         return None
@@ -85,11 +84,11 @@ def find_end_of_text(tokenizer: Tokenizer) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportModel:
-    """Read a Llama from a folder of `transformers`, and write it as a run that can write and be measured.
+    """Read a Llama model from a folder of `transformers`, and write it as a run.
 
-    The folder holds config.json, model.safetensors (or several files and model.safetensors.index.json) and
-    tokenizer.json (byte-level BPE). What our model or tokenizer cannot do is refused. The run has no record
-    of training, so it cannot be resumed.
+    The folder contains config.json, model.safetensors (or several files and model.safetensors.index.json) and
+    tokenizer.json (byte-level BPE). Unsupported features are an error. The run can be used by
+    `generate`, `evaluate` and `export`, but not resumed.
 
     For example:
       bytewright import base-hf --out runs/imported
@@ -103,11 +102,10 @@ class ImportModel:
     """The folder of the run to write."""
 
     without_tokenizer: bool = False
-    """Read the model alone; it can then be measured on token files but not write text."""
+    """Read the model only; the run can then be evaluated on token files, but not generate text."""
 
     def run(self) -> None:
-        """Read, and write."""
-        from bytewright.cli import console
+        """Read the model and write it as a run."""
         from bytewright.model.hf_llama import read_llama
         from bytewright.tokenizer.formats import read_huggingface
         from bytewright.train.run import write_imported_model
@@ -118,8 +116,12 @@ class ImportModel:
         vocabulary = None if self.without_tokenizer else read_huggingface(self.path / "tokenizer.json")
         if vocabulary is not None and vocabulary.size > model.config.vocab_size:
             raise UsageError(
-                f"{self.path}: the tokenizer has ids up to {vocabulary.size - 1}, the model only "
-                f"{model.config.vocab_size} of them"
+                f"{self.path}: the tokenizer has ids up to {vocabulary.size - 1}, but the model has only"
+                f" {model.config.vocab_size} ids",
+                path=self.path,
+                key="vocab_size",
+                expected=vocabulary.size,
+                found=model.config.vocab_size,
             )
         write_imported_model(self.out, model, vocabulary)
         sentence = f"Wrote {self.out}: {sum(p.numel() for p in model.parameters()):,} parameters."

@@ -1,4 +1,4 @@
-"""`bytewright generate`: let a run's model write."""
+"""`bytewright generate`: generate text with the model of a run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Annotated, Literal
 
 import tyro
 
-from bytewright.cli import options
+from bytewright.cli import console, options
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
 
 BATCH = 32
-"""How many texts are written at a time."""
+"""How many texts are generated at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generate:
-    """Continue a prompt with the model of a run, and show the text as it is written.
+    """Continue a prompt with the model of a run, and print the text as it is generated.
 
     The text ends at a special token, at --max-new-tokens, or when the model's context is full. The same seed
-    gives the same texts. Several texts are written like a corpus: <|endoftext|> on a line of its own follows
-    each text that the model ended. An empty line follows a text that was cut off, and stderr says why.
+    gives the same texts. Several texts are printed like a corpus: <|endoftext|> on a line of its own follows
+    each text that the model ended. An empty line follows a text that was cut off; stderr states the reason.
 
     For example:
       bytewright generate runs/base --prompt 'Once upon a time'
@@ -33,40 +33,38 @@ class Generate:
     path: options.RunPath
 
     prompt: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="TEXT")] = ()
-    """What to go on from; may be given several times. Without it, a new document is begun."""
+    """The text to continue; may be given several times. Without it, the model starts a new document."""
 
     count: int = 1
-    """How many texts to write for each prompt."""
+    """The number of texts for each prompt."""
 
     max_new_tokens: int = 256
-    """The most tokens to write; prompt and text together never exceed the model's context."""
+    """The maximum number of new tokens; prompt and text together never exceed the model's context."""
 
     temperature: float = 0.8
-    """Below 1 the likely becomes likelier; 0 always takes the likeliest token."""
+    """Values below 1 favour likely tokens; 0 always selects the most likely one."""
 
     top_k: int | None = None
-    """Choose among the k likeliest tokens only."""
+    """Sample from the k most likely tokens only."""
 
     top_p: float = 0.95
-    """Choose among the likeliest tokens that have this probability together."""
+    """Sample from the most likely tokens whose probabilities add up to this value."""
 
     min_p: float = 0.0
-    """Choose among tokens at least this many times as likely as the likeliest."""
+    """Sample from tokens whose probability is at least this share of the highest one."""
 
     seed: int = 0
 
     which: Literal["best", "last"] = "best"
-    """Which checkpoint of the run."""
+    """The checkpoint of the run."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of the computation. Auto: on a GPU that of the run, elsewhere fp32."""
+    """The precision of the computation; auto is that of the run on a GPU, and fp32 elsewhere."""
 
     def run(self) -> None:
-        """Write."""
-        from bytewright.cli import console
-
+        """Generate and print the texts."""
         options.require_at_least(1, self.count, "--count")
         from bytewright.generate import Generator, SamplingConfig
         from bytewright.generate.reference import check_prompts
@@ -80,7 +78,7 @@ class Generate:
         precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
         model = saved.load(device=device, precision=precision)
         given = [(text, encode_prompt(tokenizer, text)) for text in self.prompt or ("",)]
-        check_prompts(model.config, [prompt for _, prompt in given])  # before a word is written
+        check_prompts(model.config, [prompt for _, prompt in given])  # before any text is printed
         num_texts = self.count * len(given)
         sampling = SamplingConfig(
             max_new_tokens=self.max_new_tokens,

@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol, cast
 
 import bytewright
+from bytewright.cli import Terminated
 from bytewright.errors import BytewrightError, UsageError, escape_controls, first_line, is_out_of_memory
 from bytewright.torch_environment import keep_compiled_steps
 
@@ -69,10 +70,6 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "doctor": ("doctor", "Doctor", "check this machine and the installation"),
 }
 """The module, class and summary of each command, in the order in which a new user needs them."""
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived; unwinding the stack removes incomplete files, as for Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -237,7 +237,6 @@ class Runs:
         """List."""
         import json
 
-        from bytewright.cli import console
         from bytewright.experiments.listing import (
             KEY_FIGURES,
             UNREADABLE,
@@ -303,7 +302,6 @@ class WriteReport:
 
     def run(self) -> None:
         """Write the report, and say where it is."""
-        from bytewright.cli import console
         from bytewright.experiments.inputs import read_inputs
         from bytewright.report.compose import write_report
 

@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from bytewright.cli import options
+from bytewright.cli import Terminated, console, options
 from bytewright.errors import BytewrightError, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from bytewright.train import TrainConfig, TrainResult
+    from bytewright.train.run import RecordedLoss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """Train a model as a recipe says, and keep all of it in a new folder.
+    """Train a model from a recipe, and save everything in a new folder.
 
-    A recipe is a TOML file (see recipes/); --set replaces any value of it. The run can be stopped at any
-    time: Ctrl-C and SIGTERM save a checkpoint first (a second one does not wait for that), and `bytewright
-    resume` continues exactly where it was, also after a crash.
+    A recipe is a TOML file (see recipes/); --set replaces any of its values. The run can be stopped at any
+    time: Ctrl-C and SIGTERM save a checkpoint first; a second signal stops at once. `bytewright resume`
+    continues with identical results, also after a crash.
 
     For example:
       bytewright train recipes/tiny.toml --out runs/tiny
@@ -43,18 +44,17 @@ class Train:
     """Values to replace in the recipe, such as optimizer.lr=3e-4."""
 
     def run(self) -> int:
-        """Train, and say how it ended."""
-        from bytewright.cli import console
+        """Train, and print how the session ended."""
         from bytewright.train import read_recipe, train
 
         config = read_recipe(self.recipe, options.list_overrides(self.set))
         check_data_exists(config, self.recipe)
-        with interruption_told(self.out):
-            return report(train(config, self.out, console=console.stderr()))
+        with report_interruption(self.out):
+            return print_result(train(config, self.out, console=console.stderr()))
 
 
 def check_data_exists(config: TrainConfig, recipe: Path) -> None:
-    """Raise if a file of the recipe's data is missing, and name its key: often it has not been made yet."""
+    """Raise if a data file of the recipe does not exist: often it has not been made yet."""
     for key in ("train", "validation", "tokenizer"):
         path = getattr(config.data, key)
         if path is not None and not path.exists():
@@ -66,37 +66,37 @@ def check_data_exists(config: TrainConfig, recipe: Path) -> None:
 
 
 class InterruptedRunError(BytewrightError):
-    """Ctrl-C ended a run at once: the first before it had begun, or the second before it had saved."""
-
-    exit_code = 130
+    """A signal ended a run without a save: before the first step, or a second signal during the save."""
 
 
 @contextlib.contextmanager
-def interruption_told(run: Path) -> Iterator[None]:
-    """Say of a run that Ctrl-C ended at once what is kept of it."""
+def report_interruption(run: Path) -> Iterator[None]:
+    """Raise an error that states where a resume continues if a signal ends the block without a save."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as signal:
         from bytewright.train import Run
 
         if not Run(run).exists:
             raise
+        word, code = ("terminated", 143) if isinstance(signal, Terminated) else ("interrupted", 130)
         step = max(Run(run).checkpoints.steps(), default=0)
-        raise InterruptedRunError(
-            f"interrupted at once; `bytewright resume {run}` continues from step {step:,}"
-        ) from None
+        error = InterruptedRunError(
+            f"{word} at once; `bytewright resume {run}` continues from step {step:,}", path=run, found=step
+        )
+        error.exit_code = code
+        raise error from None
 
 
-def report(result: TrainResult) -> int:
-    """Say how a session ended; return the exit code."""
-    from bytewright.cli import console
+def print_result(result: TrainResult) -> int:
+    """Print how a session ended, and return the exit code."""
     from bytewright.train.outcome import exit_code_of
 
     loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
     best = "" if result.best_step is None else f" (best checkpoint: step {result.best_step})"
     sentence = f"{result.run}: {result.step:,} steps{loss}{best}."
     if not result.num_new_steps:
-        sentence = f"{result.run}: is complete; all of its {result.step:,} steps were taken before{best}."
+        sentence = f"{result.run}: already complete with {result.step:,} steps{best}."
     if result.received:
         sentence = (
             f"{result.run}: saved step {result.step:,} after {result.received.name};"
@@ -108,10 +108,10 @@ def report(result: TrainResult) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """Continue a run from its last checkpoint, bit for bit as if it had never stopped.
+    """Continue a run from its last checkpoint; the result is bit-identical to that of an uninterrupted run.
 
-    Before that, you may edit the config.json of the run, if you also remove its "checksum". These values may
-    change: how often to record, evaluate and save, the paths of the data, device, compile, accumulate, and
+    You may edit the config.json of the run first, if you also remove its "checksum". These values may change:
+    the intervals of logging, evaluation and saving, the paths of the data, device, compile, accumulate, and
     budget or schedule if the learning rates of all completed steps stay the same. Other changes are rejected.
 
     For example:
@@ -121,24 +121,22 @@ class Resume:
     path: options.RunFolder
 
     def run(self) -> int:
-        """Train on, and say how it ended."""
-        from bytewright.cli import console
-        from bytewright.cli.train import interruption_told, report
+        """Resume, and print how the session ended."""
         from bytewright.train import resume
 
         run = options.require_exists(self.path)
-        with interruption_told(run):
-            return report(resume(run, console=console.stderr()))
+        with report_interruption(run):
+            return print_result(resume(run, console=console.stderr()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """Measure loss, perplexity and bits per byte of a run's model on a token file.
+    """Measure the loss, perplexity and bits per byte of a run's model on a token file.
 
-    All of the file is measured, in whole windows of the model's context; the tokens after the last window
-    are left out. Training measures at most eval_tokens of it, so its figure can differ. Losses under
-    different tokenizers cannot be compared; bits per byte can. With --stories each story of a text is
-    measured whole, and compared with the known entropy if the text is from the storybook.
+    The whole file is measured in windows of the model's context; tokens after the last whole window are left
+    out. Training measures at most eval_tokens of the file, so its figures can differ. Losses of different
+    tokenizers cannot be compared; bits per byte can. With --stories, each story of a text is measured as a
+    whole, and compared with the known entropy if the text is from the storybook.
 
     For example:
       bytewright evaluate runs/base
@@ -149,13 +147,13 @@ class Evaluate:
     path: options.RunPath
 
     file: options.OptionalFile = None
-    """The token file; by default the validation data of the run."""
+    """The token file; the default is the validation data of the run."""
 
     stories: options.GivenFile = None
-    """Measure on the stories of this text instead, each from the end token before it to its own."""
+    """Measure the stories of this text file instead, each with its end token."""
 
     which: Literal["best", "last"] = "best"
-    """Which checkpoint of the run."""
+    """The checkpoint of the run."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
@@ -163,8 +161,7 @@ class Evaluate:
     """Print the figures as JSON."""
 
     def run(self) -> None:
-        """Measure and print."""
-        from bytewright.cli import console
+        """Measure, and print the figures."""
         from bytewright.train.metrics import finite
         from bytewright.train.run import evaluate_run
 
@@ -188,6 +185,7 @@ class Evaluate:
             "bits_per_byte": evaluation.bits_per_byte,
             "num_tokens": evaluation.num_tokens,
             "training_validation_loss": recorded and recorded.validation_loss,
+            "training_bits_per_byte": recorded and recorded.bits_per_byte,
         }
         if self.json:
             print(json.dumps(finite(figures), allow_nan=False))
@@ -200,15 +198,9 @@ class Evaluate:
         table.add_row("tokens, in whole windows", f"{evaluation.num_tokens:,}")
         console.stdout().print(table)
         if recorded and f"{recorded.validation_loss:.4f}" != f"{evaluation.loss:.4f}":
-            kind = "windows that begin with documents," if recorded.windows == "documents" else "windows"
-            sentence = (
-                f"At step {recorded.step:,} training recorded {recorded.validation_loss:.4f}: it measures"
-                f" {kind} spread over this file (eval_tokens = {recorded.eval_tokens:,}), not all of it."
-            )
-            console.stdout().print(sentence, soft_wrap=True)
+            console.stdout().print(describe_recorded(recorded), soft_wrap=True)
 
     def _evaluate_stories(self, text: Path) -> None:
-        from bytewright.cli import console
         from bytewright.experiments.story_eval import evaluate_text
         from bytewright.train.metrics import finite
         from bytewright.train.run import open_model
@@ -249,10 +241,18 @@ class Evaluate:
         console.stdout().print(table)
 
 
-def _begin_table(checkpoint: Path, file: Path) -> Table:
-    """Begin the table of an evaluation with what was measured on what."""
-    from bytewright.cli import console
+def describe_recorded(recorded: RecordedLoss) -> str:
+    """Return the figures that training recorded for a checkpoint, and why they can differ."""
+    bits = f" and {recorded.bits_per_byte:.4f} bits per byte" if recorded.bits_per_byte is not None else ""
+    kind = "windows that begin with documents," if recorded.windows == "documents" else "windows"
+    return (
+        f"At step {recorded.step:,} training recorded a loss of {recorded.validation_loss:.4f}{bits}: it"
+        f" measures {kind} spread over this file (eval_tokens = {recorded.eval_tokens:,}), not all of it."
+    )
 
+
+def _begin_table(checkpoint: Path, file: Path) -> Table:
+    """Return a table with the checkpoint and the file of an evaluation."""
     table = console.table("", "")
     table.add_row("checkpoint", str(checkpoint))
     table.add_row("file", str(file))

@@ -337,10 +337,11 @@ def write_imported_model(path: Path, model: TransformerLM, vocabulary: Vocabular
 
 @dataclass(frozen=True)
 class RecordedLoss:
-    """The validation loss that training recorded at the step of a checkpoint."""
+    """The validation figures that training recorded at the step of a checkpoint."""
 
     step: int
     validation_loss: float
+    bits_per_byte: float | None
     eval_tokens: int
     """How many tokens of the validation data training measures at most."""
     windows: Windows
@@ -407,5 +408,6 @@ def _find_recorded_loss(saved: SavedModel, config: TrainConfig) -> RecordedLoss 
         for record in saved.run.records:
             step, loss = record["step"], record.get("validation_loss")
             if isinstance(loss, float) and saved.checkpoint.name == f"step-{step:06d}":
-                return RecordedLoss(step, loss, config.eval_tokens, config.data.windows)
+                bits = record.get("bits_per_byte")
+                return RecordedLoss(step, loss, bits, config.eval_tokens, config.data.windows)
     return None
