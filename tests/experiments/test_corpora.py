@@ -28,7 +28,7 @@ from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DataConfig
 from conftest import Run
-from imagined_runs import make_record
+from example_records import make_record
 from runs import make_config
 
 STORIES = CorpusConfig(storybook=60_000, validation_size=20_000, vocab_size=300)

@@ -25,7 +25,7 @@ from bytewright.report.tables import table_of_predictions, table_of_ratios
 from bytewright.storage import atomic
 from bytewright.train import train
 from conftest import Run
-from imagined_runs import make_record
+from example_records import make_record
 from runs import make_config
 
 

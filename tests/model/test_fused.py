@@ -69,7 +69,7 @@ def assert_near(ours: Tensor, expected: Tensor, tolerance: float, what: str) -> 
 
 @pytest.mark.parametrize("precision", TOLERANCES)
 @pytest.mark.parametrize("choice", CHOICES)
-def test_the_twins_agree_forward_and_backward(choice: str, precision: str) -> None:
+def test_reference_and_fused_agree_forward_and_backward(choice: str, precision: str) -> None:
     dtype, compute_dtype, tolerance = TOLERANCES[precision]
     readable, fast = make_twins(choice, dtype, compute_dtype)
     ids, targets = torch.randint(0, SMALL.vocab_size, (2, 3, SMALL.context_length))
@@ -98,13 +98,13 @@ def test_each_twin_loads_what_the_other_saved(choice: str) -> None:
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 2)])
-def test_the_twins_agree_for_any_leading_dimensions(batch: tuple[int, ...]) -> None:
+def test_reference_and_fused_agree_for_any_leading_dimensions(batch: tuple[int, ...]) -> None:
     readable, fast = make_twins("default", F64, None)
     ids = torch.randint(0, SMALL.vocab_size, (*batch, 5))
     assert_near(fast(ids), readable(ids), 1e-12, "logits")
 
 
-def test_the_twins_agree_at_positions_that_do_not_start_at_zero() -> None:
+def test_reference_and_fused_agree_at_positions_that_do_not_start_at_zero() -> None:
     readable, fast = make_twins("qk-norm", F64, None)
     x = torch.randn(2, 4, SMALL.d_model, dtype=F64)
     positions = torch.tensor([[3, 4, 5, 6], [0, 1, 9, 15]])

@@ -19,7 +19,7 @@ from bytewright.report.page import Figure, Page, Table
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.metrics import Metric
 from conftest import Run
-from imagined_runs import make_record
+from example_records import make_record
 
 RECIPE = """
 batch_size = 4

@@ -15,7 +15,7 @@ from bytewright.report.compose import build_report, write_report
 from bytewright.report.figures import axis_figures, learning_curves
 from bytewright.report.page import Table
 from bytewright.report.tables import table_of_costs, table_of_groups
-from imagined_runs import make_record
+from example_records import make_record
 
 
 def test_the_best_sampling_setting_has_the_highest_mean_and_length_is_in_words() -> None:
