@@ -36,7 +36,7 @@ from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.storage import atomic
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
-from bytewright.train.config import Device
+from bytewright.train.config import DeviceName
 from bytewright.train.metrics import MEASURED_FIELDS, read_metrics
 from bytewright.train.recipe import read_config, read_recipe, to_plain
 from bytewright.train.state import read_tensors
@@ -51,7 +51,7 @@ TENSORS_NAMED = 4
 class Options:
     """The run to train."""
 
-    device: Device = "auto"
+    device: DeviceName = "auto"
     steps: int = 100
     """Steps of a run; it saves a checkpoint halfway and is killed after that."""
     set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()

@@ -32,12 +32,12 @@ from bytewright.account import count_parameters
 from bytewright.data.sampler import TokenStore
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.storage import atomic
-from bytewright.train.config import Device, TrainConfig
+from bytewright.train.config import DeviceName, TrainConfig
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.inputs import Inputs, make_sampler, open_inputs
 from bytewright.train.metrics import finite
 from bytewright.train.recipe import read_recipe
-from bytewright.train.setup import find_device
+from bytewright.train.setup import select_device
 
 RECIPE = Path(__file__).with_name("learning.toml")
 NUM_EVALUATIONS = 8
@@ -80,7 +80,7 @@ class Options:
     """The folder that learning_data.py created."""
     json: Path
     """The results file; runs that it contains are not repeated."""
-    device: Device = "auto"
+    device: DeviceName = "auto"
     set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Replace a value of the recipe for all contestants, such as batch_size=64."""
     run: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -98,7 +98,7 @@ class Comparison:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.device = find_device(options.device)
+        self.device = select_device(options.device)
         config = self.config_of(RUNS[0])
         self.inputs: Inputs = open_inputs(config)
         self.store = TokenStore(self.inputs.train, self.device)

@@ -27,10 +27,10 @@ from harness import describe_machine, installed_versions, source_commit, wide_co
 from rich.table import Table
 
 from bytewright.data.sampler import Batch
-from bytewright.train.config import Device
+from bytewright.train.config import DeviceName
 from bytewright.train.engine import Engine
 from bytewright.train.recipe import read_recipe
-from bytewright.train.setup import find_device
+from bytewright.train.setup import select_device
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "base.toml"
 GPU_FIELDS = ("power.draw", "power.limit", "clocks.sm", "temperature.gpu")
@@ -42,7 +42,7 @@ REST_SECONDS = 3.0
 class Options:
     """The length of the measurement and the recipe's changes."""
 
-    device: Device = "auto"
+    device: DeviceName = "auto"
     turns: int = 8
     steps: int = 50
     """Steps per turn."""
@@ -57,7 +57,7 @@ class Stepper:
 
     def __init__(self, options: Options) -> None:
         config = read_recipe(RECIPE, [f"device={options.device}", *options.set])
-        self.device = find_device(config.device)
+        self.device = select_device(config.device)
         self.tokens_per_step = config.tokens_per_step
         began = time.perf_counter()
         self.engine = Engine(config, self.device)

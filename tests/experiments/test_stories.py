@@ -52,7 +52,7 @@ def test_a_model_is_sampled_in_the_precision_it_was_trained_in_where_that_is_fas
     chosen: list[torch.dtype | None] = []
     monkeypatch.setattr(run, "load_model", loading(chosen))
     for device in ("cuda", "cpu"):
-        monkeypatch.setattr(writing, "find_device", lambda name, device=device: torch.device(device))
+        monkeypatch.setattr(writing, "select_device", lambda name, device=device: torch.device(device))
         with pytest.raises(Loaded):
             generate_stories(written, SamplingPlan(num_stories=1))
     with pytest.raises(Loaded):  # what it is measured in is what it was trained in, everywhere

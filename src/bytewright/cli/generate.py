@@ -70,11 +70,11 @@ class Generate:
         from bytewright.generate.reference import check_prompts
         from bytewright.generate.text import encode_prompt, stop_tokens_of, stream_text
         from bytewright.train.run import open_model
-        from bytewright.train.setup import find_device
+        from bytewright.train.setup import select_device
 
         saved = open_model(options.require_exists(self.path), which=self.which)
         tokenizer = saved.run.tokenizer
-        device = find_device(self.device)
+        device = select_device(self.device)
         precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
         model = saved.load(device=device, precision=precision)
         given = [(text, encode_prompt(tokenizer, text)) for text in self.prompt or ("",)]

@@ -32,7 +32,7 @@ from bytewright.formatting import format_size
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run import Run
-from bytewright.train.setup import find_device
+from bytewright.train.setup import select_device
 
 PlannedState = Literal["new", "resume", "running", "done", "diverged"]
 
@@ -84,7 +84,7 @@ def make_plan(
     elif not only:
         jobs = max(1, min(jobs, sum(state in OPEN for state, _ in states)))
     devices = {trial.config.device for trial in trials}
-    machines = {name: _share_of(machine_of(find_device(name)), jobs) for name in devices}
+    machines = {name: _share_of(machine_of(select_device(name)), jobs) for name in devices}
     plan = []
     for trial, (state, detail) in zip(trials, states, strict=True):
         machine = machines[trial.config.device]

@@ -20,7 +20,7 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.storage.config_reader import build
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import unflatten
-from bytewright.train.setup import choose_backend, find_device
+from bytewright.train.setup import choose_backend, select_device
 
 MOST_LAYERS_COUNTED = 1000
 """Larger models are not built for counting, since a config.json can contain any number."""
@@ -91,7 +91,7 @@ def account_for_run(
     config: TrainConfig, machine: Device | None, device: torch.device | None = None
 ) -> dict[str, float | None]:
     """Return the figures of `account.predict` for a run; `device` defaults to that of the config."""
-    device = device or find_device(config.device)
+    device = device or select_device(config.device)
     setup = TrainingSetup(
         batch_size=config.batch_size // config.accumulate,
         accumulate=config.accumulate,

@@ -19,7 +19,7 @@ from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run import Run
 from bytewright.train.run_files import describe_environment
-from bytewright.train.setup import find_device
+from bytewright.train.setup import select_device
 
 CODE_AND_MACHINE = ("bytewright", "commit", "torch", "platform", "num_cores", "cuda")
 ON_A_CPU = ("processor", "num_threads")
@@ -32,7 +32,7 @@ def find_identical_run(config: TrainConfig, data: Mapping[str, str], folder: Pat
     """
     config = dataclasses.replace(config, data=config.data.absolute())
     wanted = flatten(to_plain(config)) | {"accumulate": None}
-    names = [*CODE_AND_MACHINE, *([] if find_device(config.device).type == "cuda" else ON_A_CPU)]
+    names = [*CODE_AND_MACHINE, *([] if select_device(config.device).type == "cuda" else ON_A_CPU)]
     here = _select(describe_environment(), names)
     if not data or here["commit"] is None or str(here["commit"]).endswith("-dirty"):
         return None

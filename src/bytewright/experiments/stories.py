@@ -17,9 +17,9 @@ from typing import Any
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError
 from bytewright.generate import Generator, SamplingConfig
-from bytewright.train.config import Device
+from bytewright.train.config import DeviceName
 from bytewright.train.run import open_model
-from bytewright.train.setup import find_device
+from bytewright.train.setup import select_device
 
 BATCH = 100
 
@@ -64,7 +64,7 @@ def generate_stories(
     run: Path,
     plan: SamplingPlan,
     *,
-    device: Device = "auto",
+    device: DeviceName = "auto",
     progress: Callable[[int, int], object] | None = None,
 ) -> tuple[list[str], float]:
     """Sample stories from the model of a run; return them and the share that ended with an end token."""
@@ -75,7 +75,7 @@ def generate_stories(
         raise UsageError(
             f"{run}: the tokenizer has no {END_OF_TEXT}, so the model cannot end a story", path=run
         )
-    place = find_device(device)
+    place = select_device(device)
     model = saved.load(device=place, precision=saved.generation_precision(place))
     prompt = [end, *tokenizer.encode(plan.prompt)]
     stories, num_ended = [], 0

@@ -32,10 +32,10 @@ from bytewright.errors import BytewrightError, UsageError
 from bytewright.model import TransformerLM
 from bytewright.model.layers import at_least_float32
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.config import Device
+from bytewright.train.config import DeviceName
 from bytewright.train.inputs import count_token_bytes
 from bytewright.train.run import Which, open_model
-from bytewright.train.setup import find_device
+from bytewright.train.setup import select_device
 
 StoryProgress = Callable[[int, int], object]
 """Called with the number of stories evaluated and their total."""
@@ -125,7 +125,7 @@ def evaluate_text(
     file: Path,
     *,
     which: Which = "best",
-    device: Device = "auto",
+    device: DeviceName = "auto",
     progress: StoryProgress | None = None,
 ) -> TextEvaluation:
     """Evaluate the best or last checkpoint of `run` on the stories of a text file."""
@@ -134,7 +134,7 @@ def evaluate_text(
         text = StoryTokens.read(file, saved.run.tokenizer)
     except UsageError as error:
         raise UsageError(f"{run}: {error}", path=run, key=error.key) from None
-    model = saved.load(device=find_device(device), precision=saved.training_precision)
+    model = saved.load(device=select_device(device), precision=saved.training_precision)
     try:
         evaluation = text.evaluate(model, progress)
     except UsageError as error:

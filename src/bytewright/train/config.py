@@ -30,7 +30,7 @@ from bytewright.optim.schedules import (
 
 OptimizerName = Literal["adamw", "muon", "sgd"]
 ScheduleKind = Literal["cosine", "linear", "wsd", "constant"]
-Device = Literal["auto", "cpu", "cuda", "mps"]
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["fp32", "bf16"]
 Switch = Literal["auto", "on", "off"]
 Windows = Literal["side by side", "documents"]
@@ -221,7 +221,7 @@ class TrainConfig:
     """Parts that a batch is worked through in, to save memory; must divide the batch size."""
     seed: int = 0
     """Decides the initial weights and the order of the data."""
-    device: Device = "auto"
+    device: DeviceName = "auto"
     """Auto: cuda if there is one, else cpu. mps is untried."""
     precision: Precision = "fp32"
     """Of the computation; weights and optimizer state are always fp32."""

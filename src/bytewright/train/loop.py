@@ -69,7 +69,7 @@ from bytewright.train.run_files import (
     read_outcome,
     read_run_config,
 )
-from bytewright.train.setup import checkpoint_bytes, find_device
+from bytewright.train.setup import checkpoint_bytes, select_device
 from bytewright.train.step import Loss
 from bytewright.train.tensorboard import TensorBoard, import_summary_writer
 
@@ -124,7 +124,7 @@ def train(config: TrainConfig, run: atomic.StrPath, **options: Unpack[SessionOpt
     sampler = make_sampler(config, inputs)
     if options.get("sample") is None:
         options["sample"] = text_sampler_of(config, inputs)
-    find_device(config.device)
+    select_device(config.device)
     if config.tensorboard:
         import_summary_writer()
     check_new_run(run)
@@ -245,7 +245,7 @@ class Trainer:
         self.config, self.inputs, self.sampler, self.writer = config, inputs, sampler, writer
         self.console, self.display = console or Console(), display
         self.sample, self.probe, self.final_checkpoint, self.clock = sample, probe, final_checkpoint, clock
-        self.device = find_device(config.device)
+        self.device = select_device(config.device)
         engines = engines or CompiledStepCache()
         engines.make_room(config, self.device, loss=loss)
         self.store = TokenStore(inputs.train, self.device)

@@ -29,7 +29,7 @@ from bytewright.train.checkpoint import (
     load_model,
     read_model_config,
 )
-from bytewright.train.config import Device, Precision, TrainConfig, Windows
+from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
 from bytewright.train.evaluate import Evaluation, EvaluationSet, Progress
 from bytewright.train.inputs import count_token_bytes, open_tokens, read_vocabulary_of
 from bytewright.train.metrics import read_metrics
@@ -50,7 +50,7 @@ from bytewright.train.run_files import (
     read_outcome,
     read_run_config,
 )
-from bytewright.train.setup import dtype_of, find_device
+from bytewright.train.setup import dtype_of, select_device
 
 if TYPE_CHECKING:
     from bytewright.tokenizer import Tokenizer, Vocabulary  # needs the native extension
@@ -364,7 +364,7 @@ def evaluate_run(
     file: Path | None = None,
     *,
     which: Which = "best",
-    device: Device = "auto",
+    device: DeviceName = "auto",
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> RunEvaluation:
@@ -385,7 +385,7 @@ def evaluate_run(
         token_bytes = count_token_bytes(read_vocabulary_of(tokens, saved.run.tokenizer_path))
     elif config and config.data.train.exists():
         tokens.require_tokenizer(TokenFile.open(config.data.train).manifest.tokenizer_fingerprint)
-    target = find_device(device)
+    target = select_device(device)
     model = saved.load(device=target, precision=saved.training_precision)
     evaluation_set = EvaluationSet(
         tokens.tokens,

@@ -15,15 +15,15 @@ from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
 from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
-from bytewright.train.config import Device, OptimizerConfig, Precision, TrainConfig
+from bytewright.train.config import DeviceName, OptimizerConfig, Precision, TrainConfig
 from bytewright.train.step import AnyOptimizer
 
 NUM_COPIES = {"adamw": 3, "muon": 3, "sgd": 1}
 """Tensors of the size of the weights in a checkpoint, at most: the weights and the optimizer's state."""
 
 
-def find_device(name: Device) -> torch.device:
-    """Turn the name of a device into one that is there."""
+def select_device(name: DeviceName) -> torch.device:
+    """Return the torch device with this name; "auto" selects a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     is_there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
