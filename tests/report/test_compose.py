@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bytewright.experiments.groups import Group, group_runs
-from bytewright.experiments.records import RunRecord, measure
+from bytewright.experiments.records import RunRecord, measured_costs
 from bytewright.experiments.results import SweepInfo
 from bytewright.report import Chart, Dot, DotChart, draw_chart
 from bytewright.report.compare import VALIDATION
@@ -140,4 +140,4 @@ def test_the_caption_states_when_predictions_were_made() -> None:
 
 def test_the_median_of_an_even_number_of_lines_is_the_mean_of_the_middle_two() -> None:
     lines = [{"step": n, "tokens_per_second": speed} for n, speed in enumerate((10.0, 40.0, 20.0, 90.0))]
-    assert measure(lines) == {"tokens_per_second": 30.0}
+    assert measured_costs(lines) == {"tokens_per_second": 30.0}

@@ -240,13 +240,13 @@ class Runs:
         from bytewright.experiments.listing import (
             KEY_FIGURES,
             UNREADABLE,
-            choose,
+            filter_rows,
+            format_figure,
             list_runs,
             sort_rows,
-            word_figure,
         )
 
-        rows = sort_rows(choose(list_runs(self.folders), self.where), self.sort)
+        rows = sort_rows(filter_rows(list_runs(self.folders), self.where), self.sort)
         if self.json:
             print(json.dumps(rows, indent=2, allow_nan=False))
             return
@@ -260,7 +260,7 @@ class Runs:
             kept = [name for name in shown if name not in SPARED[:left_out]]
             table = console.table(*(name.replace("_", " ") for name in kept))
             for row in rows:
-                table.add_row(*(word_figure(name, row.get(name)) for name in kept))
+                table.add_row(*(format_figure(name, row.get(name)) for name in kept))
             if out.measure(table, options=unbounded).maximum <= out.width:
                 break
         out.print(table)

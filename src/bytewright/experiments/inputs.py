@@ -18,7 +18,7 @@ from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.groups import find_axes
 from bytewright.experiments.predict import compare_record
 from bytewright.experiments.records import RunRecord, read_run, read_sampled
-from bytewright.experiments.results import MODEL, RESULTS, SWEEP, SweepInfo, parse_about, read_results
+from bytewright.experiments.results import MODEL, RESULTS, SWEEP, SweepInfo, parse_sweep_info, read_results
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.storage.manifest import is_plain_name
@@ -91,7 +91,7 @@ def _is_skipped(path: Path, given: Sequence[Path]) -> bool:
 def read_sweep_folder(folder: Path) -> tuple[SweepInfo, list[RunRecord]]:
     """Read the started runs of a sweep in the order of its plan."""
     plan = Json(atomic.read_document(folder / SWEEP), folder / SWEEP)
-    about = parse_about(plan["about"])
+    about = parse_sweep_info(plan["about"])
     runs, missing = {}, []
     for run in plan["runs"].elements():
         name, labels = run["name"].as_text(), run["labels"].as_object()

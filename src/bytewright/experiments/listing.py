@@ -1,9 +1,8 @@
-"""Finding runs in folders, and choosing among them: what `bytewright runs` shows.
+"""Find, filter and sort runs, for `bytewright runs`.
 
-A run is a folder with a `config.json`, or with the outcome of texts that were sampled; folders are searched
-to a small depth. Each run becomes a flat row: its key figures and, under their dotted names, all its settings
-and what a sweep calls it by; so `lr<=1e-3`, `variant=silu` and `status=diverged` can be asked of it, and
-anything can be sorted by. Knows nothing of how rows are shown.
+Folders are searched to a small depth for runs and sampled texts. Each run is a flat row: its key figures, and
+under their dotted names its settings and its labels in a sweep. Rows can be filtered by conditions such as
+`lr<=1e-3`, `variant=silu` and `status=diverged`, and sorted by any column.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from bytewright.train.metrics import METRICS
 from bytewright.train.run import Run
 
 MAX_DEPTH = 4
-"""How deep below the given folder runs are looked for: runs/sweep/run, and one to spare."""
+"""Search depth below a folder: one more than runs/sweep/run needs."""
 UNREADABLE = "unreadable"
-"""The status of a run whose files are damaged."""
+"""The status of a run whose files cannot be read."""
 LISTED = [metric for metric in METRICS.values() if metric.is_listed]
 KEY_FIGURES = ("run", "status", "ending", *(metric.name for metric in LISTED), "started")
 COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -51,7 +50,7 @@ def find_runs(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
         return
     try:
         entries = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
-    except OSError:  # a folder that may not be looked into holds no run of ours
+    except OSError:  # a folder without permission to read it
         return
     for name in entries:
         if not name.startswith("."):
@@ -59,28 +58,28 @@ def find_runs(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
 
 
 def list_runs(folders: Sequence[Path]) -> list[Row]:
-    """Make one row per run below the folders."""
+    """Return one row per run below the folders."""
     rows: list[Row] = []
     for folder in folders:
         if not folder.exists():
-            raise UsageError(f"{folder} does not exist, so there are no runs in it")
+            raise UsageError(f"{folder} does not exist", path=folder)
         rows += [make_row(path) for path in find_runs(folder)]
     return rows
 
 
 def make_row(path: Path) -> Row:
-    """Make the row of the run at `path`; one that cannot be read says why, and hides no other."""
+    """Return the row of the run at `path`; if it cannot be read, the row has the reason."""
     try:
         record = read_record(path)
     except BytewrightError as error:
         return {"run": str(path), "status": UNREADABLE, "reason": str(error)}
-    return describe(record, str(path))
+    return row_of_record(record, str(path))
 
 
-def describe(record: RunRecord, name: str) -> Row:
-    """Make the row of a run: its key figures, then its settings, and what a sweep calls it by.
+def row_of_record(record: RunRecord, name: str) -> Row:
+    """Return the row of a run: its key figures, its labels and its settings.
 
-    Texts that were sampled have figures of their own, and were not made when their model was.
+    Sampled texts have scores instead of steps, tokens and a start time, which are those of their model.
     """
     last = record.lines[-1] if record.lines else {}
     is_sampled = "sampling.temperature" in record.settings
@@ -102,29 +101,37 @@ def describe(record: RunRecord, name: str) -> Row:
     return row | {key: value for key, value in more.items() if key not in row}
 
 
-def choose(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
-    """Keep the rows that meet every condition, such as `optimizer.lr<=1e-3` or `norm=post`.
+def filter_rows(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
+    """Return the rows that meet every condition, such as `optimizer.lr<=1e-3` or `norm=post`.
 
-    >>> choose([{"run": "a", "optimizer.lr": 0.1}, {"run": "b", "optimizer.lr": 0.001}], ["lr<0.01"])
+    >>> filter_rows([{"run": "a", "optimizer.lr": 0.1}, {"run": "b", "optimizer.lr": 0.001}], ["lr<0.01"])
     [{'run': 'b', 'optimizer.lr': 0.001}]
     """
     for condition in conditions:
         match = re.fullmatch(r"([\w.]+)\s*(<=|>=|!=|=|<|>)\s*(.*)", condition)
         if match is None:
             raise UsageError(
-                f"--where {condition!r} compares nothing; write a setting, one of = != < <= > >=, and a value"
+                f"the condition {condition!r} is not a comparison; write a setting, one of = != < <= > >=,"
+                " and a value",
+                key="condition",
+                found=condition,
             )
         key, sign, text = match.groups()
         name = find_column(key, rows)
         values = [row.get(name) for row in rows]
-        if sign not in ("=", "!=") and any(map(_is_number, values)) and not _is_spelled_number(text):
-            raise UsageError(f"--where {condition!r} compares numbers with {text!r}, which is none")
+        if sign not in ("=", "!=") and any(map(_is_number, values)) and not _is_number_text(text):
+            raise UsageError(
+                f"the condition {condition!r} compares numbers with {text!r}, which is not a number",
+                key="condition",
+                expected="a number",
+                found=text,
+            )
         rows = [row for row, value in zip(rows, values, strict=True) if _meets(value, sign, text)]
     return list(rows)
 
 
 def sort_rows(rows: Sequence[Row], key: str | None) -> list[Row]:
-    """Sort by a column, downwards if its name is preceded by a minus; rows without a value come last."""
+    """Sort by a column, in descending order with a minus before its name; rows without a value come last."""
     if key is None:
         return list(rows)
     name = find_column(key.removeprefix("-"), rows)
@@ -137,7 +144,7 @@ def sort_rows(rows: Sequence[Row], key: str | None) -> list[Row]:
 
 
 def find_column(key: str, rows: Sequence[Row]) -> str:
-    """Find a column by its full name, or by its last part if only one ends so."""
+    """Return the full name of a column, given that or an unambiguous last part of it."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     if key in names or not rows:
         return key
@@ -145,15 +152,17 @@ def find_column(key: str, rows: Sequence[Row]) -> str:
     if len(ending) == 1:
         return ending[0]
     if ending:
-        raise UsageError(f"{key!r} may be {' or '.join(ending)}; write which")
+        raise UsageError(
+            f"{key!r} is ambiguous: {' or '.join(ending)}; write the full name", key=key, expected=ending
+        )
     close = get_close_matches(key, [*names, *(name.rpartition(".")[2] for name in names)], n=1)
-    raise UsageError(f"runs have no {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    raise UsageError(f"runs have no {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""), key=key)
 
 
 def _meets(value: object, sign: str, text: str) -> bool:
-    """Compare as numbers where both are, else as text; nothing is less or more than no value."""
+    """Compare as numbers if both are numbers, else as text; order comparisons with None are false."""
     if _is_number(value):
-        return COMPARE[sign](float(value), float(text)) if _is_spelled_number(text) else sign == "!="
+        return COMPARE[sign](float(value), float(text)) if _is_number_text(text) else sign == "!="
     if sign in ("=", "!="):
         words = {None: "none", True: "true", False: "false"}.get(value, str(value))  # type: ignore[call-overload]
         return COMPARE[sign](words.lower(), text.strip().lower())
@@ -164,18 +173,18 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_spelled_number(text: str) -> bool:
+def _is_number_text(text: str) -> bool:
     try:
         return not math.isnan(float(text))
     except ValueError:
         return False
 
 
-def word_figure(name: str, value: object) -> str:
-    """Word one figure for a table.
+def format_figure(name: str, value: object) -> str:
+    """Format one figure for a table.
 
-    >>> word_figure("validation_loss", 1.31474), word_figure("tokens", 327680000), word_figure("loss", None)
-    ('1.3147', '327,680,000', '')
+    >>> format_figure("validation_loss", 1.31474), format_figure("tokens", 327680000)
+    ('1.3147', '327,680,000')
     """
     if value is None:
         return ""

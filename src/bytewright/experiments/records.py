@@ -27,7 +27,7 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One run. `settings` is its resolved config with dotted keys; `labels` what a sweep calls it by."""
+    """The record of a run. `settings` is its config with dotted keys; `labels` are its labels in a sweep."""
 
     name: str
     settings: Mapping[str, Any]
@@ -36,17 +36,17 @@ class RunRecord:
     status: State
     ending: Ending | None = None
     reason: str = ""
-    """Why it is not complete, in a few words."""
+    """The reason in a few words why it is not complete."""
     labels: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     samples: Mapping[int, str] = field(default_factory=dict)
-    """Texts that the model wrote, by step."""
+    """Generated texts by step."""
     predicted: Mapping[str, float] = field(default_factory=dict)
     measured: Mapping[str, float] = field(default_factory=dict)
     floor: float | None = None
-    """Entropy of the validation text in bits per byte, where it is known."""
+    """Entropy of the validation text in bits per byte, if known."""
     validation: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the validation data, where known: of the `tokens`, and of the `text` that they encode."""
+    """SHA-256 of the validation data, if known: of the `tokens`, and of the `text` that they encode."""
 
     @property
     def seed(self) -> int:
@@ -55,7 +55,7 @@ class RunRecord:
 
     @property
     def num_steps(self) -> int:
-        """How many updates it has made."""
+        """The number of completed steps."""
         return int(self.lines[-1]["step"]) if self.lines else 0
 
     @property
@@ -64,16 +64,16 @@ class RunRecord:
         return self.status in ("complete", "running", "stopped")
 
     def column(self, name: str) -> list[tuple[Line, float]]:
-        """Give the lines that have a finite value of this name, and the value."""
+        """Return the lines with a finite value of this name, and the value."""
         return [(line, float(line[name])) for line in self.lines if is_finite(line.get(name))]
 
     def last(self, name: str) -> float | None:
-        """Give the last finite value of this name; a run that diverged or failed has none that counts."""
+        """Return the last finite value of this name, or None if the run diverged or failed."""
         found = self.column(name)
         return found[-1][1] if found and self.has_results else None
 
     def end_of_numbers(self, by: str) -> float | None:
-        """Say where a run has no numbers any more (in steps, tokens, seconds): a step after its last line."""
+        """Return where a run became non-finite, in steps, tokens or seconds: one step after its last line."""
         if self.status != "diverged" or self.ending is not Ending.DIVERGED or not self.lines:
             return None
         last = self.lines[-1]
@@ -81,7 +81,7 @@ class RunRecord:
 
     @property
     def loss(self) -> float | None:
-        """The final loss: on the validation data, or in training where there is none."""
+        """The final validation loss, or the training loss if there is none."""
         found = self.last("validation_loss")
         return self.last("loss") if found is None else found
 
@@ -103,16 +103,16 @@ def read_run(path: Path) -> RunRecord:
         environment=run.environment,
         samples=run.samples,
         predicted=numbers_in(_object_in(outcome, "predicted", path)),
-        measured=measure(lines) | numbers_in(_object_in(outcome, "measured", path)),
+        measured=measured_costs(lines) | numbers_in(_object_in(outcome, "measured", path)),
         floor=read_floor(settings.get("data.validation")),
     )
 
 
 def read_sampled(path: Path, model: Path) -> RunRecord:
-    """Read the record of texts that were sampled, at `path`, from the model of a run."""
+    """Read the record of the texts at `path` that were sampled from the run at `model`."""
     outcome = Run(path).outcome
     if not isinstance(outcome.get("figures"), dict) or not isinstance(outcome.get("sampling"), dict):
-        raise UsageError(f"{path}: holds no sampled texts: its outcome does not describe any", path=path)
+        raise UsageError(f"{path}: its outcome describes no sampled texts", path=path)
     check_no_link(path / "stories.txt", path)
     stories = atomic.read_text(path / "stories.txt") if (path / "stories.txt").is_file() else ""
     return RunRecord(
@@ -126,8 +126,8 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
     )
 
 
-def measure(lines: Sequence[Line]) -> dict[str, float]:
-    """Give what a run really took: seconds in all, most memory, and the median of speed and utilisation."""
+def measured_costs(lines: Sequence[Line]) -> dict[str, float]:
+    """Return the measured costs of a run, each summarised as `COST_METRICS` declares."""
     measured: dict[str, float] = {}
     for metric in COST_METRICS:
         values = [float(line[metric.name]) for line in lines if is_finite(line.get(metric.name))]
@@ -138,7 +138,7 @@ def measure(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def read_floor(validation: object) -> float | None:
-    """Read the entropy of a validation text, in bits per byte, from the record beside its tokens."""
+    """Return the entropy of a validation text in bits per byte, from the corpus.json near its tokens."""
     if not isinstance(validation, str):
         return None
     for folder in Path(validation).parents[:2]:
@@ -149,7 +149,7 @@ def read_floor(validation: object) -> float | None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a file that is not there is an empty one."""
+    """Read a JSON object; a missing file is an empty object."""
     if not path.is_file():
         return {}
     return atomic.read_document(path, max_bytes=2**26)
@@ -163,5 +163,5 @@ def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, An
 
 
 def numbers_in(fields: Mapping[str, Any]) -> dict[str, float]:
-    """Return the fields that are finite numbers; the files of a run may hold anything."""
+    """Return the fields that are finite numbers, since files can contain anything."""
     return {name: float(value) for name, value in fields.items() if is_finite(value)}

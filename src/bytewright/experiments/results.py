@@ -1,10 +1,8 @@
-"""results.json: all runs of a sweep in one small file that outlives their folders.
+"""results.json: the compact record of all runs of a sweep, which remains after their folders are removed.
 
-What the runs have in common stands once, what differs stands with each run, and metrics are columns instead
-of lines, thinned to what a chart can show: so the record of a sweep is some tens of kilobytes of JSON that
-anything reads, and a report made from it shows what one made from the folders does, to the digits that are
-kept and with each run's last sample. Of a path it keeps the end alone, which names the corpus: where that lay
-on a machine is nobody's business. Knows nothing of charts.
+Common settings are stored once. Metrics are columns, subsampled and rounded to what a chart shows. A file has
+some tens of kilobytes, and its report equals the report of the folders, with the last sample of each run.
+Absolute paths are reduced to their last parts, so that no folder of the machine is published.
 """
 
 from __future__ import annotations
@@ -26,37 +24,37 @@ from bytewright.train.run import STEP_NUMBER
 
 RESULTS, SWEEP = "results.json", "sweep.json"
 MODEL = "model"
-"""The folder, within that of a sweep that samples, of the run that it samples from."""
+"""The folder of the run that a sampling sweep samples from, within the folder of the sweep."""
 FORMAT = "bytewright results 1"
 MAX_LINES = 120
 DIGITS = 7
-"""Significant digits of a kept number: more than a float32 has."""
+"""Significant digits of numbers: as many as a float32 has."""
 
 Design = Literal["grid", "star"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepInfo:
-    """What the runs of a sweep were made for."""
+    """The description of a sweep: question, axes, design and baseline."""
 
     name: str
     question: str = ""
     expectation: str = ""
     notes: str = ""
     axes: Sequence[str] = ()
-    """The keys that were varied, in the order of the sweep file."""
+    """The varied keys in the order of the sweep file."""
     design: Design = "grid"
     baseline: Mapping[str, Any] = field(default_factory=dict)
-    """The labels of the runs that others are compared with; empty: none."""
+    """The labels of the runs to compare with; empty: none."""
     missing: Sequence[str] = field(default_factory=list)
-    """The runs of the plan that had not been started when the others were read."""
+    """The planned runs that were not started when the others were read."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """The runs that could not be read, and why."""
+    """The reasons for runs that could not be read, by name."""
 
 
 def write_results(path: Path, about: SweepInfo | None, records: Sequence[RunRecord]) -> None:
-    """Write the compact record."""
-    records = [without_places(record) for record in records]
+    """Write results.json."""
+    records = [without_absolute_paths(record) for record in records]
     settings = common([record.settings for record in records])
     environment = common([record.environment for record in records])
     runs = []
@@ -79,27 +77,28 @@ def write_results(path: Path, about: SweepInfo | None, records: Sequence[RunReco
     atomic.write_bytes(path, text.encode(errors="backslashreplace"))  # as JSON escapes
 
 
-def without_places(record: RunRecord) -> RunRecord:
-    """Return the record without the folders of its machine: the ends of paths alone.
+def without_absolute_paths(record: RunRecord) -> RunRecord:
+    """Return the record with absolute paths reduced to their last parts.
 
     Only runs of earlier versions recorded the command.
     """
     settings = {
-        key: _end_of(value, 3) if key.startswith("data.") else value for key, value in record.settings.items()
+        key: _last_parts(value, 3) if key.startswith("data.") else value
+        for key, value in record.settings.items()
     }
     environment = dict(record.environment)
     if isinstance(command := environment.get("command"), list):
-        environment["command"] = [_end_of(word, 1) for word in command]
-    reason = re.sub(r"(?<![\w/.])/[^\s:;,'\"]+", lambda match: _end_of(match[0], 3), record.reason)
+        environment["command"] = [_last_parts(word, 1) for word in command]
+    reason = re.sub(r"(?<![\w/.])/[^\s:;,'\"]+", lambda match: _last_parts(match[0], 3), record.reason)
     return dataclasses.replace(record, settings=settings, environment=environment, reason=reason)
 
 
-def _end_of(value: Any, num_parts: int) -> Any:
-    """Keep the last parts of an absolute path, also of one that an option is given; all else is as it was.
+def _last_parts(value: Any, num_parts: int) -> Any:
+    """Return the last parts of an absolute path, also of one in `--option=path`; other values are unchanged.
 
-    >>> _end_of("/home/ada/data/storybook-5MB-563d29/bpe-512/train.npy", 3)
+    >>> _last_parts("/home/ada/data/storybook-5MB-563d29/bpe-512/train.npy", 3)
     'storybook-5MB-563d29/bpe-512/train.npy'
-    >>> _end_of("--out=/home/ada/runs", 1)
+    >>> _last_parts("--out=/home/ada/runs", 1)
     '--out=runs'
     """
     words = str(value)
@@ -114,7 +113,7 @@ def read_results(path: Path) -> tuple[SweepInfo | None, list[RunRecord]]:
     file = Json(atomic.read_document(path), path)
     if file.get("format").value != FORMAT:
         raise file.error(f'a record that says "format": "{FORMAT}"')
-    about = None if file["about"].value is None else parse_about(file["about"])
+    about = None if file["about"].value is None else parse_sweep_info(file["about"])
     settings, environment = file["settings"].as_object(), file["environment"].as_object()
     records = []
     for run in file["runs"].elements():
@@ -127,7 +126,7 @@ def read_results(path: Path) -> tuple[SweepInfo | None, list[RunRecord]]:
                 name=run["name"].as_text(),
                 settings=settings | run["settings"].as_object(),
                 lines=from_columns(run["metrics"]),
-                status=status,  # type: ignore[arg-type]  # it is one of them
+                status=status,  # type: ignore[arg-type]  # checked above
                 ending=ending_on_record(run.as_object(), status, run["reason"].as_text()),
                 reason=run["reason"].as_text(),
                 labels=run["labels"].as_object(),
@@ -142,10 +141,10 @@ def read_results(path: Path) -> tuple[SweepInfo | None, list[RunRecord]]:
     return about, records
 
 
-def parse_about(about: Json) -> SweepInfo:
-    """Read what a sweep was made for."""
+def parse_sweep_info(about: Json) -> SweepInfo:
+    """Return the description of a sweep."""
     about.check_keys(*(part.name for part in dataclasses.fields(SweepInfo)))
-    known = about.as_object()  # records of earlier versions do not speak of runs that are not there
+    known = about.as_object()  # records of earlier versions lack missing and unreadable
     unreadable = about["unreadable"].as_object() if "unreadable" in known else {}
     design = about["design"].as_text()
     if design not in get_args(Design):
@@ -156,7 +155,7 @@ def parse_about(about: Json) -> SweepInfo:
         expectation=about["expectation"].as_text(),
         notes=about["notes"].as_text(),
         axes=[axis.as_text() for axis in about["axes"].elements()],
-        design=design,  # type: ignore[arg-type]  # it is one of them
+        design=design,  # type: ignore[arg-type]  # checked above
         baseline=about["baseline"].as_object(),
         missing=[name.as_text() for name in about["missing"].elements()] if "missing" in known else [],
         unreadable={name: about["unreadable"][name].as_text() for name in unreadable},
@@ -164,7 +163,7 @@ def parse_about(about: Json) -> SweepInfo:
 
 
 def common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Give the keys that all mappings have with one value.
+    """Return the items that all mappings have in common.
 
     >>> common([{"a": 1, "b": 2}, {"a": 1, "b": 3}])
     {'a': 1}
@@ -180,12 +179,12 @@ def common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def differences(mapping: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a mapping has that is not shared."""
+    """Return the items of a mapping whose keys are not in `shared`."""
     return {key: value for key, value in mapping.items() if key not in shared}
 
 
 def to_columns(lines: Sequence[Line]) -> dict[str, list[float | None]]:
-    """Turn lines into columns; of many lines, those with an evaluation and some of the others are kept."""
+    """Return lines as columns; of many lines, those with an evaluation and a subsample of the others."""
     every = -(-len(lines) // MAX_LINES) if lines else 1
     kept = [
         line
@@ -201,7 +200,7 @@ def to_columns(lines: Sequence[Line]) -> dict[str, list[float | None]]:
 
 
 def from_columns(columns: Json) -> list[dict[str, Any]]:
-    """Turn columns into lines again."""
+    """Return the lines of columns."""
     lists = {name: columns[name].as_array() for name in columns.as_object()}
     length = len(lists.get("step", []))
     for name in lists:
@@ -217,7 +216,7 @@ def from_columns(columns: Json) -> list[dict[str, Any]]:
 
 
 def rounded(value: float) -> float:
-    """Round to the digits that are kept; whole numbers stay whole."""
+    """Round a float to `DIGITS` significant digits."""
     return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
 
 
@@ -229,12 +228,12 @@ def _samples(samples: Json) -> dict[int, str]:
 
 
 def _texts(value: Json) -> dict[str, str]:
-    """Read an object of texts; records of earlier versions do not have it."""
+    """Read an object of strings; records of earlier versions lack it."""
     return {} if value.value is None else {key: value[key].as_text() for key in value.as_object()}
 
 
 def to_text(value: object, indent: str = "") -> str:
-    """Spell out JSON so that it reads well and diffs well: objects indented, lists of numbers on one line."""
+    """Return JSON that is readable in diffs: objects are indented, lists of numbers are on one line."""
     import json
 
     inner = indent + " "

@@ -17,7 +17,7 @@ from bytewright.errors import UsageError
 from bytewright.experiments.groups import Group, settled
 from bytewright.experiments.inputs import describe_missing, describe_runs
 from bytewright.experiments.records import RunRecord
-from bytewright.experiments.results import RESULTS, SweepInfo, common, without_places, write_results
+from bytewright.experiments.results import RESULTS, SweepInfo, common, without_absolute_paths, write_results
 from bytewright.formatting import format_count_short, format_seconds
 from bytewright.report.compare import (
     BITS,
@@ -70,7 +70,7 @@ FLOOR_NOTE = (
 
 def write_report(records: Sequence[RunRecord], about: SweepInfo | None, folder: Path) -> Path:
     """Write report.html, report.md with its figures, and results.json; return the path of the HTML file."""
-    records = [without_places(record) for record in records]
+    records = [without_absolute_paths(record) for record in records]
     page = build_report(records, about)
     write_results(folder / RESULTS, about, records)
     write_markdown(page, folder / "report.md")
@@ -283,7 +283,6 @@ def _footer(records: Sequence[RunRecord]) -> str:
 # Sweeps that sample text from one model
 
 
-DRAWN = ("consistent", "sound_sentences", "distinct_words")
 MAX_STORIES = 8
 
 
@@ -292,7 +291,7 @@ def _report_sampling(groups: Sequence[Group], about: SweepInfo) -> Page:
     best = _highest(groups, known[0]) if known else []
     blocks: list[Block] = [f"Expected: {about.expectation}"] if about.expectation else []
     for metric in known:
-        if metric.name in DRAWN:
+        if metric.is_drawn:
             blocks += axis_figures(groups, metric, about)[:1]
     blocks += [_table_of_sampling(groups, known, best), *describe_missing(about)]
     samples = [

@@ -19,7 +19,7 @@ from bytewright.experiments.results import SweepInfo
 from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series, fit_limits
 from bytewright.report.compare import TRAINING, VALIDATION, floor_of
 from bytewright.report.page import Figure
-from bytewright.train.metrics import METRICS, Metric, is_finite
+from bytewright.train.metrics import TRAINING_METRICS, Metric, is_finite
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_SERIES, MAX_DOTS = 8, 30
@@ -100,18 +100,17 @@ def _loss_axis(
 
 
 def schedule_figures(record: RunRecord) -> list[Figure]:
-    """Return charts of the learning rate and the gradient norm of one run."""
+    """Return charts by steps of the metrics of one run that have a chart of their own."""
     figures = []
-    for name in ("lr", "gradient_norm"):
-        title = METRICS[name].title.capitalize()
-        points = [(float(line["step"]), value) for line, value in record.column(name)]
+    for metric in (metric for metric in TRAINING_METRICS if metric.is_drawn):
+        points = [(float(line["step"]), value) for line, value in record.column(metric.name)]
         if len(points) > 1:
-            log = name == "gradient_norm" and min(y for _, y in points) > 0
+            log = metric.name == "gradient_norm" and min(y for _, y in points) > 0
             chart = Chart(
-                title=title,
+                title=metric.title.capitalize(),
                 x=Axis("steps"),
-                y=Axis(title.lower(), log=log),
-                series=[Series(title.lower(), points)],
+                y=Axis(metric.title, log=log),
+                series=[Series(metric.title, points)],
             )
             figures.append(Figure(chart))
     return figures

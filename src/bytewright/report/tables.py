@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bytewright.experiments.groups import Group, describe_lost, format_setting
@@ -180,18 +180,19 @@ def table_of_costs(groups: Sequence[Group]) -> list[Block]:
 
 def table_of_ratios(groups: Sequence[Group]) -> list[Block]:
     """Return the ratio of each prediction to the measurement."""
-    order = ("parameters", "flops_per_token", "memory_bytes", "tokens_per_second", "seconds")
-    titles = {name: METRICS[name].short for name in order}
-    rows: list[list[Cell]] = []
-    for group in groups:
-        predicted = group.runs[0].predicted
-        measured = {name: group.measured(name) for name in titles if name in predicted}
-        ratios = {name: predicted[name] / value for name, value in measured.items() if value}
-        rows.append([group.label, *(f"{ratios[name]:.2f}" if name in ratios else None for name in titles)])
-    if all(cell is None for row in rows for cell in row[1:]):
-        return []
+    columns: list[str] = ["setting"]
+    rows: list[list[Cell]] = [[group.label] for group in groups]
+    for metric in COST_METRICS:
+        ratios = [_ratio(group.runs[0].predicted, metric, group.measured(metric.name)) for group in groups]
+        if any(ratios):
+            columns.append(metric.short)
+            rows = [[*row, ratio] for row, ratio in zip(rows, ratios, strict=True)]
     caption = f"Predicted divided by measured. {MEASUREMENT_NOTE}"
-    return [Table(["setting", *titles.values()], rows, caption=caption)]
+    return [Table(columns, rows, caption=caption)] if len(columns) > 1 else []
+
+
+def _ratio(predicted: Mapping[str, float], metric: Metric, measured: float | None) -> str | None:
+    return f"{predicted[metric.name] / measured:.2f}" if metric.name in predicted and measured else None
 
 
 def table_of_predictions(record: RunRecord) -> list[Block]:
@@ -200,14 +201,10 @@ def table_of_predictions(record: RunRecord) -> list[Block]:
     if "mfu" in measured and measured.get("tokens_per_second") and "tokens_per_second" in predicted:
         predicted["mfu"] = measured["mfu"] * predicted["tokens_per_second"] / measured["tokens_per_second"]
     rows: list[list[Cell]] = []
-    order = ("parameters", "flops_per_token", "memory_bytes", "tokens_per_second", "mfu", "seconds")
-    for name in order:
-        metric = METRICS[name]
-        if name in predicted or name in measured:
-            both = name in predicted and measured.get(name)
-            ratio = f"{predicted[name] / measured[name]:.2f}" if both else None
-            ours, theirs = (_or_none(metric.format, values.get(name)) for values in (predicted, measured))
-            rows.append([metric.title, ours, theirs, ratio])
+    for metric in COST_METRICS:
+        if metric.name in predicted or metric.name in measured:
+            both = (_or_none(metric.format, values.get(metric.name)) for values in (predicted, measured))
+            rows.append([metric.title, *both, _ratio(predicted, metric, measured.get(metric.name))])
     return [Table(["", "predicted", "measured", "ratio"], rows, caption=MEASUREMENT_NOTE)] if rows else []
 
 

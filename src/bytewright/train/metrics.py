@@ -60,6 +60,8 @@ class Metric:
     """Whether the tables of a sweep have a column for it: of results, or of costs if it is measured."""
     is_predicted: bool = False
     """Whether the table of costs shows the prediction next to it."""
+    is_drawn: bool = False
+    """Whether a report has a chart of its own for it: of a single run by steps, of sampled texts by axis."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "short", self.short or self.title)
@@ -121,16 +123,18 @@ TRAINING_METRICS = (
         direction="lower",
         is_listed=True,
     ),
-    Metric(name="lr", title="learning rate", short="lr", spec=".2e"),
-    Metric(name="gradient_norm", title="gradient norm", spec=".3f"),
+    Metric(name="lr", title="learning rate", short="lr", spec=".2e", is_drawn=True),
+    Metric(name="gradient_norm", title="gradient norm", spec=".3f", is_drawn=True),
 )
 SAMPLING_METRICS = (
-    _of_samples("consistent", "stories consistent throughout", direction="higher", is_listed=True),
+    _of_samples(
+        "consistent", "stories consistent throughout", direction="higher", is_listed=True, is_drawn=True
+    ),
     _of_samples("well_formed", "well-formed stories", direction="higher"),
-    _of_samples("sound_sentences", "grammatical sentences", direction="higher"),
+    _of_samples("sound_sentences", "grammatical sentences", direction="higher", is_drawn=True),
     _of_samples("copies", "copies of training stories", direction="lower"),
     _of_samples("distinct_stories", "distinct stories", direction="higher"),
-    _of_samples("distinct_words", "distinct words", unit="share of all words"),
+    _of_samples("distinct_words", "distinct words", unit="share of all words", is_drawn=True),
     _of_samples("words_per_story", "length", unit="words per story"),
     _of_samples("ended", "stories ended by the model", is_listed=True),
 )
