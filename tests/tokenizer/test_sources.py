@@ -45,14 +45,14 @@ def test_links_in_a_folder_are_followed_and_no_folder_is_read_twice(tmp_path: Pa
     ]
 
 
-def test_what_cannot_be_read_in_a_folder_is_not_passed_over(tmp_path: Path) -> None:
+def test_an_unreadable_file_in_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("low")
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
     with pytest.raises(StorageError, match=r"cannot read .*gone\.txt"):
         files_of(tmp_path)
     (tmp_path / "gone.txt").unlink()
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="pipe: is no file of text"):
+    with pytest.raises(UsageError, match="pipe: expected a regular file"):
         files_of(tmp_path)
 
 

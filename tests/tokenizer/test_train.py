@@ -223,15 +223,17 @@ def test_the_corpus_in_several_files_gives_the_same_merges(
     assert what_was_learnt(training) == what_was_learnt(trained)
 
 
-def test_words_counted_by_another_pattern_are_refused() -> None:
+def test_words_counted_with_another_pattern_are_rejected() -> None:
     for pattern, other in (("gpt2", "gpt4"), ("gpt4", "gpt2"), (r"\w+", "gpt2")):
         counted = count_texts(["low 12345"], pattern=pattern)
         assert train_tokenizer(counted, 258, pattern=pattern).vocabulary.pattern == counted.pattern
-        with pytest.raises(UsageError, match="the words were counted with the pattern"):
+        with pytest.raises(UsageError, match="with which the words were counted") as caught:
             train_tokenizer(counted, 258, pattern=other)
+        assert (caught.value.key, caught.value.expected, caught.value.found) == ("pattern", pattern, other)
     tokenizer = Tokenizer.from_vocabulary(train_tokenizer(count_texts(["low low"]), 257).vocabulary)
-    with pytest.raises(UsageError, match="but the tokenizer's is 'gpt2'"):
+    with pytest.raises(UsageError) as caught:
         extend_tokenizer(tokenizer, count_texts(["lower"], pattern="gpt4"), 258)
+    assert (caught.value.expected, caught.value.found) == ("gpt4", "gpt2")
     assert train_tokenizer(count_words({b"12345": 3}), 257, pattern="gpt4").vocabulary.pattern == "gpt4"
 
 

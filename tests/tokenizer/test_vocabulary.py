@@ -24,7 +24,7 @@ def vocabulary(
     )
 
 
-def test_a_small_vocabulary_holds_what_it_was_given() -> None:
+def test_a_small_vocabulary_contains_its_arguments() -> None:
     small = vocabulary({256: b"ab", 300: b"<e>"}, ((b"a", b"b"),), {"<e>": 300})
     assert small.size == 301
     assert small.ids_of_ordinary_tokens[b"ab"] == 256
@@ -92,7 +92,7 @@ def test_a_small_vocabulary_holds_what_it_was_given() -> None:
         ),
     ],
 )
-def test_a_contradiction_is_refused_in_one_sentence(
+def test_an_inconsistency_is_one_sentence(
     more: Any, merges: Any, specials: dict[str, int], sentence: str
 ) -> None:
     with pytest.raises(TokenizerError) as caught:
@@ -108,27 +108,28 @@ def test_a_pattern_that_is_not_text_is_refused() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["gpt5", "GPT2", "gpt-4", "cl100k_base"])
-def test_a_mistyped_name_is_not_taken_for_a_regular_expression(pattern: str) -> None:
+def test_an_unknown_name_is_not_a_regular_expression(pattern: str) -> None:
     uses: list[Callable[[], object]] = [
         lambda: vocabulary(pattern=pattern),
         lambda: pretokenize(b"gpt5", pattern),
     ]
     for use in uses:
         with pytest.raises(
-            TokenizerError, match=f"pattern '{pattern}' has no meaning; known are gpt2 and gpt4"
-        ):
+            TokenizerError, match=f"unknown pattern '{pattern}'; known are gpt2 and gpt4"
+        ) as caught:
             use()
+        assert (caught.value.key, caught.value.found) == ("pattern", pattern)
     assert vocabulary(pattern=f"(?:{pattern})").pattern == f"(?:{pattern})"
 
 
-def test_a_giant_token_does_not_make_a_giant_sentence() -> None:
+def test_a_giant_token_is_shortened_in_the_message() -> None:
     giant = b"x" * 100_000
     with pytest.raises(TokenizerError) as caught:
         vocabulary({256: giant, 257: giant})
     assert len(str(caught.value)) < 200
 
 
-def test_what_the_caller_does_to_his_tables_afterwards_changes_nothing() -> None:
+def test_later_changes_of_the_given_tables_have_no_effect() -> None:
     tokens = dict(BYTES)
     made = Vocabulary(tokens=tokens, merges=(), special_tokens={})
     before = made.fingerprint
@@ -137,7 +138,7 @@ def test_what_the_caller_does_to_his_tables_afterwards_changes_nothing() -> None
     assert Vocabulary(tokens=made.tokens, merges=(), special_tokens={}).fingerprint == before
 
 
-def test_nobody_can_change_a_vocabulary_from_outside() -> None:
+def test_a_vocabulary_is_read_only() -> None:
     made = vocabulary({256: b"<e>"}, special_tokens={"<e>": 256})
     for table in (made.tokens, made.special_tokens):
         with pytest.raises(AttributeError):
@@ -154,9 +155,10 @@ def test_a_copy_of_a_vocabulary_is_the_same_vocabulary() -> None:
 
 
 @pytest.mark.parametrize("text", ["abc", ""])
-def test_a_single_text_in_place_of_a_list_of_special_tokens_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=f"special_tokens is the text '{text}'; expected a list of texts"):
+def test_a_single_string_instead_of_a_list_of_special_tokens_is_rejected(text: str) -> None:
+    with pytest.raises(UsageError, match="special_tokens must be a list of strings") as caught:
         Vocabulary.from_parts(BYTES, [], text)
+    assert (caught.value.key, caught.value.found) == ("special_tokens", text)
 
 
 def test_special_tokens_the_vocabulary_lacks_get_the_next_free_ids() -> None:
@@ -179,7 +181,7 @@ def test_a_special_token_spelled_like_an_ordinary_one_gets_an_id_of_its_own() ->
     assert again == made
 
 
-def test_a_special_token_given_twice_is_refused() -> None:
+def test_a_duplicate_special_token_is_rejected() -> None:
     with pytest.raises(TokenizerError, match="special token '<e>' is given twice"):
         Vocabulary.from_parts(BYTES, [], ["<e>", "<e>"])
 

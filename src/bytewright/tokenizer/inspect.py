@@ -1,10 +1,7 @@
-"""Looking at tokenizers: what is in a vocabulary, what it makes of a text, and where two of them part ways.
+"""Inspect and compare tokenizers: longest tokens, compression, throughput, overlap and first difference.
 
-Pure functions from vocabularies, texts and word counts to numbers and lists; the commands `inspect` and
-`compare` only print what these return. Figures come from real encoding, never from an estimate. A tokenizer
-here is anything with a `vocabulary` and an `encode_array`.
-
-It knows nothing of files, colours or tables.
+The functions return numbers and lists; the commands `inspect` and `compare` print them. All figures come from
+real encoding. A tokenizer is any object with a `vocabulary` and an `encode_array`.
 """
 
 from __future__ import annotations
@@ -20,24 +17,25 @@ from typing import Any, Protocol
 import numpy as np
 
 from bytewright.errors import UsageError
-from bytewright.tokenizer.vocabulary import Merge, Vocabulary, merge_in_order
+from bytewright.tokenizer.formats.tiktoken import merge_in_order
+from bytewright.tokenizer.vocabulary import Merge, Vocabulary
 
 PILE_BYTES = 825 * 10**9
-"""The Pile, a well-known corpus of 825 GB: a yardstick for encoding speed."""
+"""The size of the Pile, a well-known corpus, for comparing encoding speeds."""
 
 Ids = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
 
 
 class Encoder(Protocol):
-    """What these functions need of a tokenizer."""
+    """The part of a tokenizer that these functions use."""
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokens, merges and special tokens it encodes with."""
+        """The vocabulary."""
         ...
 
     def encode_array(self, text: str | bytes, *, num_threads: int | None = None) -> Ids:
-        """Encode a text to ids."""
+        """Return the ids of a text."""
         ...
 
 
@@ -45,12 +43,12 @@ class Encoder(Protocol):
 
 
 def show_token(token: bytes, max_bytes: int | None = None) -> str:
-    r"""Spell a token so that all of it can be seen, and no two alike: a space as ␣, the unprintable escaped.
+    r"""Return a token as unambiguous printable text: a space as ␣, unprintable characters escaped.
 
     >>> print(*map(show_token, [b" the", "né\n".encode(), b"\xc3", "\x85".encode(), b"a\\b"]))
     ␣the né\n \xc3 \u0085 a\\b
 
-    A vocabulary may hold tokens of a megabyte: with `max_bytes` only the beginning of one is spelled.
+    A token can have a megabyte; with `max_bytes` only its beginning is shown.
 
     >>> show_token(b"a" * 1000, max_bytes=3)
     'aaa… (1,000 bytes)'
@@ -63,7 +61,7 @@ def show_token(token: bytes, max_bytes: int | None = None) -> str:
 def _show_character(character: str) -> str:
     if character == " ":
         return "␣"
-    if "\udc80" <= character <= "\udcff":  # how surrogateescape writes a byte that is no character
+    if "\udc80" <= character <= "\udcff":  # an invalid byte, by surrogateescape
         return f"\\x{ord(character) - 0xDC00:02x}"
     if character.isprintable() and character not in "\\␣":
         return character
@@ -73,7 +71,7 @@ def _show_character(character: str) -> str:
 
 
 def longest_tokens(vocabulary: Vocabulary, num_tokens: int = 10) -> list[tuple[int, bytes]]:
-    """List the longest tokens that are not special, as (id, bytes); of equally long ones the older first.
+    """Return the longest ordinary tokens as (id, bytes); equally long ones are sorted by id.
 
     >>> vocabulary = Vocabulary.from_parts(
     ...     {id: bytes([id]) for id in range(256)} | {256: b"ow", 257: b"low"}, [(b"o", b"w"), (b"l", b"ow")]
@@ -89,7 +87,7 @@ def longest_tokens(vocabulary: Vocabulary, num_tokens: int = 10) -> list[tuple[i
 
 
 def length_histogram(vocabulary: Vocabulary) -> dict[int, int]:
-    """Count the tokens that are not special by their length in bytes: `{length: number of tokens}`."""
+    """Return the number of ordinary tokens by their length in bytes: `{length: number of tokens}`."""
     counts = Counter(len(token) for token in vocabulary.ids_of_ordinary_tokens)
     return dict(sorted(counts.items()))
 
@@ -107,10 +105,9 @@ class Piece:
 
 
 def split_text(tokenizer: Encoder, text: str | bytes, *, max_bytes: int | None = None) -> list[Piece]:
-    """Show what a text becomes; the pieces' bytes, joined, are the text again.
+    """Return the tokens of a text; their concatenated bytes are the text.
 
-    With `max_bytes` these are the first pieces only, up to that many bytes, and at least one. They are those
-    of the whole text: no word or character is cut to get there.
+    With `max_bytes`, return only the first tokens of the whole text, up to that many bytes, and at least one.
     """
     vocabulary = tokenizer.vocabulary
     special_ids = set(vocabulary.special_tokens.values())
@@ -126,26 +123,26 @@ def split_text(tokenizer: Encoder, text: str | bytes, *, max_bytes: int | None =
 
 
 def bytes_per_token(tokenizer: Encoder, text: bytes) -> float:
-    """Measure compression: how many bytes of this text one token stands for on average."""
+    """Return the mean number of bytes per token of a text."""
     if not text:
-        raise UsageError("an empty text has no bytes per token")
+        raise UsageError("bytes per token are not defined for an empty text", key="text")
     return len(text) / len(tokenizer.encode_array(text))
 
 
 def cross_table(tokenizers: Sequence[Encoder], texts: Sequence[bytes]) -> list[list[float]]:
-    """Measure bytes per token of each text (rows) under each tokenizer (columns)."""
+    """Return the bytes per token of each text (rows) with each tokenizer (columns)."""
     return [[bytes_per_token(tokenizer, text) for tokenizer in tokenizers] for text in texts]
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """How fast a text was encoded: the median of several runs, after one that does not count."""
+    """The speed of encoding: the median of several runs after a warm-up."""
 
     bytes_per_second: float
     num_runs: int
 
     def hours_for(self, num_bytes: int) -> float:
-        """Say how long `num_bytes` would take at this speed.
+        """Return the hours for `num_bytes` at this speed.
 
         >>> Throughput(bytes_per_second=100e6, num_runs=3).hours_for(825 * 10**9)
         2.2916666666666665
@@ -161,9 +158,9 @@ def measure_throughput(
     seconds: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Throughput:
-    """Encode `text` again and again for about `seconds`, at least three times, and take the median."""
+    """Return the median speed of encoding `text` repeatedly for about `seconds`, at least three times."""
     if not text:
-        raise UsageError("an empty text cannot be timed")
+        raise UsageError("the speed cannot be measured with an empty text", key="text")
     tokenizer.encode_array(text, num_threads=num_threads)
     durations: list[float] = []
     end = clock() + seconds
@@ -179,7 +176,7 @@ def measure_throughput(
 
 @dataclass(frozen=True)
 class Overlap:
-    """What two vocabularies share, without their special tokens."""
+    """The common and the different ordinary tokens and merges of two vocabularies."""
 
     num_shared_tokens: int
     num_shared_merges: int
@@ -188,7 +185,7 @@ class Overlap:
 
 
 def overlap(first: Vocabulary, second: Vocabulary) -> Overlap:
-    """Compare tokens and merges as sets; the tokens that only one has are listed from oldest to newest."""
+    """Compare tokens and merges as sets; tokens of only one vocabulary are sorted by id."""
     tokens, other_tokens = first.ids_of_ordinary_tokens, second.ids_of_ordinary_tokens
     return Overlap(
         num_shared_tokens=len(tokens.keys() & other_tokens.keys()),
@@ -200,7 +197,7 @@ def overlap(first: Vocabulary, second: Vocabulary) -> Overlap:
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first place where two lists of merges differ; None where one of them has ended."""
+    """The first position where two lists of merges differ; None after the end of a list."""
 
     index: int
     first: Merge | None
@@ -208,7 +205,7 @@ class Divergence:
 
 
 def first_divergence(first: Sequence[Merge], second: Sequence[Merge]) -> Divergence | None:
-    """Find the first merge that is not the same in both, or None if the lists are equal.
+    """Return the first difference of two lists of merges, or None if they are equal.
 
     >>> first_divergence([(b"a", b"b"), (b"c", b"d")], [(b"a", b"b"), (b"e", b"f")])
     Divergence(index=1, first=(b'c', b'd'), second=(b'e', b'f'))
@@ -222,10 +219,10 @@ def first_divergence(first: Sequence[Merge], second: Sequence[Merge]) -> Diverge
 def count_pairs_after(
     words: Mapping[bytes, int], merges: Iterable[Merge], pairs: Iterable[Merge]
 ) -> dict[Merge, int]:
-    """Count in `words` (each with how often it occurs) the given pairs, once `merges` have been carried out.
+    """Return the counts of `pairs` in `words` (with their counts) after `merges` have been applied.
 
-    With the merges that two tokenizers share and the two that come next, this says by how much each was the
-    better choice on a corpus.
+    With the common merges of two tokenizers and their next merges, this shows which next merge is more
+    frequent in a corpus.
 
     >>> count_pairs_after({b"low": 5, b"new": 6}, [(b"n", b"e")], [(b"ne", b"w"), (b"l", b"o"), (b"e", b"w")])
     {(b'ne', b'w'): 6, (b'l', b'o'): 5, (b'e', b'w'): 0}
@@ -239,7 +236,7 @@ def count_pairs_after(
     wanted = {(number_of[left], number_of[right]): (left, right) for left, right in possible}
     products = [left + right for left, right in counts]
     for word, times in words.items():
-        if any(product in word for product in products):  # most words hold none of them
+        if any(product in word for product in products):  # most words contain none of them
             for pair in pairwise(merge_in_order(word, made)):
                 if pair in wanted:
                     counts[wanted[pair]] += times

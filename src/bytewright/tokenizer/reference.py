@@ -1,12 +1,12 @@
-"""The readable twin: what it *means* to train a byte-level BPE, to encode and to decode.
+"""The reference implementation of byte-level BPE: training, encoding and decoding.
 
-Read it from top to bottom: text is cut at special tokens, each part is cut into words, words are counted, the
-commonest pair of neighbours becomes a token again and again, and encoding replays those merges. The fast twin
-in Rust must give exactly these merges and these ids; where the two disagree, this file is right.
+Read it from top to bottom. Special tokens split the text, a pattern splits each part into words, and words
+are counted. Training repeatedly turns the most frequent pair of neighbouring tokens into a new token.
+Encoding applies these merges in order. This file defines the results: the fused implementation in Rust must
+produce exactly these merges and ids.
 
-It promises clarity and exactness, and bytes that always survive encode -> decode, even bytes that are not
-UTF-8. It does not promise speed (it does a few megabytes a second), bounded memory, or good manners with a
-word of a million letters. It knows nothing of files, threads or the native extension.
+All bytes survive encoding and decoding, including invalid UTF-8. The reference is not fast (a few megabytes
+per second), does not bound memory, and is slow for words of a million letters.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from bytewright.storage.json_reader import shorten
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, check_all_bytes, name_of_pattern
 
 BYTES = tuple(bytes([byte]) for byte in range(256))
-"""The 256 tokens that every vocabulary starts from."""
+"""The 256 tokens from which training starts."""
 
 Word = tuple[bytes, ...]
-"""A word as the tokens it consists of so far: `(b"n", b"e", b"w")`, later `(b"ne", b"w")`."""
+"""A word as a sequence of tokens: `(b"n", b"e", b"w")`, after a merge `(b"ne", b"w")`."""
 
 Source = bytes | Iterable[bytes] | Mapping[bytes, int]
-"""What one can train on: a text, several texts, or words with their counts."""
+"""Training data: a text, several texts, or words with their counts."""
 
 
-# From text to words
+# Text to words
 
 
 def split_on_special_tokens(text: bytes, special_tokens: Iterable[str]) -> list[bytes]:
-    """Cut `text` so that each special token in it is a part of its own: the leftmost first, then the longest.
+    """Split `text` so that each special token is a separate part.
 
-    A part that is not a special token never contains one, so `part in specials` tells the two apart.
+    The leftmost match comes first; of several matches at one position the longest. A part that is not a
+    special token never contains one, so `part in specials` distinguishes the two kinds.
 
     >>> split_on_special_tokens(b"one<|end|>two", ["<|end|>"])
     [b'one', b'<|end|>', b'two']
@@ -54,18 +55,18 @@ def split_on_special_tokens(text: bytes, special_tokens: Iterable[str]) -> list[
 
 
 def pretokenize(text: bytes, pattern: str) -> list[bytes]:
-    r"""Cut `text` into words, which merges never cross; joined together they are the text again.
+    r"""Split `text` into words; their concatenation is the text. Merges never cross a word boundary.
 
-    A word is a match of the pattern. What lies between two matches is a word too, so that no byte is lost; an
-    empty match is no match: the search goes on one character further.
+    A word is a match of the pattern. The text between two matches is also a word, so no byte is lost. Empty
+    matches are ignored: the search continues after the next character.
 
     >>> pretokenize(b"the cat's 2 hats", "gpt2")
     [b'the', b' cat', b"'s", b' 2', b' hats']
     >>> pretokenize(b"one-two", "[a-z]+")
     [b'one', b'-', b'two']
 
-    A byte that is not UTF-8 counts as one character that is neither letter, number nor space. Python's
-    `surrogateescape` does just this: each such byte becomes a lone surrogate, and turns back into that byte.
+    An invalid byte counts as one character that is neither letter, number nor space. Python's
+    `surrogateescape` does this: it maps each such byte to a lone surrogate and back.
 
     >>> pretokenize(b"caf\xe9s", "gpt2")
     [b'caf', b'\xe9', b's']
@@ -89,16 +90,17 @@ def pretokenize(text: bytes, pattern: str) -> list[bytes]:
 
 @lru_cache
 def compile_pattern(pattern: str) -> regex.Pattern[str]:
-    """Compile a pattern given by name or as a regular expression in the syntax of the `regex` package."""
+    """Return the compiled pattern, given by name or as a regular expression of the `regex` package."""
     name = name_of_pattern(pattern)
     try:
         return regex.compile(PATTERNS.get(name, name))
     except (regex.error, RecursionError, OverflowError) as error:
-        raise TokenizerError(f"pattern {shorten(pattern)} is not a regular expression: {error}") from None
+        message = f"pattern {shorten(pattern)} is not a regular expression: {error}"
+        raise TokenizerError(message, key="pattern", found=pattern) from None
 
 
 def count_words_reference(source: Source, special_tokens: Iterable[str], pattern: str) -> Mapping[bytes, int]:
-    """Count the words of all texts, unless they are counted already; special tokens cut, but do not count.
+    """Return the count of each word; special tokens separate words and are not counted.
 
     >>> sorted(count_words_reference([b"low low<|end|>low"], ["<|end|>"], "gpt2").items())
     [(b' low', 1), (b'low', 2)]
@@ -115,11 +117,11 @@ def count_words_reference(source: Source, special_tokens: Iterable[str], pattern
     return counts
 
 
-# From words to merges
+# Words to merges
 
 
 def merge_pair(word: Word, pair: Merge) -> Word:
-    """Join every occurrence of `pair` in `word`, from left to right.
+    """Return `word` with every occurrence of `pair` joined, from left to right.
 
     >>> merge_pair((b"a", b"a", b"a"), (b"a", b"a"))
     (b'aa', b'a')
@@ -137,12 +139,12 @@ def merge_pair(word: Word, pair: Merge) -> Word:
 
 
 def pairs_of(word: Word) -> list[Merge]:
-    """List the neighbours in a word: `(a, b, c) -> [(a, b), (b, c)]`."""
+    """Return the pairs of neighbours in a word: `(a, b, c) -> [(a, b), (b, c)]`."""
     return list(pairwise(word))
 
 
 def count_pairs(words: Mapping[Word, int]) -> Counter[Merge]:
-    """Count neighbours, each word as often as it occurs; overlapping pairs count each time.
+    """Return the count of each pair of neighbours, weighted by the words' counts; overlaps count each time.
 
     >>> count_pairs({(b"a", b"a", b"a"): 5})
     Counter({(b'a', b'a'): 10})
@@ -154,23 +156,34 @@ def count_pairs(words: Mapping[Word, int]) -> Counter[Merge]:
     return counts
 
 
-def commonest_pair(counts: Mapping[Merge, int]) -> Merge:
-    """Choose what to merge: the highest count and, on a tie, the greater (left bytes, right bytes).
+def tie_key(pair: Merge) -> tuple[bytes, bytes]:
+    """Return the key of the tie rule: of pairs with equal counts, the one with the greatest key is merged.
 
-    >>> commonest_pair({(b"a", b"b"): 7, (b"a", b"c"): 7, (b"z", b"z"): 6})
+    The fused implementation has the same rule in `tie_key` of `crates/bpe/src/merge/candidates.rs`.
+
+    >>> tie_key((b"a", b"c")) > tie_key((b"a", b"b"))
+    True
+    """
+    left, right = pair
+    return left, right
+
+
+def most_frequent_pair(counts: Mapping[Merge, int]) -> Merge:
+    """Return the pair to merge next: the one with the highest count; `tie_key` decides between equal counts.
+
+    >>> most_frequent_pair({(b"a", b"b"): 7, (b"a", b"c"): 7, (b"z", b"z"): 6})
     (b'a', b'c')
     """
     highest = max(counts.values())
-    return max(pair for pair, count in counts.items() if count == highest)
+    return max((pair for pair, count in counts.items() if count == highest), key=tie_key)
 
 
 def learn_merges_by_definition(
     words: Mapping[Word, int], num_merges: int, min_count: int = 1
 ) -> list[tuple[Merge, int]]:
-    """Learn up to `num_merges` merges from distinct words; stop early when no pair occurs `min_count` times.
+    """Return up to `num_merges` merges with their counts; stop when no pair occurs `min_count` times.
 
-    This is the whole of BPE training: count all pairs, merge the commonest everywhere, start again. Each
-    merge is given with the count that won.
+    This is the definition of BPE training: count all pairs, merge the most frequent one everywhere, repeat.
 
     >>> words = {(b"l", b"o", b"w"): 5, (b"n", b"e", b"w"): 6}
     >>> learn_merges_by_definition(words, 2)
@@ -179,7 +192,7 @@ def learn_merges_by_definition(
     learned: list[tuple[Merge, int]] = []
     while len(learned) < num_merges:
         counts = count_pairs(words)
-        if not counts or counts[pair := commonest_pair(counts)] < min_count:
+        if not counts or counts[pair := most_frequent_pair(counts)] < min_count:
             break
         learned.append((pair, counts[pair]))
         words = {merge_pair(word, pair): times for word, times in words.items()}
@@ -187,11 +200,11 @@ def learn_merges_by_definition(
 
 
 def learn_merges(words: Mapping[Word, int], num_merges: int, min_count: int = 1) -> list[tuple[Merge, int]]:
-    """Learn the same merges as `learn_merges_by_definition`, without counting everything anew each time.
+    """Return the same merges as `learn_merges_by_definition`, but update the counts instead of recounting.
 
-    A merge changes only the words that hold the pair. So remember which words those are, take their old pairs
-    out of the counts and put their new pairs in. (A word stays listed under a pair that it has lost since:
-    visiting it in vain does no harm.)
+    A merge changes only the words that contain the pair. So `words_with` lists these words, and only their
+    pairs are subtracted and added. A word can remain listed under a pair that it no longer contains; then its
+    counts do not change.
 
     >>> words = {(b"l", b"o", b"w"): 5, (b"n", b"e", b"w"): 6}
     >>> learn_merges(words, 2)
@@ -206,7 +219,7 @@ def learn_merges(words: Mapping[Word, int], num_merges: int, min_count: int = 1)
 
     learned: list[tuple[Merge, int]] = []
     while len(learned) < num_merges:
-        if not counts or counts[pair := commonest_pair(counts)] < min_count:
+        if not counts or counts[pair := most_frequent_pair(counts)] < min_count:
             break
         learned.append((pair, counts[pair]))
         for word in words_with.pop(pair):
@@ -229,9 +242,9 @@ def train_bpe_reference(
     pattern: str = "gpt2",
     min_count: int = 1,
 ) -> tuple[dict[int, bytes], list[Merge], list[int]]:
-    r"""Train on texts, or on words already counted; give the vocabulary, the merges and their counts.
+    r"""Train on texts or on counted words; return the vocabulary, the merges and their counts.
 
-    Ids 0-255 are the bytes, then come the merges in order, then the special tokens.
+    Ids 0 to 255 are the bytes, followed by the merges in order and by the special tokens.
 
     >>> text = b"low " * 5 + b"lower " * 2 + b"widest " * 3 + b"newest " * 6
     >>> vocab, merges, counts = train_bpe_reference(text, 256 + 12 + 1, ["<|end|>"], pattern=r"\S+")
@@ -245,9 +258,12 @@ def train_bpe_reference(
     special_tokens = list(special_tokens)
     num_merges = vocab_size - len(BYTES) - len(special_tokens)
     if num_merges < 0:
+        least = len(BYTES) + len(special_tokens)
         raise UsageError(
-            f"vocab_size {vocab_size} is too small: 256 bytes and {len(special_tokens)} special tokens"
-            f" need at least {len(BYTES) + len(special_tokens)}"
+            f"vocab_size must be at least {least} (256 bytes and the special tokens), but is {vocab_size}",
+            key="vocab_size",
+            expected=least,
+            found=vocab_size,
         )
     counts = count_words_reference(source, special_tokens, pattern)
     words = {tuple(BYTES[byte] for byte in word): times for word, times in counts.items()}
@@ -260,10 +276,11 @@ def train_bpe_reference(
 def extend_reference(
     vocabulary: Vocabulary, source: Source, vocab_size: int, *, min_count: int = 1
 ) -> tuple[Vocabulary, list[int]]:
-    """Go on training: each id and merge stays as it is, new merges follow, new tokens take the next free ids.
+    """Continue training: existing ids and merges are kept, and new tokens get the next free ids.
 
-    Every token of `vocabulary` must be one that its own bytes encode to, as those of a trained vocabulary are
-    (see `ranks.check_reachable`); then no merge can make a token that is there already.
+    The bytes of each token of `vocabulary` must encode to that token (see
+    `formats.tiktoken.check_reachable`), as in a trained vocabulary. Then no new merge can produce an existing
+    token.
 
     >>> start = Vocabulary.from_parts(*train_bpe_reference(b"aab aab", 257)[:2], ["<|end|>"])
     >>> start.merges, start.size
@@ -274,7 +291,10 @@ def extend_reference(
     """
     if vocab_size < vocabulary.size:
         raise UsageError(
-            f"vocab_size {vocab_size} is smaller than the vocabulary already is ({vocabulary.size})"
+            f"vocab_size must be at least {vocabulary.size}, the size of the vocabulary, but is {vocab_size}",
+            key="vocab_size",
+            expected=vocabulary.size,
+            found=vocab_size,
         )
     check_all_bytes(vocabulary, "extending a vocabulary")
     counts = count_words_reference(source, vocabulary.special_tokens, vocabulary.pattern)
@@ -293,16 +313,16 @@ def extend_reference(
     return longer, [count for _, count in learned]
 
 
-# From text to ids and back
+# Text to ids and back
 
 
 def ranks_of(merges: Iterable[Merge]) -> dict[Merge, int]:
-    """Give each merge its place in the order of creation: a lower rank goes first."""
+    """Return the rank of each merge: its position in the order of creation."""
     return {pair: rank for rank, pair in enumerate(merges)}
 
 
 def encode_word(word: bytes, ranks: Mapping[Merge, int]) -> Word:
-    """Apply the merges inside one word in the order in which they were created.
+    """Return the tokens of one word after applying the merges, lowest rank first.
 
     >>> encode_word(b"newest", ranks_of([(b"s", b"t"), (b"e", b"st"), (b"n", b"e")]))
     (b'ne', b'w', b'est')
@@ -314,9 +334,9 @@ def encode_word(word: bytes, ranks: Mapping[Merge, int]) -> Word:
 
 
 def encode_reference(text: bytes, vocabulary: Vocabulary) -> list[int]:
-    """Encode: cut out the special tokens, cut the rest into words, merge inside each word, look up the ids.
+    """Return the ids of a text: split at special tokens, split into words, merge inside words, look up ids.
 
-    A byte outside special tokens that has no token is an error.
+    A byte outside special tokens that has no token raises `TokenizerError`.
 
     >>> tokens, merges, _ = train_bpe_reference(b"low low lower", 258)
     >>> merges
@@ -338,9 +358,8 @@ def encode_reference(text: bytes, vocabulary: Vocabulary) -> list[int]:
             continue
         for position, byte in enumerate(part, start=end - len(part)):
             if byte in vocabulary.bytes_without_token:
-                raise TokenizerError(
-                    f"byte {byte:#04x} at position {position} has no token in this vocabulary"
-                )
+                message = f"byte {byte:#04x} at position {position} has no token in this vocabulary"
+                raise TokenizerError(message, found=byte)
         for word in pretokenize(part, vocabulary.pattern):
             if word not in ids_of_word:
                 ids_of_word[word] = [id_of[token] for token in encode_word(word, ranks)]
@@ -349,10 +368,10 @@ def encode_reference(text: bytes, vocabulary: Vocabulary) -> list[int]:
 
 
 def decode_reference(ids: Sequence[int], vocabulary: Vocabulary) -> bytes:
-    """Decode: the bytes of each token, one after the other, which are the text that was encoded.
+    """Return the concatenated bytes of the tokens.
 
-    Text comes from these bytes by `.decode("utf-8", errors="replace")`, all at once: a token may end in the
-    middle of a character.
+    Convert all bytes to text at once with `.decode("utf-8", errors="replace")`: a token can end inside a
+    character.
 
     >>> vocabulary = Vocabulary.from_parts(dict(enumerate(BYTES)), [])
     >>> decode_reference([0xE2, 0x82, 0xAC], vocabulary).decode()
@@ -360,7 +379,6 @@ def decode_reference(ids: Sequence[int], vocabulary: Vocabulary) -> bytes:
     """
     for position, id in enumerate(ids):
         if id not in vocabulary.tokens:
-            raise TokenizerError(
-                f"token id {id} at position {position} is outside the vocabulary ({vocabulary.size})"
-            )
+            message = f"token id {id} at position {position} is outside the vocabulary ({vocabulary.size})"
+            raise TokenizerError(message, found=id)
     return b"".join(vocabulary.tokens[id] for id in ids)

@@ -1,9 +1,8 @@
-"""Text to ids and back: the face of the fast twin.
+"""`Tokenizer`: encode text to ids and decode ids to text, with the fused implementation.
 
-A `Tokenizer` is a `Vocabulary` made ready for use. Its ids are exactly those of `reference.encode_reference`,
-whatever way the text comes in: at once, in pieces, in a file, on one thread or on many; for a pattern of the
-user's own, as far as both regular expression engines read it alike (see `Vocabulary`). It may be used from
-several threads at a time. It knows nothing of training, and of files only whom to ask.
+The ids are exactly those of `reference.encode_reference`, whether the text is given at once, in pieces or as
+a file, for any number of threads. For a user-defined pattern this holds as far as both regular expression
+engines agree (see `Vocabulary`). A tokenizer can be used from several threads at the same time.
 """
 
 from __future__ import annotations
@@ -35,21 +34,20 @@ Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Encoded = TypeVar("Encoded")
 
 PIECE = 8 << 20
-"""A file is encoded in pieces of about this many bytes; with many threads, and near its end, of fewer."""
+"""The size in bytes of the pieces of a file; pieces are smaller with many threads and near the end."""
 MOST_PIECES = 128
-"""More are never encoded at a time; with what they become, this bounds the memory."""
-
-
+"""The largest number of pieces that are encoded at the same time, which bounds the memory."""
 MOST_THREADS = 2**16
-"""More are never asked for; the native core starts fewer still."""
+"""The largest number of threads requested; the native code starts fewer."""
 
 
 def check_num_threads(num_threads: int | None) -> int:
-    """Return the number of threads to use: the one asked for or, if that is None, all cores."""
+    """Return the number of threads to use: `num_threads`, or the number of usable cores if it is None."""
     if num_threads is None:
         return usable_cores()
     if operator.index(num_threads) < 1:
-        raise UsageError(f"num_threads is {shorten(num_threads)}; expected 1 or more")
+        message = f"num_threads must be at least 1, but is {shorten(num_threads)}"
+        raise UsageError(message, key="num_threads", found=num_threads)
     return min(operator.index(num_threads), MOST_THREADS)
 
 
@@ -76,7 +74,7 @@ class Tokenizer:
 
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary) -> Tokenizer:
-        """Make a vocabulary ready for use."""
+        """Return a tokenizer for a vocabulary."""
         tokenizer = cls.__new__(cls)
         tokenizer._prepare(vocabulary)
         return tokenizer
@@ -88,16 +86,16 @@ class Tokenizer:
         merges_path: str | Path,
         special_tokens: Sequence[str] | None = None,
     ) -> Tokenizer:
-        """Read GPT-2 style `vocab.json` and `merges.txt`."""
+        """Return the tokenizer in GPT-2 style files `vocab.json` and `merges.txt`."""
         return cls.from_vocabulary(read_gpt2(vocab_path, merges_path, special_tokens))
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Read a folder that `save` wrote."""
+        """Return the tokenizer in a folder written by `save`."""
         return cls.from_vocabulary(read_folder(folder))
 
     def save(self, folder: str | Path, *, replace: bool = False) -> None:
-        """Write a folder that `load` reads; it appears whole or not at all."""
+        """Write a folder for `load`, atomically."""
         write_folder(self.vocabulary, folder, replace=replace)
 
     def _prepare(self, vocabulary: Vocabulary) -> None:
@@ -110,12 +108,12 @@ class Tokenizer:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copy and send to other processes what the vocabulary says; there the tables are built again."""
+        """Copy and pickle only the vocabulary; the native tables are built again."""
         return type(self).from_vocabulary, (self.vocabulary,)
 
     @property
     def vocab(self) -> Mapping[int, bytes]:
-        """All tokens by id, special ones included."""
+        """All tokens by id, including the special tokens."""
         return self.vocabulary.tokens
 
     @property
@@ -130,21 +128,21 @@ class Tokenizer:
 
     @property
     def pattern(self) -> str:
-        """The pre-tokenisation pattern: a name of `PATTERNS`, or a regular expression (see `Vocabulary`)."""
+        """The pre-tokenisation pattern: a name in `PATTERNS` or a regular expression (see `Vocabulary`)."""
         return self.vocabulary.pattern
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id."""
+        """The largest id plus one."""
         return self.vocabulary.size
 
     @property
     def fingerprint(self) -> str:
-        """What tells this tokenizer from every other."""
+        """The SHA-256 of everything that affects ids."""
         return self.vocabulary.fingerprint
 
     def __repr__(self) -> str:
-        pattern = self.pattern if self.pattern in PATTERNS else "of the user"
+        pattern = self.pattern if self.pattern in PATTERNS else "user-defined"
         return f"<Tokenizer: {self.vocab_size:,} ids, pattern {pattern}, fingerprint {self.fingerprint[:12]}>"
 
     def encode(
@@ -154,11 +152,11 @@ class Tokenizer:
         allowed_special: Literal["all"] | Collection[str] = "all",
         disallowed_special: Literal["all"] | Collection[str] = (),
     ) -> list[int]:
-        """Encode a text.
+        """Return the ids of a text.
 
-        Special tokens in it become their ids. With `allowed_special` only those named do, and the others are
-        ordinary text. A special token of `disallowed_special` ("all" means all that are not allowed) raises a
-        `TokenizerError`: the way to refuse special tokens in text from strangers.
+        Special tokens in the text become their ids. With `allowed_special`, only the named ones do, and
+        others are ordinary text. A special token in `disallowed_special` ("all": all that are not allowed)
+        raises `TokenizerError`; use this for untrusted text.
         """
         if allowed_special == "all" and not disallowed_special:
             return self._native.encode(text)
@@ -169,21 +167,21 @@ class Tokenizer:
         return self._native.encode_selected(text, allowed, list(disallowed_special))
 
     def encode_array(self, text: str | bytes, *, num_threads: int | None = None) -> Ids:
-        """Encode a text to an array of the smallest type that fits, on several threads if it is long."""
+        """Return the ids of a text as an array of the smallest sufficient type; long texts use threads."""
         return self._native.encode_array(text, check_num_threads(num_threads))
 
     def encode_batch(self, texts: Sequence[str | bytes], *, num_threads: int | None = None) -> list[Ids]:
-        """Encode many texts, on several threads.
+        """Return the ids of many texts, computed on several threads.
 
-        Neighbours share memory, a few megabytes at a time: copy an array that is to outlive the others.
+        Adjacent arrays share memory blocks of a few megabytes. Copy an array that is kept longer than others.
         """
         return self._native.encode_batch(texts, check_num_threads(num_threads))
 
     def encode_iterable(self, strings: Iterable[str | bytes]) -> Iterator[int]:
-        """Encode a text that comes in pieces, such as the lines of a file, as lazily as it comes.
+        """Yield the ids of a text that is given in pieces, such as the lines of a file.
 
-        The ids are those of all pieces joined, wherever they were cut. Memory stays small: no thread is
-        started, and what is kept is the text since the last place where cutting is safe, about a word.
+        The ids are those of the concatenated text, independent of the pieces. No threads are started, and
+        only the text after the last safe cut, about a word, is kept in memory.
         """
         stream = _native.StreamEncoder(self._native)
         for piece in strings:
@@ -191,7 +189,7 @@ class Tokenizer:
         yield from stream.finish()
 
     def encode_pieces(self, source: str | Path, *, num_threads: int | None = None) -> Iterator[Ids]:
-        """Encode a file piece by piece, in memory that does not grow with it; joined, these are its ids."""
+        """Yield the ids of a file in several arrays, in bounded memory."""
         check_plain_text(source)
         file = _native.FileEncoder(self._native, os.fspath(source))
         for ids, _ in _encode_ahead(file, file.encode, check_num_threads(num_threads)):
@@ -205,12 +203,12 @@ class Tokenizer:
         num_threads: int | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> TokenFile:
-        """Encode a file to a token file, in bounded memory; `progress` hears bytes done and bytes in all.
+        """Encode a file to a token file in bounded memory; `progress` gets the bytes done and in total.
 
-        Documents are what `<|endoftext|>` ends, and what follows the last one if that is more than white
-        space; without that special token, the file is one document. With a user's pattern only special tokens
-        are safe cuts, and memory follows the longest document. A token file that is there already is
-        replaced; the source itself never is.
+        `<|endoftext|>` ends a document. Text after the last one is a document unless it is white space;
+        without that special token, the file is one document. With a user-defined pattern only special tokens
+        are safe cuts, so memory depends on the longest document. An existing token file is replaced. The
+        target must not be the source.
 
         The speed grows with the number of threads up to that of `TokenFileWriter`. Its 1.2 GB of ids a second
         are 2.3 GB of English text, for a vocabulary of 10,000 tokens and ids of 16 bits.
@@ -239,15 +237,15 @@ class Tokenizer:
         return TokenFile.open(target)
 
     def decode_bytes(self, ids: Iterable[int] | npt.NDArray[np.integer]) -> bytes:
-        """Decode ids to the bytes they stand for."""
+        """Return the bytes of ids."""
         return self._native.decode(ids)
 
     def decode(self, ids: Iterable[int] | npt.NDArray[np.integer]) -> str:
-        """Decode ids to text; what is not UTF-8 becomes U+FFFD."""
+        """Return the text of ids; invalid UTF-8 becomes U+FFFD."""
         return self._native.decode(ids).decode("utf-8", "replace")
 
     def stream_decoder(self) -> StreamDecoder:
-        """Decode ids one by one as they are generated."""
+        """Return a decoder for ids that are generated one by one."""
         return StreamDecoder(self)
 
 
@@ -295,7 +293,7 @@ class _Documents:
 
 
 class StreamDecoder:
-    r"""Decodes one id after the other, and never shows half a character.
+    r"""Decodes ids one by one and returns only complete characters.
 
     >>> decoder = Tokenizer({id: bytes([id]) for id in range(256)}, []).stream_decoder()
     >>> [decoder.feed(id) for id in "é!".encode()]
@@ -311,9 +309,9 @@ class StreamDecoder:
     def feed(self, id: int) -> str:
         """Return the characters that this id completes."""
         if id not in self._tokens:
-            raise TokenizerError(f"token id {shorten(id)} is outside the vocabulary")
+            raise TokenizerError(f"token id {shorten(id)} is outside the vocabulary", found=id)
         return self._decoder.decode(self._tokens[id])
 
     def finish(self) -> str:
-        """Return what is left: U+FFFD if the ids ended inside a character."""
+        """Return U+FFFD if the ids ended inside a character, else an empty text."""
         return self._decoder.decode(b"", final=True)

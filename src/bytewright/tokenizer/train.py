@@ -1,8 +1,8 @@
-"""Training a tokenizer: the face of the fast twin.
+"""Train tokenizers with the fused implementation.
 
-What is learnt is exactly what `reference.train_bpe_reference` learns, for every number of threads. Training
-has two phases, counting words and learning merges, and both tell how far they are. Text comes from files and
-folders, or, for anything else, from a `WordCounter` that the caller fills with texts or with counted words.
+The merges are exactly those of `reference.train_bpe_reference`, for any number of threads. Training has two
+phases, counting words and learning merges; both report progress. The text comes from files and folders, or
+from a `WordCounter` that contains the words of other texts (`count_texts`, `count_words`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from bytewright.errors import UsageError
 from bytewright.storage.atomic import explain
 from bytewright.storage.json_reader import shorten
 from bytewright.system import SampledPeakMemory
+from bytewright.tokenizer.formats.tiktoken import check_reachable
 from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads
 from bytewright.tokenizer.vocabulary import (
     Merge,
     Vocabulary,
     check_all_bytes,
-    check_reachable,
     first_duplicate,
     list_special_tokens,
     name_of_pattern,
@@ -33,18 +33,18 @@ from bytewright.tokenizer.vocabulary import (
 
 StrPath = str | os.PathLike[str]
 Source = StrPath | Sequence[StrPath] | WordCounter
-"""What to train on: a file, a folder (all files below it), several of them, or words already counted."""
+"""The training data: a file, a folder (with all files below it), several of these, or counted words."""
 
 NUM_BYTES = 256
 MAX_VOCAB_SIZE = 2**21 - 1
-"""The encoder packs two tokens and a rank into 63 bits; real vocabularies are an eighth of this at most."""
+"""The encoder packs two tokens and a rank into 63 bits. Real vocabularies are less than an eighth of this."""
 MAX_COUNT = 2**63 - 1
-"""No pair occurs more often than this: what does is refused when it is counted."""
+"""The largest count of a pair; counting fails before it is exceeded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingProgress:
-    """How far training is: `done` of `total` bytes counted or merges learnt."""
+    """The progress of training: `done` of `total` bytes counted or merges learned."""
 
     phase: str
     done: int
@@ -54,7 +54,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """What a phase took: `seconds` of all threads together, `wall_seconds` by the clock."""
+    """The time of a phase: `seconds` is the sum over all threads, `wall_seconds` the elapsed time."""
 
     name: str
     seconds: float
@@ -63,10 +63,10 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """What training gave, and what it took.
+    """The trained vocabulary with the time and memory of training.
 
-    `merge_counts[i]` is how often the pair of the i-th *new* merge occurred when it was learnt. `stopped` is
-    a sentence if the text held fewer merges than were asked for.
+    `merge_counts[i]` is the count of the i-th *new* merge when it was learned. `stopped` is a sentence if the
+    text contains fewer merges than requested.
     """
 
     vocabulary: Vocabulary
@@ -91,7 +91,7 @@ def train_bpe(
     min_count: int = 1,
     num_threads: int | None = None,
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train and return tokens by id and merges: bytes first, then merges in order, then special tokens."""
+    """Train and return (tokens by id, merges). Ids: the bytes, the merges in order, the special tokens."""
     training = train_tokenizer(
         input_path, vocab_size, special_tokens, pattern=pattern, min_count=min_count, num_threads=num_threads
     )
@@ -108,11 +108,11 @@ def train_tokenizer(
     num_threads: int | None = None,
     progress: OnProgress | None = None,
 ) -> TrainingResult:
-    """Train a new tokenizer of `vocab_size` ids: 256 bytes, the merges, the special tokens.
+    """Train a tokenizer of `vocab_size` ids: 256 bytes, the merges, the special tokens.
 
-    Pairs rarer than `min_count` are left alone. If the text runs out of pairs, the vocabulary stays smaller
-    and `Training.stopped` says so. A `pattern` that is no name of `PATTERNS` is a regular expression in the
-    syntax of Rust's `fancy-regex`, which in places is not that of Python's `regex` (see `Vocabulary`).
+    Pairs rarer than `min_count` are not merged. If no pair is left, the vocabulary is smaller and `stopped`
+    states the reason. A `pattern` that is not a name in `PATTERNS` is a regular expression in the syntax of
+    Rust's `fancy-regex`, which differs in places from Python's `regex` (see `Vocabulary`).
     """
     specials = check_special_tokens(special_tokens)
     check_vocab_size(vocab_size, specials)
@@ -133,14 +133,19 @@ def extend_tokenizer(
     num_threads: int | None = None,
     progress: OnProgress | None = None,
 ) -> TrainingResult:
-    """Go on training: each id and merge stays as it is, new merges follow, new tokens take the next ids."""
+    """Continue training: existing ids and merges are kept, and new tokens get the next ids."""
     start = tokenizer.vocabulary
     if vocab_size < start.size:
-        raise UsageError(f"vocab_size {vocab_size} is smaller than the vocabulary is already ({start.size})")
+        raise UsageError(
+            f"vocab_size must be at least {start.size}, the size of the vocabulary, but is {vocab_size}",
+            key="vocab_size",
+            expected=start.size,
+            found=vocab_size,
+        )
     check_all_bytes(start, "extending a vocabulary")
     check_vocab_size(vocab_size, list(start.special_tokens))
     _check_options(min_count, num_threads)
-    check_reachable(start)  # or a new merge could make a token that is there already
+    check_reachable(start)  # otherwise a new merge could produce an existing token
     learner = _Learner(source, start, list(start.special_tokens), num_threads, progress)
     new_merges, new_tokens = learner.learn(vocab_size - start.size, min_count)
     tokens = dict(start.tokens)
@@ -158,11 +163,11 @@ def extend_tokenizer(
 def count_texts(
     texts: Iterable[str | bytes], special_tokens: Iterable[str] = (), *, pattern: str = "gpt2"
 ) -> WordCounter:
-    """Count the words of texts from anywhere, as a source to train on. No word reaches across two texts.
+    """Return the word counts of texts as training data. No word extends over two texts.
 
-    Documents in JSON lines, Parquet or packed files come from `bytewright.corpus.readers.read_documents`.
-    Pattern and special tokens are those of the tokenizer to be: a special token that is not named here is
-    text like any other.
+    `bytewright.corpus.readers.read_documents` yields the documents of JSON Lines, Parquet and compressed
+    files. Pass the pattern and the special tokens of the tokenizer; special tokens that are not given here
+    are counted as ordinary text.
 
     >>> sorted(count_texts(["low low", "lower"]).counts().items())
     [(b' low', 1), (b'low', 1), (b'lower', 1)]
@@ -174,7 +179,7 @@ def count_texts(
 
 
 def count_words(words: Mapping[bytes, int] | Iterable[tuple[bytes, int]]) -> WordCounter:
-    """Take words that somebody else has counted, as a source to train on.
+    """Return given word counts as training data.
 
     >>> train_tokenizer(count_words({b"low": 5, b"lower": 2}), 258).vocabulary.merges
     ((b'o', b'w'), (b'l', b'ow'))
@@ -182,62 +187,65 @@ def count_words(words: Mapping[bytes, int] | Iterable[tuple[bytes, int]]) -> Wor
     counter = WordCounter("gpt2", [])
     for word, count in words.items() if isinstance(words, Mapping) else words:
         if not 0 <= count <= MAX_COUNT:
-            raise UsageError(
-                f"the word {shorten(word)} has the count {shorten(count)}; expected 0 to 2^63 - 1"
-            )
+            message = f"the count of {shorten(word)} must be from 0 to 2^63 - 1, but is {shorten(count)}"
+            raise UsageError(message, key="words", found=count)
         counter.add_word(word, count)
     return counter
 
 
 def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
-    """Return the special tokens as a list, or say which one is wrong."""
+    """Return the special tokens as a list, or raise an error about the first invalid one."""
     specials = list_special_tokens(special_tokens)
     for special in specials:
         if not isinstance(special, str):
-            raise UsageError(f"special token {shorten(special)} is not a string")
+            raise UsageError(f"special token {shorten(special)} is not a string", key="special_tokens")
+    duplicate = first_duplicate(specials)
+    for special in specials:
         if not special.isascii() and any("\ud800" <= character <= "\udfff" for character in special):
-            raise UsageError(
-                f"special token {shorten(special)} holds a lone surrogate, which is not Unicode text"
-            )
-    if (duplicate := first_duplicate(specials)) is not None:
-        raise UsageError(f"special token {shorten(duplicate)} is given twice")
-    if "" in specials:
-        raise UsageError("a special token is empty; it must be at least one character")
+            problem = "contains a lone surrogate, which is not Unicode text"
+        elif not special:
+            problem = "must have at least one character"
+        elif special == duplicate:
+            problem = "is given twice"
+        else:
+            continue
+        raise UsageError(f"special token {shorten(special)} {problem}", key="special_tokens", found=special)
     return specials
 
 
 def check_vocab_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
-    """Refuse a vocabulary without room for bytes and special tokens, or larger than the encoder's tables."""
-    if vocab_size > MAX_VOCAB_SIZE:
+    """Raise unless a vocabulary has room for bytes and special tokens and fits the encoder's tables."""
+    least = NUM_BYTES + len(special_tokens)
+    if not least <= vocab_size <= MAX_VOCAB_SIZE:
         raise UsageError(
-            f"vocab_size {shorten(vocab_size)} is too large: at most {MAX_VOCAB_SIZE} is supported"
-        )
-    needed = NUM_BYTES + len(special_tokens)
-    if vocab_size < needed:
-        specials = "1 special token" if len(special_tokens) == 1 else f"{len(special_tokens)} special tokens"
-        raise UsageError(
-            f"vocab_size {vocab_size} is too small: 256 bytes and {specials} need at least {needed}"
+            f"vocab_size must be from {least} (256 bytes and the special tokens) to {MAX_VOCAB_SIZE},"
+            f" but is {shorten(vocab_size)}",
+            key="vocab_size",
+            expected=least if vocab_size < least else MAX_VOCAB_SIZE,
+            found=vocab_size,
         )
 
 
 def _check_options(min_count: int, num_threads: int | None) -> None:
     if min_count < 1:
-        raise UsageError(f"min_count is {min_count}; expected 1 or more")
-    if num_threads is not None and num_threads < 1:
-        raise UsageError(f"num_threads is {num_threads}; expected 1 or more")
+        raise UsageError(
+            f"min_count must be at least 1, but is {min_count}", key="min_count", found=min_count
+        )
+    if num_threads is not None:
+        check_num_threads(num_threads)
 
 
 def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
-    """List the files to read: those given, and of a folder all files below it, in order of their names.
+    """Return the files to read: the given files, and all files below the given folders, sorted by path.
 
-    Hidden files are passed over, links are followed, and a folder that is met twice is read once. A path that
-    does not exist, or holds no text at all, is an error.
+    Hidden files are skipped, and links are followed; a folder that is reached twice is read once. A path that
+    does not exist or contains no text is an error.
     """
     paths = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if not paths:
-        raise UsageError("there is nothing to train on: no file was given")
-    if "" in paths:  # to Path, that would be the folder we are in
-        raise UsageError("a path is empty; expected the name of a file or folder")
+        raise UsageError("expected at least one file to train on", key="source")
+    if "" in paths:  # Path("") is the current folder
+        raise UsageError("a path must not be empty", key="source")
     files: list[Path] = []
     for path in map(Path, paths):
         with explain("read", path):
@@ -245,7 +253,7 @@ def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
     for file in files:
         check_plain_text(file)
     if not any(file.stat().st_size for file in files if file.is_file()) and all(map(Path.is_file, files)):
-        raise UsageError(f"{files[0]}: the file is empty; there is nothing to train on")
+        raise UsageError(f"{files[0]}: the file is empty", path=files[0])
     return files
 
 
@@ -253,32 +261,32 @@ def _files_at(path: Path) -> list[Path]:
     if not stat.S_ISDIR(path.stat().st_mode):
         return [path]
     below: list[Path] = []
-    met: set[tuple[int, int]] = set()
-    for folder, subfolders, names in os.walk(path, onerror=_refuse, followlinks=True):
+    visited: set[tuple[int, int]] = set()
+    for folder, subfolders, names in os.walk(path, onerror=_raise, followlinks=True):
         here = os.stat(folder)
-        if (here.st_dev, here.st_ino) in met:
+        if (here.st_dev, here.st_ino) in visited:
             subfolders.clear()
             continue
-        met.add((here.st_dev, here.st_ino))
+        visited.add((here.st_dev, here.st_ino))
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         below += [Path(folder, name) for name in names if not name.startswith(".")]
     for file in below:
         with explain("read", file):
             if not stat.S_ISREG(file.stat().st_mode):
-                raise UsageError(f"{file}: is no file of text, and stands in a folder to be read whole")
+                raise UsageError(f"{file}: expected a regular file in a folder to train on", path=file)
     if not below:
-        raise UsageError(f"{path}: the folder holds no files")
+        raise UsageError(f"{path}: the folder contains no files", path=path)
     return sorted(below)
 
 
-def _refuse(error: OSError) -> None:
-    """Read all of a folder or nothing: what a corpus lacks, nobody would notice."""
+def _raise(error: OSError) -> None:
+    """Raise the errors that os.walk ignores by default: part of the corpus would be missing."""
     with explain("read", error.filename):
         raise error
 
 
 class _Learner:
-    """One training: counts when made, then learns, and keeps the books."""
+    """One training: counts words on construction, then learns merges, and records time and memory."""
 
     def __init__(
         self,
@@ -298,8 +306,11 @@ class _Learner:
             pattern = name_of_pattern(start.pattern)
             if source.pattern not in (None, pattern):
                 raise UsageError(
-                    f"the words were counted with the pattern {shorten(source.pattern)},"
-                    f" but the tokenizer's is {shorten(pattern)}"
+                    f"pattern must be {shorten(source.pattern)}, with which the words were counted,"
+                    f" but is {shorten(pattern)}",
+                    key="pattern",
+                    expected=source.pattern,
+                    found=pattern,
                 )
             self._counter = source.copy()
         else:
@@ -326,7 +337,7 @@ class _Learner:
         self._progress(TrainingProgress(phase=phase, done=done, total=total, unit=unit))
 
     def learn(self, num_merges: int, min_count: int) -> tuple[list[Merge], list[bytes]]:
-        """Learn up to `num_merges` more; returns them, and the tokens they make."""
+        """Learn up to `num_merges` merges; return them and their tokens."""
         tokens = [bytes([byte]) for byte in range(NUM_BYTES)]
         tokens += [left + right for left, right in self._start.merges]
         symbol_of = {token: symbol for symbol, token in enumerate(tokens)}
@@ -351,7 +362,7 @@ class _Learner:
         return merges, tokens[len(tokens) - len(merges) :]
 
     def result(self, vocabulary: Vocabulary) -> TrainingResult:
-        """Close the books."""
+        """Return the vocabulary with the recorded time and memory."""
         return TrainingResult(
             vocabulary=vocabulary,
             merge_counts=self._counts,

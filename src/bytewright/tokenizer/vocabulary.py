@@ -1,16 +1,15 @@
-"""What a tokenizer *is*: tokens, merges, special tokens and a pattern, with nothing that runs.
+"""`Vocabulary`: the tokens, merges, special tokens and pattern of a tokenizer.
 
-`Vocabulary` is the value that the trainer produces, that every file format reads and writes, and that both
-twins encode with. It is checked once, on construction, so that everything behind it may rely on these facts:
+The trainer returns a `Vocabulary`, the file formats read and write it, and both implementations encode with
+it. It is validated once, on construction, and guarantees:
 
-- ids are unique and fit in 32 bits; no two ordinary tokens are the same bytes, and there is one;
-- both halves of a merge are bytes or were made by an *earlier* merge; what it makes is an ordinary token, and
-  no other merge makes that token, so "merges in order" and "lowest rank first" mean the same thing;
-- special tokens are non-empty, distinct, valid Unicode, and have ids of their own.
+- ids are unique and fit into 32 bits; at least one token is ordinary, and ordinary tokens are distinct;
+- both halves of a merge are bytes or results of *earlier* merges; its result is an ordinary token that no
+other
+  merge produces, so "merges in order" and "lowest rank first" are the same;
+- special tokens are non-empty, distinct, valid Unicode, and have their own ids.
 
-A byte may lack a token. Such a vocabulary encodes every text without that byte, and any other is an error.
-
-It knows nothing of files, threads or the native extension.
+A byte may lack a token. Then only texts without that byte can be encoded.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import heapify, heappop, heappush
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -40,17 +37,17 @@ PATTERNS: Mapping[str, str] = {
         r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
     ),
 }
-"""The pre-tokenisation patterns that have a name; any other pattern is a regular expression."""
+"""The named pre-tokenisation patterns; any other pattern is a regular expression."""
 
 SPELLINGS = {expression: name for name, expression in PATTERNS.items()} | {
-    # The same two patterns as their authors first published them, which is how most files spell them.
+    # The same patterns as first published, which most files contain.
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ): "gpt4",
 }
-"""Every spelling of a named pattern that is recognised as such."""
+"""All recognised spellings of the named patterns."""
 
 _LOOKS_LIKE_A_NAME = re.compile(r"[\w-]+")
 
@@ -62,10 +59,10 @@ Item = TypeVar("Item", bound=Hashable)
 class Vocabulary:
     r"""Tokens by id, merges in order of creation, special tokens by text, and the pre-tokenisation pattern.
 
-    `tokens` holds the special tokens too, as their UTF-8 bytes. `pattern` is a name from `PATTERNS` or a
-    regular expression of the user's own; one that spells out a named pattern becomes the name. The reference
-    reads such an expression with Python's `regex` and the fast twin with Rust's `fancy-regex`, whose syntax
-    differs in places (`\h`, `&&` in classes, `$`, `\X`): what both read alike is safe.
+    `tokens` includes the special tokens as UTF-8 bytes. `pattern` is a name from `PATTERNS` or a regular
+    expression; an expression equal to a named pattern is replaced by the name. The reference uses Python's
+    `regex` and the fused implementation Rust's `fancy-regex`. Their syntax differs in places (`\h`, `&&` in
+    classes, `$`, `\X`); use only expressions that both interpret alike.
     """
 
     tokens: Mapping[int, bytes]
@@ -75,7 +72,7 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         for field in ("tokens", "special_tokens"):
-            # A copy, for what the caller does with his is his affair; and nobody can change ours.
+            # A read-only copy: later changes by the caller have no effect.
             object.__setattr__(self, field, MappingProxyType(dict(getattr(self, field))))
         object.__setattr__(self, "merges", tuple(self.merges))
         object.__setattr__(self, "pattern", name_of_pattern(self.pattern))
@@ -92,10 +89,10 @@ class Vocabulary:
         special_tokens: Mapping[str, int] | Iterable[str] | None = None,
         pattern: str = "gpt2",
     ) -> Vocabulary:
-        """Join tokens, merges and special tokens, these with their ids or by name alone.
+        """Return a vocabulary; special tokens may be given with their ids or by name only.
 
-        Names that `tokens` lacks get the next free ids. A special token may be spelled like an ordinary one
-        (a byte, or what a merge makes): of two ids with the same bytes, the larger is the special one.
+        Names that are not in `tokens` get the next free ids. A special token may have the same bytes as an
+        ordinary one (a byte or the result of a merge). Then the larger of the two ids is the special one.
 
         >>> tokens = {id: bytes([id]) for id in range(256)} | {300: b"<|end|>"}
         >>> dict(Vocabulary.from_parts(tokens, [], ["<|end|>", "a"]).special_tokens)
@@ -108,9 +105,10 @@ class Vocabulary:
             return cls(tokens=tokens, merges=merges, special_tokens=special_tokens, pattern=pattern)
         special_tokens = list_special_tokens(special_tokens)
         if (duplicate := first_duplicate(special_tokens)) is not None:
-            raise TokenizerError(f"special token {shorten(duplicate)} is given twice")
+            message = f"special token {shorten(duplicate)} is given twice"
+            raise TokenizerError(message, key="special_tokens", found=duplicate)
         wanted = {_encode(special, "special token") for special in special_tokens}
-        lengths = {len(token) for token in wanted}  # a token may be as long as the text it was learnt from
+        lengths = {len(token) for token in wanted}  # long tokens are not concatenated: that costs memory
         made_by_merge = {a + b for a, b in merges if len(a) + len(b) in lengths}
         free: dict[bytes, int] = {}
         ordinary: set[bytes] = set()
@@ -132,7 +130,7 @@ class Vocabulary:
         return cls(tokens=tokens, merges=merges, special_tokens=specials, pattern=pattern)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copy and send to other processes what was checked; views as such cannot be."""
+        """Return the parts for copying and pickling; mapping proxies cannot be pickled."""
         return Vocabulary.from_parts, (
             dict(self.tokens),
             self.merges,
@@ -142,25 +140,25 @@ class Vocabulary:
 
     @cached_property
     def ids_of_ordinary_tokens(self) -> dict[bytes, int]:
-        """The id of every token that is not special, by its bytes."""
+        """The ids of all tokens that are not special, by their bytes."""
         special_ids = set(self.special_tokens.values())
         return {token: id for id, token in self.tokens.items() if id not in special_ids}
 
     @cached_property
     def bytes_without_token(self) -> bytes:
-        """The bytes that no ordinary token spells, in order; none of them can be encoded."""
+        """The bytes without an ordinary token, in order; they cannot be encoded."""
         return bytes(byte for byte in range(256) if bytes([byte]) not in self.ids_of_ordinary_tokens)
 
     @cached_property
     def size(self) -> int:
-        """One more than the largest id: the number of rows an embedding needs."""
+        """The largest id plus one: the number of rows of an embedding."""
         return max(self.tokens) + 1
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over everything that decides how text becomes ids, as 64 hexadecimal digits.
+        """The SHA-256 of everything that affects ids, as 64 hexadecimal digits.
 
-        Every field is preceded by its length, so no two vocabularies spell the same stream of bytes.
+        The length precedes each field, so different vocabularies are hashed as different streams of bytes.
         """
         digest = hashlib.sha256(b"bytewright vocabulary 1")
 
@@ -184,42 +182,45 @@ class Vocabulary:
 
 
 def name_of_pattern(pattern: str) -> str:
-    """Return the name of a pattern that is spelled out, if it has one, or else the pattern as it is.
+    """Return the name of a pattern that is written out, or the pattern itself if it has no name.
 
-    A pattern that looks like a name but is none is refused: as a regular expression it would match only
-    itself, and a vocabulary trained with it would be rubbish.
+    An unknown name raises `TokenizerError`: as a regular expression it would match only itself.
 
     >>> name_of_pattern(PATTERNS["gpt2"]), name_of_pattern("gpt2"), name_of_pattern("[a-z]+")
     ('gpt2', 'gpt2', '[a-z]+')
     >>> name_of_pattern("gpt5")
     Traceback (most recent call last):
-    bytewright.errors.TokenizerError: pattern 'gpt5' has no meaning; known are gpt2 and gpt4, and a regular \
-expression holds more than letters, digits, _ and -
+    bytewright.errors.TokenizerError: unknown pattern 'gpt5'; known are gpt2 and gpt4 (a regular expression \
+must contain more than letters, digits, _ and -)
     """
     if isinstance(pattern, str) and pattern not in PATTERNS and _LOOKS_LIKE_A_NAME.fullmatch(pattern):
         raise TokenizerError(
-            f"pattern {shorten(pattern)} has no meaning; known are {' and '.join(PATTERNS)},"
-            " and a regular expression holds more than letters, digits, _ and -"
+            f"unknown pattern {shorten(pattern)}; known are {' and '.join(PATTERNS)} (a regular expression"
+            " must contain more than letters, digits, _ and -)",
+            key="pattern",
+            found=pattern,
         )
     return SPELLINGS.get(pattern, pattern)
 
 
 def list_special_tokens(special_tokens: Iterable[str] | None) -> list[str]:
-    """Return the names of special tokens as a list; a single text is refused, for its letters would pass."""
+    """Return the names of special tokens as a list; a single string is rejected."""
     if isinstance(special_tokens, str):
-        raise UsageError(f"special_tokens is the text {shorten(special_tokens)}; expected a list of texts")
+        message = f"special_tokens must be a list of strings, but is the string {shorten(special_tokens)}"
+        raise UsageError(message, key="special_tokens", found=special_tokens)
     return list(special_tokens or ())
 
 
 def check_all_bytes(vocabulary: Vocabulary, purpose: str) -> None:
-    """Raise a `TokenizerError` unless each of the 256 bytes has a token, as `purpose` needs."""
+    """Raise `TokenizerError` unless each of the 256 bytes has a token, which `purpose` requires."""
     if missing := vocabulary.bytes_without_token:
-        raise TokenizerError(f"byte {missing[0]:#04x} has no token; {purpose} needs all 256 bytes")
+        message = f"byte {missing[0]:#04x} has no token; {purpose} requires all 256 bytes"
+        raise TokenizerError(message, found=missing[0])
 
 
 @contextmanager
 def blaming(*files: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the files whose contents contradict themselves.
+    """Convert a `TokenizerError` in the block to a `FormatError` that names the files.
 
     >>> with blaming("vocab.json", "merges.txt"):
     ...     raise TokenizerError("byte 0x61 is missing")
@@ -229,7 +230,9 @@ def blaming(*files: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except TokenizerError as error:
-        raise FormatError(f"{', '.join(str(Path(file)) for file in files)}: {error}") from None
+        names = ", ".join(str(Path(file)) for file in files)
+        message = f"{names}: {error}"
+        raise FormatError(message, path=files[0], key=error.key, found=error.found) from None
 
 
 def first_duplicate(items: Iterable[Item]) -> Item | None:
@@ -303,87 +306,3 @@ def _check_merges(merges: tuple[Merge, ...], ordinary_tokens: Mapping[bytes, int
             made.add(product)
             continue
         raise TokenizerError(f"merge {number} ({shorten(left)}, {shorten(right)}) {complaint}")
-
-
-# Merges from ranks
-
-
-def recover_merges(tokens: Sequence[bytes]) -> tuple[Merge, ...]:
-    """Recover the merges that made `tokens`, the tokens of two or more bytes in the order of their ranks.
-
-    >>> recover_merges([b"st", b"est", b"ne", b"west", b"newest"])
-    ((b's', b't'), (b'e', b'st'), (b'n', b'e'), (b'w', b'est'), (b'ne', b'west'))
-    >>> recover_merges([b"ab", b"bc", b"abcd"])
-    Traceback (most recent call last):
-    bytewright.errors.TokenizerError: token b'abcd' cannot be reached: its bytes become [b'ab', b'c', b'd']
-    """
-    token_of = [bytes([byte]) for byte in range(256)]
-    made: dict[tuple[int, int], int] = {}
-    merges: list[Merge] = []
-    for number, token in enumerate(tokens, start=256):
-        parts = merge_in_order(token, made)
-        if len(parts) != 2:
-            pieces = shorten([token_of[part] for part in parts])
-            raise TokenizerError(f"token {shorten(token)} cannot be reached: its bytes become {pieces}")
-        left, right = parts
-        made[left, right] = number
-        merges.append((token_of[left], token_of[right]))
-        token_of.append(token)
-    return tuple(merges)
-
-
-def check_reachable(vocabulary: Vocabulary) -> None:
-    """Raise a `TokenizerError` that names a token whose own bytes do not encode to it, if there is one.
-
-    >>> tokens = dict(enumerate([*(bytes([byte]) for byte in range(256)), b"<|end|>"]))
-    >>> check_reachable(Vocabulary.from_parts(tokens, [], ["<|end|>"]))
-    >>> check_reachable(Vocabulary.from_parts(tokens, []))  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    bytewright.errors.TokenizerError: token b'<|end|>' (id 256) cannot be reached: no merge makes it (...)
-    """
-    products = [left + right for left, right in vocabulary.merges]
-    made = set(products)
-    for token, id in vocabulary.ids_of_ordinary_tokens.items():
-        if len(token) > 1 and token not in made:
-            raise TokenizerError(
-                f"token {shorten(token)} (id {id}) cannot be reached: no merge makes it"
-                " (a special token must be named as one)"
-            )
-    for merge, recovered in zip(vocabulary.merges, recover_merges(products), strict=True):
-        if merge != recovered:
-            raise TokenizerError(
-                f"token {shorten(merge[0] + merge[1])} cannot be reached: it is made of {shorten(merge)},"
-                f" but its bytes become {shorten(recovered)} first"
-            )
-
-
-def merge_in_order(word: bytes, made: Mapping[tuple[int, int], int]) -> list[int]:
-    """Merge inside one word, lowest first, in time O(n log n); `made` gives the number that a pair becomes.
-
-    Numbers below 256 are bytes. This is the readable twin's `encode_word` for words of any length: the tokens
-    are a linked list, and a heap holds the pairs to merge, some of them gone by the time they come up.
-
-    >>> merge_in_order(b"aaab", {(97, 97): 256, (256, 97): 257})
-    [257, 98]
-    """
-    numbers = list(word)
-    end = len(numbers)
-    after = list(range(1, end + 1))
-    before = list(range(-1, end - 1))
-    heap = [(made[pair], place) for place, pair in enumerate(pairwise(numbers)) if pair in made]
-    heapify(heap)
-    while heap:
-        number, place = heappop(heap)
-        partner = after[place]
-        if partner == end or made.get((numbers[place], numbers[partner])) != number:
-            continue
-        numbers[place], numbers[partner] = number, -1
-        after[place] = after[partner]
-        if after[place] < end:
-            before[after[place]] = place
-        for left in (before[place], place):
-            if left >= 0 and after[left] < end:
-                pair = numbers[left], numbers[after[left]]
-                if pair in made:
-                    heappush(heap, (made[pair], left))
-    return [number for number in numbers if number >= 0]

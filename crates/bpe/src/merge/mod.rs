@@ -1,22 +1,23 @@
-//! Learning merges: again and again, join the pair of neighbours that occurs most often.
+//! Learning merges: repeatedly join the most frequent pair of neighbouring tokens.
 //!
-//! **The text.** All distinct words lie in one array with a slot for every byte, in which a token's
-//! neighbours are read directly (`text`).
+//! **Text.** All distinct words are stored in one array with a slot for each byte, in which the neighbours of
+//! a token are read directly (`text`).
 //!
-//! **The index.** For every pair worth tracking: its count and the positions where it occurs, in rising
-//! order. Joining a pair visits just those positions; what it does to the neighbouring pairs is first summed
-//! by neighbour and then applied once. A position may have gone stale meanwhile; the slots tell.
+//! **Index.** Each tracked pair has its count and its positions in increasing order. Joining a pair visits only
+//! these positions. The changes of the neighbouring pairs are summed by neighbour and then applied once. A
+//! position can be outdated; then the slots no longer contain the pair.
 //!
-//! **The threshold.** A pair's count never rises once both its tokens exist, so a pair that is rarer than
-//! every merge still to come need not be tracked. We guess a threshold, track only pairs that reach it, and
-//! when those are used up, lower it and index the text again. That is exact, and keeps the index small.
+//! **Threshold.** The count of a pair never increases once both its tokens exist, so a pair that is rarer than
+//! all remaining merges need not be tracked. We guess a threshold and track only pairs that reach it. When no
+//! tracked pair is left, we lower the threshold and index the text again. This is exact and keeps the index
+//! small.
 //!
-//! **Ties.** Of the pairs with the highest count, the one with the greater (left bytes, right bytes) wins.
-//! Counts only fall, so all pairs of the highest count are drawn at once and ordered by their bytes (`ties`).
+//! **Ties.** Counts only decrease, so all pairs with the highest count are taken from the queue at once and
+//! ordered by the tie rule (`candidates::tie_key`).
 
+mod candidates;
 mod pairs;
 mod text;
-mod ties;
 
 #[cfg(test)]
 mod tests;
@@ -29,40 +30,40 @@ use crate::error::{Error, OutOfMemory, Result};
 use crate::lowlevel::{boxed, prefetch, push, reserve, with_capacity};
 use crate::threads::Heartbeat;
 use crate::words::WordCounts;
-use pairs::{Neighbour, Pair, PairHash, Side, bytes_of, key};
+use candidates::Candidates;
+use pairs::{Neighbour, Pair, PairHash, Side, key};
 use text::{BOUNDARY, INSIDE, Text};
-use ties::Ties;
 
-/// A token while merges are learnt: 0 to 255 are the bytes, then one for every merge.
+/// A token during training: 0 to 255 are the bytes, followed by one symbol for each merge.
 pub type Symbol = u32;
 
-/// A learnt merge.
+/// A learned merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merge {
     /// The left half.
     pub left: Symbol,
     /// The right half.
     pub right: Symbol,
-    /// How often the pair occurred when it was joined.
+    /// The count of the pair when it was joined.
     pub count: u64,
 }
 
-/// What to learn.
+/// The options of `learn_merges`.
 #[derive(Clone, Debug, Default)]
 pub struct MergeOptions {
-    /// How many merges to learn at most.
+    /// The largest number of merges to learn.
     pub num_merges: usize,
-    /// Leave pairs alone that occur less often than this; 0 means the same as 1.
+    /// Pairs with a smaller count are not joined; 0 means 1.
     pub min_count: u64,
-    /// Merges that are there already and stay as they are; both halves must be bytes or made by earlier ones.
+    /// Existing merges, applied first; both halves must be bytes or results of earlier merges.
     pub initial: Vec<(Symbol, Symbol)>,
 }
 
-/// How far the threshold falls each time: a guess that balances indexing anew against tracking too much.
+/// The factor by which the threshold decreases: a compromise between repeated indexing and a large index.
 const THRESHOLD_STEP: u64 = 16;
 
-/// Learn merges from word counts. `on_progress` hears how many are done and may stop the work by returning
-/// false.
+/// Learn merges from word counts. `on_progress` is called with the number of learned merges and can stop the
+/// training by returning false.
 pub fn learn_merges(
     words: WordCounts,
     options: &MergeOptions,
@@ -93,7 +94,7 @@ pub fn learn_merges(
 
 struct Learner {
     text: Text,
-    /// The bytes of every token, and their number; none for an initial merge that does not occur.
+    /// The bytes of each token, and their number; empty for an initial merge that does not occur.
     tokens: Vec<Box<[u8]>>,
     lens: Vec<u32>,
 
@@ -102,9 +103,9 @@ struct Learner {
     pair_of: HashMap<u64, u32, PairHash>,
     positions: Vec<u32>,
 
-    /// Tracked pairs by count; a pair whose count fell since stands too high, and is put right when drawn.
+    /// Tracked pairs by count. An entry whose count has decreased is corrected when it is taken.
     queue: BinaryHeap<(u64, u32)>,
-    ties: Ties,
+    candidates: Candidates,
 
     left: Side,
     right: Side,
@@ -123,14 +124,14 @@ impl Learner {
             pair_of: HashMap::default(),
             positions: Vec::new(),
             queue: BinaryHeap::new(),
-            ties: Ties::default(),
+            candidates: Candidates::default(),
             left: Side::default(),
             right: Side::default(),
             doubled: Vec::new(),
         })
     }
 
-    /// Join the pairs of merges that are there already, in their order; of new ones none is done meanwhile.
+    /// Apply the existing merges in order; progress stays at 0 meanwhile.
     fn repeat(&mut self, initial: &[(Symbol, Symbol)], heartbeat: &mut Heartbeat<'_>) -> Result<()> {
         if initial.is_empty() {
             return Ok(());
@@ -152,8 +153,8 @@ impl Learner {
                     self.join(pair)?;
                 }
                 None => {
-                    // It does not occur, nor will any token made of it: nobody will ask for its bytes. To
-                    // spell them out would let a few merges, each doubling the last, fill all memory.
+                    // The pair does not occur, and neither does any token that contains it, so its bytes are
+                    // never needed. Storing them would let a few merges, each doubling the last, fill memory.
                     push(&mut self.lens, 0)?;
                     push(&mut self.tokens, [].into())?;
                 }
@@ -161,7 +162,7 @@ impl Learner {
         }
         self.threshold = u64::MAX;
         self.queue.clear();
-        self.ties.clear();
+        self.candidates.clear();
         Ok(())
     }
 
@@ -173,7 +174,7 @@ impl Learner {
         Ok((self.tokens.len() - 1) as Symbol)
     }
 
-    /// Find all pairs that reach a threshold, which is chosen when the highest count is known.
+    /// Index all pairs that reach a threshold, which `threshold` derives from the highest count.
     fn index(
         &mut self,
         threshold: impl FnOnce(u64) -> u64,
@@ -182,7 +183,7 @@ impl Learner {
         self.queue.clear();
         self.pair_of.clear();
         self.pairs.clear();
-        self.positions = Vec::new(); // the new ones are allocated below, and need not be there at the same time
+        self.positions = Vec::new(); // freed before the new ones are allocated
 
         let mut found: HashMap<u64, (u64, u32), PairHash> = HashMap::default();
         self.text.walk_pairs(&self.lens, beat, |position, left, right| {
@@ -209,7 +210,7 @@ impl Learner {
             total += len as usize;
         }
         drop(found);
-        self.positions = with_capacity(2 * total)?; // what joining adds is mostly shorter and shorter
+        self.positions = with_capacity(2 * total)?; // room for the positions that joining adds
         self.positions.resize(total, 0);
         self.text.walk_pairs(&self.lens, beat, |position, left, right| {
             if let Some(&number) = self.pair_of.get(&key(left, right)) {
@@ -221,7 +222,7 @@ impl Learner {
         })
     }
 
-    /// Track a pair, and make room for it in the queue.
+    /// Track a pair, and reserve memory for it in the queue.
     fn add_pair(&mut self, pair: Pair) -> Result<u32, OutOfMemory> {
         let number = self.pairs.len() as u32;
         self.pair_of.try_reserve(1)?;
@@ -231,39 +232,35 @@ impl Learner {
         Ok(number)
     }
 
-    /// Draw the pair with the highest count; of several, the one with the greater bytes.
+    /// Take the pair with the highest count; `candidates::tie_key` decides between equal counts.
     fn best_pair(&mut self) -> Result<Option<u32>, OutOfMemory> {
         loop {
-            if self.ties.is_empty() {
+            if self.candidates.is_empty() {
                 let Some(&(count, _)) = self.queue.peek() else { return Ok(None) };
-                self.ties.count = count;
+                self.candidates.count = count;
                 while let Some(&(count, pair)) = self.queue.peek() {
-                    if count != self.ties.count {
+                    if count != self.candidates.count {
                         break;
                     }
                     self.queue.pop();
                     match self.pairs[pair as usize].count {
-                        now if now == count => self.ties.push_unordered(pair)?,
+                        now if now == count => self.candidates.push_unordered(pair)?,
                         now if now >= self.threshold => self.queue.push((now, pair)),
                         _ => {}
                     }
                 }
-                let Learner { ties, pairs, tokens, .. } = self;
-                ties.order(|a, b| bytes_of(pairs, tokens, a) > bytes_of(pairs, tokens, b));
+                self.candidates.restore_order(&self.pairs, &self.tokens);
             }
-            let Learner { ties, pairs, tokens, .. } = self;
-            let Some(pair) = ties.pop(|a, b| bytes_of(pairs, tokens, a) > bytes_of(pairs, tokens, b)) else {
-                continue;
-            };
+            let Some(pair) = self.candidates.pop(&self.pairs, &self.tokens) else { continue };
             match self.pairs[pair as usize].count {
-                now if now == self.ties.count => return Ok(Some(pair)),
+                now if now == self.candidates.count => return Ok(Some(pair)),
                 now if now >= self.threshold => self.queue.push((now, pair)),
                 _ => {}
             }
         }
     }
 
-    /// Join a pair wherever it stands.
+    /// Join a pair at all its positions.
     fn join(&mut self, number: u32) -> Result<Merge, OutOfMemory> {
         let Pair { left: a, right: b, count, first, len } = self.pairs[number as usize];
         let made = self.add_token(a, b)?;
@@ -285,7 +282,7 @@ impl Learner {
             let weight = self.text.count_at(start);
             let slots = self.text.slots.as_mut_slice();
             if slots[start] != a || slots[middle] != b {
-                continue; // stale: one of the two has become part of another token
+                continue; // outdated: one of the two is part of another token now
             }
             let end = middle + len_b;
             let (before, after) = (slots[start - 1], slots[end]);
@@ -294,7 +291,7 @@ impl Learner {
             slots[start] = made;
             slots[end - 1] = made;
             if before == made {
-                // The neighbour was made a moment ago, and has counted our left half as what follows it.
+                // The previous token was joined in this loop, and our left half was counted as its neighbour.
                 doubled_weight += weight;
                 self.doubled.push(start as u32 - len_made);
             } else if before != BOUNDARY {
@@ -338,7 +335,7 @@ impl Learner {
         Ok(Merge { left: a, right: b, count })
     }
 
-    /// A pair lost some of its occurrences.
+    /// Decrease the count of a pair.
     #[inline]
     fn lower(&mut self, left: Symbol, right: Symbol, weight: u64) {
         if let Some(&number) = self.pair_of.get(&key(left, right)) {
@@ -346,7 +343,7 @@ impl Learner {
         }
     }
 
-    /// Begin to track a new pair if it is frequent enough; returns where its positions go.
+    /// Track a new pair if it is frequent enough; return the start of its positions.
     #[inline]
     fn track(
         &mut self,
@@ -362,9 +359,8 @@ impl Learner {
         self.positions.try_reserve(len)?;
         self.positions.resize(first + len, 0);
         let number = self.add_pair(Pair { left, right, count, first, len })?;
-        if count == self.ties.count && !self.ties.is_empty() {
-            let Learner { ties, pairs, tokens, .. } = self;
-            ties.push(number, |a, b| bytes_of(pairs, tokens, a) > bytes_of(pairs, tokens, b))?;
+        if count == self.candidates.count && !self.candidates.is_empty() {
+            self.candidates.push(number, &self.pairs, &self.tokens)?;
         } else {
             self.queue.push((count, number));
         }

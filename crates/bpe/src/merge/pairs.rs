@@ -17,12 +17,6 @@ pub(super) struct Pair {
     pub(super) len: usize,
 }
 
-#[inline]
-pub(super) fn bytes_of<'t>(pairs: &[Pair], tokens: &'t [Box<[u8]>], pair: u32) -> (&'t [u8], &'t [u8]) {
-    let Pair { left, right, .. } = pairs[pair as usize];
-    (&tokens[left as usize], &tokens[right as usize])
-}
-
 /// What joining a pair means for the pairs with one particular neighbour.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Neighbour {

@@ -1,15 +1,15 @@
-"""Reading and writing tokenizer files: our own folder, and the three formats that others read.
+"""Read and write tokenizer files, one module per format.
 
-| format | read | write | what it cannot say |
-|---|---|---|---|
-| our folder | `read_folder` | `write_folder` | nothing is lost |
-| GPT-2 `vocab.json` + `merges.txt` | `read_gpt2` | `write_gpt2` | which tokens are special; another pattern |
-| Hugging Face `tokenizer.json` | `read_huggingface` | `write_huggingface` | specials spelled like tokens |
-| tiktoken ranks | `read_tiktoken` | `write_tiktoken` | special tokens, the pattern, unreachable tokens |
+| format | read | write | not contained | |---|---|---|---| | folder of Bytewright | `read_folder` |
+`write_folder` | (complete) | | GPT-2 `vocab.json` + `merges.txt` | `read_gpt2` | `write_gpt2` | which tokens
+are special; other patterns | | Hugging Face `tokenizer.json` | `read_huggingface` | `write_huggingface` |
+special tokens spelled like others | | tiktoken ranks | `read_tiktoken` | `write_tiktoken` | special tokens,
+pattern, unreachable tokens |
 
-Readers give a `Vocabulary` or one sentence, and trust nothing in a file (see `formats`, a module for each).
-Special tokens and pattern that a format leaves out are arguments of its reader; anything else that it cannot
-say is refused on writing. `read_vocabulary` finds out which one a path holds.
+Files are untrusted. A reader returns a valid `Vocabulary` or raises a `FormatError` with the file, the
+position, what was expected and what was found, in memory and time proportional to the file. Special tokens
+and patterns that a format does not contain are arguments of its reader. Writers raise `TokenizerError` for
+anything else that a format cannot represent. `read_vocabulary` detects the format of a path.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ GPT2_FILES = ("vocab.json", "merges.txt")
 def read_vocabulary(
     path: atomic.StrPath, special_tokens: Sequence[str] = (), pattern: str | None = None
 ) -> Vocabulary:
-    """Read a tokenizer in whichever of the four formats `path` is.
+    """Return the vocabulary of a tokenizer in any of the four formats.
 
-    A folder may hold our own format, GPT-2's two files or a `tokenizer.json`; a file is a `tokenizer.json` if
-    its name ends in `.json`, and ranks if not. Special tokens may be named only for the formats that do not,
-    and a pattern only for ranks, where it is GPT-2's by default.
+    A folder contains our own format, GPT-2's two files or a `tokenizer.json`. A file is a `tokenizer.json` if
+    its name ends in `.json`, else ranks. Special tokens may be given only for the formats without them, and a
+    pattern only for ranks (default: GPT-2's).
     """
     path = Path(path)
     with atomic.explain("read", path):
@@ -57,16 +57,18 @@ def read_vocabulary(
     if not is_folder and path.suffix != ".json":
         return read_tiktoken(path, special_tokens=special_tokens, pattern=pattern or "gpt2")
     if is_folder and not names:
-        raise FormatError(f"{path}: the folder is empty; expected a tokenizer in it")
+        raise FormatError(f"{path}: the folder is empty; expected a tokenizer in it", path=path)
     if len(names & set(GPT2_FILES)) == 1 and names.isdisjoint({"vocabulary.json", "tokenizer.json"}):
         found, missing = sorted(GPT2_FILES, key=names.__contains__, reverse=True)
-        raise FormatError(f"{path}: has {found} but no {missing}, and GPT-2's format needs both")
+        message = f"{path}: {missing} is missing; GPT-2's format needs it next to {found}"
+        raise FormatError(message, path=path, expected=missing, found=found)
     if pattern is not None:
-        raise UsageError(f"{path}: has a pattern of its own, so none can be given")
+        raise UsageError(f"{path}: contains its pattern, so none can be given", path=path, key="pattern")
     if names.issuperset(GPT2_FILES):
         return read_gpt2(path / "vocab.json", path / "merges.txt", special_tokens)
     if special_tokens:
-        raise UsageError(f"{path}: says itself which tokens are special, so none can be named")
+        message = f"{path}: contains its special tokens, so none can be given"
+        raise UsageError(message, path=path, key="special_tokens")
     if not is_folder or "tokenizer.json" in names:
         return read_huggingface(path / "tokenizer.json" if is_folder else path)
     return read_folder(path)

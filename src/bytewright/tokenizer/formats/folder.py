@@ -1,8 +1,8 @@
-"""Our own format: a folder with `vocabulary.json` and the manifest that `storage.atomic` writes.
+"""Bytewright's format: a folder with `vocabulary.json` and the manifest of `storage.atomic`.
 
-The JSON is for people to read: the format's name, the pattern, the special tokens as they are, the ordinary
-tokens and the merges in GPT-2's printable alphabet. The manifest holds the vocabulary's fingerprint and the
-SHA-256 of the file, and both are checked on reading. Nothing is lost: what is read equals what was written.
+The JSON is readable: the name of the format, the pattern, the special tokens as text, and the ordinary tokens
+and merges in GPT-2's printable alphabet. The manifest contains the fingerprint of the vocabulary and the
+SHA-256 of the file; both are checked on reading.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def write_folder(
     replace: bool = False,
     within: atomic.StrPath | None = None,
 ) -> None:
-    """Write a folder that appears whole or not at all; it replaces an older tokenizer only on request."""
+    """Write a folder atomically; an existing tokenizer is replaced only if `replace` is True."""
     about = {"kind": KIND, "fingerprint": vocabulary.fingerprint, "vocabulary_size": vocabulary.size}
     with atomic.write_folder(path, about=about, replace=replace, within=within) as writer:
         writer.write_json(
@@ -40,7 +40,7 @@ def write_folder(
 
 
 def read_folder(path: atomic.StrPath) -> Vocabulary:
-    """Read a folder that `write_folder` wrote; damage anywhere in it is found."""
+    """Return the vocabulary of a folder written by `write_folder`; any damage is detected."""
     folder = atomic.open_folder(path)
     about = Json(folder.about, folder.path / "manifest.json", "about")
     if about.get("kind").value != KIND:
@@ -48,9 +48,13 @@ def read_folder(path: atomic.StrPath) -> Vocabulary:
     file = folder.path / FILE
     vocabulary = _read_vocabulary(Json(folder.read_json(FILE), file))
     if about["fingerprint"].as_text() != vocabulary.fingerprint:
+        expected = about["fingerprint"].as_text()
         raise FormatError(
-            f"{file}: its fingerprint is {vocabulary.fingerprint[:12]}…,"
-            f" but the manifest says {shorten(about['fingerprint'].as_text()[:12])}"
+            f"{file}: expected the fingerprint {shorten(expected[:12])} of the manifest,"
+            f" found {vocabulary.fingerprint[:12]}…",
+            path=file,
+            expected=expected,
+            found=vocabulary.fingerprint,
         )
     return vocabulary
 

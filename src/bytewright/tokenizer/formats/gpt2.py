@@ -1,8 +1,12 @@
-"""GPT-2's format: `vocab.json` (ids by spelling) and `merges.txt` (one merge a line).
+"""GPT-2's format: `vocab.json` (ids by spelling) and `merges.txt` (one merge per line).
 
-Neither file says which tokens are special or how text is cut: special tokens are named by the caller, and the
-pattern is GPT-2's. Special tokens stand in `vocab.json` as plain text, where Hugging Face looks for them.
-The two files are written one after the other: each is old or new, but not the pair.
+Neither file contains the pattern, which is GPT-2's, or marks special tokens, which the caller names.
+`vocab.json` contains special tokens as plain text, as Hugging Face expects. Each of the two files is written
+atomically, but not the pair.
+
+Tokens are spelled in a printable alphabet, which the other formats share. A visible character of Latin-1
+stands for its byte, and the other 68 bytes are mapped to the characters from U+0100 on: a space is `Ġ`, a
+line end `Ċ`. A merge is two spellings separated by a space.
 """
 
 from __future__ import annotations
@@ -18,23 +22,21 @@ from bytewright.tokenizer.vocabulary import Merge, Vocabulary, blaming, list_spe
 VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _INVISIBLE = [byte for byte in range(256) if byte not in VISIBLE]
 _SPELL = {byte: chr(0x100 + number) for number, byte in enumerate(_INVISIBLE)}
-# Characters of Latin-1 that spell nothing go where Latin-1 cannot follow, so that encoding them fails.
+# Characters of Latin-1 outside the alphabet are mapped out of Latin-1, so that encoding them fails.
 _UNSPELL = {ord(character): chr(byte) for byte, character in _SPELL.items()} | dict.fromkeys(
     _INVISIBLE, "\uffff"
 )
 
 HEADER = "#version: 0.2"
-# Taking a token apart at every place costs the square of its length, so a giant one is left whole.
-LONGEST_TOKEN_TO_TAKE_APART = 256
+LONGEST_TOKEN_TO_SPLIT = 256
+"""Splitting a token at every position costs the square of its length."""
 
 
 def write_gpt2(vocabulary: Vocabulary, vocab_path: atomic.StrPath, merges_path: atomic.StrPath) -> None:
-    """Write both files; a vocabulary whose pattern is not GPT-2's is refused, since they cannot say so."""
+    """Write both files; the pattern must be GPT-2's, because the files cannot contain another."""
     if vocabulary.pattern != "gpt2":
-        raise TokenizerError(
-            "vocab.json and merges.txt imply the gpt2 pattern, but this tokenizer has"
-            f" {shorten(vocabulary.pattern)}"
-        )
+        message = f"vocab.json and merges.txt imply the pattern gpt2, not {shorten(vocabulary.pattern)}"
+        raise TokenizerError(message, key="pattern", expected="gpt2", found=vocabulary.pattern)
     lines = [HEADER, *spell_merges(vocabulary.merges)]
     spelled = spell_with_special_tokens(vocabulary)
     atomic.write_text(merges_path, "\n".join(lines) + "\n")
@@ -42,13 +44,14 @@ def write_gpt2(vocabulary: Vocabulary, vocab_path: atomic.StrPath, merges_path: 
 
 
 def spell_with_special_tokens(vocabulary: Vocabulary) -> dict[str, int]:
-    """Spell the ordinary tokens and add the special ones as plain text, in the order of their ids."""
+    """Return the spelled ordinary tokens and the special tokens as plain text, in the order of their ids."""
     spelled = spell_tokens(vocabulary.ids_of_ordinary_tokens)
     for special, id in vocabulary.special_tokens.items():
         if special in spelled:
             raise TokenizerError(
                 f"special token {shorten(special)} is spelled like the ordinary token"
-                f" {shorten(vocabulary.tokens[spelled[special]])}, which this format cannot tell apart"
+                f" {shorten(vocabulary.tokens[spelled[special]])}; this format cannot distinguish them",
+                found=special,
             )
         spelled[special] = id
     return dict(sorted(spelled.items(), key=lambda item: item[1]))
@@ -57,7 +60,7 @@ def spell_with_special_tokens(vocabulary: Vocabulary) -> dict[str, int]:
 def read_gpt2(
     vocab_path: atomic.StrPath, merges_path: atomic.StrPath, special_tokens: Iterable[str] | None = None
 ) -> Vocabulary:
-    """Read both files; special tokens that `vocab.json` lacks get the next free ids."""
+    """Return the vocabulary of both files; special tokens that `vocab.json` lacks get the next free ids."""
     special_tokens = list_special_tokens(special_tokens)
     specials = set(special_tokens)
     vocab = Json.read(vocab_path)
@@ -66,17 +69,17 @@ def read_gpt2(
     tokens: dict[int, bytes] = {}
     for spelling, id in read_ids(vocab).items():
         if spelling in specials and unspell(spelling) not in known:
-            tokens[id] = spelling.encode(errors="surrogatepass")  # what is not Unicode is refused below
+            tokens[id] = spelling.encode(errors="surrogatepass")  # `Vocabulary` rejects surrogates
         else:
             tokens[id] = read_token(spelling, vocab)
     with blaming(vocab_path, merges_path):
         vocabulary = Vocabulary.from_parts(tokens, merges, special_tokens)
-    _refuse_lost_merge(vocabulary, known, Path(merges_path))
+    _check_complete(vocabulary, known, Path(merges_path))
     return vocabulary
 
 
 def read_merges(path: atomic.StrPath) -> list[Merge]:
-    """Read the merges of a `merges.txt`, with or without its line of version."""
+    """Return the merges of a `merges.txt`, with or without its version line."""
     lines = read_lines(path)
     first = 1 if lines and lines[0].startswith("#version") else 0
     return [
@@ -85,19 +88,21 @@ def read_merges(path: atomic.StrPath) -> list[Merge]:
     ]
 
 
-def _refuse_lost_merge(vocabulary: Vocabulary, known: set[bytes], merges_path: Path) -> None:
-    """Refuse a token that no merge makes though two tokens would: the mark of a truncated `merges.txt`.
+def _check_complete(vocabulary: Vocabulary, known: set[bytes], merges_path: Path) -> None:
+    """Reject a token without a merge that is the concatenation of two tokens: `merges.txt` is truncated.
 
-    A special token that the caller did not name, such as GPT-2's <|endoftext|>, is no merge of two tokens.
+    A special token that the caller did not name, such as GPT-2's <|endoftext|>, is not such a concatenation.
     """
     ordinary = vocabulary.ids_of_ordinary_tokens
     for token, id in ordinary.items():
-        if token in known or len(token) > LONGEST_TOKEN_TO_TAKE_APART:
+        if token in known or len(token) > LONGEST_TOKEN_TO_SPLIT:
             continue
         if any(token[:cut] in ordinary and token[cut:] in ordinary for cut in range(1, len(token))):
             raise FormatError(
                 f"{merges_path}: no line makes token {shorten(token)} (id {id}); the file is truncated,"
-                " or this is a special token that must be named as one"
+                " or a special token is not declared",
+                path=merges_path,
+                expected=token,
             )
 
 
@@ -105,7 +110,7 @@ def _refuse_lost_merge(vocabulary: Vocabulary, known: set[bytes], merges_path: P
 
 
 def spell(token: bytes) -> str:
-    r"""Spell a token in printable characters.
+    r"""Return a token in the printable alphabet.
 
     >>> spell(b" the\n")
     'ĠtheĊ'
@@ -114,7 +119,7 @@ def spell(token: bytes) -> str:
 
 
 def unspell(spelling: str) -> bytes | None:
-    """Read a spelling; None when a character of it spells no byte.
+    """Return the token of a spelling; None if a character is not in the alphabet.
 
     >>> unspell("Ġthe"), unspell("the end")
     (b' the', None)
@@ -126,12 +131,12 @@ def unspell(spelling: str) -> bytes | None:
 
 
 def spell_merge(merge: Merge) -> str:
-    """Spell a merge: `(b" ", b"t") -> "Ġ t"`."""
+    """Return the spelling of a merge: `(b" ", b"t") -> "Ġ t"`."""
     return f"{spell(merge[0])} {spell(merge[1])}"
 
 
 def read_merge(merge: Json) -> Merge:
-    """Read a merge written as "left right" or, as newer files have it, as ["left", "right"]."""
+    """Return a merge that is written as "left right" or, in newer files, as ["left", "right"]."""
     halves = merge.value.split(" ") if isinstance(merge.value, str) else merge.value
     if isinstance(halves, list) and len(halves) == 2 and all(isinstance(half, str) for half in halves):
         left, right = unspell(halves[0]), unspell(halves[1])
@@ -141,7 +146,7 @@ def read_merge(merge: Json) -> Merge:
 
 
 def read_ids(vocab: Json) -> dict[str, int]:
-    """Read an object of ids by spelling; an id that is used twice is refused."""
+    """Return ids by spelling; an id that occurs twice is rejected."""
     ids: dict[str, int] = {}
     owner: dict[int, str] = {}
     for spelling, id in vocab.as_object().items():
@@ -157,21 +162,23 @@ def read_ids(vocab: Json) -> dict[str, int]:
 
 
 def read_token(spelling: str, vocab: Json) -> bytes:
-    """Read one spelling of an ordinary token."""
+    """Return the ordinary token of a spelling."""
     token = unspell(spelling)
     if not token:
         raise FormatError(
-            f"{vocab.file}: {shorten(spelling)} is not spelled in the printable byte alphabet"
-            " (a special token must be named as one)"
+            f"{vocab.file}: {shorten(spelling)} is not in the printable byte alphabet"
+            " (special tokens must be declared)",
+            path=vocab.file,
+            found=spelling,
         )
     return token
 
 
 def spell_tokens(ids_of_tokens: Mapping[bytes, int]) -> dict[str, int]:
-    """Spell ordinary tokens, in the order of their ids."""
+    """Return the ids of ordinary tokens by spelling, in the order of the ids."""
     return {spell(token): id for token, id in sorted(ids_of_tokens.items(), key=lambda item: item[1])}
 
 
 def spell_merges(merges: Iterable[Merge]) -> list[str]:
-    """Spell all merges, in order."""
+    """Return the spellings of merges."""
     return [spell_merge(merge) for merge in merges]

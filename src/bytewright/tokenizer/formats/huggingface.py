@@ -1,10 +1,10 @@
-"""Hugging Face's `tokenizer.json`, as far as it describes byte-level BPE and nothing more.
+"""Hugging Face's `tokenizer.json`, restricted to byte-level BPE.
 
-A `tokenizer.json` can ask for much that a `Vocabulary` cannot say: normalisers, other models, prefix spaces,
-dropout, templates that add tokens. Each is refused by name, for to ignore it would be to give other ids than
-the library does. Ids in `added_tokens` are only a claim: the library takes the id from the model's vocabulary
-or else counts on. So ours are written into that vocabulary too, and theirs must agree with that rule.
-A regular expression passes through as it is, though the library's engine is another than ours.
+A `tokenizer.json` can contain features that a `Vocabulary` cannot represent: normalisers, other models,
+prefix spaces, dropout, templates that add tokens. Each is rejected by name, because ignoring it would change
+ids. The library ignores the ids in `added_tokens`: it uses the ids of the model's vocabulary, or else the
+next free ones. So the writer adds special tokens to that vocabulary, and the reader checks their ids against
+this rule. Regular expressions are passed on unchanged, although the library uses another engine.
 """
 
 from __future__ import annotations
@@ -22,21 +22,15 @@ from bytewright.tokenizer.formats.gpt2 import (
     spell_merges,
     spell_with_special_tokens,
 )
-from bytewright.tokenizer.vocabulary import (
-    PATTERNS,
-    Merge,
-    Vocabulary,
-    blaming,
-    check_reachable,
-    recover_merges,
-)
+from bytewright.tokenizer.formats.tiktoken import check_reachable, recover_merges
+from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, blaming
 
 _WIDENING_FLAGS = ("single_word", "lstrip", "rstrip")
 _KEYS = (
     *("version", "truncation", "padding", "added_tokens", "normalizer"),
     *("pre_tokenizer", "post_processor", "decoder", "model"),
 )
-# `unk_token` and `fuse_unk` concern bytes without a token, which are an error here.
+# `unk_token` and `fuse_unk` concern bytes without a token, which cannot be encoded here.
 _MODEL_KEYS = (
     *("type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk"),
     *("byte_fallback", "ignore_merges", "vocab", "merges"),
@@ -47,7 +41,7 @@ _MODEL_KEYS = (
 
 
 def write_huggingface(vocabulary: Vocabulary, path: atomic.StrPath) -> None:
-    """Write a `tokenizer.json` that the `tokenizers` library loads and encodes with as we do."""
+    """Write a `tokenizer.json` with which the `tokenizers` library produces the same ids."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
     atomic.write_json(
         path,
@@ -80,15 +74,15 @@ def write_huggingface(vocabulary: Vocabulary, path: atomic.StrPath) -> None:
 
 
 def warn_of_pattern(vocabulary: Vocabulary) -> str | None:
-    r"""Say that the library may give other ids than we do, or None for a pattern that tests hold equal there.
+    r"""Return a warning that the library may produce other ids, or None for the tested patterns.
 
     In a pattern of the user's own, `\w` and other classes may hold other characters there: `²` is one.
     """
     if vocabulary.pattern in PATTERNS:
         return None
     return (
-        "The pattern is one of your own, and Hugging Face's library reads it with another regular expression"
-        " engine: some texts may be cut differently there, and get other ids."
+        "The pattern is not a named one. Hugging Face's library uses another regular expression engine, so it"
+        " may split some texts differently and produce other ids."
     )
 
 
@@ -109,13 +103,13 @@ def _pre_tokenizer(pattern: str, byte_level: dict[str, object]) -> dict[str, obj
 
 
 def read_huggingface(path: atomic.StrPath) -> Vocabulary:
-    """Read a `tokenizer.json`; what a `Vocabulary` cannot say is refused."""
+    """Return the vocabulary of a `tokenizer.json`; features it cannot represent are rejected."""
     root = Json.read(path)
     root.check_keys(*_KEYS)
     for feature in ("truncation", "padding", "normalizer"):
         if root.get(feature).value is not None:
-            _refuse(root[feature])
-    _check_that_nothing_is_added(root.get("post_processor"))
+            _reject(root[feature])
+    _check_post_processor(root.get("post_processor"))
     if root.get("decoder").value is not None:
         _expect_type(root["decoder"], "ByteLevel")
     pattern = _read_pattern(root.get("pre_tokenizer"))
@@ -128,13 +122,13 @@ def read_huggingface(path: atomic.StrPath) -> Vocabulary:
     with blaming(path):
         merges = _without_idle_merges([read_merge(merge) for merge in model["merges"].elements()])
         vocabulary = Vocabulary.from_parts(tokens, merges, specials, pattern)
-        if ignores_merges:  # words that are tokens are looked up whole: the same thing if each is reachable
+        if ignores_merges:  # whole words are looked up first: equivalent if each token is reachable
             check_reachable(vocabulary)
     return vocabulary
 
 
-def _check_that_nothing_is_added(processor: Json) -> None:
-    """Refuse what would add tokens after encoding; ByteLevel and a template of the text alone do not."""
+def _check_post_processor(processor: Json) -> None:
+    """Reject a processor that adds tokens; ByteLevel and a template of only the text do not."""
     if processor.value is None:
         return
     is_sequence = processor.get("type").value == "Sequence"
@@ -145,11 +139,11 @@ def _check_that_nothing_is_added(processor: Json) -> None:
             template = step["single"]
             parts = [key for part in template.elements() for key in part.as_object()]
             if parts != ["Sequence"]:
-                raise template.error("the text alone, since Bytewright adds no tokens to it")
+                raise template.error("only the text: Bytewright cannot add tokens")
 
 
 def _read_pattern(step: Json) -> str:
-    """Read how text is cut: by ByteLevel with its own GPT-2 pattern, or by a Split before a ByteLevel."""
+    """Return the pattern: GPT-2's for ByteLevel alone, or that of a Split before a ByteLevel."""
     if step.get("type").value != "Sequence":
         _check_byte_level(step, uses_regex=True)
         return "gpt2"
@@ -160,7 +154,7 @@ def _read_pattern(step: Json) -> str:
     _expect_type(split, "Split")
     split.check_keys("type", "pattern", "behavior", "invert")
     if split["behavior"].value != "Isolated":
-        raise split["behavior"].error("'Isolated', the only one that Bytewright can follow")
+        raise split["behavior"].error("'Isolated', the only supported value")
     _expect_flag(split.get("invert"), False, default=False)
     split["pattern"].check_keys("Regex")
     expression = split["pattern"]["Regex"].as_text()
@@ -176,21 +170,21 @@ def _check_byte_level(step: Json, *, uses_regex: bool) -> None:
 
 
 def _read_model_options(model: Json) -> bool:
-    """Refuse what is not plain BPE; return whether words that are tokens are looked up before any merge."""
+    """Reject models other than plain BPE; return whether whole words are looked up before merging."""
     model.check_keys(*_MODEL_KEYS)
-    if model.get("type").value is not None:  # the first published files do not name it
+    if model.get("type").value is not None:  # early files do not contain it
         _expect_type(model, "BPE")
     if model.get("dropout").value not in (None, 0):
-        _refuse(model["dropout"])
+        _reject(model["dropout"])
     for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(affix).value not in (None, ""):
-            _refuse(model[affix])
+            _reject(model[affix])
     _expect_flag(model.get("byte_fallback"), False, default=False)
     return model.get("ignore_merges").as_boolean(default=False)
 
 
 def _read_added_tokens(added: Json, ids: dict[str, int]) -> dict[str, int]:
-    """Read the special tokens, and check that their ids are those the library will give them."""
+    """Return the special tokens; their ids must be those that the library assigns."""
     specials: dict[str, int] = {}
     highest = -1
     normalized: bool | None = None
@@ -206,39 +200,40 @@ def _read_added_tokens(added: Json, ids: dict[str, int]) -> dict[str, int]:
             raise token["content"].error("a token that was not added before")
         expected = ids.get(content, highest + 1 if highest >= len(ids) else len(ids))
         if token["id"].as_integer() != expected:
-            raise token["id"].error(f"{expected}, the id that the library gives to {shorten(content)}")
+            raise token["id"].error(f"{expected}, the id that the library assigns to {shorten(content)}")
         specials[content] = expected
         highest = max(highest, expected)
     return specials
 
 
 def _without_idle_merges(merges: list[Merge]) -> list[Merge] | tuple[Merge, ...]:
-    """Keep one merge per token where a file, made from ranks, lists every pair of tokens that would make it.
+    """Return one merge per token for a file made from ranks, which lists every pair that produces a token.
 
-    The others never come into play if each token is reachable and all pairs of a token stand together: then
-    this is merging by rank (see `ranks`).
+    The other merges have no effect if each token is reachable and all pairs of a token are adjacent: then
+    this is merging by rank (see `formats.tiktoken`).
     """
     products = [left + right for left, right in merges]
     distinct = list(dict.fromkeys(products))
     if len(distinct) == len(products) or len(distinct) != sum(1 for _ in groupby(products)):
-        return merges  # nothing to do, or no such file: two merges of one token are then refused
+        return merges  # not made from ranks; `Vocabulary` rejects two merges of one token
     kept = recover_merges(distinct)
     listed = set(merges)
     for merge in kept:
         if merge not in listed:
-            raise TokenizerError(f"merge {shorten(merge)} is missing, though other pairs make the same token")
+            message = f"merge {shorten(merge)} is missing, although other pairs make the same token"
+            raise TokenizerError(message, expected=merge)
     return kept
 
 
 def _expect_type(step: Json, expected: str) -> None:
     if step.get("type").value != expected:
-        raise step.get("type").error(f"{shorten(expected)}, the only one that Bytewright can follow")
+        raise step.get("type").error(f"{shorten(expected)}, the only supported value")
 
 
 def _expect_flag(flag: Json, expected: bool, *, default: bool) -> None:
     if flag.as_boolean(default) is not expected:
-        raise flag.error(f"{str(expected).lower()}, the only case that Bytewright can follow")
+        raise flag.error(f"{str(expected).lower()}, the only supported value")
 
 
-def _refuse(feature: Json) -> NoReturn:
-    raise feature.error("null, since Bytewright has nothing that corresponds to it")
+def _reject(feature: Json) -> NoReturn:
+    raise feature.error("null, because Bytewright does not support it")
