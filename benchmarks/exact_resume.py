@@ -35,11 +35,10 @@ from rich.table import Table
 from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.storage import atomic
 from bytewright.train import resume, train
-from bytewright.train.checkpoint import CheckpointFolder
+from bytewright.train.checkpoint import CheckpointFolder, read_tensors
 from bytewright.train.config import DeviceName
 from bytewright.train.metrics import MEASURED_FIELDS, read_metrics
 from bytewright.train.recipe import read_config, read_recipe, to_plain
-from bytewright.train.state import read_tensors
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "base.toml"
 NUM_TOKENS = 2_000_000

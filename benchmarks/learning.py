@@ -34,10 +34,9 @@ from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.storage import atomic
 from bytewright.train.config import DeviceName, TrainConfig
 from bytewright.train.evaluate import Evaluation, EvaluationSet
-from bytewright.train.inputs import Inputs, make_sampler, open_inputs
 from bytewright.train.metrics import finite
 from bytewright.train.recipe import read_recipe
-from bytewright.train.setup import select_device
+from bytewright.train.setup import Inputs, make_window_sampler, open_inputs, select_device
 
 RECIPE = Path(__file__).with_name("learning.toml")
 NUM_EVALUATIONS = 8
@@ -119,7 +118,7 @@ class Comparison:
         config, name = self.config_of(run), run.split()[0]
         learner = self._learner_for(name, config)
         learner.start(config)
-        sampler = make_sampler(config, self.inputs)
+        sampler = make_window_sampler(config, self.inputs)
         num_steps = config.num_steps or 0
         marks = sorted({round(num_steps * i / NUM_POINTS) for i in range(1, NUM_POINTS + 1)} - {0})
         eval_steps = {

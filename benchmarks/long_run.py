@@ -28,9 +28,8 @@ from rich.table import Table
 
 from bytewright.data.sampler import Batch
 from bytewright.train.config import DeviceName
-from bytewright.train.engine import Engine
 from bytewright.train.recipe import read_recipe
-from bytewright.train.setup import select_device
+from bytewright.train.setup import Engine, select_device
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "base.toml"
 GPU_FIELDS = ("power.draw", "power.limit", "clocks.sm", "temperature.gpu")

@@ -26,8 +26,7 @@ from bytewright.model.fused import halves_from_pairs, pairs_from_halves
 from bytewright.model.hf_llama import write_llama
 from bytewright.system import keep_freed_memory
 from bytewright.train.config import OptimizerConfig, TrainConfig
-from bytewright.train.engine import Engine
-from bytewright.train.setup import build_model, choose_backend, make_optimizer
+from bytewright.train.setup import Engine, build_model, choose_backend, make_optimizer
 from bytewright.train.step import TrainStep
 
 LR, BETAS, EPS, WEIGHT_DECAY, MAX_NORM = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0

@@ -23,8 +23,8 @@ ORDER = {
         experiments report demo cli __main__
     """),
     "bytewright.train": _names("""
-        config metrics console evaluate norms outcome state step
-        tensorboard checkpoint inputs recipe recorder setup engine planner resume_policy run_files loop run
+        config step evaluate metrics console outcome recipe checkpoint setup recorder run_files resume_policy
+        loop run
     """),
     "bytewright.experiments": _names("""
         records stories story_eval corpora groups predict results inputs sweep_file listing

@@ -17,8 +17,8 @@ from bytewright.errors import UsageError
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import load_model, resume, train
-from bytewright.train.inputs import make_sampler, open_inputs
 from bytewright.train.metrics import read_metrics
+from bytewright.train.setup import make_window_sampler, open_inputs
 from runs import digest, make_config
 
 END = 0
@@ -68,7 +68,7 @@ def test_a_run_may_begin_its_windows_at_documents_and_is_resumed_bit_for_bit(tol
     )
     inputs = open_inputs(config)
     end = Tokenizer.load(told / "tokenizer").special_tokens["<|endoftext|>"]
-    assert all(inputs.train[start] == end for start in make_sampler(config, inputs).starts(5))
+    assert all(inputs.train[start] == end for start in make_window_sampler(config, inputs).starts(5))
     train(config, told / "whole", console=quiet)
     assert json.loads((told / "whole" / "config.json").read_text())["data"]["windows"] == "documents"
 

@@ -25,8 +25,7 @@ from bytewright.train.config import ScheduleConfig
 from bytewright.train.evaluate import EvaluationSet
 from bytewright.train.loop import Trainer
 from bytewright.train.metrics import MetricsLog, read_metrics
-from bytewright.train.planner import StepPlanner
-from bytewright.train.recorder import Progress, Recorder
+from bytewright.train.recorder import Recorder, StepPlanner, TrainState
 from bytewright.train.step import StepResult, TrainStep
 from runs import digest, make_config, make_ids
 
@@ -73,7 +72,7 @@ def simulate(
     The first two of the batches are those that the planner measures.
     """
     config = make_config(folder, **{"eval_every": 1000, "save_every": 1000} | changes)
-    clock, progress, num_evaluations = Clock(), Progress(), itertools.count(1)
+    clock, progress, num_evaluations = Clock(), TrainState(), itertools.count(1)
     rates: list[float] = []
     waits: list[int] = []
 
@@ -354,11 +353,11 @@ def test_a_resumed_run_that_became_slower_gets_a_new_plan(
 )
 def test_a_checkpoint_whose_plan_cannot_be_is_refused(plan: list[list[int]]) -> None:
     with pytest.raises(UsageError, match=r"state\.json: .*plan"):
-        build(Progress, {"step": 21, "num_steps": 24, "plan": plan}, source="state.json")
+        build(TrainState, {"step": 21, "num_steps": 24, "plan": plan}, source="state.json")
 
 
 def test_a_checkpoint_that_keeps_no_plan_has_that_of_its_length() -> None:
-    assert build(Progress, {"step": 21, "num_steps": 24}, source="state.json").plan == [[0, 24]]
+    assert build(TrainState, {"step": 21, "num_steps": 24}, source="state.json").plan == [[0, 24]]
 
 
 def test_a_new_plan_spreads_the_rest_of_the_schedule_and_keeps_the_completed_part() -> None:

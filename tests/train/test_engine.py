@@ -9,13 +9,13 @@ import pytest
 import torch
 from rich.console import Console
 
-import bytewright.train.engine
+import bytewright.train.setup
 from bytewright.errors import DivergenceError
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.system import DevicePeakMemory
 from bytewright.train import TrainConfig, resume, train
-from bytewright.train.engine import CompiledStepCache
-from bytewright.train.metrics import read_metrics
+from bytewright.train.run import Run
+from bytewright.train.setup import CompiledStepCache
 from runs import digest, make_config, metrics_without_clock, rerun_unchecked
 
 CPU = torch.device("cpu")
@@ -166,7 +166,7 @@ def test_memory_that_came_and_went_counts_and_what_was_there_before_does_not() -
 def test_every_line_of_a_run_has_its_peak_so_far(tmp_path: Path, quiet: Console) -> None:
     begun_memory()
     train(make_config(tmp_path), tmp_path / "run", console=quiet)
-    peaks = [line["memory_bytes"] for line in read_metrics(tmp_path / "run/metrics.jsonl")]
+    peaks = [line["memory_bytes"] for line in Run(tmp_path / "run").metrics]
     assert peaks == sorted(peaks)
     assert all(type(peak) is int and 0 <= peak < 2**33 for peak in peaks)
 
@@ -178,7 +178,7 @@ def test_runs_in_a_row_do_not_use_up_what_torch_compiles_for(
     """It compiles a function for so many models only, and runs those that follow as they are."""
     if rerun_unchecked(request):
         return
-    monkeypatch.setattr(bytewright.train.engine, "choose_backend", lambda config, device: "eager")
+    monkeypatch.setattr(bytewright.train.setup, "choose_backend", lambda config, device: "eager")
     for number in range(torch._dynamo.config.recompile_limit // 2 + 1):
         change = {"model": {"d_model": 8 * (number + 1)}, "budget": {"steps": 1}}
         torch._dynamo.utils.counters.clear()

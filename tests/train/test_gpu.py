@@ -16,9 +16,8 @@ from bytewright.data.sampler import TokenStore
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.engine import CompiledStepCache
 from bytewright.train.metrics import read_metrics
-from bytewright.train.setup import make_optimizer
+from bytewright.train.setup import CompiledStepCache, make_optimizer
 from bytewright.train.step import StepResult, TrainStep
 from runs import digest, make_config, rerun_unchecked
 

@@ -16,11 +16,10 @@ from rich.console import Console
 from torch import Tensor
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.train.console import LiveDisplay, PlainDisplay, draw_curve, make_display
+from bytewright.train.console import LiveDisplay, PlainDisplay, TensorBoard, draw_curve, make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.metrics import MetricsLog, read_metrics
 from bytewright.train.outcome import exit_code_of
-from bytewright.train.tensorboard import TensorBoard
 
 
 def test_lines_after_the_position_are_cut(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from bytewright.storage import atomic
 from bytewright.tokenizer.formats import write_folder
 from bytewright.tokenizer.vocabulary import Vocabulary
 from bytewright.train import TrainConfig, resume, train
-from bytewright.train.inputs import read_vocabulary_of
+from bytewright.train.setup import read_vocabulary_of
 from runs import make_config, make_ids, write_tokens
 
 

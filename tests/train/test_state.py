@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.train.state import pack, read_tensors, unpack, write_tensors
+from bytewright.train.checkpoint import pack, read_tensors, unpack, write_tensors
 from runs import equal
 
 numbers = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bytewright.experiments.execute import SweepContext
     from bytewright.experiments.plan import PlannedRun
     from bytewright.experiments.sweep import Sweep
-    from bytewright.train.engine import CompiledStepCache
+    from bytewright.train.setup import CompiledStepCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class RunSweep:
         """Plan, carry out, report."""
         options.require_at_least(1, self.jobs, "--jobs")
         from bytewright.experiments.sweep import read_sweep
-        from bytewright.train.engine import CompiledStepCache
+        from bytewright.train.setup import CompiledStepCache
 
         paths = options.require_some(self.files, "a sweep file")
         overrides = options.list_overrides(self.set)

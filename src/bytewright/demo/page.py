@@ -31,7 +31,7 @@ from bytewright.report.page import (
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.inspect import longest_tokens, show_token, split_text
 from bytewright.train.config import TrainConfig
-from bytewright.train.inputs import count_token_bytes
+from bytewright.train.setup import count_token_bytes
 
 STORIES_SHOWN = 6
 EARLY = 0.08

@@ -61,9 +61,9 @@ from bytewright.storage import atomic
 from bytewright.system import usable_cores
 from bytewright.train import resume, train
 from bytewright.train.config import DataConfig, TrainConfig
-from bytewright.train.engine import CompiledStepCache
 from bytewright.train.loop import Sampler, SessionOptions, TrainResult
 from bytewright.train.run import Run
+from bytewright.train.setup import CompiledStepCache
 
 POLL_SECONDS = 0.1
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)

@@ -22,8 +22,8 @@ from bytewright.experiments.results import MODEL, RESULTS, SWEEP, SweepInfo, par
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.storage.manifest import is_plain_name
-from bytewright.train.inputs import read_vocabulary_of
 from bytewright.train.run import Run
+from bytewright.train.setup import read_vocabulary_of
 
 TOKENS_AT_ONCE = 2**20
 

@@ -33,9 +33,8 @@ from bytewright.model import TransformerLM
 from bytewright.model.layers import at_least_float32
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DeviceName
-from bytewright.train.inputs import count_token_bytes
 from bytewright.train.run import Which, open_model
-from bytewright.train.setup import select_device
+from bytewright.train.setup import count_token_bytes, select_device
 
 StoryProgress = Callable[[int, int], object]
 """Called with the number of stories evaluated and their total."""

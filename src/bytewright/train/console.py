@@ -1,7 +1,7 @@
-"""Displays of a run: a live panel with a small loss curve in a terminal, plain lines in a pipe.
+"""What a run shows while it trains: a live panel in a terminal, plain lines in a pipe, TensorBoard events.
 
-A display receives the title of the run, and then every record that goes to metrics.jsonl. The panel is drawn
-at most ten times a second, however many records there are.
+A display receives the title of the run and then every record of the metrics log. The panel is redrawn at most
+ten times a second.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console, Group
@@ -18,8 +19,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bytewright.errors import escape_controls
+from bytewright.errors import UsageError, escape_controls
 from bytewright.formatting import TimeLeft
+from bytewright.storage import atomic
 from bytewright.train.metrics import METRICS, is_finite
 
 CURVE_WIDTH, CURVE_HEIGHT = 60, 8
@@ -202,3 +204,33 @@ def draw_curve(values: Sequence[float], width: int, height: int) -> list[str]:
 def _format(name: str, record: Mapping[str, Any]) -> str:
     value = record.get(name)
     return METRICS[name].format(value) if is_finite(value) else "not finite"
+
+
+def import_summary_writer() -> Any:
+    """Import what writes TensorBoard's events, or say what is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError(
+            "tensorboard = true needs the package tensorboard, which is not installed; install it with"
+            " pip install 'bytewright[tensorboard]', or leave it out: metrics.jsonl is written in any case"
+        ) from None
+    return SummaryWriter
+
+
+class TensorBoard:
+    """The numbers of each record as TensorBoard scalars; what is there from `first_step` on is hidden."""
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        atomic.check_no_links(folder, within=folder.parent)
+        self._writer = import_summary_writer()(str(folder), purge_step=first_step)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add every number of the record at its step."""
+        for name, value in record.items():
+            if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
+                self._writer.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Write out what is left."""
+        self._writer.close()

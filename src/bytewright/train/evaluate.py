@@ -1,8 +1,8 @@
-"""How good a model is on a fixed set of tokens: loss, perplexity and bits per byte.
+"""Measurements of a model: its loss on a fixed set of tokens, and the norms of its weights and activations.
 
-Losses under different tokenizers are not comparable, since their tokens are of different lengths; bits per
-byte are. A special token is no text: its loss counts, its bytes do not. The set is chosen by position alone,
-so every evaluation of a run, and of any other run on the same file, sees the same tokens.
+Losses under different tokenizers are not comparable, since their tokens differ in length; bits per byte are.
+A special token is not text: its loss counts, its bytes do not. The windows are chosen by position alone, so
+every evaluation of every run on a file uses the same tokens.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor
+from torch.nn import Module
 
 from bytewright.data.sampler import (
     Tokens,
@@ -24,6 +25,7 @@ from bytewright.data.sampler import (
     side_by_side_starts,
     spread_evenly,
 )
+from bytewright.model import TransformerLM
 
 Progress = Callable[[int, int], object]
 """Receives how many tokens are measured, and how many there are."""
@@ -135,3 +137,37 @@ def _largest_part(count: int, limit: int) -> int:
     while 2 * part <= limit and count % (2 * part) == 0:
         part *= 2
     return part
+
+
+def root_mean_square(tensor: Float[Tensor, ...]) -> Float[Tensor, ""]:
+    """Size of a typical element."""
+    return tensor.detach().float().square().mean().sqrt()
+
+
+@torch.no_grad()
+def measure_norms(model: TransformerLM, ids: Integer[Tensor, "batch seq"]) -> dict[str, dict[str, float]]:
+    """Root mean square of every weight, and of what each block and the embedding put out for `ids`."""
+    activations: dict[str, Tensor] = {}
+
+    def watch(name: str, module: Module) -> torch.utils.hooks.RemovableHandle:
+        def note(_module: Module, _inputs: object, output: Tensor) -> None:
+            activations[name] = root_mean_square(output)
+
+        return module.register_forward_hook(note)
+
+    watched: dict[str, Module] = {"token_embeddings": model.token_embeddings}
+    watched |= {f"layers.{number}": layer for number, layer in enumerate(model.layers)}
+    handles = [watch(name, module) for name, module in watched.items()]
+    try:
+        model.hidden_states(ids)
+    finally:
+        for handle in handles:
+            handle.remove()
+    weights = {name.removesuffix(".weight"): root_mean_square(p) for name, p in model.named_parameters()}
+    return {"weight_rms": _to_host(weights), "activation_rms": _to_host(activations)}
+
+
+def _to_host(values: dict[str, Tensor]) -> dict[str, float]:
+    if not values:
+        return {}
+    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))

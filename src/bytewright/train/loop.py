@@ -28,36 +28,27 @@ from bytewright.account import flops_utilisation, peak_flops
 from bytewright.data.sampler import Batch, DocumentSampler, TokenStore, WindowSampler
 from bytewright.errors import (
     DivergenceError,
-    FormatError,
     StorageError,
-    UsageError,
     first_line,
     is_out_of_memory,
 )
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
-from bytewright.storage.config_reader import MAX_INTEGER, build
 from bytewright.system import keep_freed_memory, pause_garbage_collection
-from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
-from bytewright.train.console import Display, make_display
-from bytewright.train.engine import CompiledStepCache
-from bytewright.train.evaluate import Evaluation, EvaluationSet
-from bytewright.train.inputs import Inputs, make_sampler, open_inputs, text_sampler_of
-from bytewright.train.metrics import MetricsLog, read_metrics
-from bytewright.train.norms import measure_norms
+from bytewright.train.console import Display, TensorBoard, import_summary_writer, make_display
+from bytewright.train.evaluate import Evaluation, EvaluationSet, measure_norms
+from bytewright.train.metrics import MetricsLog
 from bytewright.train.outcome import (
     BUDGET_ENDINGS,
     Ending,
     StopSignals,
     ending_of_error,
     find_budget_ending,
-    find_status,
 )
-from bytewright.train.planner import StepPlanner
-from bytewright.train.recipe import flatten, to_plain
-from bytewright.train.recorder import Progress, Recorder
-from bytewright.train.resume_policy import continue_config
+from bytewright.train.recipe import to_plain
+from bytewright.train.recorder import Recorder, StepPlanner, TrainState
+from bytewright.train.resume_policy import check_not_finished, check_saved
 from bytewright.train.run_files import (
     CONFIG,
     RunWriter,
@@ -66,12 +57,18 @@ from bytewright.train.run_files import (
     discard_run,
     find_environment_changes,
     has_records,
-    read_outcome,
     read_run_config,
 )
-from bytewright.train.setup import checkpoint_bytes, select_device
+from bytewright.train.setup import (
+    CompiledStepCache,
+    Inputs,
+    checkpoint_bytes,
+    make_window_sampler,
+    open_inputs,
+    select_device,
+    text_sampler_of,
+)
 from bytewright.train.step import Loss
-from bytewright.train.tensorboard import TensorBoard, import_summary_writer
 
 Sampler = Callable[[TransformerLM, int], str]
 """Writes text with the model at a step; must be deterministic and leave the global random state alone."""
@@ -121,7 +118,7 @@ def train(config: TrainConfig, run: atomic.StrPath, **options: Unpack[SessionOpt
     """Train a model in the new folder `run`; check the config, the data and the disk before creating it."""
     run = Path(run)
     inputs = open_inputs(config)
-    sampler = make_sampler(config, inputs)
+    sampler = make_window_sampler(config, inputs)
     if options.get("sample") is None:
         options["sample"] = text_sampler_of(config, inputs)
     select_device(config.device)
@@ -165,62 +162,13 @@ def resume(run: atomic.StrPath, **options: Unpack[SessionOptions]) -> TrainResul
             options["sample"] = text_sampler_of(config, inputs)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not stored it yet
             writer.write_tokenizer(inputs.vocabulary)
-        trainer = Trainer(config, inputs, make_sampler(config, inputs), writer, **options)
+        trainer = Trainer(config, inputs, make_window_sampler(config, inputs), writer, **options)
         if saved is not None:
             saved.load_into(trainer.model, trainer.optimizer)
             trainer.progress = progress
             del saved  # as large as the model and its optimizer
         is_restart = trainer.progress.step == 0 and has_records(run)
         return trainer.run(environment_changes=find_environment_changes(run), is_restart=is_restart)
-
-
-def check_not_finished(writer: RunWriter, config: TrainConfig) -> None:
-    """Raise if a run has ended and has no checkpoint: resuming would erase its metrics."""
-    if not has_records(writer.path) or writer.checkpoints.steps():
-        return
-    records = list(read_metrics(writer.metrics))
-    status = find_status(
-        flatten(to_plain(config)), records, outcome=read_outcome(writer.path), has_checkpoints=False
-    )
-    if status.is_final:
-        ended = "has diverged" if status.ending is Ending.DIVERGED else "is complete"
-        raise UsageError(
-            f"{writer.path} {ended}, and its checkpoints were not kept; there is nothing to resume",
-            path=writer.path,
-            found=status.ending,
-        )
-
-
-def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, run: Path) -> Progress:
-    """Return the progress of a run's last checkpoint; raise if data, config or model do not match it.
-
-    It allocates nothing of the sizes that config.json claims, so call it before the model is built.
-    """
-    if saved is None:
-        check_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
-        return Progress(num_steps=config.num_steps)
-    if saved.rest.pop("data", None) != inputs.identity:
-        raise FormatError(
-            f"{run}: the data has changed since step {saved.rest['step']} was saved", path=run, key="data"
-        )
-    saved_config = saved.rest.pop("config", None)
-    try:
-        progress = build(Progress, saved.rest, source=saved.source)
-    except UsageError as error:
-        raise FormatError(str(error)) from None
-    if progress.step * config.batch_size > MAX_INTEGER:
-        raise FormatError(f"{saved.source}: claims {progress.step} steps, more than can be counted")
-    progress.plan = continue_config(
-        config,
-        saved_config,
-        step=progress.step,
-        plan=progress.plan,
-        source=str(run / CONFIG),
-        checkpoint=saved.source,
-    )
-    progress.num_steps = progress.plan[-1][1] if progress.plan else None
-    saved.check_model(config.model)
-    return progress
 
 
 class Trainer:
@@ -257,7 +205,7 @@ class Trainer:
         stores = [self.store, *([self.validation.store] if self.validation else [])]
         self.memory.leave_out(sum(store.num_resident_bytes for store in stores))
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.progress = Progress(num_steps=config.num_steps)
+        self.progress = TrainState(num_steps=config.num_steps)
         self.evaluation: Evaluation | None = None
         self._factor = 0.0
         self._session_steps = 0

@@ -17,12 +17,19 @@ Nothing here reads files or touches tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.storage.config_reader import build
+from bytewright.storage.config_reader import MAX_INTEGER, build
+from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
+from bytewright.train.metrics import read_metrics
+from bytewright.train.outcome import Ending, find_status
 from bytewright.train.recipe import flatten, to_plain
+from bytewright.train.recorder import TrainState
+from bytewright.train.run_files import CONFIG, RunWriter, check_space, has_records, read_outcome
+from bytewright.train.setup import Inputs, checkpoint_bytes
 
 ONLY_ROUNDING = {"device", "compile", "accumulate", "model.implementation", "optimizer.implementation"}
 ONLY_LOOKING = {
@@ -42,6 +49,55 @@ BY_RATE = ("budget.", "schedule.")
 """Fields that act through the learning rates alone."""
 MOST_COMPARED = 10_000
 """Of a long run, how many of its first steps and how many others are compared."""
+
+
+def check_not_finished(writer: RunWriter, config: TrainConfig) -> None:
+    """Raise if a run has ended and has no checkpoint: resuming would erase its metrics."""
+    if not has_records(writer.path) or writer.checkpoints.steps():
+        return
+    records = list(read_metrics(writer.metrics))
+    status = find_status(
+        flatten(to_plain(config)), records, outcome=read_outcome(writer.path), has_checkpoints=False
+    )
+    if status.is_final:
+        ended = "has diverged" if status.ending is Ending.DIVERGED else "is complete"
+        raise UsageError(
+            f"{writer.path} {ended}, and its checkpoints were not kept; there is nothing to resume",
+            path=writer.path,
+            found=status.ending,
+        )
+
+
+def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, run: Path) -> TrainState:
+    """Return the progress of a run's last checkpoint; raise if data, config or model do not match it.
+
+    It allocates nothing of the sizes that config.json claims, so call it before the model is built.
+    """
+    if saved is None:
+        check_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
+        return TrainState(num_steps=config.num_steps)
+    if saved.rest.pop("data", None) != inputs.identity:
+        raise FormatError(
+            f"{run}: the data has changed since step {saved.rest['step']} was saved", path=run, key="data"
+        )
+    saved_config = saved.rest.pop("config", None)
+    try:
+        progress = build(TrainState, saved.rest, source=saved.source)
+    except UsageError as error:
+        raise FormatError(str(error)) from None
+    if progress.step * config.batch_size > MAX_INTEGER:
+        raise FormatError(f"{saved.source}: claims {progress.step} steps, more than can be counted")
+    progress.plan = continue_config(
+        config,
+        saved_config,
+        step=progress.step,
+        plan=progress.plan,
+        source=str(run / CONFIG),
+        checkpoint=saved.source,
+    )
+    progress.num_steps = progress.plan[-1][1] if progress.plan else None
+    saved.check_model(config.model)
+    return progress
 
 
 def continue_config(

@@ -31,7 +31,6 @@ from bytewright.train.checkpoint import (
 )
 from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
 from bytewright.train.evaluate import Evaluation, EvaluationSet, Progress
-from bytewright.train.inputs import count_token_bytes, open_tokens, read_vocabulary_of
 from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import RunStatus, find_status
 from bytewright.train.recipe import check_config, flatten
@@ -50,7 +49,7 @@ from bytewright.train.run_files import (
     read_outcome,
     read_run_config,
 )
-from bytewright.train.setup import dtype_of, select_device
+from bytewright.train.setup import count_token_bytes, dtype_of, open_tokens, read_vocabulary_of, select_device
 
 if TYPE_CHECKING:
     from bytewright.tokenizer import Tokenizer, Vocabulary  # needs the native extension

@@ -1,22 +1,174 @@
-"""From a config to things that run: the device, the compiler, the model as it starts, the optimizer.
+"""From a config to what a run computes with: its data, device, model, optimizer and compiled step.
 
-The initial weights are a function of the config and its seed alone: they are drawn on the CPU, whatever the
-device, and the global random state is left as it was.
+All data is opened and checked here, before any computation: token files must be intact, of one tokenizer,
+within the model's vocabulary, and at least one window long. The initial weights depend only on the config
+and its seed: they are drawn on the CPU, and the global random state is left unchanged. `CompiledStepCache`
+lets successive runs of the same shape share a compiled step.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import gc
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
+from jaxtyping import Int64
 from torch.nn import Parameter
 
 from bytewright.account import count_parameters
+from bytewright.corpus import END_OF_TEXT
 from bytewright.data.rng import mix_key
-from bytewright.errors import UsageError
-from bytewright.model import TransformerLM
+from bytewright.data.sampler import DocumentSampler, Tokens, WindowSampler, find_documents
+from bytewright.data.tokenfile import TokenFile
+from bytewright.errors import FormatError, UsageError
+from bytewright.generate.text import make_text_sampler
+from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
+from bytewright.system import DevicePeakMemory
 from bytewright.train.config import DeviceName, OptimizerConfig, Precision, TrainConfig
-from bytewright.train.step import AnyOptimizer
+from bytewright.train.step import AnyOptimizer, Loss, TrainStep
+
+if TYPE_CHECKING:
+    from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Checked tokens to train and validate on, and the bytes of each token if the tokenizer is known."""
+
+    train: Tokens
+    validation: Tokens | None
+    validation_starts: Int64[np.ndarray, " windows"] | None
+    """Where windows to validate on may begin; None: side by side."""
+    vocabulary: Vocabulary | None
+    identity: Mapping[str, object]
+
+    @property
+    def token_bytes(self) -> Int64[np.ndarray, " vocab"] | None:
+        """How many bytes of text each id stands for, if the tokenizer is known."""
+        return None if self.vocabulary is None else count_token_bytes(self.vocabulary)
+
+
+def open_inputs(config: TrainConfig) -> Inputs:
+    """Open the files that `config.data` names and check them against each other and the model."""
+    train = open_tokens(config.data.train, config.model)
+    identity = {"train": train.manifest.sha256}
+    validation = None
+    if config.data.validation is not None:
+        validation = open_tokens(config.data.validation, config.model)
+        validation.require_tokenizer(train.manifest.tokenizer_fingerprint)
+        identity["validation"] = validation.manifest.sha256
+    vocabulary = None
+    if config.data.tokenizer is not None:
+        vocabulary = read_vocabulary_of(train, config.data.tokenizer)
+    return Inputs(
+        train=train.tokens,
+        validation=None if validation is None else validation.tokens,
+        validation_starts=None
+        if validation is None
+        else _find_validation_starts(config, validation, vocabulary),
+        vocabulary=vocabulary,
+        identity=identity,
+    )
+
+
+def _find_validation_starts(
+    config: TrainConfig, validation: TokenFile, vocabulary: Vocabulary | None
+) -> Int64[np.ndarray, " windows"] | None:
+    """Find where windows to validate on may begin: as those of training, since losses depend on that."""
+    if config.data.windows == "side by side":
+        return None
+    length = config.model.context_length
+    starts = find_documents(validation.tokens, find_end_token(vocabulary), length)
+    if not len(starts):
+        raise UsageError(
+            f"{validation.path}: no end token has a whole window of {length} tokens after it, which"
+            ' data.windows = "documents" needs'
+        )
+    return starts
+
+
+def make_window_sampler(config: TrainConfig, inputs: Inputs) -> WindowSampler | DocumentSampler:
+    """Make what decides which windows a step sees."""
+    length = config.model.context_length
+    if config.data.windows == "side by side":
+        return WindowSampler(
+            num_tokens=len(inputs.train),
+            context_length=length,
+            batch_size=config.batch_size,
+            seed=config.seed,
+        )
+    first_tokens = find_documents(inputs.train, find_end_token(inputs.vocabulary), length)
+    return DocumentSampler(first_tokens=first_tokens, batch_size=config.batch_size, seed=config.seed)
+
+
+def find_end_token(vocabulary: Vocabulary | None) -> int:
+    """Return the id of the end token; raise if there is no tokenizer, or none with that token."""
+    end = None if vocabulary is None else vocabulary.special_tokens.get(END_OF_TEXT)
+    if end is None:
+        raise UsageError(
+            f'data.windows is "documents", but no tokenizer with the token {END_OF_TEXT} is given in'
+            " data.tokenizer, so document boundaries cannot be located"
+        )
+    return end
+
+
+def text_sampler_of(config: TrainConfig, inputs: Inputs) -> Callable[[TransformerLM, int], str] | None:
+    """Return the function that writes samples of text, or None if the config asks for none."""
+    if not config.sample_every:
+        return None
+    if inputs.vocabulary is None:
+        raise UsageError(
+            f"sample_every is {config.sample_every}, but samples of text need a tokenizer;"
+            " set data.tokenizer, or sample_every = 0"
+        )
+    return make_text_sampler(config.model, inputs.vocabulary, config.sample_prompt)
+
+
+def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
+    """Open a token file whose every id the model has a row for, and that holds at least one window."""
+    file = TokenFile.open(path, verify=True)
+    if file.manifest.vocabulary_size > model.vocab_size:
+        raise FormatError(
+            f"{path}: was encoded with a vocabulary of {file.manifest.vocabulary_size} tokens "
+            f"(tokenizer {file.manifest.tokenizer_fingerprint[:12]}…), but the model has {model.vocab_size}"
+        )
+    if len(file) < model.context_length + 1:
+        raise UsageError(
+            f"{path}: has {len(file)} tokens, but a context of {model.context_length} needs at least "
+            f"{model.context_length + 1}: one window and the token after it"
+        )
+    return file
+
+
+def read_vocabulary_of(tokens: TokenFile, path: Path) -> Vocabulary:
+    """Read the tokenizer at `path`, and refuse it if it did not make `tokens`."""
+    from bytewright.tokenizer.formats import read_vocabulary  # a run of bare ids does not need it
+
+    vocabulary = read_vocabulary(path)
+    tokens.require_tokenizer(vocabulary.fingerprint)
+    if vocabulary.size != tokens.manifest.vocabulary_size:  # tables of that size are made
+        raise FormatError(
+            f"{tokens.path}: its manifest says a vocabulary of {tokens.manifest.vocabulary_size},"
+            f" but that of {path} is {vocabulary.size}"
+        )
+    return vocabulary
+
+
+def count_token_bytes(vocabulary: Vocabulary) -> Int64[np.ndarray, " vocab"]:
+    """Count the bytes of text that each id stands for; special tokens stand for none."""
+    lengths = np.zeros(vocabulary.size, dtype=np.int64)
+    for token, id in vocabulary.ids_of_ordinary_tokens.items():
+        lengths[id] = len(token)
+    return lengths
+
 
 NUM_COPIES = {"adamw": 3, "muon": 3, "sgd": 1}
 """Tensors of the size of the weights in a checkpoint, at most: the weights and the optimizer's state."""
@@ -93,3 +245,77 @@ def _by_decay(parameters: list[Parameter], weight_decay: float) -> list[Group]:
 def checkpoint_bytes(config: TrainConfig) -> int:
     """Bound the size of a checkpoint."""
     return 4 * NUM_COPIES[config.optimizer.name] * count_parameters(config.model).total + 2**20
+
+
+class Engine:
+    """Model, optimizer and step as a config wants them, at the beginning of a run."""
+
+    def __init__(
+        self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
+    ) -> None:
+        self.memory = DevicePeakMemory(device)
+        self.model = build_model(config, device)
+        self.optimizer = make_optimizer(self.model, config.optimizer)
+        self.step = TrainStep(
+            self.model,
+            self.optimizer,
+            max_grad_norm=config.optimizer.max_grad_norm,
+            backend=choose_backend(config, device),
+            loss=loss,
+        )
+
+    def start_over(self, config: TrainConfig) -> None:
+        """Go back to the beginning of a run of `config`, in place: what was compiled or recorded stays."""
+        fresh = build_model(config, torch.device("cpu"))
+        blank = make_optimizer(fresh, config.optimizer)
+        self.optimizer.load_state_dict(blank.state_dict())
+        self.model.load_state_dict(fresh.state_dict())
+        self.memory.start_over()
+
+
+class CompiledStepCache:
+    """Hands out an engine for each of several runs in a row, the last one again where it serves."""
+
+    def __init__(self) -> None:
+        self._last: Engine | None = None
+        self._made_for: object = None
+
+    def make_room(
+        self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
+    ) -> None:
+        """Let go of the last engine, unless it serves a run of `config`."""
+        # Against the clock every run compiles for itself, the first of a sweep like the last (though what
+        # the compiler finds in its caches on disk makes that shorter).
+        if self._made_for != _key(config, device, loss) or config.budget.minutes is not None:
+            self.forget()
+
+    def engine_for(
+        self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
+    ) -> Engine:
+        """Give an engine at the beginning of a run of `config`; whoever had the last one is done with it."""
+        self.make_room(config, device, loss=loss)
+        if self._last is None:
+            self._last, self._made_for = Engine(config, device, loss=loss), _key(config, device, loss)
+        else:
+            self._last.start_over(config)
+        return self._last
+
+    def forget(self) -> None:
+        """Let go of the last engine and of all that was compiled.
+
+        Its memory must not count against the next; and torch compiles a function for so many models only,
+        and then gives up compiling it: for eight, or for four that are evaluated as well.
+        """
+        self._last = self._made_for = None
+        if "torch._dynamo" in sys.modules:  # otherwise nothing was compiled, and to ask takes a second
+            torch.compiler.reset()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _key(config: TrainConfig, device: torch.device, loss: Loss) -> object:
+    """Name all that compiled code and recorded steps depend on: runs that agree in it can share an engine."""
+    rule = dataclasses.replace(config.optimizer, lr=1.0, muon_lr=1.0)
+    shape = config.batch_size, config.accumulate
+    return config.model, rule, shape, config.precision, config.compile, device, loss
