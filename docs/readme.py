@@ -1,4 +1,4 @@
-"""Computes the figures of README.md."""
+"""Compute the figures of README.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads committed results and recipes for the scripts that compute the figures of pages.
+"""Read committed results and recipes for the scripts that compute the figures of pages.
 
 A sweep is the `results.json` of a folder below `docs/results/2026-11-15-lab`: its settings, and its runs with
 labels, settings, metrics by step, and predicted and measured costs.

@@ -1,4 +1,4 @@
-"""Trains a tiny model for the examples of pages."""
+"""Train a tiny model for the examples of pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the figures of accounting.md."""
+"""Compute the figures of accounting.md."""
 
 from __future__ import annotations
 

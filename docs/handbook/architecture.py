@@ -1,4 +1,4 @@
-"""Computes the figures of architecture.md."""
+"""Compute the figures of architecture.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the figures of bpe.md."""
+"""Compute the figures of bpe.md."""
 
 from __future__ import annotations
 

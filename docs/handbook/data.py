@@ -1,4 +1,4 @@
-"""Computes the figures of data.md."""
+"""Compute the figures of data.md."""
 
 from __future__ import annotations
 

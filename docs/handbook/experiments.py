@@ -1,4 +1,4 @@
-"""Computes the figures of experiments.md."""
+"""Compute the figures of experiments.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the figures of generation.md, and trains the run of its examples."""
+"""Compute the figures of generation.md, and train the run of its examples."""
 
 from __future__ import annotations
 

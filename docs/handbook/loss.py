@@ -1,4 +1,4 @@
-"""Computes the figures of loss.md."""
+"""Compute the figures of loss.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the figures and pictures of optimizers.md."""
+"""Compute the figures and pictures of optimizers.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the tables of recipes.md from the fields of the configs."""
+"""Write the tables of recipes.md from the fields of the configs."""
 
 from __future__ import annotations
 

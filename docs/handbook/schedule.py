@@ -1,4 +1,4 @@
-"""Computes the figures and the picture of schedule.md."""
+"""Compute the figures and the picture of schedule.md."""
 
 from __future__ import annotations
 

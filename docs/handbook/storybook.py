@@ -1,4 +1,4 @@
-"""Computes the figures of storybook.md."""
+"""Compute the figures of storybook.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the figures of sweeps.md, and reads its sweep file for the listed runs."""
+"""Compute the figures of sweeps.md, and read its sweep file for the listed runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the figures of tokenizer_experiments.md."""
+"""Compute the figures of tokenizer_experiments.md."""
 
 from __future__ import annotations
 

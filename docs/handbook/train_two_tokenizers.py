@@ -1,4 +1,4 @@
-"""Trains two tokenizers, one on stories and one on prose, and records how they differ.
+"""Train two tokenizers, one on stories and one on prose, and record how they differ.
 
     python docs/handbook/train_two_tokenizers.py --stories stories.txt --prose novels.txt --out out.json
 
@@ -27,7 +27,7 @@ VOCAB_SIZES = {"stories": 10_000, "prose": 32_000}
 
 
 def main() -> None:
-    """Train, compare, write."""
+    """Train both tokenizers, compare them and write the results."""
     parser = argparse.ArgumentParser(description="Train two tokenizers and write down how they differ.")
     parser.add_argument("--stories", type=Path, required=True)
     parser.add_argument("--prose", type=Path, required=True)
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def hold_out(path: Path) -> tuple[list[bytes], list[bytes]]:
-    """Split the documents of a file into ten to measure on and all others."""
+    """Split the documents of a file into ten for measurement and all others."""
     documents = [document + END for document in path.read_bytes().split(END) if document.strip()]
     chosen = set(random.Random(0).sample(range(len(documents)), NUM_SAMPLES))
     return (
@@ -66,7 +66,7 @@ def hold_out(path: Path) -> tuple[list[bytes], list[bytes]]:
 
 
 def train(documents: list[bytes], vocab_size: int) -> TrainingResult:
-    """Train on documents, by way of a file."""
+    """Write the documents to a file and train on it."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"".join(documents))
         file.flush()
@@ -74,7 +74,7 @@ def train(documents: list[bytes], vocab_size: int) -> TrainingResult:
 
 
 def describe(trainings: list[TrainingResult]) -> dict[str, Any]:
-    """Keep what a page may want to say about a training and its repetitions."""
+    """Return the figures of a training and its repetitions."""
     training = trainings[0]
     return {
         "vocab_size": training.vocabulary.size,

@@ -1,4 +1,4 @@
-"""Computes the figures of unicode.md."""
+"""Compute the figures of unicode.md."""
 
 from __future__ import annotations
 

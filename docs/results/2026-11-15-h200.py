@@ -1,4 +1,4 @@
-"""Computes the figures of 2026-11-15-h200.md."""
+"""Compute the figures of 2026-11-15-h200.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the figures of 2026-11-15-tokenizer.md."""
+"""Compute the figures of 2026-11-15-tokenizer.md."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def in_seconds(x):
 
 
 def race_rows(measured, titles, write, digits):
-    """Return a table of our time, the fastest peer, and the memory over that of the leanest peer."""
+    """Return a table of our time, the fastest peer, and the memory relative to the lowest peer."""
     rows = [("", "ours", "fastest peer", "times faster", "memory")]
     for title, name in titles.items():
         peers = rows_of(measured, title)

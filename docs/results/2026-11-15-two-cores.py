@@ -1,4 +1,4 @@
-"""Computes the figures of 2026-11-15-two-cores.md."""
+"""Compute the figures of 2026-11-15-two-cores.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the figures of 2026-11-16-h200-generation-gpt2.md."""
+"""Compute the figures of 2026-11-16-h200-generation-gpt2.md."""
 
 from __future__ import annotations
 

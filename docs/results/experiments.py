@@ -1,4 +1,4 @@
-"""Computes the figures of experiments.md, the log of experiments."""
+"""Compute the figures of experiments.md, the log of experiments."""
 
 from __future__ import annotations
 

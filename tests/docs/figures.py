@@ -1,4 +1,4 @@
-"""Checks every figure of a Markdown page against the script of the same name.
+"""Check every figure of a Markdown page against the script of the same name.
 
 `docs/handbook/bpe.py` computes the figures of `docs/handbook/bpe.md`, and `docs/readme.py` those of the
 README. A page without figures needs no script. A script may define:

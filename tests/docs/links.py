@@ -1,4 +1,4 @@
-"""Finds links, paths, names and commands in Markdown pages that do not exist.
+"""Find links, paths, names and commands in Markdown pages that do not exist.
 
 For each page it checks relative links with their anchors and paths of the repository in backticks. A name is
 checked as well: [`softmax`](layers.py) and `layers.py::softmax` require that this file defines `softmax`. For

@@ -26,6 +26,19 @@ def test_every_page_of_the_handbook_is_in_its_index() -> None:
     assert [page.name for page in handbook.glob("*.md") if f"({page.name}" not in index] == ["README.md"]
 
 
+def test_the_way_of_a_batch_turns_back_at_most_three_times() -> None:
+    """Each row names a module of the package and links to a function in it."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## The way of a batch")[2].partition("## ")[0]
+    rows = re.findall(r"^\| (↩ )?`([\w/]+\.py)` \| (.*?) \|", section, re.MULTILINE)
+    modules = [module for _, module, _ in rows]
+    assert len(set(modules)) >= 15
+    for place, (mark, module, links) in enumerate(rows):
+        assert (ROOT / "src" / "bytewright" / module).is_file()
+        assert set(re.findall(r"\]\((.*?)\)", links)) == {f"src/bytewright/{module}"}
+        assert bool(mark) == (module in modules[:place])
+    assert sum(bool(mark) for mark, _, _ in rows) <= 3
+
+
 def test_no_result_contains_an_absolute_path_of_a_machine() -> None:
     """Paths below /usr/share are allowed: a distribution installs them at the same place everywhere."""
     for path in (ROOT / "docs" / "results").rglob("*.json"):
