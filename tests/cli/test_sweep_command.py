@@ -1,4 +1,4 @@
-"""`sweep` shows what is to come, carries it out, one by one or at once, and says how it ended."""
+"""`sweep` prints its plan, executes runs one by one or in parallel, and reports how they ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bytewright.cli.sweep import show_plan
+from bytewright.cli.sweep import print_plan
 from bytewright.experiments.plan import PlannedRun
 from bytewright.experiments.sweep import read_sweep
 from conftest import Run
@@ -96,7 +96,7 @@ def test_a_text_that_was_touched_is_the_same_and_one_that_was_changed_is_told(
         stream.write(b"The end.\n")
     refused = run("sweep", "rates.toml")
     assert refused.code == 2
-    assert "runs/rates/lr-1e-3 was made with the corpus own-" in refused.err
+    assert "runs/rates/lr-1e-3 was made with corpus = 'own-" in refused.err
     assert "the text has changed since, or an earlier version made the run" in refused.err
 
 
@@ -119,7 +119,7 @@ def test_a_corpus_that_is_no_plain_text_is_refused_before_any_work(place: Path, 
 def test_a_file_that_is_not_there_is_missed_before_any_work(place: Path, run: Run, key: str) -> None:
     refused = run("sweep", "rates.toml", "--plan", "--set", f"{key}=none")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == "bytewright: none does not exist, but lr-1e-3 is to learn from it\n"
+    assert refused.err == "bytewright: none does not exist; the run lr-1e-3 needs it\n"
 
 
 def test_several_runs_go_on_at_once(place: Path, run: Run) -> None:
@@ -135,7 +135,7 @@ def test_mistakes_are_one_sentence(place: Path, run: Run) -> None:
     for arguments, words in [
         (["rates.toml", "--only", "lr-3"], "has no run 'lr-3'; it has lr-1e-3"),
         (["missing.toml"], "missing.toml does not exist"),
-        ([], "a sweep file is needed"),
+        ([], "a sweep file is missing"),
         (["rates.toml", "--scale", "smoke"], "no scale 'smoke'"),
         (["rates.toml", "--set", "optimizer.lrr=3"], "did you mean optimizer.lr?"),
         (["rates.toml", "--jobs", "0"], "--jobs is 0"),
@@ -156,7 +156,7 @@ def test_a_plan_leaves_blank_what_cannot_be_predicted(
         planned = PlannedRun(
             trial=trial, run=place / trial.name, state="new", detail="is new", predicted=predicted
         )
-        show_plan(sweep, [planned])
+        print_plan(sweep, [planned])
         told = capsys.readouterr().out
         assert "is new" in told
         assert ("2.5 GB" in told) == ("memory_bytes" in predicted)
@@ -170,7 +170,7 @@ def test_a_sweep_of_which_every_run_failed_says_so(place: Path, run: Run) -> Non
     assert outcome.code == 1
     *_, reason, end = outcome.err.splitlines()
     assert reason.startswith("[1/1] lr-1e-3: failed: train.npy")
-    assert end == f"{Path('runs/rates')}: has no report, for every run failed as it began."
+    assert end == f"{Path('runs/rates')}: every run failed at its start, so there is no report."
 
 
 def test_the_help_of_resume_promises_what_it_does(run: Run) -> None:

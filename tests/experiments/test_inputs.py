@@ -40,7 +40,7 @@ def test_an_unreadable_run_is_named_and_does_not_hide_others(sweep: Path, run: R
         reported = run("report", *paths, "--out", out)
         assert reported.code == 0, reported
         assert reported.err.startswith(
-            "left out: lr-0.01, which cannot be read: lr-0.01/metrics.jsonl, line 1: "
+            "left out lr-0.01, which cannot be read: lr-0.01/metrics.jsonl, line 1: "
         )
         for path in (out / "report.html", out / "report.md"):
             assert "Unreadable: lr-0.01: lr-0.01/metrics.jsonl, line 1: " in path.read_text()

@@ -132,7 +132,9 @@ class AccountFor:
         if self.json:
             print(json.dumps(self._to_dict(counted, batches, time), allow_nan=False))
             return
-        account_tables.show(counted, memory=self.memory, batches=batches, time=time, tokens=self.tokens)
+        account_tables.print_account(
+            counted, memory=self.memory, batches=batches, time=time, tokens=self.tokens
+        )
 
     def _model(self) -> ModelConfig:
         from bytewright.account.presets import find_preset, read_shape
@@ -181,4 +183,4 @@ class AccountFor:
             ]
             print(json.dumps(figures))
             return
-        account_tables.show_growth(rows)
+        account_tables.print_growth(rows)

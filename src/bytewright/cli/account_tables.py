@@ -1,4 +1,4 @@
-"""How `bytewright account` shows an account: one table for each question, sizes with their units."""
+"""The tables of `bytewright account`: parameters, FLOPs, memory, updates and time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bytewright.storage import atomic
 PLOTTED_CONTEXTS = [2**power for power in range(8, 18)]
 
 
-def show(
+def print_account(
     account: Account,
     *,
     memory: str | None = None,
@@ -26,7 +26,7 @@ def show(
     time: TimeAccount | None = None,
     tokens: float | None = None,
 ) -> None:
-    """Print all tables."""
+    """Print all tables of an account."""
     out = console.stdout()
     config = account.config
     heads = f"{config.num_heads} heads"
@@ -37,16 +37,16 @@ def show(
         f"({config.ffn}), vocabulary {config.vocab_size:,}, {account.num_tokens:,} tokens, "
         f"batch {account.batch_size:,}"
     )
-    _show_parameters(out, account)
-    _show_flops(out, account)
-    _show_memory(out, account, memory, batches)
-    _show_inference(out, account)
-    _show_updates(out, account)
+    _print_parameters(out, account)
+    _print_flops(out, account)
+    _print_memory(out, account, memory, batches)
+    _print_inference(out, account)
+    _print_updates(out, account)
     if time is not None:
-        _show_time(out, account, time, tokens)
+        _print_time(out, account, time, tokens)
 
 
-def _show_parameters(out: Console, account: Account) -> None:
+def _print_parameters(out: Console, account: Account) -> None:
     count = account.parameters
     table = console.table("", "parameters", "share", "fp32", "bf16", title="\nParameters")
     rows = {
@@ -69,7 +69,7 @@ def _show_parameters(out: Console, account: Account) -> None:
     out.print(table)
 
 
-def _show_flops(out: Console, account: Account) -> None:
+def _print_flops(out: Console, account: Account) -> None:
     table = console.table(
         "product", "times", "shape", "FLOP", "share", "causal", title="\nFLOPs of a forward pass, one batch"
     )
@@ -101,19 +101,19 @@ def _show_flops(out: Console, account: Account) -> None:
     out.print(totals)
 
 
-def _show_memory(out: Console, account: Account, memory: str | None, batches: Mapping[str, int]) -> None:
-    inventory = account.textbook_memory
+def _print_memory(out: Console, account: Account, memory: str | None, batches: Mapping[str, int]) -> None:
+    textbook = account.textbook_memory
     out.print()
-    out.print("Memory of training, simplified (fp32, AdamW, each tensor of the textbook's list once)")
-    out.print(f"  P = {inventory.parameters_formula} = {inventory.parameters // 4:,}")
-    out.print(f"  a = {inventory.per_sequence_formula} = {format_size(inventory.a)} a sequence")
-    out.print(f"  b = 16·P = {format_size(inventory.b)}")
-    out.print(f"  a·{account.batch_size} + b = {format_size(inventory.peak(account.batch_size))}")
+    out.print("Memory of training, textbook formula (fp32, AdamW, each tensor counted once)")
+    out.print(f"  P = {textbook.parameters_formula} = {textbook.parameters // 4:,}")
+    out.print(f"  a = {textbook.per_sequence_formula} = {format_size(textbook.a)} a sequence")
+    out.print(f"  b = 16·P = {format_size(textbook.b)}")
+    out.print(f"  a·{account.batch_size} + b = {format_size(textbook.peak(account.batch_size))}")
     if memory:
         out.print(f"  largest batch in {memory}: {batches['simplified inventory']:,}")
     headings = ["GB", "peak", "GiB", "at", "weights", "gradients", "state", "kept", "of it T²", "logits"]
     headings += ["other", *([f"largest batch in {memory}"] if memory else [])]
-    table = console.table(*headings, title="\nPeak memory of a training step, as our twins take it (AdamW)")
+    table = console.table(*headings, title="\nPeak memory of a training step, as implemented (AdamW)")
     for setting, predicted in account.training.items():
         moment = predicted.peak_moment
         part = moment.parts
@@ -130,10 +130,10 @@ def _show_memory(out: Console, account: Account, memory: str | None, batches: Ma
             *([f"{batches[setting.name]:,}"] if memory else []),
         )
     out.print(table)
-    _show_kept(out, account)
+    _print_kept(out, account)
 
 
-def _show_kept(out: Console, account: Account) -> None:
+def _print_kept(out: Console, account: Account) -> None:
     """Print the tensors that one block keeps for the backward pass, reference and fused."""
     for setting in (SETTINGS[0], SETTINGS[-2]):
         out.print()
@@ -148,7 +148,7 @@ def _gigabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:,.2f}"
 
 
-def _show_inference(out: Console, account: Account) -> None:
+def _print_inference(out: Console, account: Account) -> None:
     title = f"\nMemory of generating {account.batch_size:,} x {account.num_tokens:,} tokens"
     table = console.table("", "total", "weights", "keys and values", "logits", title=title)
     for precision, memory in account.inference.items():
@@ -158,7 +158,7 @@ def _show_inference(out: Console, account: Account) -> None:
     out.print(f"the last token costs {format_count(account.flops_of_last_token, 'FLOP')}")
 
 
-def _show_updates(out: Console, account: Account) -> None:
+def _print_updates(out: Console, account: Account) -> None:
     table = console.table("", "products", "elementwise", "least traffic", title="\nOne update of the weights")
     for name, cost in account.updates.items():
         table.add_row(
@@ -170,7 +170,7 @@ def _show_updates(out: Console, account: Account) -> None:
     out.print(table)
 
 
-def _show_time(out: Console, account: Account, time: TimeAccount, tokens: float | None) -> None:
+def _print_time(out: Console, account: Account, time: TimeAccount, tokens: float | None) -> None:
     device = time.device
     kind = "measured" if device.is_measured else "data sheet"
     out.print()
@@ -186,13 +186,13 @@ def _show_time(out: Console, account: Account, time: TimeAccount, tokens: float 
             format_count(part.flops, "FLOP"),
             format_size(part.num_bytes),
             f"{part.intensity:.1f}" if part.num_bytes else "",
-            _word_seconds(part.seconds),
+            _format_step_seconds(part.seconds),
             part.bound,
         )
     out.print(table)
     if time.seconds_per_step is None:
         out.print(
-            f"a step: at least {_word_seconds(time.least_seconds)}; the efficiency of the "
+            f"a step: at least {_format_step_seconds(time.least_seconds)}; the efficiency of the "
             f"{account.config.implementation} implementation in {time.rate} was not measured on such a "
             "device; set the share of the peak with --mfu",
             soft_wrap=True,
@@ -201,7 +201,7 @@ def _show_time(out: Console, account: Account, time: TimeAccount, tokens: float 
     mfu = account.flops.training / time.seconds_per_step / device.peak(time.rate)
     how = "stated" if time.mfu is not None else "predicted"
     out.print(
-        f"a step: {_word_seconds(time.seconds_per_step)} at {mfu:.0%} MFU ({how}); "
+        f"a step: {_format_step_seconds(time.seconds_per_step)} at {mfu:.0%} MFU ({how}); "
         f"{time.tokens_per_second:,.0f} tokens/s"
     )
     if tokens and (days := time.days_for(tokens)) is not None:
@@ -209,12 +209,12 @@ def _show_time(out: Console, account: Account, time: TimeAccount, tokens: float 
         out.print(f"{tokens:,.0f} tokens: {spelled}")
 
 
-def _word_seconds(seconds: float) -> str:
+def _format_step_seconds(seconds: float) -> str:
     return f"{seconds * 1000:,.2f} ms" if seconds < 1 else format_seconds(seconds)
 
 
-def show_growth(rows: Sequence[Growth]) -> None:
-    """Print where the FLOPs go, model by model and context by context."""
+def print_growth(rows: Sequence[Growth]) -> None:
+    """Print the shares of the FLOPs for each model and context length."""
     title = "Shares of a forward pass as models and contexts grow"
     table = console.table(
         "model", "context", "FLOP", "projections", "attention", "feed-forward", "head", title=title
@@ -226,7 +226,7 @@ def show_growth(rows: Sequence[Growth]) -> None:
 
 
 def write_plot(path: Path) -> None:
-    """Draw attention's share over the context, one line for each of the family."""
+    """Write a chart of the share of attention over the context length, one line per model."""
     rows = growth(contexts=PLOTTED_CONTEXTS)
     names = dict.fromkeys(row.name for row in rows)
     chart = Chart(

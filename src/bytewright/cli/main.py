@@ -64,7 +64,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "export": ("exchange", "Export", "write a model in the format of other tools"),
     "import": ("exchange", "ImportModel", "read a model that another tool wrote"),
     "sweep": ("sweep", "RunSweep", "run all experiments of a sweep file, and write a report"),
-    "runs": ("sweep", "Runs", "list runs with their key figures"),
+    "runs": ("sweep", "ListRuns", "list runs with their key figures"),
     "report": ("sweep", "WriteReport", "write a report about runs as one page"),
     "account": ("account", "AccountFor", "predict what a model costs in parameters, FLOPs, memory and time"),
     "doctor": ("doctor", "Doctor", "check this machine and the installation"),

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSweep:
-    """Carry out all runs of a sweep file, and write the report.
+    """Execute all runs of a sweep file, and write a report.
 
-    The plan is shown first, with the time and memory that each run is predicted to take. What is done is
-    passed over and what was cut off goes on where it stopped, so the same command, given again, finishes a
-    sweep that was interrupted. A run that diverges is marked, and the others go on. Metrics are kept, models
-    only of a sweep that says keep = "model".
+    The plan is printed first, with the predicted time and memory of each run. Complete runs are skipped and
+    interrupted runs are resumed, so the same command finishes an interrupted sweep. A run that diverges is
+    marked, and the others continue. Metrics are always saved, models only with keep = "model" in the file.
 
     For example:
       bytewright sweep recipes/learning_rate.toml
@@ -44,32 +43,32 @@ class RunSweep:
     ] = ()
 
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Where each sweep gets a folder of its own."""
+    """The folder in which each sweep has its own folder."""
 
     data: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("data")
-    """Where corpora are made and found."""
+    """The folder of the corpora; missing ones are made."""
 
     scale: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: as it is)")] = (
         None
     )
-    """Which of the file's scales to use, such as smoke."""
+    """The scale of the file to use, such as smoke."""
 
     jobs: int = 1
-    """How many runs go on at once, each in a process of its own: for small models on a CPU and runs of
-    minutes. Each starts anew, which takes seconds, so runs of seconds are done sooner one after the other.
-    Settings that sample from one model wait for each other."""
+    """The number of runs at the same time, each in its own process: for small models on a CPU and runs of
+    minutes. Starting a process takes seconds, so very short runs finish sooner with one job. Settings that
+    sample from one model run one after the other."""
 
     only: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
-    """Carry out this run of the sweep; may be given several times."""
+    """Execute only this run of the sweep; may be given several times."""
 
     plan: bool = False
-    """Show the plan, and start nothing."""
+    """Print the plan and exit."""
 
     set: options.Overrides = ()
     """Values to replace in every run, such as budget.tokens=1_000_000."""
 
     def run(self) -> int:
-        """Plan, carry out, report."""
+        """Plan and execute the runs, and write the report."""
         options.require_at_least(1, self.jobs, "--jobs")
         from bytewright.experiments.sweep import read_sweep
         from bytewright.train.setup import CompiledStepCache
@@ -81,42 +80,44 @@ class RunSweep:
         ]
         folders = [self.out / (path.stem + (f"-{self.scale}" if self.scale else "")) for path in paths]
         if len(set(folders)) < len(folders):
-            raise UsageError("two of the sweep files have one name, and would share a folder")
+            raise UsageError("two of the sweep files have the same name and would share a folder")
         code, engines = 0, CompiledStepCache()
         for path, sweep, folder in zip(paths, sweeps, folders, strict=True):
-            code = max(code, self._carry_out(path, sweep, folder, engines))
+            code = max(code, self._execute(path, sweep, folder, engines))
             if code >= 128:
                 break
         return code
 
-    def _carry_out(self, path: Path, sweep: Sweep, folder: Path, engines: CompiledStepCache) -> int:
+    def _execute(self, path: Path, sweep: Sweep, folder: Path, engines: CompiledStepCache) -> int:
         from bytewright.experiments import execute
         from bytewright.experiments.inputs import read_sweep_folder
         from bytewright.experiments.plan import make_plan
         from bytewright.report.compose import write_report
 
-        with console.progress() as report:
-            plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs, progress=report)
+        with console.progress() as show:
+            plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs, progress=show)
         if self.plan or not self.only:
-            show_plan(sweep, plan)
+            print_plan(sweep, plan)
         if self.plan:
             return 0
-        with console.progress() as report:
-            bench = self._context(folder, sweep, report, engines)
-            made = execute.prepare_data([planned.trial for planned in plan if planned.is_open], bench)
+        with console.progress() as show:
+            context = self._context(folder, sweep, show, engines)
+            data = execute.prepare_data([planned.trial for planned in plan if planned.is_open], context)
         execute.write_plan(sweep, folder)
         try:
-            num_jobs = min(self.jobs, len(plan))  # by all runs, not by those that are left: it decides bits
+            num_jobs = min(
+                self.jobs, len(plan)
+            )  # of all runs, not of open ones: the number of threads affects bits
             if num_jobs > 1 and not any(planned.trial.sampling for planned in plan):
-                if stopped := self._at_once(path, plan, folder, num_jobs):
+                if stopped := self._execute_in_parallel(path, plan, folder, num_jobs):
                     return stopped
             else:
-                execute.execute_plan(plan, made, bench)
+                execute.execute_plan(plan, data, context)
         except execute.SweepStopped as stop:
-            bench.say(f"{folder}: saved after {stop.received.name}; the same command goes on from there.")
+            context.say(f"{folder}: saved after {stop.received.name}; the same command continues.")
             return 128 + stop.received
-        except KeyboardInterrupt:  # of several at once, each has saved; one alone would have said so above
-            bench.say(f"{folder}: saved after SIGINT; the same command goes on from there.")
+        except KeyboardInterrupt:  # parallel runs: each of them has saved
+            context.say(f"{folder}: saved after SIGINT; the same command continues.")
             return 128 + signal.SIGINT
         failed = [
             planned.trial.name for planned in make_plan(sweep, folder, only=self.only) if planned.is_open
@@ -124,33 +125,33 @@ class RunSweep:
         if not self.only:
             about, records = read_sweep_folder(folder)
             if not records:
-                bench.say(f"{folder}: has no report, for every run failed as it began.")
+                context.say(f"{folder}: every run failed at its start, so there is no report.")
                 return 1
             console.stdout().print(str(write_report(records, about, folder)), soft_wrap=True)
         return 1 if failed else 0
 
     def _context(
-        self, folder: Path, sweep: Sweep, report: console.ShowProgress, engines: CompiledStepCache
+        self, folder: Path, sweep: Sweep, show: console.ShowProgress, engines: CompiledStepCache
     ) -> SweepContext:
         from rich.console import Console
 
         from bytewright.experiments.execute import SweepContext
 
-        screen = console.stderr()
+        stderr = console.stderr()
         return SweepContext(
             folder=folder,
             data_root=self.data,
             keep=sweep.keep,
-            say=lambda sentence: screen.print(sentence, soft_wrap=True),
-            progress=report,
-            console=screen if screen.is_terminal else Console(quiet=True),
+            say=lambda sentence: stderr.print(sentence, soft_wrap=True),
+            progress=show,
+            console=stderr if stderr.is_terminal else Console(quiet=True),
             engines=engines,
         )
 
-    def _at_once(self, path: Path, plan: list[PlannedRun], folder: Path, num_jobs: int) -> int:
+    def _execute_in_parallel(self, path: Path, plan: list[PlannedRun], folder: Path, num_jobs: int) -> int:
         from bytewright.experiments.execute import run_commands
 
-        screen = console.stderr()
+        stderr = console.stderr()
         shared = ["--out", str(self.out), "--data", str(self.data)]
         shared += ["--jobs", str(min(self.jobs, sum(planned.is_open for planned in plan)))]
         shared += ["--scale", self.scale] if self.scale else []
@@ -165,16 +166,16 @@ class RunSweep:
         }
         numbers = itertools.count(1)
 
-        def say(name: str, code: int, words: str) -> None:
-            """Repeat the last words of a process, with the number that the run has here."""
-            words = words.removeprefix("[1/1] ")
-            screen.print(f"[{next(numbers)}/{len(commands)}] {words}", soft_wrap=True)
+        def say(name: str, code: int, line: str) -> None:
+            """Print the last line of a process with the number of its run in this sweep."""
+            line = line.removeprefix("[1/1] ")
+            stderr.print(f"[{next(numbers)}/{len(commands)}] {line}", soft_wrap=True)
 
         return run_commands(commands, num_jobs, folder / "logs", say)
 
 
-def show_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:
-    """Print what will be done, and what it will take."""
+def print_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:
+    """Print the runs of a sweep with their predicted time and memory."""
     table = console.table("run", "steps", "time", "memory", "state")
     table.columns[-1].justify = "left"
     seconds = 0.0
@@ -196,20 +197,20 @@ def show_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:
     left = sum(planned.is_open for planned in plan)
     cost = f", about {format_seconds(seconds)} of training" if seconds else ""
     out.print(f"{left} of {len(plan)} runs to do{cost}.")
-    sys.stdout.flush()  # in a pipe, too, the plan comes before the work
+    sys.stdout.flush()  # so that the plan appears before the work in a pipe, too
 
 
-SPARED = ("started", "tokens", "seconds", "tokens_per_second")
-"""The figures that a narrow terminal does without, one after the other; --json has them all."""
+OPTIONAL_COLUMNS = ("started", "tokens", "seconds", "tokens_per_second")
+"""The columns that are left out, in this order, if the terminal is too narrow; --json has all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
-    """List the runs below a folder, with their key figures.
+class ListRuns:
+    """List the runs in a folder and its subfolders with their key figures.
 
-    --where keeps the runs that meet a condition on any figure or setting, or on the variant of a sweep;
-    --sort orders them by one, and with a minus before it downwards. A setting is called by its full name or
-    by the last part of it.
+    --where selects runs by a condition on any figure or setting, or on the variant of a sweep. --sort sorts
+    them by a figure or setting, with a minus before it in descending order. A setting can be given by its
+    full name or by its last part.
 
     For example:
       bytewright runs
@@ -221,11 +222,13 @@ class Runs:
     folders: Annotated[
         tuple[Path, ...],
         tyro.conf.Positional,
-        tyro.conf.arg(metavar="FOLDER …", help="Where to look.", help_behavior_hint="(default: runs)"),
+        tyro.conf.arg(
+            metavar="FOLDER …", help="The folders to search.", help_behavior_hint="(default: runs)"
+        ),
     ] = (Path("runs"),)
 
     where: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="CONDITION")] = ()
-    """Keep the runs for which this holds, such as lr<=1e-3; may be given several times."""
+    """Select the runs for which this is true, such as lr<=1e-3; may be given several times."""
 
     sort: Annotated[str | None, tyro.conf.arg(metavar="KEY", help_behavior_hint="(default: by name)")] = None
     """The figure or setting to sort by."""
@@ -234,7 +237,7 @@ class Runs:
     """Print all figures and settings as JSON."""
 
     def run(self) -> None:
-        """List."""
+        """Read the runs and print them."""
         import json
 
         from bytewright.experiments.listing import (
@@ -256,8 +259,8 @@ class Runs:
         shown = [name for name in KEY_FIGURES if any(row.get(name) is not None for row in rows)]
         out = console.stdout()
         unbounded = out.options.update(max_width=10_000)
-        for left_out in range(len(SPARED) + 1):
-            kept = [name for name in shown if name not in SPARED[:left_out]]
+        for left_out in range(len(OPTIONAL_COLUMNS) + 1):
+            kept = [name for name in shown if name not in OPTIONAL_COLUMNS[:left_out]]
             table = console.table(*(name.replace("_", " ") for name in kept))
             for row in rows:
                 table.add_row(*(format_figure(name, row.get(name)) for name in kept))
@@ -273,11 +276,11 @@ class Runs:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteReport:
-    """Write the report of one run, of several side by side, or of a whole sweep.
+    """Write a report about one run, several runs, or a sweep.
 
-    A report is report.html (one file, to be opened in any browser), report.md with its figures beside it, and
-    results.json, the numbers themselves, from which the report can be made again without the runs. They go
-    into the folder of the run or of the sweep; runs from several folders need --out.
+    A report consists of report.html (one file for any browser), report.md with a folder of figures, and
+    results.json with the numbers, from which the report can be written again without the runs. They are
+    written to the folder of the run or the sweep; several runs need --out.
 
     For example:
       bytewright report runs/base
@@ -296,20 +299,20 @@ class WriteReport:
     ] = ()
 
     out: Annotated[
-        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: beside the runs)")
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: the folder of the run)")
     ] = None
-    """Where to write it."""
+    """The folder of the report."""
 
     def run(self) -> None:
-        """Write the report, and say where it is."""
+        """Write the report, and print its path."""
         from bytewright.experiments.inputs import read_inputs
         from bytewright.report.compose import write_report
 
         first, *others = options.require_some(self.paths, "a run")
         if self.out is None and others:
-            raise UsageError("several runs have no folder of their own; say with --out where the report goes")
+            raise UsageError("a report about several runs needs --out", key="--out")
         about, records = read_inputs(self.paths)
         for name, reason in about.unreadable.items() if about else ():
-            console.stderr().print(f"left out: {name}, which cannot be read: {reason}", soft_wrap=True)
+            console.stderr().print(f"left out {name}, which cannot be read: {reason}", soft_wrap=True)
         folder = self.out or (first.parent if first.is_file() else first)
         console.stdout().print(str(write_report(records, about, folder)), soft_wrap=True)
