@@ -33,7 +33,7 @@ def test_the_best_sampling_setting_has_the_highest_mean_and_length_is_in_words()
     assert facts is not None
     assert list(facts.figures) == [
         ("best setting", "temperature 1", "of 2"),
-        ("distinct stories", "80.0%", "of them"),
+        ("distinct stories", "80.0%", ""),
         ("distinct words", "25.0%", "of all words"),
         ("length", "131.4", "words per story"),
     ]

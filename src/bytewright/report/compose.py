@@ -325,8 +325,8 @@ def _figures_of_sampling(
     rank = f"first of {len(best)} equally good, of {len(groups)}" if others else f"of {len(groups)}"
     figures: list[tuple[str, str, str]] = [("best setting", first.label, rank)]
     for metric in known[:4]:
-        unit = metric.unit.removeprefix("share").strip() or "of them"
-        figures.append((metric.title, str(_format_share(metric, first.mean(metric.name))), unit))
+        value = _format_share(metric, first.mean(metric.name))
+        figures.append((metric.title, str(value), metric.unit.removeprefix("share").strip()))
     return KeyFigures(figures)
 
 
