@@ -1,4 +1,4 @@
-"""Predicted memory is what is alive, by a count of every storage that a step makes and gives back."""
+"""Predicted memory equals the bytes of all storages that are alive after each operation of a step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bytewright.model import ModelConfig
 from bytewright.model.config import Implementation
 from runs import rerun_unchecked
 
-pytest.importorskip("triton", reason="the kernels of the fast twin are not here")
+pytest.importorskip("triton", reason="Triton is not installed")
 
 MIB = 2**20
 
@@ -54,8 +54,12 @@ def test_the_peak_of_an_eager_step_is_predicted_within_three_per_cent(
         large_configs(), st.sampled_from(["reference", "fused"]), st.sampled_from(["fp32", "bf16"]),
         st.sampled_from([1, 8, 64, 256]),
     )  # fmt: skip
-    def check(config: ModelConfig, twin: Implementation, precision: Precision, batch_size: int) -> None:
-        assert_peak_is_predicted(dataclasses.replace(config, implementation=twin), batch_size, precision)
+    def check(
+        config: ModelConfig, implementation: Implementation, precision: Precision, batch_size: int
+    ) -> None:
+        assert_peak_is_predicted(
+            dataclasses.replace(config, implementation=implementation), batch_size, precision
+        )
 
     check()
 
@@ -113,7 +117,7 @@ def test_the_traffic_of_every_eager_update_is_predicted(request: pytest.FixtureR
         assert predicted == pytest.approx(moved, rel=0.001), optimizer
 
 
-def test_our_attention_kernel_serves_what_the_accountant_believes() -> None:
+def test_the_assumed_limits_of_the_attention_kernel_are_correct() -> None:
     from bytewright.model.kernels import attention
 
     assert attention.SERVED_HEADS == KERNEL_HEADS
@@ -136,7 +140,9 @@ def test_the_largest_batch_fits_and_one_more_does_not(
 
 @settings(max_examples=25)
 @given(large_configs(), st.sampled_from([1, 7, 64]))
-def test_a_compiled_step_never_takes_more_than_an_eager_one(config: ModelConfig, batch_size: int) -> None:
+def test_a_compiled_step_never_needs_more_memory_than_an_eager_one(
+    config: ModelConfig, batch_size: int
+) -> None:
     for precision in PRECISIONS:
         eager, compiled = (
             training_memory(config, batch_size=batch_size, precision=precision, compiled=compiled)
@@ -146,14 +152,14 @@ def test_a_compiled_step_never_takes_more_than_an_eager_one(config: ModelConfig,
         assert compiled.activations <= eager.activations
 
 
-def test_only_what_writes_scores_has_matrices_of_them() -> None:
+def test_only_the_reference_keeps_attention_matrices() -> None:
     base = PRESETS["base"]
     reference = training_memory(dataclasses.replace(base, implementation="reference"), batch_size=32)
     assert reference.attention_matrices > 0.4 * reference.activations
     assert training_memory(base, batch_size=32).attention_matrices == 0
 
 
-def test_a_batch_of_nothing_is_refused() -> None:
+def test_an_empty_batch_is_rejected() -> None:
     with pytest.raises(UsageError, match="batch_size must be at least 1, but is 0"):
         training_memory(PRESETS["base"], batch_size=0)
     with pytest.raises(UsageError, match="num_tokens must be at least 1, but is 0"):

@@ -1,4 +1,4 @@
-"""What the compiler plans to keep for the backward pass is what the accountant says a compiled step keeps."""
+"""The compiler keeps for the backward pass the tensors that the accountant predicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.fused import LOGITS_AT_ONCE
 from runs import rerun_unchecked
 
-pytest.importorskip("triton", reason="the kernels of the fast twin are not here")
+pytest.importorskip("triton", reason="Triton is not installed")
 
 BATCH_SIZE = 8
 

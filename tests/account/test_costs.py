@@ -1,4 +1,4 @@
-"""Updates, caches, formulas, machines and predictions: each figure against the thing that it is about."""
+"""Costs of updates, caches and formulas, and predictions, equal counted or measured values."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_operations_of_a_muon_step_are_counted_exactly(shape: tuple[int, int
 
 
 @given(model_configs())
-def test_muon_takes_the_matrices_of_the_blocks(config: ModelConfig) -> None:
+def test_muon_updates_the_matrices_of_the_blocks(config: ModelConfig) -> None:
     model = TransformerLM(config, device="meta")
     in_blocks = [
         tuple(parameter.shape)
@@ -102,7 +102,7 @@ def test_the_cache_is_as_large_as_predicted(config: ModelConfig) -> None:
 
 
 @given(model_configs())
-def test_tokens_one_by_one_cost_what_causal_attention_costs_at_once(config: ModelConfig) -> None:
+def test_flops_of_single_tokens_sum_to_causal_flops(config: ModelConfig) -> None:
     one_by_one = sum(flops_of_token(config, position) for position in range(config.context_length))
     assert one_by_one == count_flops(config, causal=True).forward
 
@@ -128,7 +128,7 @@ def _evaluate(formula: str, sizes: dict[str, int]) -> int:
     return value
 
 
-def test_the_simplified_memory_is_linear_and_its_largest_batch_just_fits() -> None:
+def test_the_textbook_memory_is_linear_and_its_largest_batch_fits() -> None:
     textbook = textbook_estimate(PRESETS["gpt2-xl"])
     assert textbook.b == 16 * count_parameters(PRESETS["gpt2-xl"]).total
     assert textbook.peak(3) - textbook.peak(2) == textbook.a
@@ -137,7 +137,7 @@ def test_the_simplified_memory_is_linear_and_its_largest_batch_just_fits() -> No
     assert textbook.largest_batch(1e9) == 0
 
 
-def test_the_roofline_tells_products_from_passes_over_memory() -> None:
+def test_products_are_arithmetic_bound_and_elementwise_parts_memory_bound() -> None:
     parts = {part.name: part for part in roofline(PRESETS["gpt2-xl"], DEVICES["h100"], batch_size=16)}
     assert parts["w1 products"].bound == "arithmetic"
     for name in ("norms and residual sums", "feed-forward gate", "loss", "update"):
@@ -195,7 +195,7 @@ def test_a_speed_on_an_unknown_machine_is_not_predicted() -> None:
     assert predicted["seconds"] is None
 
 
-def test_every_figure_of_an_account_is_plain_and_whole(tmp_path: Any) -> None:
+def test_an_account_is_json_with_exact_integers(tmp_path: Any) -> None:
     huge = dataclasses.replace(PRESETS["gpt2-xl"], d_model=2**20, num_heads=2**10, num_layers=400, d_ff=2**22)
     figures = account(huge, batch_size=2**20).to_dict()
     assert figures["parameters"]["total"] > 10**15

@@ -1,4 +1,4 @@
-"""Parameters and FLOPs equal what a built model has and what the library counts while it runs, exactly."""
+"""Parameters and FLOPs equal those of a built model exactly."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_shares_move_with_size_and_context() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"d_model": 2**20, "num_heads": 2**10, "num_layers": 400}])
-def test_sizes_beyond_any_machine_are_counted_all_the_same(changes: dict[str, Any]) -> None:
+def test_huge_sizes_are_counted_exactly(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(PRESETS["gpt2-xl"], d_ff=None, **changes)
     count = count_parameters(config)
     assert count.total > 10**15

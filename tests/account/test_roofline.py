@@ -1,4 +1,4 @@
-"""The roofline counts what each option moves and no more; predictions use it for the run they are about."""
+"""The roofline counts the traffic of each option, and predictions use it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parts_of(
     return {part.name: part for part in roofline(config, device, **({"batch_size": 8} | options))}
 
 
-def test_norms_cost_what_there_is_of_them() -> None:
+def test_the_cost_of_norms_follows_their_number() -> None:
     pre, post, none = (parts_of(changes={"norm": norm})[NORMS].num_bytes for norm in ("pre", "post", "none"))
     stream = 2 * 8 * 256 * 512
     assert pre - post == 10 * stream  # the one before the head
@@ -58,13 +58,13 @@ def test_a_norm_of_queries_and_keys_is_counted(compiled: bool) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_only_our_attention_kernel_rotates_on_its_way(compiled: bool) -> None:
+def test_only_our_attention_kernel_includes_the_rotation(compiled: bool) -> None:
     assert ON_Q_AND_K not in parts_of(compiled=compiled)
     assert ON_Q_AND_K in parts_of(changes={"context_length": 1024}, compiled=compiled)
     assert ON_Q_AND_K in parts_of(CPU, compiled=compiled)
 
 
-def test_update_rules_cost_what_they_keep() -> None:
+def test_the_cost_of_an_update_follows_its_state() -> None:
     for compiled in (True, False):
         adamw, sgd = (
             parts_of(optimizer=name, compiled=compiled)["update"].num_bytes for name in ("adamw", "sgd")
@@ -75,7 +75,7 @@ def test_update_rules_cost_what_they_keep() -> None:
     assert muon.flops > 100 * parts_of()["update"].flops
 
 
-def test_muon_multiplies_in_bf16_on_a_gpu_whatever_the_model_does() -> None:
+def test_muon_multiplies_in_bf16_on_a_gpu_in_any_precision() -> None:
     half, single = (parts_of(optimizer="muon", precision=name)["update"] for name in ("bf16", "fp32"))
     assert half.seconds_of_flops == single.seconds_of_flops == half.flops / H200.peak("bf16")
     on_cpu = parts_of(CPU, optimizer="muon", precision="bf16")["update"]
@@ -83,7 +83,7 @@ def test_muon_multiplies_in_bf16_on_a_gpu_whatever_the_model_does() -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_a_batch_in_parts_is_updated_from_once(compiled: bool) -> None:
+def test_accumulation_updates_once_per_batch(compiled: bool) -> None:
     whole = parts_of(compiled=compiled)
     parts = parts_of(compiled=compiled, accumulate=16)
     gradients = WIDE * 22_696_448
@@ -94,7 +94,7 @@ def test_a_batch_in_parts_is_updated_from_once(compiled: bool) -> None:
         assert part.flops == times * whole[name].flops
 
 
-def test_parts_of_a_batch_cost_a_little_and_not_an_update_each() -> None:
+def test_accumulation_costs_less_than_an_update_per_part() -> None:
     def speed(batch_size: int, accumulate: int) -> float:
         found = tokens_per_second(
             BASE,
@@ -110,7 +110,7 @@ def test_parts_of_a_batch_cost_a_little_and_not_an_update_each() -> None:
     assert eighths > small > speed(4, 1)
 
 
-def test_a_prediction_heeds_whether_a_run_is_compiled() -> None:
+def test_a_prediction_depends_on_compilation() -> None:
     eager, compiled = (TrainingSetup(batch_size=8, compiled=it, device=CPU) for it in (False, True))
     for training in (eager, compiled):
         parts = roofline(BASE, CPU, batch_size=8, precision="fp32", compiled=training.compiled)
@@ -124,7 +124,7 @@ def test_a_prediction_heeds_whether_a_run_is_compiled() -> None:
     ("precision", "compiled", "measured"),
     [("fp32", True, 1358.1), ("fp32", False, 2048 / 1.62), ("bf16", True, 2286.0)],
 )
-def test_a_step_on_two_cores_takes_what_it_was_measured_to(
+def test_the_predicted_step_on_two_cores_equals_the_measured_one(
     precision: Precision, compiled: bool, measured: float
 ) -> None:
     training = TrainingSetup(batch_size=8, precision=precision, compiled=compiled, device=CPU)
@@ -162,7 +162,7 @@ def test_no_speed_is_predicted_for_the_reference_implementation(training: Traini
     assert tokens_per_second(dataclasses.replace(BASE, implementation="reference"), training) is None
 
 
-def test_an_account_takes_a_step_as_runs_on_the_device_do() -> None:
+def test_an_account_uses_the_default_settings_of_the_device() -> None:
     counted = account(BASE, batch_size=8)
     ways: list[tuple[Device, Precision, bool]] = [(H200, "bf16", True), (CPU, "fp32", False)]
     for device, precision, compiled in ways:
@@ -173,7 +173,7 @@ def test_an_account_takes_a_step_as_runs_on_the_device_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "rate", "twin"),
+    ("device", "rate", "implementation"),
     [
         (H200, "fp32", "fused"),
         (H200, "tf32", "fused"),
@@ -182,10 +182,10 @@ def test_an_account_takes_a_step_as_runs_on_the_device_do() -> None:
         (dataclasses.replace(CPU, is_measured=False), "fp32", "fused"),
     ],
 )
-def test_an_account_names_no_time_where_no_efficiency_was_measured(
-    device: Device, rate: Rate, twin: Implementation
+def test_an_account_has_no_time_without_a_measured_efficiency(
+    device: Device, rate: Rate, implementation: Implementation
 ) -> None:
-    counted = account(dataclasses.replace(BASE, implementation=twin), batch_size=8)
+    counted = account(dataclasses.replace(BASE, implementation=implementation), batch_size=8)
     time = time_on(counted, device, rate=rate)
     assert time.seconds_per_step is time.tokens_per_second is time.days_for(1e9) is None
     assert time.least_seconds > 0
@@ -215,7 +215,7 @@ def test_a_gpu_is_known_by_its_whole_name(name: str, key: str) -> None:
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A10", "None", "",
     ],
 )  # fmt: skip
-def test_its_slower_relatives_are_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_variants_of_a_gpu_are_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def measure(device: torch.device, dtype: torch.dtype, *, size: int) -> float:

@@ -1,4 +1,4 @@
-"""Windows at the beginnings of documents: each once per epoch, a pure function of seed and step."""
+"""Windows that start at documents: each once per epoch, as a function of seed and step."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from runs import digest, make_config
 END = 0
 
 
-def test_a_window_begins_at_the_end_token_before_a_document_and_is_whole() -> None:
+def test_windows_start_at_end_tokens_and_are_complete() -> None:
     tokens = np.array([7, 7, END, 8, 8, 8, END, 9, END, 9, 9], dtype=np.uint16)
     assert find_documents(tokens, END, 4).tolist() == [2, 6]
     assert find_documents(tokens, END, 2).tolist() == [2, 6, 8]
     assert find_documents(tokens, END, 11).tolist() == []
 
 
-def test_every_document_comes_once_per_epoch_in_another_order_each_time() -> None:
+def test_every_document_occurs_once_per_epoch_in_a_new_order() -> None:
     sampler = DocumentSampler(first_tokens=np.arange(0, 500, 5), batch_size=7, seed=3)
     order = np.concatenate([sampler.starts(step) for step in range(100)])
     epochs = [order[:100], order[100:200], order[200:300]]
@@ -59,7 +59,7 @@ def told(tmp_path: Path, tokenizer: Path, stories: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_may_begin_its_windows_at_documents_and_is_resumed_bit_for_bit(told: Path) -> None:
+def test_a_run_with_windows_at_documents_resumes_with_the_same_bits(told: Path) -> None:
     quiet = Console(file=io.StringIO())
     config = make_config(
         told,
@@ -81,7 +81,7 @@ def test_a_run_may_begin_its_windows_at_documents_and_is_resumed_bit_for_bit(tol
     assert digest(told / "run") == digest(told / "whole")
 
 
-def test_windows_at_documents_need_a_tokenizer_that_knows_their_end(tmp_path: Path) -> None:
+def test_windows_at_documents_require_a_tokenizer_with_an_end_token(tmp_path: Path) -> None:
     config = make_config(tmp_path, data={"windows": "documents"})
     with pytest.raises(UsageError, match=r"data.windows is \"documents\", but no tokenizer"):
         train(config, tmp_path / "run")

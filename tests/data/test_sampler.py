@@ -1,4 +1,4 @@
-"""The sampler's promises: every window once per epoch, no overlap between ranks, no memory of the past."""
+"""The samplers use every window once per epoch, without overlap between ranks and without state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_permutation_of_any_size_stays_inside_and_keeps_positions_apart(
     assert len(np.unique(images)) == len(positions)
 
 
-def test_every_position_goes_everywhere_equally_often() -> None:
+def test_every_position_has_every_image_equally_often() -> None:
     size, num_keys = 23, 4000
     counts = np.zeros((size, size))
     for key in range(num_keys):
@@ -54,7 +54,7 @@ def test_every_position_goes_everywhere_equally_often() -> None:
     assert abs(chi_squared - freedom) < 5 * np.sqrt(2 * freedom)
 
 
-def test_neighbouring_positions_do_not_stay_neighbours() -> None:
+def test_adjacent_positions_have_distant_images() -> None:
     images = Permutation(100_000, key=3)(np.arange(100_000))
     steps = np.diff(images)
     assert (np.abs(steps) < 100).mean() < 0.005  # 0.2 % by chance
@@ -71,7 +71,7 @@ def test_neighbouring_positions_do_not_stay_neighbours() -> None:
     seed=seeds,
     epochs=st.integers(1, 3),
 )
-def test_every_window_comes_once_per_epoch_over_all_ranks(
+def test_every_window_occurs_once_per_epoch_over_all_ranks(
     num_windows: int,
     extra: int,
     context_length: int,
@@ -100,7 +100,7 @@ def test_every_window_comes_once_per_epoch_over_all_ranks(
 
 
 @given(seed=seeds, steps=st.lists(st.integers(0, 10**12), min_size=1, max_size=5))
-def test_a_batch_is_the_same_whatever_came_before(seed: int, steps: list[int]) -> None:
+def test_a_batch_does_not_depend_on_earlier_batches(seed: int, steps: list[int]) -> None:
     def sampler() -> WindowSampler:
         return WindowSampler(num_tokens=10**9, context_length=256, batch_size=8, seed=seed)
 
@@ -146,7 +146,7 @@ def test_the_last_window_reaches_the_last_token_and_no_further() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-def test_a_store_on_the_device_and_one_in_host_memory_cut_the_same_batches(dtype: type) -> None:
+def test_device_and_host_stores_return_the_same_batches(dtype: type) -> None:
     largest = np.iinfo(dtype).max
     tokens: Tokens = (largest - np.arange(50)).astype(dtype)
     starts = np.array([0, 7, 44])

@@ -1,4 +1,4 @@
-"""Token files: what NumPy reads, what the manifest promises, and what is refused."""
+"""Token files: NumPy reads them, the manifest describes them, and invalid ones are rejected."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 @given(st.lists(st.lists(st.integers(0, 69_999), max_size=50), max_size=5), st.sampled_from([70_000, 2**32]))
-def test_ids_come_back_from_numpy_and_from_us(
+def test_numpy_and_token_file_read_the_ids_that_were_written(
     tmp_path_factory: pytest.TempPathFactory, chunks: list[list[int]], size: int
 ) -> None:
     path = tmp_path_factory.mktemp("ids") / "ids.npy"
@@ -76,7 +76,7 @@ def test_ids_come_back_from_numpy_and_from_us(
     assert opened.manifest.num_documents == len(chunks)
 
 
-def test_the_type_is_the_smaller_that_fits(tmp_path: Path) -> None:
+def test_ids_have_the_smallest_type_that_fits(tmp_path: Path) -> None:
     for size, dtype in [(256, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32), (2**32, np.uint32)]:
         assert dtype_for(size) == dtype
         write(tmp_path / "ids.npy", [0, size - 1], size=size)
@@ -85,7 +85,7 @@ def test_the_type_is_the_smaller_that_fits(tmp_path: Path) -> None:
         assert opened.tokens.tolist() == [0, size - 1]
 
 
-def test_the_manifest_says_what_the_ids_are(path: Path) -> None:
+def test_the_manifest_describes_the_ids(path: Path) -> None:
     sha256 = hashlib.sha256(np.array([1, 2, 299], "<u2").tobytes()).hexdigest()
     assert atomic.read_document(manifest_path_of(path)) == {
         "format": "bytewright token file 1",
@@ -126,7 +126,7 @@ def test_an_array_that_numpy_saved_is_read_when_it_has_a_manifest(path: Path) ->
     assert TokenFile.open(path, verify=True).tokens.tolist() == [1, 2, 299]
 
 
-def test_another_tokenizer_is_named(path: Path) -> None:
+def test_ids_of_another_tokenizer_are_rejected(path: Path) -> None:
     TokenFile.open(path).require_tokenizer(OURS)
     with pytest.raises(
         TokenizerError, match=r"stories\.npy: was encoded with tokenizer 1{12}…, but 2{12}… is used here"
@@ -134,7 +134,7 @@ def test_another_tokenizer_is_named(path: Path) -> None:
         TokenFile.open(path).require_tokenizer(THEIRS)
 
 
-def test_writing_and_verifying_take_memory_that_does_not_grow_with_the_file(tmp_path: Path) -> None:
+def test_writing_and_verifying_use_bounded_memory(tmp_path: Path) -> None:
     chunk = np.zeros(CHUNK, np.uint16)
     tracemalloc.start()
     try:
@@ -199,7 +199,7 @@ def test_an_id_outside_the_vocabulary_is_not_written(tmp_path: Path, bad: int) -
 
 
 @pytest.mark.parametrize("bad", [[1.5], ["a"], [[1, 2]], [None]])
-def test_what_is_no_list_of_integers_is_not_written(tmp_path: Path, bad: Any) -> None:
+def test_only_lists_of_integers_are_written(tmp_path: Path, bad: Any) -> None:
     with pytest.raises(TokenizerError, match="ids must be a list of integers"):
         write(tmp_path / "ids.npy", bad)
     assert names_in(tmp_path) == []
@@ -212,7 +212,7 @@ def test_an_error_while_writing_keeps_the_old_file(path: Path) -> None:
     assert names_in(path.parent) == ["stories.npy", "stories.npy.json"]
 
 
-def test_an_unwritable_manifest_shows_before_the_work_starts(tmp_path: Path) -> None:
+def test_an_unwritable_manifest_fails_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "ids.npy.json").mkdir()
     with pytest.raises(StorageError, match="is a directory"):
         TokenFileWriter(tmp_path / "ids.npy", tokenizer_fingerprint=OURS, vocabulary_size=300).__enter__()
@@ -286,7 +286,7 @@ def test_messages_about_an_array_state_expected_and_found(path: Path) -> None:
     assert "but the 3 ids of its header need" in str(error_of(lambda: TokenFile.open(path)))
 
 
-def test_a_header_of_the_right_form_is_what_the_hostile_ones_differ_from(path: Path) -> None:
+def test_the_valid_header_of_the_hostile_cases_is_accepted(path: Path) -> None:
     path.write_bytes(with_literal(GOOD, np.array([1, 2, 299], "<u2").tobytes()))
     assert TokenFile.open(path, verify=True).tokens.tolist() == [1, 2, 299]
 
@@ -343,7 +343,7 @@ def test_a_manifest_of_another_kind_is_rejected(path: Path, contents: bytes) -> 
 
 
 @pytest.mark.parametrize("either", [[], {}, None, [1], [{}]])
-def test_a_half_replaced_manifest_that_says_nothing_is_rejected(path: Path, either: object) -> None:
+def test_an_invalid_manifest_of_a_replacement_is_rejected(path: Path, either: object) -> None:
     manifest_path_of(path).write_text(json.dumps({"format": "bytewright token file 1", "either": either}))
     error_of(lambda: TokenFile.open(path))
 
@@ -360,7 +360,7 @@ def test_a_missing_file_and_a_folder_are_storage_errors(tmp_path: Path) -> None:
         TokenFile.open(tmp_path)
 
 
-def test_a_pipe_is_rejected_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ids.npy")
     with pytest.raises(StorageError, match="not a regular file"):
         TokenFile.open(tmp_path / "ids.npy")
@@ -369,7 +369,7 @@ def test_a_pipe_is_rejected_and_not_waited_for(tmp_path: Path) -> None:
 # Verifying
 
 
-def test_a_changed_id_is_found_when_asked_for(path: Path) -> None:
+def test_verify_finds_a_changed_id(path: Path) -> None:
     contents = bytearray(path.read_bytes())
     contents[-1] ^= 1
     path.write_bytes(contents)
@@ -377,7 +377,7 @@ def test_a_changed_id_is_found_when_asked_for(path: Path) -> None:
     assert "the file was damaged or changed" in str(error_of(lambda: TokenFile.open(path, verify=True)))
 
 
-def test_a_forged_id_outside_the_vocabulary_is_found_when_asked_for(path: Path) -> None:
+def test_verify_finds_an_id_outside_the_vocabulary(path: Path) -> None:
     forged = np.array([1, 300, 2], "<u2")
     np.save(path, forged)
     manifest = atomic.read_document(manifest_path_of(path))
@@ -494,7 +494,7 @@ def test_a_kill_at_any_operation_leaves_the_old_or_the_new(
     assert NEW in states
 
 
-def test_a_reader_in_the_middle_of_a_replacement_gets_one_or_the_other(
+def test_a_reader_during_a_replacement_reads_the_old_or_the_new_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []

@@ -1,4 +1,4 @@
-"""Cached, batched and streamed generation give the ids that the definition gives."""
+"""Cached, batched and streamed generation return the ids of the reference."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_cached_generation_gives_the_ids_of_the_definition(
     st.integers(0, 1000),
     st.integers(1, 20),
 )
-def test_a_batch_gives_what_its_prompts_give_in_batches_of_any_size(
+def test_completions_do_not_depend_on_the_batch_size(
     prompts: list[list[int]], seed: int, max_new_tokens: int
 ) -> None:
     model = make_model()
@@ -77,7 +77,7 @@ def test_a_batch_gives_what_its_prompts_give_in_batches_of_any_size(
         assert list(generator.generate_many(prompts, sampling, batch_size)) == together
 
 
-def test_any_number_of_prompts_is_taken_as_it_is_needed() -> None:
+def test_prompts_are_read_one_batch_at_a_time() -> None:
     """`generate --count 1000000000000` listed all prompts before it wrote a word."""
     model = make_model()
     without_end = Generator(model).generate_many(repeat(PROMPTS[0]), RANDOM, 2)
@@ -118,7 +118,7 @@ def test_the_interval_between_checks_does_not_change_the_ids(steps_between_check
         assert batch.completions() == generator.generate(PROMPTS, sampling)
 
 
-def test_a_stream_does_no_more_than_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_computes_only_the_requested_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = Generator(make_model())
     calls: list[None] = []
     step = generator.decoder.step
@@ -137,7 +137,7 @@ def test_a_stream_does_no_more_than_it_was_asked_for(monkeypatch: pytest.MonkeyP
     assert len(calls) == 1
 
 
-def test_what_is_written_depends_on_what_was_read() -> None:
+def test_completions_depend_on_their_prompts() -> None:
     completions = generate(make_model(), [[first, 2] for first in range(10, 20)], GREEDY)
     assert len({tuple(completion.ids) for completion in completions}) > 5
     assert all(len(set(completion.ids)) > 3 for completion in completions)
@@ -159,7 +159,7 @@ def test_a_sequence_ends_at_the_limit_or_when_the_context_is_full() -> None:
     assert generate(model, [[1]], dataclasses.replace(GREEDY, max_new_tokens=0)) == [Completion([], "length")]
 
 
-def test_equal_prompts_in_a_batch_draw_differently_and_a_seed_repeats_itself() -> None:
+def test_rows_of_a_batch_differ_and_a_seed_repeats() -> None:
     model = make_model()
     sampling = SamplingConfig(max_new_tokens=10, seed=5)
     first = generate(model, [[1, 2]] * 3, sampling)
@@ -168,7 +168,7 @@ def test_equal_prompts_in_a_batch_draw_differently_and_a_seed_repeats_itself() -
     assert generate(model, [[1, 2]] * 3, dataclasses.replace(sampling, seed=99)) != first
 
 
-def test_neighbouring_seeds_share_no_text() -> None:
+def test_adjacent_seeds_have_different_streams() -> None:
     model = make_model()
     texts = [
         tuple(completion.ids)
@@ -178,7 +178,7 @@ def test_neighbouring_seeds_share_no_text() -> None:
     assert len(set(texts)) == 4 * 8
 
 
-def test_generating_leaves_the_random_state_and_the_model_alone() -> None:
+def test_generation_changes_neither_random_state_nor_model() -> None:
     model = make_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state = torch.random.get_rng_state()
@@ -188,7 +188,7 @@ def test_generating_leaves_the_random_state_and_the_model_alone() -> None:
         assert torch.equal(tensor, before[name])
 
 
-def test_a_generator_is_a_snapshot_and_serves_any_batch_size() -> None:
+def test_a_generator_is_a_snapshot_for_any_batch_size() -> None:
     model = make_model()
     expected = {size: generate(model, PROMPTS[:size], GREEDY) for size in (1, 2, 4)}
     generator = Generator(model, batch_size=2)
@@ -204,7 +204,7 @@ def test_a_generator_is_a_snapshot_and_serves_any_batch_size() -> None:
     [(1, torch.float32, 1e-5), (4, torch.float32, 1e-5), (4, torch.float64, 1e-13)],
 )
 @pytest.mark.parametrize("choice", CHOICES)
-def test_the_decoder_scores_as_the_model_does(
+def test_the_decoder_has_the_logits_of_the_model(
     choice: str, batch_size: int, dtype: torch.dtype, tolerance: float
 ) -> None:
     model = make_model(choice).to(dtype)
@@ -225,7 +225,7 @@ def test_the_decoder_scores_as_the_model_does(
             torch.testing.assert_close(scores, expected[rows, positions], rtol=0, atol=tolerance)
 
 
-def test_a_model_that_computes_in_half_precision_writes_in_half_precision() -> None:
+def test_the_decoder_computes_in_the_precision_of_the_model() -> None:
     model = make_model().float()
     model.compute_dtype = torch.bfloat16
     generator = Generator(model, len(PROMPTS))
@@ -259,7 +259,7 @@ def test_the_decoder_does_not_round_gains_to_the_precision_of_the_computation(na
         assert not torch.equal(one, other)
 
 
-def test_the_cache_takes_the_memory_it_says() -> None:
+def test_the_cache_has_the_stated_number_of_bytes() -> None:
     cache = Decoder(make_model("two-kv-heads").float()).new_cache(3, 16)
     assert (
         cache.num_bytes == 2 * 2 * 3 * 2 * 16 * 8 * 4

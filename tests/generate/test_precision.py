@@ -1,4 +1,4 @@
-"""A run writes in its own precision on a GPU, and in fp32 where bf16 would only be slower."""
+"""Generation uses the precision of the run on a GPU, and fp32 elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runs import make_config
         (None, "cuda", "fp32"),
     ],
 )
-def test_the_precision_is_that_of_the_run_on_a_gpu_alone(
+def test_generation_uses_the_precision_of_the_run_only_on_a_gpu(
     tmp_path: Path, precision: str | None, device: str, expected: str
 ) -> None:
     run = TrainedRun(tmp_path / "run")
@@ -35,7 +35,7 @@ def test_the_precision_is_that_of_the_run_on_a_gpu_alone(
     assert SavedModel(tmp_path, run).generation_precision(torch.device(device)) == expected
 
 
-def test_generate_computes_as_it_is_told(
+def test_generate_computes_in_the_selected_precision(
     tmp_path: Path, stories: Path, tokenizer: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = Tokenizer.load(tokenizer)

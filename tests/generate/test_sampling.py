@@ -1,4 +1,4 @@
-"""The filters keep what they promise, and a draw follows the distribution it is given."""
+"""The filters keep the stated tokens, and draws follow the distribution."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def assert_scaled(filtered: Tensor, probabilities: Tensor, kept: Tensor) -> None
 
 @settings(max_examples=200)
 @given(distributions(), st.integers(0, 2**23 - 1))
-def test_a_draw_falls_where_the_uniform_number_says(probabilities: Tensor, bits: int) -> None:
+def test_a_draw_selects_the_id_of_its_uniform_number(probabilities: Tensor, bits: int) -> None:
     uniform = bits / 2**23
     id = int(draw(probabilities, torch.tensor(uniform)))
     assert probabilities[id] > 0
@@ -118,7 +118,7 @@ def test_draws_follow_the_distribution() -> None:
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 7)])
-def test_every_row_is_filtered_by_itself(shape: tuple[int, ...]) -> None:
+def test_every_row_is_filtered_separately(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     logits = torch.randn(shape)
     config = SamplingConfig(temperature=0.8, top_k=5, top_p=0.8, min_p=0.05)
@@ -137,7 +137,7 @@ def test_filters_work_one_after_the_other_on_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_ids_that_the_tokenizer_has_not_are_never_chosen(temperature: float) -> None:
+def test_ids_beyond_the_tokenizer_are_never_chosen(temperature: float) -> None:
     logits = torch.tensor([0.0, 1.0, 2.0, 50.0, 60.0]).expand(64, 5)
     sampling = SamplingConfig(temperature=temperature, num_ids=3)
     assert choose_tokens(logits, sampling, torch.linspace(0, 0.99, 64)).max() == 2
@@ -162,7 +162,7 @@ def test_a_temperature_too_small_to_divide_by_shares_between_equals() -> None:
     assert probabilities.tolist() == [0.5, 0.0, 0.5]
 
 
-def test_half_precision_scores_are_widened_before_they_are_added_up() -> None:
+def test_half_precision_logits_are_summed_in_float32() -> None:
     logits = torch.zeros(1000, dtype=torch.bfloat16)
     probabilities = next_token_probabilities(logits, SamplingConfig(top_p=0.5))
     assert probabilities.dtype == torch.float32
@@ -173,9 +173,7 @@ def test_half_precision_scores_are_widened_before_they_are_added_up() -> None:
 @pytest.mark.parametrize(
     "how", [{"temperature": 0.0}, {}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}], ids=lambda how: str(how)
 )
-def test_scores_that_are_no_numbers_choose_no_token_and_harm_no_neighbour(
-    how: dict[str, Any], bad: float
-) -> None:
+def test_logits_that_are_not_finite_choose_no_token(how: dict[str, Any], bad: float) -> None:
     scores = torch.tensor([[1.0, 2.0, 3.0], [1.0, bad, 3.0], [-bad, -bad, -bad], [1.0, 2.0, 3.0]])
     config, uniforms = SamplingConfig(**how), torch.tensor([0.3, 0.3, 0.3, 0.9])
     chosen = choose_tokens(scores, config, uniforms).tolist()
@@ -184,7 +182,7 @@ def test_scores_that_are_no_numbers_choose_no_token_and_harm_no_neighbour(
     assert NO_TOKEN not in chosen[::3]
 
 
-def test_of_equal_probabilities_the_first_are_kept() -> None:
+def test_ties_keep_the_first_ids() -> None:
     """As many as it takes: which ones must not depend on how they were sorted."""
     kept = keep_top_p(torch.full((1000,), 1e-3, dtype=torch.float64), 0.5)
     assert kept.nonzero().flatten().tolist() == list(range(int((kept > 0).sum())))
@@ -196,7 +194,7 @@ def test_no_uniform_number_is_rounded_up_to_one() -> None:
     assert torch.equal(numbers * 2**23, (numbers.double() * 2**23).round().float())
 
 
-def test_uniform_numbers_are_a_function_of_seed_and_row_and_longer_runs_begin_alike() -> None:
+def test_uniform_numbers_depend_only_on_seed_and_row() -> None:
     numbers = draw_uniforms(7, 2, 1000)
     assert torch.equal(numbers[:10], draw_uniforms(7, 2, 10))
     keys = itertools.product([0, 1, 7, 2**32, 2**64 - 1], [0, 1, 7, 2**32])

@@ -1,4 +1,4 @@
-"""Each fast twin equals its readable twin, forward and backward, for every choice of the config."""
+"""Each fused layer equals its reference layer, forward and backward, for every choice of the config."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def fixed_seed() -> None:
     torch.manual_seed(0)
 
 
-def readable_loss(logits: Tensor, targets: Tensor) -> Tensor:
+def reference_loss(logits: Tensor, targets: Tensor) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return (logits.exp().sum(dim=-1).log() - logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)).mean()
 
 
-def make_twins(choice: str, dtype: torch.dtype, compute_dtype: torch.dtype | None) -> list[TransformerLM]:
-    """Build both twins with the same weights, gains included, none of them at a special value."""
-    readable, fast = (
-        TransformerLM(small_config(choice, implementation=twin), dtype=dtype, compute_dtype=compute_dtype).to(
-            dtype
-        )
-        for twin in ("reference", "fused")
+def make_pair(choice: str, dtype: torch.dtype, compute_dtype: torch.dtype | None) -> list[TransformerLM]:
+    """Build both implementations with the same random weights and gains."""
+    reference, fused = (
+        TransformerLM(
+            small_config(choice, implementation=implementation), dtype=dtype, compute_dtype=compute_dtype
+        ).to(dtype)
+        for implementation in ("reference", "fused")
     )
     with torch.no_grad():
-        for parameter in readable.parameters():
+        for parameter in reference.parameters():
             if parameter.ndim == 1:
                 parameter.uniform_(0.5, 1.5)
-    fast.load_state_dict(readable.state_dict())
-    return [readable, fast]
+    fused.load_state_dict(reference.state_dict())
+    return [reference, fused]
 
 
 def assert_near(ours: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
@@ -71,24 +71,24 @@ def assert_near(ours: Tensor, expected: Tensor, tolerance: float, what: str) -> 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_reference_and_fused_agree_forward_and_backward(choice: str, precision: str) -> None:
     dtype, compute_dtype, tolerance = TOLERANCES[precision]
-    readable, fast = make_twins(choice, dtype, compute_dtype)
+    reference, fused = make_pair(choice, dtype, compute_dtype)
     ids, targets = torch.randint(0, SMALL.vocab_size, (2, 3, SMALL.context_length))
-    assert_near(fast(ids), readable(ids), tolerance, "logits")
-    expected = readable_loss(readable(ids), targets)
-    loss = linear_cross_entropy(fast.hidden_states(ids), fast.output_weight, targets, chunk_size=20)
+    assert_near(fused(ids), reference(ids), tolerance, "logits")
+    expected = reference_loss(reference(ids), targets)
+    loss = linear_cross_entropy(fused.hidden_states(ids), fused.output_weight, targets, chunk_size=20)
     assert_near(loss.detach(), expected.detach(), tolerance, "loss")
     torch.autograd.backward(expected)
     torch.autograd.backward(loss)
-    for (name, ours), other in zip(fast.named_parameters(), readable.parameters(), strict=True):
+    for (name, ours), other in zip(fused.named_parameters(), reference.parameters(), strict=True):
         assert ours.grad is not None
         assert other.grad is not None
         assert_near(ours.grad, other.grad, tolerance, name)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_each_twin_loads_what_the_other_saved(choice: str) -> None:
-    readable, fast = make_twins(choice, torch.float32, None)
-    for source, target in ((fast, readable), (readable, fast)):
+def test_reference_and_fused_load_each_others_state_dicts(choice: str) -> None:
+    reference, fused = make_pair(choice, torch.float32, None)
+    for source, target in ((fused, reference), (reference, fused)):
         with torch.no_grad():
             for parameter in source.parameters():
                 parameter.uniform_(-1, 1)
@@ -99,20 +99,20 @@ def test_each_twin_loads_what_the_other_saved(choice: str) -> None:
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 2)])
 def test_reference_and_fused_agree_for_any_leading_dimensions(batch: tuple[int, ...]) -> None:
-    readable, fast = make_twins("default", F64, None)
+    reference, fused = make_pair("default", F64, None)
     ids = torch.randint(0, SMALL.vocab_size, (*batch, 5))
-    assert_near(fast(ids), readable(ids), 1e-12, "logits")
+    assert_near(fused(ids), reference(ids), 1e-12, "logits")
 
 
 def test_reference_and_fused_agree_at_positions_that_do_not_start_at_zero() -> None:
-    readable, fast = make_twins("qk-norm", F64, None)
+    reference, fused = make_pair("qk-norm", F64, None)
     x = torch.randn(2, 4, SMALL.d_model, dtype=F64)
     positions = torch.tensor([[3, 4, 5, 6], [0, 1, 9, 15]])
-    ours = fast.get_submodule("layers.0.attn")(x, positions)
-    assert_near(ours, readable.get_submodule("layers.0.attn")(x, positions), 1e-12, "attention")
+    ours = fused.get_submodule("layers.0.attn")(x, positions)
+    assert_near(ours, reference.get_submodule("layers.0.attn")(x, positions), 1e-12, "attention")
 
 
-def test_gradients_of_the_fast_layers_are_those_of_the_function() -> None:
+def test_gradients_of_the_fused_layers_pass_gradcheck() -> None:
     attention = FusedSelfAttention(4, 2, num_kv_heads=1, qk_norm=True, dtype=F64)
     feed_forward = FusedSwiGLU(4, 6, dtype=F64)
     x = torch.randn(3, 4, dtype=F64, requires_grad=True)
@@ -129,7 +129,7 @@ def test_gradients_of_the_fast_layers_are_those_of_the_function() -> None:
 
 
 @pytest.mark.parametrize("d_head", [2, 4, 6])
-def test_halves_and_pairs_undo_each_other(d_head: int) -> None:
+def test_halves_and_pairs_are_inverse(d_head: int) -> None:
     rows = torch.randn(3 * d_head, 5)
     assert torch.equal(pairs_from_halves(halves_from_pairs(rows, d_head), d_head), rows)
     assert torch.equal(halves_from_pairs(rows, d_head)[: d_head // 2], rows[:d_head:2])
@@ -146,7 +146,7 @@ def test_the_chunked_loss_passes_gradcheck_for_any_chunk(chunk_size: int) -> Non
     assert gradcheck(
         lambda h, w: 3 * linear_cross_entropy(h, w, targets, chunk_size=chunk_size), (hidden, weight)
     )
-    expected = readable_loss(hidden @ weight.T, targets)
+    expected = reference_loss(hidden @ weight.T, targets)
     loss = linear_cross_entropy(hidden, weight, targets, chunk_size=chunk_size)
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
 
@@ -183,7 +183,7 @@ def test_the_logits_of_a_whole_batch_never_exist() -> None:
     assert largest.most == max(32 * 100, 256 * 8)
 
 
-def test_measuring_a_loss_without_gradients_computes_none() -> None:
+def test_without_grad_mode_the_loss_computes_no_gradient() -> None:
     hidden, weight = torch.randn(8, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     with torch.no_grad():
         loss = linear_cross_entropy(hidden, weight, torch.zeros(8, dtype=torch.long))
@@ -213,7 +213,7 @@ for ours, expected in zip(gradients(compiled), gradients(loss)):
 """
 
 
-def test_the_fast_twin_compiles_into_one_graph() -> None:
+def test_the_fused_model_compiles_into_one_graph() -> None:
     # In a process of its own: the tests' run-time type checks are not part of what is to be traced.
     source = Path(__file__).parents[2] / "src"
     environment = {**os.environ, "PYTHONPATH": str(source)}

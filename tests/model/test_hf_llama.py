@@ -1,4 +1,4 @@
-"""What goes out, `transformers` computes with; what went out comes back; hostile folders are refused."""
+"""`transformers` computes the same with an exported model; imports are exact; invalid input is rejected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_model(choice: str = "default", **changes: Any) -> TransformerLM:
 
 
 @pytest.mark.parametrize("choice", LLAMAS)
-def test_what_comes_back_is_what_went_out(choice: str, tmp_path: Path) -> None:
+def test_an_exported_model_is_imported_unchanged(choice: str, tmp_path: Path) -> None:
     model = make_model(choice, rope_theta=321.0)
     write_llama(model, tmp_path / "llama")
     back = read_llama(tmp_path / "llama")
@@ -49,7 +49,7 @@ def test_what_comes_back_is_what_went_out(choice: str, tmp_path: Path) -> None:
     assert (back.config.kv_heads, back.config.rope_theta) == (model.config.kv_heads, 321.0)
 
 
-def test_both_twins_export_the_same_bytes(tmp_path: Path) -> None:
+def test_reference_and_fused_export_the_same_bytes(tmp_path: Path) -> None:
     files = []
     for implementation in ("fused", "reference"):
         write_llama(make_model(implementation=implementation), tmp_path / implementation)
@@ -108,7 +108,7 @@ def test_a_folder_that_exists_is_replaced_only_on_request(tmp_path: Path) -> Non
     assert read_llama(tmp_path / "llama").config.tie_embeddings
 
 
-def test_the_stop_token_is_said_even_when_there_is_none() -> None:
+def test_the_stop_token_is_written_even_if_it_is_none() -> None:
     config = small_config("default")
     assert llama_config(config)["eos_token_id"] is None  # left out, the library would stop at id 2
     assert llama_config(config, 60)["eos_token_id"] == 60
@@ -197,9 +197,7 @@ def test_half_precision_and_repeated_tied_weights_are_read(llama: Path) -> None:
         ({"intermediate_size": 50}, "gate_proj.weight' is .* requires floats of shape .50, 32."),
     ],
 )
-def test_a_config_that_we_cannot_follow_is_refused_by_name(
-    llama: Path, change: dict[str, Any], words: str
-) -> None:
+def test_an_unsupported_config_is_rejected(llama: Path, change: dict[str, Any], words: str) -> None:
     edit_config(llama, lambda fields: fields.update(change))
     with pytest.raises(FormatError, match=words) as refusal:
         read_llama(llama)
@@ -215,7 +213,7 @@ def test_a_missing_field_is_named(llama: Path, key: str) -> None:
         read_llama(llama)
 
 
-def test_missing_unknown_misshapen_and_mistyped_weights_are_refused_by_name(llama: Path) -> None:
+def test_missing_unknown_and_wrong_weights_are_rejected(llama: Path) -> None:
     name = "model.layers.1.mlp.up_proj.weight"
     original = (llama / "model.safetensors").read_bytes()
     changes: list[tuple[Callable[[dict[str, torch.Tensor]], object], str]] = [
@@ -235,7 +233,7 @@ def test_missing_unknown_misshapen_and_mistyped_weights_are_refused_by_name(llam
 
 
 @pytest.mark.parametrize("kind", ["F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3"])
-def test_types_that_weights_are_not_loaded_from_are_refused(llama: Path, kind: str) -> None:
+def test_unsupported_weight_types_are_rejected(llama: Path, kind: str) -> None:
     data = (llama / "model.safetensors").read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -253,7 +251,7 @@ def test_types_that_weights_are_not_loaded_from_are_refused(llama: Path, kind: s
         read_llama(llama)
 
 
-def test_layers_that_only_the_config_claims_are_not_built(llama: Path) -> None:
+def test_layers_without_weights_are_not_built(llama: Path) -> None:
     """The last of a million is named in the file; without a count, all would be built to be compared."""
     edit_config(llama, lambda fields: fields.update(num_hidden_layers=10**6))
     last = llama_name("layers.999999.ln1.weight")
@@ -263,7 +261,7 @@ def test_layers_that_only_the_config_claims_are_not_built(llama: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 7, 100, -1])
-def test_a_truncated_file_is_refused(llama: Path, cut: int) -> None:
+def test_a_truncated_file_is_rejected(llama: Path, cut: int) -> None:
     for name in ("model.safetensors", "config.json"):
         original = (llama / name).read_bytes()
         (llama / name).write_bytes(original[:cut] if cut >= 0 else original[:-2])
@@ -272,7 +270,7 @@ def test_a_truncated_file_is_refused(llama: Path, cut: int) -> None:
         (llama / name).write_bytes(original)
 
 
-def test_a_folder_without_weights_or_none_at_all_is_refused(llama: Path) -> None:
+def test_a_missing_folder_or_one_without_weights_is_rejected(llama: Path) -> None:
     (llama / "model.safetensors").unlink()
     with pytest.raises(StorageError, match=r"model\.safetensors"):
         read_llama(llama)
@@ -321,7 +319,7 @@ def test_weights_in_several_files_are_read(llama: Path) -> None:
         ("model-00001-of-00002.safetensors", "lacks the weight 'model.norm.weight', which .* puts there"),
     ],
 )
-def test_an_index_that_names_a_wrong_place_is_refused(llama: Path, place: object, words: str) -> None:
+def test_an_index_with_a_wrong_file_is_rejected(llama: Path, place: object, words: str) -> None:
     placed: dict[str, object] = {**split_weights(llama)}
     assert placed["model.norm.weight"] == "model-00002-of-00002.safetensors"
     del placed["model.norm.weight"]
@@ -330,7 +328,7 @@ def test_an_index_that_names_a_wrong_place_is_refused(llama: Path, place: object
         read_llama(llama)
 
 
-def test_an_index_that_leaves_a_weight_out_or_is_none_is_refused(llama: Path) -> None:
+def test_an_incomplete_index_is_rejected(llama: Path) -> None:
     placed = split_weights(llama)
     del placed["model.norm.weight"]
     write_index(llama, placed)
@@ -352,7 +350,7 @@ def transformers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.filterwarnings("default")  # the library's own
 @pytest.mark.parametrize("choice", LLAMAS)
-def test_the_library_gives_the_same_scores_and_the_same_greedy_ids(
+def test_transformers_computes_the_same_logits_and_greedy_ids(
     choice: str, tmp_path: Path, transformers: Any
 ) -> None:
     model = make_model(choice, context_length=64, rope_theta=500.0)
@@ -375,7 +373,7 @@ def test_the_library_gives_the_same_scores_and_the_same_greedy_ids(
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_model_that_the_library_made_gives_the_same_scores_here(tmp_path: Path, transformers: Any) -> None:
+def test_a_model_of_transformers_has_the_same_logits_here(tmp_path: Path, transformers: Any) -> None:
     torch.manual_seed(0)
     theirs = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(

@@ -1,4 +1,4 @@
-"""The Triton kernels beside plain tensor algebra: on a GPU as they are, elsewhere in Triton's interpreter."""
+"""The Triton kernels equal tensor operations: on a GPU, or in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_attention_over_several_blocks_of_the_size_that_a_gpu_uses(d_head: int, 
         assert_attention_is_exact(length, 3 if ON_GPU else 1, d_head, rotates)
 
 
-def test_blocks_are_of_sizes_that_the_kernels_can_take() -> None:
+def test_block_sizes_are_multiples_that_the_kernels_require() -> None:
     for forward, backward in kernel("attention").BLOCKS.values():
         for size in (*forward, *backward):
             assert size.bit_count() == 1
@@ -154,7 +154,7 @@ def test_rows_of_an_id_add_up() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"qk_norm": True, "num_kv_heads": 2}, {"position": "none"}])
-def test_one_more_token_by_the_kernel_and_by_algebra(settings: dict[str, Any]) -> None:
+def test_the_decoding_kernel_equals_tensor_operations(settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
     config = ModelConfig(vocab_size=50, context_length=160, d_model=64, num_layers=2, num_heads=4, **settings)
     model = TransformerLM(config).to(DEVICE, DTYPE)
@@ -172,7 +172,7 @@ def test_one_more_token_by_the_kernel_and_by_algebra(settings: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("capability", "served"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
-def test_gpus_too_old_for_the_kernels_are_told_while_a_step_is_compiled(
+def test_old_gpus_are_detected_while_a_step_is_compiled(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], served: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)

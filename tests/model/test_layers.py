@@ -1,4 +1,4 @@
-"""Each readable layer equals an independent computation in float64, written with numpy and plain loops."""
+"""Each reference layer equals an independent float64 computation with numpy and loops."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_gain_of_a_norm_is_applied_before_it_is_rounded() -> None:
     assert (np.abs(array(norm(x).double()) - exact) <= 1.0001 * half_a_unit).all()
 
 
-def test_weights_are_cut_at_three_standard_deviations() -> None:
+def test_initial_weights_are_truncated_at_three_standard_deviations() -> None:
     torch.manual_seed(0)
     std = 0.3
     drawn = truncated_normal_(torch.empty(3_000_000), std)
@@ -168,7 +168,7 @@ def test_positions_outside_the_rotary_tables_are_rejected(attention: type[MultiH
         layer(torch.randn(1, 7, 8))
 
 
-def test_rotary_embeddings_need_pairs_and_heads_of_their_own_size() -> None:
+def test_rotary_embeddings_require_an_even_head_size() -> None:
     for d_k in (3, 0, -2):
         with pytest.raises(UsageError, match=f"d_k must be a positive even number, .* but is {d_k}"):
             RotaryPositionalEmbedding(10_000.0, d_k, 5)
@@ -176,12 +176,12 @@ def test_rotary_embeddings_need_pairs_and_heads_of_their_own_size() -> None:
         MultiHeadSelfAttention(8, 2, rope=RotaryPositionalEmbedding(10_000.0, 2, 5))
 
 
-def test_a_base_of_angles_may_be_a_whole_number_of_any_size() -> None:
+def test_theta_can_be_an_integer_of_any_size() -> None:
     whole, real = (RotaryPositionalEmbedding(theta, 8, 5) for theta in (10**40, 1e40))
     assert torch.equal(whole.cos, real.cos)
 
 
-def test_a_model_that_is_printed_tells_its_sizes() -> None:
+def test_the_repr_of_a_model_has_its_sizes() -> None:
     assert [str(layer) for layer in (Linear(3, 4), Embedding(5, 4), RMSNorm(4))] == [
         "Linear(3 -> 4)",
         "Embedding(5 ids -> 4)",
@@ -216,7 +216,7 @@ def test_softmax_of_huge_scores_stays_finite() -> None:
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-def test_rotation_turns_interleaved_pairs_by_their_position(batch: tuple[int, ...]) -> None:
+def test_rope_rotates_interleaved_pairs_by_their_position(batch: tuple[int, ...]) -> None:
     rope = RotaryPositionalEmbedding(100.0, 6, 20).double()
     x = torch.randn(*batch, 4, 6, dtype=F64)
     positions = torch.randint(0, 20, (*batch, 4))
@@ -229,7 +229,7 @@ def test_rotation_turns_interleaved_pairs_by_their_position(batch: tuple[int, ..
     assert_equal(rope(x, positions), expected.reshape(x.shape))
 
 
-def test_rotated_products_depend_on_distance_alone() -> None:
+def test_rotated_dot_products_depend_only_on_distance() -> None:
     rope = RotaryPositionalEmbedding(10_000.0, 8, 64).double()
     q, k = torch.randn(2, 1, 8, dtype=F64)
 
@@ -265,7 +265,7 @@ def test_attention_averages_values_by_matching_keys(batch: tuple[int, ...], mask
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("rotated", [False, True])
 @pytest.mark.parametrize("batch", [(), (2, 2)])
-def test_self_attention_is_its_heads_side_by_side(
+def test_self_attention_concatenates_its_heads(
     num_kv_heads: int, qk_norm: bool, rotated: bool, batch: tuple[int, ...]
 ) -> None:
     d_model, num_heads, d_head, length, theta = 16, 4, 4, 5, 50.0
@@ -335,7 +335,7 @@ def test_self_attention_is_its_heads_side_by_side(
         "self-attention",
     ],
 )
-def test_gradients_are_those_of_the_function(function: Callable[[Tensor], Tensor]) -> None:
+def test_gradients_pass_gradcheck(function: Callable[[Tensor], Tensor]) -> None:
     x = torch.randn(3, 4, dtype=F64, requires_grad=True)
     if isinstance(function, Module):
         names, values = zip(*function.named_parameters(), strict=True)
@@ -379,7 +379,7 @@ def test_embedding_starts_with_unit_spread_cut_at_three() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_layers_are_made_where_and_as_they_are_told(dtype: torch.dtype) -> None:
+def test_layers_have_the_given_device_and_dtype(dtype: torch.dtype) -> None:
     layers: list[Module] = [
         Linear(4, 6, device="meta", dtype=dtype),
         Embedding(4, 6, device="meta", dtype=dtype),
@@ -393,7 +393,7 @@ def test_layers_are_made_where_and_as_they_are_told(dtype: torch.dtype) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
-def test_the_gradient_of_an_embedding_is_the_same_bits_every_time(
+def test_the_gradient_of_an_embedding_is_deterministic(
     request: pytest.FixtureRequest, compiled: bool
 ) -> None:
     """A few ids stand at thousands of places: threads that add as they arrive would round differently."""

@@ -1,3 +1,5 @@
+"""`ModelConfig` derives sizes, rejects invalid values, and states the shapes of all weights."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -26,12 +28,12 @@ def test_the_gated_width_is_eight_thirds_to_the_nearest_multiple_of_64(d_model: 
     assert ModelConfig(**{**BASE, "d_model": d_model}).ffn_width == d_ff
 
 
-def test_the_plain_width_is_four_times_the_model() -> None:
+def test_the_ungated_width_is_four_times_d_model() -> None:
     assert ModelConfig(**BASE, ffn="silu").ffn_width == 192
 
 
 @pytest.mark.parametrize("ffn", ["swiglu", "silu"])
-def test_an_explicit_width_wins(ffn: Any) -> None:
+def test_an_explicit_d_ff_is_used(ffn: Any) -> None:
     assert ModelConfig(**BASE, ffn=ffn, d_ff=100).ffn_width == 100
 
 
@@ -78,7 +80,7 @@ def test_the_message_about_an_invalid_value_states_expected_and_found() -> None:
         ModelConfig(**BASE, rope_theta=float("nan"))
 
 
-def test_an_odd_head_is_allowed_where_nothing_is_rotated() -> None:
+def test_an_odd_head_size_is_allowed_without_rope() -> None:
     assert ModelConfig(**{**BASE, "d_model": 20}, position="none").d_head == 5
 
 

@@ -1,4 +1,4 @@
-"""The model as it calls the kernels follows its readable twin: on a GPU, or in Triton's interpreter."""
+"""The model with kernels equals the reference model: on a GPU, or in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def loss_and_gradients(config: ModelConfig, half: torch.dtype | None) -> tuple[T
 
 
 @pytest.mark.skipif(ON_GPU, reason="there a wrong id ends the process's use of the device")
-def test_an_id_that_is_none_has_no_row() -> None:
+def test_an_invalid_id_raises_in_the_embedding() -> None:
     embed = importlib.import_module("bytewright.model.kernels.embedding").embed
     with pytest.raises(IndexError):
         embed(torch.zeros(4, 8), torch.tensor([0, -1]))
 
 
 @pytest.mark.parametrize("target", [-1, -100, 8, 9])
-def test_a_target_that_is_none_has_no_loss(target: int) -> None:
+def test_an_invalid_target_makes_the_loss_nan(target: int) -> None:
     """Not that of a neighbour's logit: a step without a number is refused."""
     total = importlib.import_module("bytewright.model.kernels.cross_entropy").total_cross_entropy
     dtype = HALF or torch.float32
@@ -61,7 +61,7 @@ def test_a_target_that_is_none_has_no_loss(target: int) -> None:
     ],
     ids=str,
 )
-def test_the_model_with_kernels_follows_the_readable_one(
+def test_the_model_with_kernels_equals_the_reference(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = dataclasses.replace(SMALL, **change)

@@ -1,4 +1,4 @@
-"""The model as a whole: names, composition of its blocks, causality, precision, and refusals."""
+"""The model as a whole: names, composition of its blocks, causality, precision, and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def names_of(**changes: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_parameters_have_the_names_of_the_field(implementation: str) -> None:
+def test_parameters_have_the_usual_names(implementation: str) -> None:
     standard = {"token_embeddings.weight", "ln_final.weight", "lm_head.weight"}
     standard |= {f"layers.{layer}.{name}.weight" for layer in (0, 1) for name in BLOCK_NAMES}
     assert names_of(implementation=implementation) == standard
@@ -54,7 +54,7 @@ def test_parameters_have_the_names_of_the_field(implementation: str) -> None:
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_blocks_put_their_norms_where_the_config_says(implementation: str) -> None:
+def test_norms_are_at_the_configured_place(implementation: str) -> None:
     x = torch.randn(2, 5, SMALL.d_model)
     blocks = {
         norm: TransformerBlock(small_config("default", norm=norm, implementation=implementation))
@@ -70,7 +70,7 @@ def test_blocks_put_their_norms_where_the_config_says(implementation: str) -> No
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_block_of_its_own_rotates_as_a_block_of_the_model_does(implementation: str) -> None:
+def test_a_single_block_creates_its_own_rope(implementation: str) -> None:
     config = small_config("default", implementation=implementation)
     model = TransformerLM(config)
     inside = model.get_submodule("layers.0")
@@ -102,7 +102,7 @@ def test_the_model_is_embedding_blocks_norm_and_head_in_that_order(choice: str, 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("choice", CHOICES)
-def test_no_position_sees_what_comes_after_it(choice: str, implementation: str) -> None:
+def test_logits_do_not_depend_on_later_tokens(choice: str, implementation: str) -> None:
     model = TransformerLM(small_config(choice, implementation=implementation))
     ids = torch.randint(0, SMALL.vocab_size, (12,))
     changed = ids.clone()
@@ -112,7 +112,7 @@ def test_no_position_sees_what_comes_after_it(choice: str, implementation: str) 
     assert not torch.allclose(before[8:], after[8:], atol=1e-3)
 
 
-def test_order_matters_only_with_positions() -> None:
+def test_without_positions_the_order_of_tokens_does_not_matter() -> None:
     ids = torch.tensor([3, 5, 7, 9])
     swapped = torch.tensor([5, 3, 7, 9])
     with_positions = TransformerLM(small_config("default"))
@@ -122,7 +122,7 @@ def test_order_matters_only_with_positions() -> None:
     torch.testing.assert_close(without(ids)[-1], without(swapped)[-1])
 
 
-def test_the_first_loss_is_that_of_guessing_even_when_the_head_is_tied() -> None:
+def test_the_initial_loss_is_that_of_a_uniform_guess() -> None:
     sizes: dict[str, Any] = {
         "vocab_size": 2000,
         "context_length": 32,
@@ -137,7 +137,7 @@ def test_the_first_loss_is_that_of_guessing_even_when_the_head_is_tied() -> None
         assert loss.item() == pytest.approx(torch.tensor(2000.0).log().item(), abs=0.3)
 
 
-def test_both_twins_draw_the_same_weights_from_the_same_seed() -> None:
+def test_reference_and_fused_have_the_same_initial_weights() -> None:
     models = []
     for implementation in IMPLEMENTATIONS:
         torch.manual_seed(7)
@@ -159,7 +159,7 @@ def test_parameters_stay_wide_while_the_model_computes_in_half_precision(impleme
     assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
 
 
-def test_the_library_s_own_mixed_precision_works_too() -> None:
+def test_the_model_works_with_torch_autocast() -> None:
     model = TransformerLM(small_config("default"))
     ids = torch.randint(0, SMALL.vocab_size, (2, 5))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -174,7 +174,7 @@ def test_more_tokens_than_the_context_are_rejected() -> None:
     assert (rejection.value.key, rejection.value.expected, rejection.value.found) == ("ids", 16, 17)
 
 
-def test_token_ids_may_be_of_any_integer_type() -> None:
+def test_token_ids_can_have_any_integer_type() -> None:
     model = TransformerLM(small_config("default"))
     ids = torch.randint(0, SMALL.vocab_size, (2, 5))
     for dtype in (torch.int32, torch.uint16):

@@ -84,7 +84,7 @@ def test_adamw_equals_its_equations_in_float64() -> None:
 
 
 @pytest.mark.parametrize("cls", [AdamW, FusedAdamW])
-def test_adamw_equals_torch_where_epsilon_does_not_matter(cls: type[Optimizer]) -> None:
+def test_adamw_equals_torch_if_epsilon_is_negligible(cls: type[Optimizer]) -> None:
     ours, theirs = make_parameters(), make_parameters()
     mine = cls(ours, lr=0.01, weight_decay=0.1)
     peer = torch.optim.AdamW(theirs, lr=0.01, weight_decay=0.1)
@@ -219,7 +219,7 @@ def test_a_learning_rate_set_between_steps_takes_effect() -> None:
         assert torch.equal(weight, torch.ones(3))
 
 
-def test_optimizers_together_step_and_save_as_one() -> None:
+def test_combined_optimizers_step_and_save_as_one() -> None:
     def make() -> CombinedOptimizer:
         matrix, gain = Parameter(torch.eye(3)), Parameter(torch.ones(3))
         return CombinedOptimizer([Muon([matrix], lr=0.1), AdamW([gain], lr=0.1)])
@@ -282,7 +282,7 @@ def test_the_bias_correction_of_the_first_step_keeps_all_its_digits() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [AdamW, FusedAdamW])
-def test_an_optimizer_without_parameters_is_refused(optimizer: type[Optimizer]) -> None:
+def test_an_optimizer_without_parameters_is_rejected(optimizer: type[Optimizer]) -> None:
     model = torch.nn.Linear(2, 2)
     parameters = model.parameters()
     assert sum(parameter.numel() for parameter in parameters) == 6
@@ -294,7 +294,7 @@ def test_an_optimizer_without_parameters_is_refused(optimizer: type[Optimizer]) 
 
 
 @pytest.mark.parametrize("count", [-1, 10**30, 1.0, None])
-def test_a_saved_count_that_is_none_is_refused(count: object) -> None:
+def test_an_invalid_saved_update_count_is_rejected(count: object) -> None:
     saved = AdamW([Parameter(torch.ones(2))]).state_dict()
     saved["state"][0]["t"] = count
     for optimizer in (AdamW([Parameter(torch.ones(2))]), FusedAdamW([Parameter(torch.ones(2))])):
@@ -302,7 +302,7 @@ def test_a_saved_count_that_is_none_is_refused(count: object) -> None:
             optimizer.load_state_dict(saved)
 
 
-def test_the_state_of_other_parameters_is_refused() -> None:
+def test_the_state_of_other_parameters_is_rejected() -> None:
     saved = AdamW([Parameter(torch.ones(2, 3))]).state_dict()
     with pytest.raises(FormatError, match=r"shape \(2, 3\), expected \(3, 2\)"):
         AdamW([Parameter(torch.ones(3, 2))]).load_state_dict(saved)

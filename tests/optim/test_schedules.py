@@ -1,4 +1,4 @@
-"""Every schedule climbs, falls and ends as it says, at its corners too."""
+"""Every schedule has the stated rates, also at its boundaries."""
 
 from __future__ import annotations
 

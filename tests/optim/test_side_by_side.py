@@ -1,4 +1,4 @@
-"""Ours beside Llama of `transformers` that learns by torch's AdamW from the same weights and batches."""
+"""Training equals that of `transformers`' Llama with torch's AdamW, from the same weights and batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runs import make_ids
 CONFIG = ModelConfig(vocab_size=40, context_length=16, d_model=32, num_layers=2, num_heads=4)
 
 
-def test_two_hundred_steps_go_as_with_llama_and_the_optimizer_of_torch(tmp_path: Path) -> None:
+def test_two_hundred_steps_equal_llama_with_torch_adamw(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     ours = TransformerLM(CONFIG)

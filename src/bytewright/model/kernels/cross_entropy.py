@@ -37,7 +37,7 @@ def _row(
     row = tl.program_id(0)
     logits += row.to(tl.int64) * width
     target = tl.load(targets + row).to(tl.int32)
-    # A target that is no id gives no number, and so a step that is refused, not the score of a neighbour.
+    # An invalid target makes the loss NaN, so that the step is not accepted, instead of reading another row.
     is_id = (target >= 0) & (target < vocab_size)
     score = tl.load(logits + target, mask=is_id, other=float("nan")).to(tl.float32)
     largest = tl.full([BLOCK], -3e38, tl.float32)
