@@ -16,13 +16,13 @@ from tiktoken.load import load_tiktoken_bpe
 
 from bytewright.errors import FormatError, TokenizerError, UsageError
 from bytewright.tokenizer.formats import (
-    read_folder,
+    read_bytewright,
     read_gpt2,
     read_huggingface,
     read_tiktoken,
     read_vocabulary,
     warn_of_pattern,
-    write_folder,
+    write_bytewright,
     write_gpt2,
     write_huggingface,
     write_tiktoken,
@@ -90,25 +90,25 @@ def test_our_folder_gives_back_what_it_was_given(tmp_path: Path, pattern: str) -
     for number, vocabulary in enumerate(
         [trained(pattern), renumbered(trained(pattern)), trained(pattern, [])]
     ):
-        write_folder(vocabulary, tmp_path / str(number))
-        again = read_folder(tmp_path / str(number))
+        write_bytewright(vocabulary, tmp_path / str(number))
+        again = read_bytewright(tmp_path / str(number))
         assert again == vocabulary
         assert again.fingerprint == vocabulary.fingerprint
 
 
 def test_our_folder_holds_special_tokens_that_are_spelled_like_ordinary_ones(tmp_path: Path) -> None:
     vocabulary = Vocabulary.from_parts(dict(enumerate(BYTES)), [], ["a", "Ġ", "\n", "é"])
-    write_folder(vocabulary, tmp_path / "tokenizer")
-    assert read_folder(tmp_path / "tokenizer") == vocabulary
+    write_bytewright(vocabulary, tmp_path / "tokenizer")
+    assert read_bytewright(tmp_path / "tokenizer") == vocabulary
 
 
 def test_our_folder_is_replaced_only_on_request(tmp_path: Path) -> None:
-    write_folder(trained(), tmp_path / "tokenizer")
+    write_bytewright(trained(), tmp_path / "tokenizer")
     with pytest.raises(UsageError, match="exists"):
-        write_folder(trained("gpt4"), tmp_path / "tokenizer")
-    assert read_folder(tmp_path / "tokenizer").pattern == "gpt2"
-    write_folder(trained("gpt4"), tmp_path / "tokenizer", replace=True)
-    assert read_folder(tmp_path / "tokenizer").pattern == "gpt4"
+        write_bytewright(trained("gpt4"), tmp_path / "tokenizer")
+    assert read_bytewright(tmp_path / "tokenizer").pattern == "gpt2"
+    write_bytewright(trained("gpt4"), tmp_path / "tokenizer", replace=True)
+    assert read_bytewright(tmp_path / "tokenizer").pattern == "gpt4"
 
 
 # GPT-2
@@ -393,7 +393,7 @@ def test_a_token_that_merges_do_not_reach_cannot_be_a_rank(tmp_path: Path) -> No
 
 def test_the_format_of_a_path_is_detected(tmp_path: Path) -> None:
     vocabulary = trained(specials=["<|end|>"])
-    write_folder(vocabulary, tmp_path / "ours")
+    write_bytewright(vocabulary, tmp_path / "ours")
     write_gpt2(vocabulary, tmp_path / "gpt2" / "vocab.json", tmp_path / "gpt2" / "merges.txt")
     write_huggingface(vocabulary, tmp_path / "hf" / "tokenizer.json")
     write_tiktoken(vocabulary, tmp_path / "ours.tiktoken")
@@ -438,11 +438,11 @@ def test_gpt2_itself_survives_every_format(shared_data: Path, tmp_path: Path) ->
     gpt2 = read_gpt2(shared_data / "gpt2_vocab.json", shared_data / "gpt2_merges.txt", ["<|endoftext|>"])
     assert gpt2.size == 50257
     assert gpt2.special_tokens == {"<|endoftext|>": 50256}
-    write_folder(gpt2, tmp_path / "ours")
+    write_bytewright(gpt2, tmp_path / "ours")
     write_gpt2(gpt2, tmp_path / "vocab.json", tmp_path / "merges.txt")
     write_huggingface(gpt2, tmp_path / "tokenizer.json")
     write_tiktoken(gpt2, tmp_path / "gpt2.tiktoken")
-    assert read_folder(tmp_path / "ours") == gpt2
+    assert read_bytewright(tmp_path / "ours") == gpt2
     assert read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt", ["<|endoftext|>"]) == gpt2
     assert read_huggingface(tmp_path / "tokenizer.json") == gpt2
     assert read_tiktoken(tmp_path / "gpt2.tiktoken", special_tokens=["<|endoftext|>"]) == gpt2

@@ -15,12 +15,12 @@ import pytest
 from bytewright.errors import BytewrightError, FormatError, StorageError
 from bytewright.storage import atomic
 from bytewright.tokenizer.formats import (
-    read_folder,
+    read_bytewright,
     read_gpt2,
     read_huggingface,
     read_tiktoken,
     read_vocabulary,
-    write_folder,
+    write_bytewright,
     write_gpt2,
     write_huggingface,
     write_tiktoken,
@@ -39,7 +39,7 @@ def small() -> Vocabulary:
 @pytest.fixture
 def folder(small: Vocabulary, tmp_path: Path) -> Path:
     """One small tokenizer in all four formats."""
-    write_folder(small, tmp_path / "ours")
+    write_bytewright(small, tmp_path / "ours")
     write_gpt2(small, tmp_path / "vocab.json", tmp_path / "merges.txt")
     write_huggingface(small, tmp_path / "tokenizer.json")
     write_tiktoken(small, tmp_path / "ranks.tiktoken")
@@ -54,7 +54,7 @@ def read(path: Path) -> Vocabulary:
         return read_huggingface(path)
     if path.name == "ranks.tiktoken":
         return read_tiktoken(path, special_tokens=["<|end|>"])
-    return read_folder(path.parent)
+    return read_bytewright(path.parent)
 
 
 FILES = [
@@ -250,7 +250,7 @@ def test_a_wrong_value_in_our_folder_is_found_even_when_the_manifest_agrees_with
         path = folder / f"broken-{number}"
         with atomic.write_folder(path, about=about) as writer:
             writer.write_json("vocabulary.json", contents)
-        sentence_of(lambda path=path: read_folder(path), path)  # type: ignore[misc]
+        sentence_of(lambda path=path: read_bytewright(path), path)  # type: ignore[misc]
 
 
 # Messages

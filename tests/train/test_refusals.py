@@ -22,7 +22,7 @@ from bytewright.errors import (
     UsageError,
 )
 from bytewright.storage import atomic
-from bytewright.tokenizer.formats import write_folder
+from bytewright.tokenizer.formats import write_bytewright
 from bytewright.tokenizer.vocabulary import Vocabulary
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.setup import read_vocabulary_of
@@ -124,7 +124,7 @@ def test_a_tokenizer_with_more_ids_than_the_tokens_claim_is_refused(tmp_path: Pa
     """A table of all ids is made: one token with the id 2^32 - 1 would make it 34 GB."""
     bytes_alone = {id: bytes([id]) for id in range(256)}
     vocabulary = Vocabulary.from_parts(bytes_alone, [], {"<|endoftext|>": 2**32 - 1})
-    write_folder(vocabulary, tmp_path / "tok")
+    write_bytewright(vocabulary, tmp_path / "tok")
     path = write_tokens(tmp_path / "a.npy", make_ids(50), fingerprint=vocabulary.fingerprint)
     with pytest.raises(FormatError, match=r"a\.npy: its manifest says a vocabulary of 40, but that of"):
         read_vocabulary_of(TokenFile.open(path), tmp_path / "tok")

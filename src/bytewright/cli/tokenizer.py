@@ -72,7 +72,7 @@ class TrainTokenizer:
         atomic.check_target(self.out, folder=True, replace=self.replace)
 
         from bytewright.tokenizer import TrainingProgress, train_tokenizer
-        from bytewright.tokenizer.formats import write_folder
+        from bytewright.tokenizer.formats import write_bytewright
 
         with console.progress() as show:
 
@@ -89,7 +89,7 @@ class TrainTokenizer:
                 progress=on_progress,
             )
         started = time.perf_counter()
-        write_folder(training.vocabulary, self.out, replace=self.replace)
+        write_bytewright(training.vocabulary, self.out, replace=self.replace)
         print_training(training, time.perf_counter() - started, self.out)
 
 
@@ -340,7 +340,7 @@ class ConvertTokenizer:
         vocabulary = options.load_vocabulary(self.tokenizer, self.special_tokens, self.pattern)
         match self.to:
             case "bytewright":
-                formats.write_folder(vocabulary, self.out, replace=self.replace)
+                formats.write_bytewright(vocabulary, self.out, replace=self.replace)
             case "gpt2":
                 write_gpt2_folder(vocabulary, self.out, replace=self.replace)
             case "huggingface":

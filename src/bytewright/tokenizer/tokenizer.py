@@ -27,7 +27,7 @@ from bytewright.errors import TokenizerError, UsageError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import shorten
 from bytewright.system import Background, usable_cores
-from bytewright.tokenizer.formats import read_folder, read_gpt2, write_folder
+from bytewright.tokenizer.formats import read_bytewright, read_gpt2, write_bytewright
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
@@ -92,11 +92,11 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
         """Return the tokenizer in a folder written by `save`."""
-        return cls.from_vocabulary(read_folder(folder))
+        return cls.from_vocabulary(read_bytewright(folder))
 
     def save(self, folder: str | Path, *, replace: bool = False) -> None:
         """Write a folder for `load`, atomically."""
-        write_folder(self.vocabulary, folder, replace=replace)
+        write_bytewright(self.vocabulary, folder, replace=replace)
 
     def _prepare(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary

@@ -324,13 +324,13 @@ class _NoOptimizer:
 
 def write_imported_model(path: Path, model: TransformerLM, vocabulary: Vocabulary | None) -> None:
     """Write a model as a folder with one checkpoint and a tokenizer, but without a config."""
-    from bytewright.tokenizer.formats import write_folder
+    from bytewright.tokenizer.formats import write_bytewright
 
     check_new_run(path)
     with atomic.explain("write", path):
         path.mkdir(parents=True, exist_ok=True)
     if vocabulary is not None:
-        write_folder(vocabulary, path / TOKENIZER, within=path)
+        write_bytewright(vocabulary, path / TOKENIZER, within=path)
     Run(path).checkpoints.save(model, _NoOptimizer(), {"step": 0})
 
 

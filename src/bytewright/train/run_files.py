@@ -95,9 +95,9 @@ class RunWriter:
 
     def write_tokenizer(self, vocabulary: Vocabulary) -> None:
         """Store the tokenizer in the run, so that a copy of the folder can generate text."""
-        from bytewright.tokenizer.formats import write_folder
+        from bytewright.tokenizer.formats import write_bytewright
 
-        write_folder(vocabulary, self.path / TOKENIZER, replace=True, within=self.path)
+        write_bytewright(vocabulary, self.path / TOKENIZER, replace=True, within=self.path)
 
     def write_sample(self, step: int, text: str) -> None:
         """Store a text that the model wrote at `step`."""

@@ -1,10 +1,11 @@
 """Read and write tokenizer files, one module per format.
 
-| format | read | write | not contained | |---|---|---|---| | folder of Bytewright | `read_folder` |
-`write_folder` | (complete) | | GPT-2 `vocab.json` + `merges.txt` | `read_gpt2` | `write_gpt2` | which tokens
-are special; other patterns | | Hugging Face `tokenizer.json` | `read_huggingface` | `write_huggingface` |
-special tokens spelled like others | | tiktoken ranks | `read_tiktoken` | `write_tiktoken` | special tokens,
-pattern, unreachable tokens |
+| format | functions | not contained |
+|---|---|---|
+| folder of Bytewright | `read_bytewright`, `write_bytewright` | (complete) |
+| GPT-2 `vocab.json` + `merges.txt` | `read_gpt2`, `write_gpt2` | special tokens, other patterns |
+| Hugging Face `tokenizer.json` | `read_huggingface`, `write_huggingface` | specials spelled like others |
+| tiktoken ranks | `read_tiktoken`, `write_tiktoken` | special tokens, pattern, unreachable tokens |
 
 Files are untrusted. A reader returns a valid `Vocabulary` or raises a `FormatError` with the file, the
 position, what was expected and what was found, in memory and time proportional to the file. Special tokens
@@ -19,20 +20,20 @@ from pathlib import Path
 
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import atomic
-from bytewright.tokenizer.formats.folder import read_folder, write_folder
+from bytewright.tokenizer.formats.folder import read_bytewright, write_bytewright
 from bytewright.tokenizer.formats.gpt2 import read_gpt2, write_gpt2
 from bytewright.tokenizer.formats.huggingface import read_huggingface, warn_of_pattern, write_huggingface
 from bytewright.tokenizer.formats.tiktoken import read_tiktoken, write_tiktoken
 from bytewright.tokenizer.vocabulary import Vocabulary
 
 __all__ = [
-    "read_folder",
+    "read_bytewright",
     "read_gpt2",
     "read_huggingface",
     "read_tiktoken",
     "read_vocabulary",
     "warn_of_pattern",
-    "write_folder",
+    "write_bytewright",
     "write_gpt2",
     "write_huggingface",
     "write_tiktoken",
@@ -71,4 +72,4 @@ def read_vocabulary(
         raise UsageError(message, path=path, key="special_tokens")
     if not is_folder or "tokenizer.json" in names:
         return read_huggingface(path / "tokenizer.json" if is_folder else path)
-    return read_folder(path)
+    return read_bytewright(path)

@@ -17,7 +17,7 @@ KIND = "bytewright tokenizer 1"
 FILE = "vocabulary.json"
 
 
-def write_folder(
+def write_bytewright(
     vocabulary: Vocabulary,
     path: atomic.StrPath,
     *,
@@ -39,8 +39,8 @@ def write_folder(
         )
 
 
-def read_folder(path: atomic.StrPath) -> Vocabulary:
-    """Return the vocabulary of a folder written by `write_folder`; any damage is detected."""
+def read_bytewright(path: atomic.StrPath) -> Vocabulary:
+    """Return the vocabulary of a folder written by `write_bytewright`; any damage is detected."""
     folder = atomic.open_folder(path)
     about = Json(folder.about, folder.path / "manifest.json", "about")
     if about.get("kind").value != KIND:
