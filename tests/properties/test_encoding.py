@@ -238,7 +238,7 @@ def test_disallowed_special_tokens_are_refused_wherever_they_stand(pair: Pair, d
     vocabulary, text = pair
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     if any(special.encode() in text for special in disallowed):
-        with pytest.raises(TokenizerError, match=r"holds the special token \".*\" at byte \d+, which is not"):
+        with pytest.raises(TokenizerError, match=r"the special token \".*\" at byte \d+"):
             tokenizer.encode(text, disallowed_special=disallowed)
     else:
         assert tokenizer.encode(text, disallowed_special=disallowed) == tokenizer.encode(text)

@@ -14,10 +14,10 @@ use crate::errors::{IntoPython, guarded, to_python};
 use crate::items::Items;
 use crate::text::bytes_of;
 
-/// Counts the words (pre-tokens) of texts and files; the fast twin of `reference.count_words`.
+/// Counts the words (pre-tokens) of texts and files; the fused version of `reference.count_words_reference`.
 #[pyclass(module = "bytewright._native")]
 pub(crate) struct WordCounter {
-    /// `None` once the counts were handed to `learn_merges`.
+    /// `None` after `learn_merges` has consumed the counts.
     counter: Option<Counter>,
     pattern: String,
     has_read: bool,
@@ -27,7 +27,7 @@ impl WordCounter {
     fn counter(&mut self) -> PyResult<&mut Counter> {
         self.counter
             .as_mut()
-            .ok_or_else(|| PyRuntimeError::new_err("these counts have been used up by learn_merges"))
+            .ok_or_else(|| PyRuntimeError::new_err("these counts have been consumed by learn_merges"))
     }
 }
 
@@ -42,13 +42,13 @@ impl WordCounter {
         })
     }
 
-    /// The pattern that has cut texts into these words; none if whoever counted them gave words alone.
+    /// The pattern with which texts were split; `None` if only words were added.
     #[getter]
     fn pattern<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         guarded(|| Ok(self.has_read.then(|| PyString::new(py, &self.pattern))))
     }
 
-    /// Count files on several threads; `on_progress` hears the number of bytes done.
+    /// Count files on several threads; `on_progress` is called with the number of bytes done.
     fn add_files(
         &mut self,
         py: Python<'_>,
@@ -75,7 +75,7 @@ impl WordCounter {
         guarded(|| counter.add_word(word, count).into_python())
     }
 
-    /// The same counts once more.
+    /// A copy of the counts.
     fn copy(&mut self) -> PyResult<WordCounter> {
         let counter = self.counter()?;
         let counter = guarded(|| counter.try_clone().into_python())?;
@@ -92,7 +92,7 @@ impl WordCounter {
         })
     }
 
-    /// Bytes seen, words seen, distinct words, thread-seconds of scanning, thread-seconds of counting.
+    /// Bytes, words, distinct words, thread-seconds of scanning, thread-seconds of counting.
     fn stats<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let counter = self.counter()?;
         let (stats, distinct) = (counter.stats(), counter.counts().num_distinct());
@@ -101,9 +101,9 @@ impl WordCounter {
     }
 }
 
-/// Learn merges from counts, which are used up; `on_progress` hears the number of merges done.
+/// Learn merges from counts, which are consumed; `on_progress` is called with the number of merges done.
 ///
-/// Returns the merges as (left symbol, right symbol, count). Symbols 0 to 255 are the bytes, then come the
+/// Returns the merges as (left symbol, right symbol, count). Symbols 0 to 255 are the bytes, followed by the
 /// initial merges and the new ones.
 #[pyfunction]
 pub(crate) fn learn_merges<'py>(
@@ -125,8 +125,8 @@ pub(crate) fn learn_merges<'py>(
     })
 }
 
-/// Run work without the GIL. At every heartbeat Python hears how much is done, and signals are looked at: a
-/// Ctrl-C or an exception in `on_progress` stops the work.
+/// Run work without the GIL. Each heartbeat calls `on_progress` and checks signals: Ctrl-C or an exception in
+/// `on_progress` stops the work.
 fn watched<T: Send>(
     py: Python<'_>,
     on_progress: Option<Py<PyAny>>,

@@ -15,18 +15,18 @@ use crate::errors::{IntoPython, TokenizerError, guarded, out_of_memory};
 use crate::items::{Bytes, Items};
 use crate::text::{Text, bytes_of};
 
-/// Texts shorter than this are encoded without giving up the GIL, which would take longer than the work.
+/// Texts shorter than this are encoded without releasing the GIL, which would take longer than encoding.
 const SMALL_TEXT: usize = 4096;
 
-/// How many bytes tokens of natural text have on average.
+/// The mean number of bytes per token in natural text.
 const TYPICAL_TOKEN: usize = 4;
 
-/// A vocabulary made ready for encoding and decoding; the fast twin of `reference.encode_reference`
-/// and `reference.decode_reference`.
+/// Encodes and decodes with a vocabulary; the fused version of `reference.encode_reference` and
+/// `reference.decode_reference`.
 #[pyclass(frozen, module = "bytewright._native")]
 pub(crate) struct Encoder {
     encoder: encode::Encoder,
-    /// Whether all ids fit in 16 bits, and arrays are therefore of uint16.
+    /// Whether all ids fit into 16 bits; then arrays have the type uint16.
     narrow: bool,
 }
 
@@ -52,7 +52,7 @@ impl Encoder {
         })
     }
 
-    /// Encode a text to a list, all special tokens recognised.
+    /// Encode a text to a list; all special tokens are recognised.
     fn encode<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = bytes_of(text)?;
         let mut ids: Vec<u32> = Vec::new();
@@ -62,7 +62,7 @@ impl Encoder {
         })
     }
 
-    /// Encode a text to a list, only `allowed` special tokens recognised and `disallowed` ones an error.
+    /// Encode a text to a list; only `allowed` special tokens are recognised, and `disallowed` ones are an error.
     fn encode_selected<'py>(
         &self,
         py: Python<'py>,
@@ -134,7 +134,7 @@ impl Encoder {
 }
 
 impl Encoder {
-    /// Decode an array, or rather a copy of it: without the GIL, another thread may write to the array itself.
+    /// Decode a copy of an array: without the GIL, another thread may write to the array.
     fn decode_array<I: Id + Element + Into<u32>>(
         &self,
         py: Python<'_>,
@@ -196,14 +196,13 @@ impl Encoder {
     }
 }
 
-/// Do something with a text, without the GIL unless the text is small.
+/// Call a function with a text, without the GIL unless the text is small.
 #[inline]
 fn detach_if_long<T: Send>(py: Python<'_>, text: &[u8], work: impl FnOnce() -> T + Send) -> T {
     if text.len() < SMALL_TEXT { work() } else { py.detach(work) }
 }
 
-/// What to say of something that is no id. It may be anything, even an integer that Python refuses to write
-/// out.
+/// The error for an object that is not an id. It may be any object, even an integer that Python cannot print.
 #[cold]
 fn unknown_id(id: &Bound<'_, PyAny>, position: usize) -> PyErr {
     const LONGEST: usize = 42;
@@ -222,7 +221,7 @@ fn unknown_id(id: &Bound<'_, PyAny>, position: usize) -> PyErr {
 pub(crate) struct StreamEncoder {
     encoder: Py<Encoder>,
     stream: encode::Stream,
-    /// Ids that Python has not got yet, because there was no memory for a list.
+    /// Ids that were not returned to Python yet, because there was no memory for a list.
     ids: Vec<u32>,
 }
 
@@ -233,7 +232,7 @@ impl StreamEncoder {
         StreamEncoder { encoder, stream: encode::Stream::new(), ids: Vec::new() }
     }
 
-    /// More text: the ids that are certain now.
+    /// Add text; return the ids that are certain now.
     fn feed<'py>(&mut self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = bytes_of(text)?;
         let StreamEncoder { encoder, stream, ids } = self;
@@ -244,18 +243,18 @@ impl StreamEncoder {
         })
     }
 
-    /// No more text: the remaining ids.
+    /// End the text; return the remaining ids.
     fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let StreamEncoder { encoder, stream, ids } = self;
         let encoder = &encoder.get().encoder;
         guarded(|| {
-            py.detach(|| stream.finish(encoder, ids)).into_python()?; // a long word may be left
+            py.detach(|| stream.finish(encoder, ids)).into_python()?; // the rest may be a long word
             PyList::new(py, &*ids).inspect(|_| ids.clear())
         })
     }
 }
 
-/// Encodes a file piece by piece; several threads may do so at the same time.
+/// Encodes a file in pieces; several threads may use it at the same time.
 #[pyclass(frozen, module = "bytewright._native")]
 pub(crate) struct FileEncoder {
     encoder: Py<Encoder>,
@@ -267,23 +266,23 @@ impl FileEncoder {
     #[new]
     fn new(py: Python<'_>, encoder: Py<Encoder>, path: PathBuf) -> PyResult<FileEncoder> {
         guarded(|| {
-            let source = py.detach(|| Source::open(&path)).into_python()?; // a pipe may keep us waiting
+            let source = py.detach(|| Source::open(&path)).into_python()?; // opening a pipe can block
             Ok(FileEncoder { encoder, source })
         })
     }
 
-    /// How many bytes the file has.
+    /// The size of the file in bytes.
     #[getter]
     fn num_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         guarded(|| self.source.len().into_bound_py_any(py))
     }
 
-    /// Where a piece that begins at `start` may end, at least `num_bytes` behind.
+    /// The end of a piece that begins at `start` and has at least `num_bytes`.
     fn next_cut<'py>(&self, py: Python<'py>, start: usize, num_bytes: usize) -> PyResult<Bound<'py, PyAny>> {
         let start = start.min(self.source.len());
         let encoder = &self.encoder.get().encoder;
         guarded(|| {
-            let len = py.detach(|| encoder.next_cut(&self.source[start..], num_bytes)); // it may be far away
+            let len = py.detach(|| encoder.next_cut(&self.source[start..], num_bytes)); // the search can be long
             (start + len).into_bound_py_any(py)
         })
     }
@@ -294,7 +293,7 @@ impl FileEncoder {
     }
 }
 
-/// Cut a text into its pre-tokens; the fast twin of `reference.pretokenize`.
+/// Split a text into pre-tokens; the fused version of `reference.pretokenize`.
 #[pyfunction]
 pub(crate) fn pretokenize<'py>(
     py: Python<'py>,

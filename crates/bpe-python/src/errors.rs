@@ -10,7 +10,7 @@ pyo3::import_exception!(bytewright.errors, StorageError);
 pyo3::import_exception!(bytewright.errors, TokenizerError);
 pyo3::import_exception!(bytewright.errors, UsageError);
 
-/// The exception that says what `error` says.
+/// The Python exception for an error of the crate.
 pub(crate) fn to_python(error: bpe::error::Error) -> PyErr {
     use bpe::error::Error;
     let message = error.to_string();
@@ -59,7 +59,7 @@ fn is_of_memory(message: &str) -> bool {
 
 /// Translate the error of a result.
 pub(crate) trait IntoPython<T> {
-    /// The same result, with a Python exception in place of the crate's error.
+    /// Convert the error of the crate to a Python exception.
     fn into_python(self) -> PyResult<T>;
 }
 

@@ -1,7 +1,7 @@
-//! Lists and byte strings from Python, whatever they really are.
+//! Lists and byte strings from Python, which may be any objects.
 //!
-//! What an object says of its own length is not believed: PyO3's `Vec` asks for that much memory at once, and
-//! for `range(2**60)`, or a class with a wrong `__len__`, that ends in a panic or in the end of the process.
+//! The length of an object is not trusted. PyO3's `Vec` allocates that much memory at once, so `range(2**60)` or a
+//! class with a wrong `__len__` would cause a panic or end the process.
 
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::PyTypeError;
@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::errors::out_of_memory;
 
-/// Several things, taken one by one from anything that can be iterated over, except from a text.
+/// Items of any iterable except a text.
 pub(crate) struct Items<T>(pub(crate) Vec<T>);
 
 impl<'a, 'py, T: FromPyObjectOwned<'py>> FromPyObject<'a, 'py> for Items<T> {
@@ -31,7 +31,7 @@ impl<'a, 'py, T: FromPyObjectOwned<'py>> FromPyObject<'a, 'py> for Items<T> {
     }
 }
 
-/// The bytes of a `bytes`, and of nothing else.
+/// The bytes of a `bytes` object; other types are rejected.
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Bytes {

@@ -1,4 +1,4 @@
-//! The Python binding of the `bpe` crate: translates types and errors, releases the GIL, and nothing else.
+//! The Python binding of the `bpe` crate: converts types and errors, and releases the GIL.
 //!
 //! Every error becomes one of `bytewright.errors` or `MemoryError`, and no input causes a panic. PyO3 panics when Python
 //! has no memory for an object. `errors::guarded` turns that panic into `MemoryError`, and any other into `RuntimeError`.
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 #[global_allocator]
 static ALLOCATOR: bpe::Allocator = bpe::Allocator;
 
-/// The native core of Bytewright: the fast twins of `bytewright.tokenizer.reference`.
+/// The native core of Bytewright: the fused versions of `bytewright.tokenizer.reference`.
 #[pymodule]
 mod _native {
     use super::*;

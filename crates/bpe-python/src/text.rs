@@ -1,4 +1,4 @@
-//! Text from Python: `str` or `bytes`, without a copy where Python holds UTF-8 already.
+//! Text from Python: `str` or `bytes`, without a copy if Python already stores UTF-8.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ pub(crate) fn bytes_of<'a>(text: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     Err(PyTypeError::new_err(format!("expected text as str or bytes, found {found}")))
 }
 
-/// A text as one of several.
+/// One text of a list.
 pub(crate) struct Text<'py>(pub(crate) Bound<'py, PyAny>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Text<'py> {

@@ -1,7 +1,7 @@
-//! Counting the words of files and texts, in parallel, in memory that grows with distinct words only.
+//! Counting the words of files and texts in parallel. Memory grows only with the number of distinct words.
 //!
-//! Files are memory-mapped and dealt out in chunks that end at safe cuts. Every thread counts into a table of
-//! its own; the tables are added up at the end, so the result does not depend on the number of threads.
+//! Files are memory-mapped and distributed in chunks that end at safe cuts. Each thread counts into its own table.
+//! The tables are added at the end, so the result does not depend on the number of threads.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -17,15 +17,15 @@ use crate::special::{Piece, Specials};
 use crate::threads;
 use crate::words::WordCounts;
 
-/// Enough to make the cost of fetching a chunk vanish, and small enough for its words to stay in the cache.
+/// Large enough to hide the cost of fetching a chunk, and small enough for its words to stay in the cache.
 const CHUNK: usize = 128 << 10;
 
-/// What counting has seen and how long it took.
+/// The amount of counted text and the time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CountStats {
     /// Bytes read.
     pub num_bytes: u64,
-    /// Words counted, repetitions included.
+    /// Words counted, including repetitions.
     pub num_words: u64,
     /// Time spent reading and scanning, summed over threads.
     pub scan_time: Duration,
@@ -36,7 +36,7 @@ pub struct CountStats {
 impl CountStats {
     fn add(&mut self, other: CountStats) {
         self.num_bytes += other.num_bytes;
-        // Ready-made counts may be of any size.
+        // Counts that were added as numbers may have any size.
         self.num_words = self.num_words.saturating_add(other.num_words);
         self.scan_time += other.scan_time;
         self.count_time += other.count_time;
@@ -52,18 +52,18 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Nothing counted yet.
+    /// A counter without words.
     pub fn new(pattern: Pattern, specials: Specials) -> Counter {
         Counter { pattern, specials, counts: WordCounts::new(), stats: CountStats::default() }
     }
 
-    /// The same counts once more.
+    /// A copy of the counts.
     pub fn try_clone(&self) -> Result<Counter> {
         let (pattern, specials) = (self.pattern.clone(), self.specials.clone());
         Ok(Counter { pattern, specials, counts: self.counts.try_clone()?, stats: self.stats })
     }
 
-    /// What has been seen so far.
+    /// The amount of counted text so far.
     pub fn stats(&self) -> CountStats {
         self.stats
     }
@@ -73,13 +73,13 @@ impl Counter {
         &self.counts
     }
 
-    /// The counts, for good.
+    /// Consume the counter and return the counts.
     pub fn into_counts(self) -> WordCounts {
         self.counts
     }
 
-    /// Count one text, on this thread. No word reaches from one text into the next. If a user's pattern fails on it, or
-    /// memory runs out, the words before that place are counted.
+    /// Count one text on this thread. No word extends over two texts. If a user-defined pattern fails or memory runs
+    /// out, the words before that position are counted.
     pub fn add_text(&mut self, text: &[u8]) -> Result<()> {
         let Counter { pattern, specials, counts, stats } = self;
         let mut rest = text;
@@ -91,16 +91,16 @@ impl Counter {
         Ok(())
     }
 
-    /// Count ready-made words.
+    /// Add words with their counts.
     pub fn add_word(&mut self, word: &[u8], count: u64) -> Result<()> {
         self.counts.add(word, count)?;
         self.stats.num_words = self.stats.num_words.saturating_add(count);
         Ok(())
     }
 
-    /// Count files on `num_threads` threads. `on_progress` hears how many bytes are done and may stop the
-    /// work by returning false. If one file fails, none is counted; if memory runs out at the very end, when the
-    /// counts of the threads are added up, some are.
+    /// Count files on `num_threads` threads. `on_progress` is called with the number of bytes done and can stop
+    /// the work by returning false. If one file fails, none is counted. If memory runs out at the end, while the
+    /// counts of the threads are added, some are counted.
     pub fn add_files(
         &mut self,
         paths: &[PathBuf],
@@ -161,7 +161,7 @@ fn count_chunk(
     })
 }
 
-/// The files still to be counted, dealt out chunk by chunk.
+/// The files that remain to be counted, distributed in chunks.
 struct Queue {
     paths: Vec<PathBuf>,
     next_path: usize,

@@ -1,14 +1,14 @@
-//! Where a text may be cut so that its halves, taken one after the other, give what the whole gives.
+//! Safe cuts: positions where a text can be split so that its parts are processed like the whole text.
 //!
-//! This is what lets threads share a file and lets a stream be encoded as it arrives. A cut is safe where the
-//! pattern has a boundary whatever else the text holds, and no special token lies across it.
+//! With safe cuts, threads can share a file, and a stream can be encoded piece by piece. A cut is safe if the pattern
+//! has a boundary there for any surrounding text, and no special token extends over it.
 
 use crate::pattern::Pattern;
 use crate::special::Specials;
 
 /// The first safe cut at or after `from`, or the end of the text.
 ///
-/// Of a user's expression only special tokens are known to end pre-tokens; `text` must then begin at a safe
+/// With a user-defined pattern, only special tokens are known to end pre-tokens; then `text` must begin at a safe
 /// cut.
 pub fn next_cut(pattern: &Pattern, specials: &Specials, text: &[u8], from: usize) -> usize {
     if from >= text.len() {
@@ -33,7 +33,7 @@ pub fn last_cut(
 
 #[inline]
 fn is_safe(pattern: &Pattern, specials: &Specials, text: &[u8], position: usize) -> bool {
-    // Within a run of one character, where a long search is usually, no pattern has a boundary.
+    // Long searches usually occur in a run of one character, in which no pattern has a boundary.
     text.get(position) != text.get(position.wrapping_sub(1))
         && pattern.is_boundary(text, position)
         && !specials.covers(text, position)
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
     use crate::error::Result;
 
-    /// All places where a text may be cut, by both searches.
+    /// All safe cuts of a text, by both searches.
     fn cuts(pattern: &str, tokens: &[&str], text: &str) -> Result<Vec<usize>> {
         let pattern = Pattern::parse(pattern)?;
         let specials = Specials::new(tokens.iter().map(|&token| token.into()).collect())?;

@@ -1,4 +1,4 @@
-//! Ids to bytes.
+//! Decoding ids to bytes.
 
 use hashbrown::HashMap;
 
@@ -11,16 +11,16 @@ pub struct TokenBytes {
     index: Index,
 }
 
-/// Where in `bytes` the token of an id begins and ends.
+/// The start and end in `bytes` of the token of each id.
 enum Index {
-    /// For ids without large gaps; those between have an empty range.
+    /// For ids without large gaps; missing ids have an empty range.
     Dense(Vec<(usize, usize)>),
-    /// For ids strewn over a wide range, so that memory follows the number of tokens and not the largest id.
+    /// For sparse ids: memory depends on the number of tokens, not on the largest id.
     Sparse(HashMap<u32, (usize, usize)>),
 }
 
 impl TokenBytes {
-    /// Gather tokens.
+    /// Build the table of tokens.
     pub fn new(tokens: &[(u32, Vec<u8>)]) -> Result<TokenBytes, OutOfMemory> {
         let mut bytes = with_capacity(tokens.iter().map(|(_, token)| token.len()).sum())?;
         let ranges = tokens.iter().map(|(id, token)| {
@@ -44,7 +44,7 @@ impl TokenBytes {
         Ok(TokenBytes { bytes, index })
     }
 
-    /// The bytes of a token. An empty token is as good as none.
+    /// The bytes of a token; `None` if the token is empty or missing.
     #[inline]
     pub fn get(&self, id: u32) -> Option<&[u8]> {
         let range = match &self.index {

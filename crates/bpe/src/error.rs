@@ -1,4 +1,4 @@
-//! Everything that can go wrong in this crate, each variant one clear sentence.
+//! All errors of this crate; each variant is one sentence.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The system has no memory left, or not enough for what was asked.
+/// The system does not have enough memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("out of memory")]
 pub struct OutOfMemory;
@@ -23,7 +23,7 @@ impl From<hashbrown::TryReserveError> for OutOfMemory {
     }
 }
 
-/// What went wrong.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Too little memory. Nothing has changed, unless the function's documentation says otherwise.
@@ -34,20 +34,20 @@ pub enum Error {
     File {
         /// The file in question.
         path: PathBuf,
-        /// What the operating system said.
+        /// The reason from the operating system.
         source: io::Error,
     },
-    /// A user's regular expression does not compile.
+    /// A user-defined regular expression does not compile.
     #[error("the pattern is not a valid regular expression: {0}")]
     Pattern(String),
-    /// A user's regular expression gave up on some text, for example by backtracking too often.
+    /// A user-defined regular expression failed on a text, for example by too much backtracking.
     #[error(
         "the pattern failed on the text at byte {position}, counted from the last special token: {reason}"
     )]
     Match {
-        /// Where the search had begun, counted from the end of the last special token, or from the beginning.
+        /// The start of the search, counted from the end of the last special token or from the beginning.
         position: usize,
-        /// What the regular expression engine said.
+        /// The message of the regular expression engine.
         reason: String,
     },
     /// A vocabulary contradicts itself.
@@ -56,36 +56,36 @@ pub enum Error {
     /// An id has no token.
     #[error("token id {id} at position {position} is outside the vocabulary")]
     UnknownId {
-        /// The id that was asked for.
+        /// The id.
         id: u64,
-        /// Its place in the sequence.
+        /// Its position in the sequence.
         position: usize,
     },
-    /// A text has a byte, outside special tokens, that the vocabulary cannot spell.
+    /// A text contains a byte, outside special tokens, that has no token.
     #[error("byte {byte:#04x} at position {position} has no token in this vocabulary")]
     ByteWithoutToken {
         /// The byte.
         byte: u8,
-        /// Its place in the text.
+        /// Its position in the text.
         position: usize,
     },
-    /// A special token stands in a text that may not hold it.
-    #[error("the text holds the special token {token:?} at byte {position}, which is not allowed here")]
+    /// A text contains a special token that is not allowed.
+    #[error("the text contains the special token {token:?} at byte {position}, which is not allowed here")]
     DisallowedSpecial {
         /// The special token.
         token: String,
         /// Where it begins, in bytes.
         position: usize,
     },
-    /// Word counts so large that sums over them would not fit in 64 bits.
+    /// Word counts whose sums would not fit into 64 bits.
     #[error("the word counts are too large: their sum over all bytes exceeds 2^63")]
     CountOverflow,
     /// More distinct text than 32-bit positions can address.
     #[error("the corpus has {bytes} bytes of distinct words; training can hold at most {limit}")]
     TooManyWords {
-        /// What the corpus holds.
+        /// The bytes of distinct words in the corpus.
         bytes: u64,
-        /// What training can address.
+        /// The largest number of bytes that training can address.
         limit: u64,
     },
     /// The caller asked to stop.
@@ -102,7 +102,7 @@ impl Error {
         }
     }
 
-    /// The same error, found in a text from which the first `num_bytes` have been cut off.
+    /// The same error for a text without its first `num_bytes`.
     pub fn after(self, num_bytes: usize) -> Error {
         match self {
             Error::ByteWithoutToken { byte, position } => {

@@ -1,19 +1,19 @@
-//! Byte-level BPE: cut text into words, count them, learn merges, encode, decode.
+//! Byte-level BPE: split text into words, count them, learn merges, encode, decode.
 //!
-//! The way of the data:
+//! The modules in the order of the data:
 //!
-//! - [`unicode`] says what is a letter, a number or a space; [`special`] cuts special tokens out of a text
-//!   and [`pattern`] cuts the rest into words (pre-tokens); [`cut`] says where a text may be shared out among
-//!   threads or taken in pieces.
-//! - [`source`] gives the bytes of a file, [`count`] counts the words of files and texts into [`words`], and
-//!   [`merge`] learns merges from these.
-//! - [`encode`] turns text into ids, at once, on several threads or as it arrives; [`decode`] turns ids back.
+//! - [`unicode`] classifies characters (letter, number, space). [`special`] separates special tokens from a text, and
+//!   [`pattern`] splits the rest into words (pre-tokens). [`cut`] finds positions where a text can be split for threads
+//!   or streams.
+//! - [`source`] provides the bytes of a file, [`count`] counts the words of files and texts in [`words`], and [`merge`]
+//!   learns merges from the counts.
+//! - [`encode`] encodes text to ids, at once, on several threads or as a stream; [`decode`] decodes ids.
 //!
-//! Underneath, out of sight: `table`, the hash table of short words that counting and encoding share;
-//! `threads`; and `lowlevel`, the only module with `unsafe`, which also reports what the processor has
-//! ([`read_amx`]; the Python package needs it before it imports torch).
+//! Private modules: `table`, the hash table of short words for counting and encoding; `threads`; and `lowlevel`, the
+//! only module with `unsafe`, which also reads the features of the processor ([`read_amx`]; the Python package needs it
+//! before it imports torch).
 //!
-//! No Python types here, no panics that any input can reach, and the same result for every number of threads.
+//! The crate has no Python types, no panics that input can cause, and equal results for any number of threads.
 
 pub mod count;
 pub mod cut;

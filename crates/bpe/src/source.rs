@@ -1,4 +1,4 @@
-//! The bytes of a file, without reading it into memory where that can be avoided.
+//! The bytes of a file, without reading it into memory if possible.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use memmap2::Mmap;
 use crate::error::{Error, Result};
 use crate::lowlevel;
 
-/// The bytes of a file: mapped where that is possible, read where it is not (pipes and the like).
+/// The bytes of a file: mapped if possible, else read (pipes, for example).
 pub enum Source {
     /// A memory map.
     Mapped(Mmap),

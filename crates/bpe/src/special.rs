@@ -1,13 +1,13 @@
-//! Special tokens: cut out of the text first, the leftmost first and of those the longest.
+//! Special tokens, which are separated from the text first: the leftmost match, and of several the longest.
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 use crate::error::{Error, Result};
 
-/// How many bytes special tokens may have together to count as ordinary ones.
+/// The largest total size in bytes of special tokens for which the fastest automaton is built.
 const LONG: usize = 1 << 10;
 
-/// A set of special tokens that a text is searched for.
+/// A set of special tokens to search for.
 #[derive(Clone, Debug)]
 pub struct Specials {
     tokens: Vec<String>,
@@ -17,16 +17,16 @@ pub struct Specials {
     is_first: [bool; 256],
 }
 
-/// A piece of a text.
+/// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'t> {
     /// Text between special tokens; never empty.
     Text(&'t [u8]),
     /// The special token with this index, at this byte of the text.
     Special {
-        /// Its index in the order the tokens were given.
+        /// Its index in the given order.
         index: usize,
-        /// Where it begins.
+        /// Its position.
         position: usize,
     },
 }
@@ -42,7 +42,7 @@ impl Specials {
         let finder = if tokens.is_empty() {
             None
         } else {
-            // The automaton that is fastest to search with may take the square of their length to build.
+            // Building the fastest automaton can take time quadratic in their length.
             let is_long = tokens.iter().map(String::len).sum::<usize>() > LONG;
             let built = AhoCorasick::builder()
                 .match_kind(MatchKind::LeftmostLongest)
@@ -70,7 +70,7 @@ impl Specials {
         self.longest
     }
 
-    /// Call `visit` for every piece of `text`, in order, until it fails.
+    /// Call `visit` for each part of `text` in order until it fails.
     #[inline]
     pub fn split<'t, E>(
         &self,
@@ -93,19 +93,19 @@ impl Specials {
         Ok(())
     }
 
-    /// Where the last special token of `text` that ends at or before `limit` ends.
+    /// The end of the last special token that ends at or before `limit`.
     pub fn last_end(&self, text: &[u8], limit: usize) -> Option<usize> {
         let finder = self.finder.as_ref()?;
         finder.find_iter(text).map(|found| found.end()).take_while(|&end| end <= limit).last()
     }
 
-    /// The first place at or after `from` where a special token ends.
+    /// The first position at or after `from` where a special token ends.
     pub fn next_end(&self, text: &[u8], from: usize) -> Option<usize> {
         let finder = self.finder.as_ref()?;
         finder.find_iter(text).map(|found| found.end()).find(|&end| end >= from)
     }
 
-    /// Whether some special token, wherever the search for it began, would cover both sides of `position`.
+    /// Whether some special token, for any start of the search, covers both sides of `position`.
     pub fn covers(&self, text: &[u8], position: usize) -> bool {
         let begins_at = |start: usize, token: &String| {
             token.len() > position - start && text[start..].starts_with(token.as_bytes())
@@ -124,7 +124,7 @@ mod tests {
         Specials::new(tokens.iter().map(|&token| token.into()).collect())
     }
 
-    /// The pieces of a text: special tokens by their index, other text as it is.
+    /// The parts of a text: special tokens by their index, and other text.
     fn pieces(specials: &Specials, text: &str) -> Vec<std::result::Result<usize, String>> {
         let mut found = Vec::new();
         let _ = specials.split(text.as_bytes(), |piece| {

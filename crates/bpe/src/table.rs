@@ -1,16 +1,16 @@
-//! A hash table for words of at most 15 bytes, laid out for the memory it lives in.
+//! A hash table for words of at most 15 bytes.
 //!
-//! A word and its length fit into 16 bytes, which are compared and hashed as two integers without following a
-//! pointer; an entry is one place in one flat table. Look-ups come in groups: first `approach` for every key,
-//! which asks for its cache line, then `find`. A branch that is guessed wrong costs as much as all the rest
-//! of a look-up, so there is none that depends on how long a word is.
+//! A word and its length fit into 16 bytes, which are compared and hashed as two integers without following a pointer.
+//! The entries are in one flat table. Look-ups are grouped: first `approach` prefetches the cache lines of all keys,
+//! then `find` reads them. A mispredicted branch costs as much as the rest of a look-up, so no branch depends on the
+//! length of a word.
 
 use std::hash::{BuildHasher, RandomState};
 
 use crate::error::OutOfMemory;
 use crate::lowlevel::{Keys, PlainKeys, defaults, extend, prefetch};
 
-/// How many look-ups wait together for their cache lines.
+/// The number of look-ups per group.
 pub(crate) const GROUP: usize = 96;
 
 /// A word of at most 15 bytes, with its length in the last byte. No word has the default key.
@@ -24,8 +24,8 @@ impl Key {
     /// The longest word that fits.
     pub(crate) const LONGEST: usize = 15;
 
-    /// Pack `text[start..end]`, which is known to be 1 to 15 bytes long. What surrounds it in `text` does not
-    /// matter, but lets it be read at once.
+    /// Pack `text[start..end]`, which must have 1 to 15 bytes. The surrounding text does not matter, but allows reading 16
+    /// bytes at once.
     #[inline(always)]
     pub(crate) fn pack(text: &[u8], start: usize, end: usize) -> Key {
         match text.get(start..).and_then(|rest| rest.first_chunk()) {
@@ -42,7 +42,7 @@ impl Key {
         Key::of_window::<PlainKeys>(&window, word.len())
     }
 
-    /// Pack a word of at most 15 bytes that stands at the beginning of a window.
+    /// Pack a word of at most 15 bytes at the start of a window.
     #[inline(always)]
     pub(crate) fn of_window<K: Keys>(window: &[u8; 16], len: usize) -> Key {
         let [low, high] = K::pack(window, len);
@@ -77,27 +77,26 @@ impl Key {
         K::hash([self.low, self.high], seed)
     }
 
-    /// Whether this is no word.
+    /// Whether this is not a word.
     #[inline(always)]
     pub(crate) fn is_empty(self) -> bool {
         self.high == 0
     }
 }
 
-/// What hashes depend on besides the key. It differs from table to table, so that nobody can craft a text
-/// whose words all collide.
+/// The random seed of the hashes. It differs between tables, so that no text can be crafted whose words all collide.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seed([u64; 4]);
 
 impl Seed {
-    /// A new one.
+    /// A new seed.
     pub(crate) fn draw() -> Seed {
         let state = RandomState::new();
         Seed([1u64, 2, 3, 4].map(|salt| state.hash_one(salt)))
     }
 }
 
-/// Open addressing with linear probing; the number of places is a power of two, and at most half are in use.
+/// Open addressing with linear probing; the number of entries is a power of two, and at most half are used.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
     places: Vec<(Key, V)>,
@@ -111,31 +110,31 @@ impl<V: Copy + Default> Table<V> {
         Table { places: vec![Default::default(); 512], num_entries: 0, seed: Seed::draw() }
     }
 
-    /// The same table once more.
+    /// A copy of the table.
     pub(crate) fn try_clone(&self) -> Result<Table<V>, OutOfMemory> {
         let mut places = Vec::new();
         extend(&mut places, &self.places)?;
         Ok(Table { places, num_entries: self.num_entries, seed: self.seed })
     }
 
-    /// How many entries there are.
+    /// The number of entries in use.
     pub(crate) fn len(&self) -> usize {
         self.num_entries
     }
 
-    /// How many entries there is room for.
+    /// The largest number of entries before the table grows.
     pub(crate) fn room(&self) -> usize {
         self.places.len() / 2
     }
 
-    /// What look-ups need, by value, so that it stays in registers over many of them.
+    /// The data for look-ups, by value, so that it stays in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_, V> {
         View { places: &self.places, shift: 64 - self.places.len().trailing_zeros(), seed: self.seed }
     }
 
-    /// The value of `key`; a default one if it is new. `place` is where a view of the table as it is now says
-    /// that the search begins. The table grows when it is full.
+    /// The value of `key`; a default value if it is new. `place` is the start of the search from a current view of the
+    /// table. The table grows when it is full.
     #[inline(always)]
     pub(crate) fn find_or_insert(&mut self, key: Key, mut place: usize) -> Result<&mut V, OutOfMemory> {
         let mask = self.places.len() - 1;
@@ -174,7 +173,7 @@ impl<V: Copy + Default> Table<V> {
         Ok(&mut self.places[place].1)
     }
 
-    /// The place for a key that is not there yet.
+    /// The entry for a new key.
     fn vacancy(&self, key: Key) -> usize {
         let mask = self.places.len() - 1;
         let mut place = self.view().approach(key);
@@ -185,7 +184,7 @@ impl<V: Copy + Default> Table<V> {
     }
 }
 
-/// A table at rest.
+/// A view of the table for look-ups.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'t, V> {
     places: &'t [(Key, V)],
@@ -194,7 +193,7 @@ pub(crate) struct View<'t, V> {
 }
 
 impl<V: Copy> View<'_, V> {
-    /// Where the search for `key` begins, which the processor is asked to fetch.
+    /// The start of the search for `key`, which is prefetched.
     #[inline(always)]
     pub(crate) fn approach(self, key: Key) -> usize {
         let place = (key.hash::<PlainKeys>(self.seed) >> self.shift) as usize;

@@ -1,5 +1,5 @@
-//! Doing the same work on several threads, and telling how far it is. If the system refuses a thread or has little
-//! memory left, the work is done by fewer.
+//! Running the same work on several threads with progress reports. If the system cannot start a thread or has little
+//! memory, fewer threads are used.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::lowlevel::has_room_for_thread;
 
-/// How often a caller hears of progress.
+/// The time between two progress reports.
 const HEARTBEAT: Duration = Duration::from_millis(50);
 
-/// More threads than this are never started, whatever was asked for: by then each only waits for the others.
+/// The largest number of threads; with more, threads would mainly wait for each other.
 const MOST_THREADS: usize = 1024;
 
-/// Lets a caller hear now and then how much is done, and stop the work.
+/// Reports progress to a caller at intervals; the caller can stop the work.
 pub(crate) struct Heartbeat<'p> {
     last: Instant,
     on_progress: &'p mut dyn FnMut(usize) -> bool,
 }
 
 impl<'p> Heartbeat<'p> {
-    /// Nothing is done yet.
+    /// Start with nothing done.
     pub(crate) fn new(on_progress: &'p mut dyn FnMut(usize) -> bool) -> Heartbeat<'p> {
         Heartbeat { last: Instant::now(), on_progress }
     }
 
-    /// Tell how much is done, if it is time; an error if the caller wants no more.
+    /// Report progress if an interval has passed; return an error if the caller stops the work.
     pub(crate) fn beat(&mut self, num_done: usize) -> Result<()> {
         if self.last.elapsed() <= HEARTBEAT {
             return Ok(());
@@ -36,14 +36,14 @@ impl<'p> Heartbeat<'p> {
         if (self.on_progress)(num_done) { Ok(()) } else { Err(Error::Interrupted) }
     }
 
-    /// Everything is done.
+    /// Report that everything is done.
     pub(crate) fn finish(self, num_done: usize) {
         (self.on_progress)(num_done);
     }
 }
 
-/// Run `work` on several threads, this one among them, and gather the results. If `work` fails on one thread, its
-/// argument becomes true, and it should return on the others.
+/// Run `work` on several threads, including this one, and return the results. If `work` fails on one thread, its
+/// argument becomes true on the others, which should return.
 pub(crate) fn gather<T: Send>(
     num_threads: usize,
     work: impl Fn(&AtomicBool) -> Result<T> + Sync,
@@ -72,8 +72,8 @@ fn start<'scope, 'env, T: Send + 'scope>(
     if has_room_for_thread() { Builder::new().spawn_scoped(scope, work).ok() } else { None }
 }
 
-/// Like `gather`, while this thread only watches: at every heartbeat it calls `on_progress`. Where that
-/// returns false, or where a worker fails, `stop` is set, which the workers are expected to look at.
+/// Like `gather`, but this thread only calls `on_progress` at each heartbeat. If that returns false or a worker fails,
+/// `stop` is set, which the workers must check.
 pub(crate) fn gather_watched<T: Send>(
     num_threads: usize,
     stop: &AtomicBool,
@@ -118,7 +118,7 @@ pub(crate) fn gather_watched<T: Send>(
     if stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(gathered) }
 }
 
-/// What a worker gave. Should it have panicked, so do we: a mistake of ours must not look like a Ctrl-C.
+/// The result of a worker. A panic is propagated: a bug must not look like an interrupt.
 fn join<T>(worker: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -1,8 +1,8 @@
-//! Characters and their classes: what the patterns call letter, number and space.
+//! Characters and their classes for the patterns: letter, number, space, other.
 //!
-//! Invalid UTF-8 is legal input. A byte that belongs to no valid sequence is a character of its own, of class
-//! `Other`, as in the reference implementation. Code that divides text does so at `floor_char_boundary` or at a
-//! boundary of the pattern: either half of a divided character would be invalid bytes.
+//! Invalid UTF-8 is allowed. A byte outside a valid sequence is one character of class `Other`, as in the reference
+//! implementation. Text must be split at `floor_char_boundary` or at a boundary of the pattern: the halves of a split
+//! character would be invalid bytes.
 
 use crate::unicode_tables::{BLOCK_OF, BLOCKS};
 
@@ -42,7 +42,7 @@ impl Class {
     }
 }
 
-/// A character found in bytes: its class and how many bytes it takes (1 for an invalid byte).
+/// A character in bytes: its class and its length (1 for an invalid byte).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Char {
     /// The code point, or `None` for a byte of invalid UTF-8.
@@ -67,8 +67,7 @@ pub fn char_at(text: &[u8], position: usize) -> Option<Char> {
     ))
 }
 
-/// Decode the multi-byte character at `position`, refusing overlong forms, surrogates and codes past
-/// U+10FFFF.
+/// Decode the multi-byte character at `position`; reject overlong forms, surrogates and codes above U+10FFFF.
 #[inline]
 fn decode_multibyte(text: &[u8], position: usize) -> Option<(u32, usize)> {
     let continuation = |offset: usize| -> Option<u32> {
@@ -108,21 +107,21 @@ fn multibyte_before(text: &[u8], position: usize) -> Char {
     found.unwrap_or(Char { code: None, class: Class::Other, len: 1 })
 }
 
-/// The last place at or before `position` that is not inside a character, or the end of a shorter text.
+/// The last position up to `position` that is not inside a character, or the end of a shorter text.
 #[inline]
 pub(crate) fn floor_char_boundary(text: &[u8], position: usize) -> usize {
     if position >= text.len() {
         return text.len();
     }
-    // A character that reaches across `position` begins at most three bytes before it, with a lead byte. Farther
-    // back there may be a whole character, and continuation bytes behind it that belong to none.
+    // A character that extends over `position` begins at most three bytes before it, with a lead byte. Before that
+    // there may be a complete character, followed by continuation bytes that belong to no character.
     let lead =
         (1..4).filter_map(|back| position.checked_sub(back)).find(|&lead| !is_continuation(text[lead]));
     let across = |&lead: &usize| char_at(text, lead).is_some_and(|found| lead + found.len > position);
     lead.filter(across).unwrap_or(position)
 }
 
-/// Whether `byte` can only stand inside a multi-byte character.
+/// Whether `byte` is a continuation byte.
 #[inline]
 fn is_continuation(byte: u8) -> bool {
     byte & 0xc0 == 0x80

@@ -1,4 +1,4 @@
-//! How often each word (pre-token) occurs.
+//! Counts of words (pre-tokens).
 
 use std::convert::Infallible;
 
@@ -22,12 +22,12 @@ impl Default for WordCounts {
 }
 
 impl WordCounts {
-    /// No words yet.
+    /// An empty table.
     pub fn new() -> WordCounts {
         WordCounts::default()
     }
 
-    /// The same counts once more.
+    /// A copy of the counts.
     pub fn try_clone(&self) -> Result<WordCounts, OutOfMemory> {
         let mut long = HashMap::new();
         long.try_reserve(self.long.len())?;
@@ -37,8 +37,8 @@ impl WordCounts {
         Ok(WordCounts { short: self.short.try_clone()?, long })
     }
 
-    /// Count the words of `text` that begin at `start` and end at `base + ends[..]`; returns where the last
-    /// ends. After an error, some of them are counted.
+    /// Count the words of `text` that begin at `start` and end at `base + ends[..]`; return the end of the
+    /// last. After an error, some of them are counted.
     #[inline(always)]
     pub(crate) fn count(
         &mut self,
@@ -67,10 +67,10 @@ impl WordCounts {
                     continue;
                 }
                 if self.short.room() != room {
-                    place = self.short.view().approach(key); // the table has grown meanwhile
+                    place = self.short.view().approach(key); // the table has grown
                 }
                 let count = self.short.find_or_insert(key, place)?;
-                *count = count.saturating_add(1); // a ready-made count may be the highest already
+                *count = count.saturating_add(1); // an added count may already be the largest
             }
         }
         Ok(start)
@@ -116,7 +116,7 @@ impl WordCounts {
         Ok(())
     }
 
-    /// How many different words there are.
+    /// The number of distinct words.
     pub fn num_distinct(&self) -> usize {
         self.short.len() + self.long.len()
     }

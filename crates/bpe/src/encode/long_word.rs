@@ -1,19 +1,18 @@
 //! Merging a long word, block by block.
 //!
-//! **A block.** Every rank is taken up once, with all positions where its pair may stand. First the pair is
-//! joined there, from left to right; then the pairs that the new tokens form with their neighbours are noted
-//! under ranks of their own, which are all still to come. The block lies in slots, one for every byte; a
-//! token's symbol stands in the first and the last of the slots it spans, so its neighbours are read directly.
+//! **A block.** Each rank is processed once, with all candidate positions of its pair. First the pair is joined there,
+//! from left to right. Then the pairs of the new tokens and their neighbours are recorded under their ranks, which are
+//! all higher. A block has one slot per byte. A token writes its symbol into its first and its last slot, so its
+//! neighbours are read directly.
 //!
-//! **Why blocks.** A word of many megabytes would have its memory asked of the system page by page, and miss
-//! the processor's caches at every step. A block of it does neither.
+//! **Why blocks.** The memory for a word of many megabytes would cause a page fault per page, and each step would miss
+//! the processor's caches. A block avoids both.
 //!
-//! **Why that is exact.** A sequence of tokens is what its bytes are merged to if that is true of each two
-//! neighbours: the first merge to cross a boundary between two tokens would find both as they are when
-//! merged by themselves, since nothing has crossed the boundaries around them before. So when a block is
-//! done, only the two tokens at its joint have to be looked at. Its last tokens, which what follows may
-//! change, are done again with the next block. If a joint does not hold, more is done again, in a larger
-//! block: in the worst case the whole word at once.
+//! **Why the result is exact.** A sequence of tokens is the result of merging its bytes if this holds for each two
+//! neighbours. The first merge across a boundary between two tokens would find both as they are when merged alone,
+//! because nothing has crossed the boundaries around them before. So after a block, only the two tokens at its joint
+//! must be checked. The last tokens of a block may change with the following bytes, so they are merged again with the
+//! next block. If a joint fails, a larger block is merged again: in the worst case the whole word.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,12 +24,12 @@ use crate::error::OutOfMemory;
 use crate::lowlevel::{push, reserve};
 use crate::merge::Symbol;
 
-/// The result of work that allocates.
+/// The result of an operation that allocates.
 type Memory = Result<(), OutOfMemory>;
 
-/// Small enough for its slots and positions to stay in the processor's cache.
+/// Small enough for slots and positions to stay in the processor's cache.
 const BLOCK: usize = 1 << 15;
-/// How many tokens of a block are done again with the next, if they are not most of it. Few texts need more.
+/// The number of tokens of a block that are merged again with the next, unless they are most of it. Few texts need more.
 const TAIL: usize = 32;
 /// A slot inside a token, neither its first nor its last.
 const INSIDE: Symbol = Symbol::MAX;
@@ -43,7 +42,7 @@ pub(super) fn merge(ranks: &Ranks, word: &[u8], out: &mut Vec<Symbol>) -> Memory
 fn merge_in_blocks(ranks: &Ranks, word: &[u8], mut block_len: usize, out: &mut Vec<Symbol>) -> Memory {
     let first = out.len();
     let mut waiting = Waiting::default();
-    let mut done = 0; // this much of the word has its symbols in `out`
+    let mut done = 0; // the number of bytes whose symbols are in `out`
     loop {
         let joint = out.len();
         let end = word.len().min(done + block_len);
@@ -60,7 +59,7 @@ fn merge_in_blocks(ranks: &Ranks, word: &[u8], mut block_len: usize, out: &mut V
     }
 }
 
-/// Take up to `most` symbols off the end, as long as they are not more than `most_bytes`; returns their bytes.
+/// Remove up to `most` symbols from the end, with at most `most_bytes` in total; return their number of bytes.
 fn drop_last(ranks: &Ranks, symbols: &mut Vec<Symbol>, most: usize, most_bytes: usize) -> usize {
     let mut num_bytes = 0;
     for _ in 0..most {
@@ -72,16 +71,16 @@ fn drop_last(ranks: &Ranks, symbols: &mut Vec<Symbol>, most: usize, most_bytes: 
     num_bytes
 }
 
-/// The positions at which pairs wait for their rank's turn.
+/// The positions of pairs by rank.
 #[derive(Default)]
 struct Waiting {
     /// The ranks that have a list, the lowest on top.
     queue: BinaryHeap<Reverse<u32>>,
     list_of: HashMap<u32, usize>,
     lists: Vec<Vec<usize>>,
-    /// The rank that was noted last, and its list: often it is the next one's, too.
+    /// The rank that was recorded last, and its list; the next rank is often the same.
     last: Option<(u32, usize)>,
-    /// Empty lists, to be used again.
+    /// Empty lists for reuse.
     spare: Vec<Vec<usize>>,
 }
 
@@ -98,7 +97,7 @@ impl Waiting {
         while let Some((rank, mut positions)) = self.pop_lowest() {
             let (left, right) = ranks.halves(rank);
             if left == right {
-                positions.sort_unstable(); // of pairs that overlap, the leftmost is joined
+                positions.sort_unstable(); // of overlapping pairs, the leftmost is joined
             }
             positions.retain(|&start| join(ranks, slots, rank, start));
             for &start in &positions {
@@ -112,7 +111,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Whether two tokens, of which the second begins at `middle`, are merged to just these two.
+    /// Whether merging the bytes of two tokens, the second of which begins at `middle`, yields these two tokens.
     fn holds(
         &mut self,
         ranks: &Ranks,
@@ -125,7 +124,7 @@ impl Waiting {
         Ok(merged == [left, right])
     }
 
-    /// Remember the pairs of the token that was made at `start` and of what stands beside it.
+    /// Record the pairs of the new token at `start` with its neighbours.
     #[inline]
     fn note_neighbours(&mut self, ranks: &Ranks, slots: &[Symbol], made: Symbol, start: usize) -> Memory {
         if start > 0 && slots[start - 1] != made {
@@ -138,7 +137,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Remember that a pair of this rank stands at `position`, if it has a rank.
+    /// Record a pair at `position` under its rank, if it has one.
     #[inline]
     fn note(&mut self, rank: u32, position: usize) -> Memory {
         if rank == NONE {
@@ -155,7 +154,7 @@ impl Waiting {
         push(&mut self.lists[list], position)
     }
 
-    /// Begin the list of a rank that has none.
+    /// Create the list of a rank.
     fn begin(&mut self, rank: u32) -> Result<usize, OutOfMemory> {
         let list = self.lists.len();
         push(&mut self.lists, self.spare.pop().unwrap_or_default())?;
@@ -166,7 +165,7 @@ impl Waiting {
         Ok(list)
     }
 
-    /// Take the positions of the lowest rank; of none when all are done, and a new block may begin.
+    /// Take the positions of the lowest rank; `None` if none is left.
     fn pop_lowest(&mut self) -> Option<(u32, Vec<usize>)> {
         let Some(Reverse(rank)) = self.queue.pop() else {
             self.lists.clear();
@@ -178,7 +177,7 @@ impl Waiting {
     }
 }
 
-/// Join the pair of this rank at `start`, unless it is stale: one of the two has become part of another token.
+/// Join the pair of this rank at `start`, unless one of its tokens is part of another token now.
 #[inline]
 fn join(ranks: &Ranks, slots: &mut [Symbol], rank: u32, start: usize) -> bool {
     let (left, right) = ranks.halves(rank);
@@ -210,8 +209,8 @@ mod tests {
     use super::*;
     use crate::error::Result;
 
-    /// Words of few letters and merges drawn by chance, so that what follows often reaches far back: in blocks
-    /// of every size the outcome is that of looking for the lowest rank after every step.
+    /// Words of few letters and random merges, so that later bytes often change earlier tokens. Blocks of every size
+    /// yield the same result as searching the lowest rank after each step.
     #[test]
     fn words_are_merged_the_same_in_one_block_in_many_and_by_the_short_way() -> Result<()> {
         let mut state = 1u64;

@@ -1,8 +1,8 @@
-//! Text to ids.
+//! Encoding text to ids.
 //!
-//! Special tokens are cut out, the rest is cut into words, and each word is merged (`ranks`), or found among
-//! the words that some thread has merged before (`cache`). `worker` does this on one thread, `parallel` on
-//! several, `stream` for a text that arrives in pieces.
+//! Special tokens are separated, the rest is split into words, and each word is merged (`ranks`) or found among the
+//! words that some thread has merged before (`cache`). `worker` does this on one thread, `parallel` on several threads,
+//! and `stream` for a text that is given in pieces.
 
 mod cache;
 mod long_word;
@@ -32,9 +32,9 @@ use ranks::Ranks;
 pub use stream::Stream;
 use worker::Worker;
 
-/// A type that ids are written in.
+/// An integer type for ids.
 pub trait Id: Copy + Default + Send + 'static {
-    /// Convert an id, of which the encoder knows that it fits.
+    /// Convert an id; the encoder guarantees that it fits.
     fn from_id(id: u32) -> Self;
 }
 
@@ -52,20 +52,20 @@ impl Id for u32 {
     }
 }
 
-/// A vocabulary, made ready for encoding and decoding.
+/// Encodes and decodes with one vocabulary.
 pub struct Encoder {
     pattern: Pattern,
     specials: Specials,
     special_ids: Vec<u32>,
     ranks: Ranks,
-    /// The id of every symbol of `ranks`; anything for a byte without a token.
+    /// The id of each symbol of `ranks`; undefined for a byte without a token.
     ids: Vec<u32>,
     /// Whether each byte has a token; `None` if all have one.
     has_token: Option<[bool; 256]>,
     tokens: TokenBytes,
     /// Whether all ids fit in 16 bits.
     is_narrow: bool,
-    /// The words that were encoded so far, by any thread.
+    /// The words encoded so far, by all threads.
     cache: Mutex<Arc<WordCache>>,
 }
 
@@ -109,7 +109,7 @@ impl Encoder {
             tokens: TokenBytes::new(tokens)?,
             cache: Mutex::new(Arc::new(WordCache::with_room_for(token_of_symbol.len())?)),
         };
-        // Most words of most texts are tokens.
+        // Most words in most texts are tokens.
         let mut worker: Worker<'_, u32> = Worker::new(&encoder, Output::default(), false);
         for token in &token_of_symbol {
             worker.learn(token)?;
@@ -123,12 +123,12 @@ impl Encoder {
         &self.tokens
     }
 
-    /// The first place at or after `from` where `text` may be cut without changing its ids, or its end.
+    /// The first position at or after `from` where `text` can be split without changing its ids, or its end.
     pub fn next_cut(&self, text: &[u8], from: usize) -> usize {
         next_cut(&self.pattern, &self.specials, text, from)
     }
 
-    /// Encode a text on this thread, with all special tokens recognised.
+    /// Encode a text on this thread; all special tokens are recognised.
     pub fn encode<I: Id>(&self, text: &[u8], out: &mut Vec<I>) -> Result<()> {
         self.encode_with(text, &self.specials, &self.special_ids, true, out)
     }
@@ -175,7 +175,7 @@ impl Encoder {
         outcome.inspect_err(|_| out.truncate(before))
     }
 
-    /// Refuse a text with a byte that has no token, unless it is inside a special token.
+    /// Reject a text that contains a byte without a token outside special tokens.
     fn check_bytes(&self, text: &[u8], specials: &Specials) -> Result<()> {
         let Some(has_token) = &self.has_token else { return Ok(()) };
         let mut start = 0;
@@ -197,8 +197,8 @@ impl Encoder {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replace a full cache by a larger one, unless another thread is doing that already. Where that is not possible
-    /// (not `may_grow`, or too little memory), words are forgotten if no other thread needs them.
+    /// Replace a full cache by a larger one, unless another thread is already doing so. If this is not possible (not
+    /// `may_grow`, or too little memory), clear the cache if no other thread uses it.
     #[cold]
     fn renew(&self, cache: &mut Arc<WordCache>, may_grow: bool) {
         let Ok(mut current) = self.cache.try_lock() else { return };

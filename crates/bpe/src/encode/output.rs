@@ -1,15 +1,15 @@
-//! Where ids are written.
+//! The output buffer for ids.
 
 use super::Id;
 use crate::error::OutOfMemory;
 use crate::lowlevel::with_capacity;
 
-/// How far ahead of the ids memory is filled with zeros: not farther than the processor's cache remembers.
+/// How far ahead of the ids memory is filled with zeros: no more than fits into the processor's cache.
 const STEP: usize = 1 << 14;
 
-/// A vector that is written to beyond its end, and cut off where writing stopped.
+/// A vector that is written beyond its end and truncated afterwards.
 ///
-/// So an id, or several at once, can be written without asking each time whether there is room.
+/// So ids can be written without a capacity check for each.
 #[derive(Debug, Default)]
 pub(crate) struct Output<I> {
     ids: Vec<I>,
@@ -17,7 +17,7 @@ pub(crate) struct Output<I> {
 }
 
 impl<I: Id> Output<I> {
-    /// Write behind what is in a vector.
+    /// Write after the contents of a vector.
     pub(crate) fn after(ids: Vec<I>) -> Output<I> {
         Output { len: ids.len(), ids }
     }
@@ -33,22 +33,22 @@ impl<I: Id> Output<I> {
         &self.ids[..self.len]
     }
 
-    /// How many ids there are.
+    /// The number of ids.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// How many more there is memory for.
+    /// The number of further ids for which memory is reserved.
     pub(crate) fn spare(&self) -> usize {
         self.ids.capacity() - self.len
     }
 
-    /// Begin anew, in the same memory.
+    /// Remove all ids, but keep the memory.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Room for at least `num_ids`, which count only after `advance`.
+    /// A slice for at least `num_ids`, which count only after `advance`.
     #[inline(always)]
     pub(crate) fn room(&mut self, num_ids: usize) -> Result<&mut [I], OutOfMemory> {
         if self.ids.len() - self.len < num_ids {
@@ -57,7 +57,7 @@ impl<I: Id> Output<I> {
         Ok(&mut self.ids[self.len..])
     }
 
-    /// Say how many ids were written into the room.
+    /// Add the number of ids that were written to the slice.
     #[inline(always)]
     pub(crate) fn advance(&mut self, num_ids: usize) {
         self.len += num_ids;
@@ -78,7 +78,7 @@ impl<I: Id> Output<I> {
     fn grow(&mut self, num_ids: usize) -> Result<(), OutOfMemory> {
         self.ids.truncate(self.len);
         if self.len == 0 && self.ids.capacity() < num_ids {
-            self.ids = with_capacity(num_ids)?; // there is nothing to be moved
+            self.ids = with_capacity(num_ids)?; // nothing has to be moved
         }
         self.ids.try_reserve(num_ids)?;
         let len = self.ids.capacity().min(self.len + num_ids.max(STEP));

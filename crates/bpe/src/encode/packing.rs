@@ -1,29 +1,29 @@
-//! A word's ids in 16 bytes: up to seven of 16 bits or five of 24, and their number.
+//! The ids of a word in 16 bytes: up to seven ids of 16 bits or five of 24 bits, and their number.
 
 use super::Id;
 
-/// Packed ids; by default none.
+/// Packed ids; the default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Packed(pub(crate) [u64; 2]);
 
-/// In place of the number: the ids are elsewhere.
+/// Instead of the number: the ids are stored elsewhere.
 const SPILLED: u64 = 0xff;
 /// The number of ids is in the last byte.
 const NUMBER: u32 = 56;
 
 impl Packed {
-    /// Ids that begin at `start` of another place.
+    /// A reference to ids that begin at `start` of another array.
     pub(crate) fn of_spilled(start: usize, num_ids: usize) -> Packed {
         Packed([start as u64, num_ids as u64 | SPILLED << NUMBER])
     }
 
-    /// Where the ids are if they are elsewhere, and how many they are.
+    /// The start and number of ids that are stored elsewhere.
     pub(crate) fn spilled(self) -> Option<(usize, usize)> {
         let Packed([start, number]) = self;
         (number >> NUMBER == SPILLED).then_some((start as usize, (number & !(SPILLED << NUMBER)) as usize))
     }
 
-    /// How many ids there are; more than can be packed if they are elsewhere.
+    /// The number of ids; more than can be packed if they are stored elsewhere.
     #[inline(always)]
     pub(crate) fn len(self) -> usize {
         (self.0[1] >> NUMBER) as usize
@@ -32,15 +32,15 @@ impl Packed {
 
 /// A way to pack ids.
 pub(crate) trait Packing {
-    /// How many ids fit.
+    /// The number of ids that fit.
     const MOST: usize;
     /// Pack these ids, if they fit.
     fn pack(ids: &[u32]) -> Option<Packed>;
-    /// The ids; behind the last of them is rubbish.
+    /// The ids, followed by undefined values.
     fn unpack<I: Id>(packed: Packed) -> [I; ROOM];
 }
 
-/// How many ids unpacking writes, rubbish included.
+/// The number of values that unpacking writes, including undefined ones.
 pub(crate) const ROOM: usize = 8;
 
 /// Ids below 2^16.

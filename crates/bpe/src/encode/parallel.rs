@@ -1,4 +1,4 @@
-//! Encoding on several threads: one long text cut at safe places, or many texts.
+//! Encoding on several threads: one long text split at safe cuts, or many texts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use crate::error::{OutOfMemory, Result};
 use crate::lowlevel::{defaults, extend, push, with_capacity};
 use crate::threads;
 
-/// Texts are dealt out in chunks of about this size. Less is not worth a thread.
+/// The approximate size of a chunk. Less text is not worth a thread.
 const CHUNK: usize = 256 << 10;
-/// The ids of this much text, in a batch, share one block of memory: what is new to a process comes from the
-/// system page by page, and many small vectors would take longer to get than to fill.
+/// The ids of this much text in a batch share one block of memory. New memory causes a page fault per page, so
+/// allocating many small vectors would take longer than filling them.
 const BLOCK: usize = 8 << 20;
 
 /// The ids of several texts.
@@ -23,7 +23,7 @@ const BLOCK: usize = 8 << 20;
 pub struct Batch<I> {
     /// All ids, in no particular order.
     pub blocks: Vec<Vec<I>>,
-    /// Where the ids of each text are: in which block, and there where.
+    /// The block and the range of the ids of each text.
     pub places: Vec<(usize, Range<usize>)>,
 }
 
@@ -35,7 +35,7 @@ impl<I> Batch<I> {
 }
 
 impl Encoder {
-    /// Encode one text on this thread, all special tokens recognised, into a vector of its own.
+    /// Encode one text on this thread to a new vector; all special tokens are recognised.
     pub fn encode_whole<I: Id>(&self, text: &[u8]) -> Result<Vec<I>> {
         self.check_bytes(text, &self.specials)?;
         let mut worker = Worker::new(self, Output::after(room_for(text.len())?), true);
@@ -45,7 +45,7 @@ impl Encoder {
 
     /// Encode one text on up to `num_threads` threads.
     ///
-    /// Each encodes chunk after chunk into a small buffer, and appends it to the ids when its turn comes.
+    /// Each thread encodes chunks to a small buffer and appends them to the ids in order.
     pub fn encode_parallel<I: Id>(&self, text: &[u8], num_threads: usize) -> Result<Vec<I>> {
         let num_threads = num_threads.min(text.len() / CHUNK + 1);
         if num_threads <= 1 || self.next_cut(text, CHUNK) == text.len() {
@@ -118,7 +118,7 @@ impl Encoder {
     }
 }
 
-/// Memory for the ids of this much text; few texts need more.
+/// Memory for the ids of `num_bytes` of text; few texts need more.
 fn room_for<I>(num_bytes: usize) -> Result<Vec<I>, OutOfMemory> {
     with_capacity(num_bytes / 2 + 8)
 }
@@ -127,7 +127,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts the ids of chunks that are ready in any order one behind the other.
+/// Appends the ids of chunks in order; chunks may finish in any order.
 struct Joined<I> {
     ids: Vec<I>,
     next: usize,
@@ -135,7 +135,7 @@ struct Joined<I> {
 }
 
 impl<I: Id> Joined<I> {
-    /// Take the ids of a chunk, and leave the output empty.
+    /// Take the ids of a chunk and clear the output.
     fn put(&mut self, number: usize, output: &mut Output<I>) -> Result<(), OutOfMemory> {
         if number != self.next {
             self.early.insert(number, std::mem::take(output));

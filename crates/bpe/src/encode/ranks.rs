@@ -1,7 +1,7 @@
-//! Merges as a table, and how one word is merged by it.
+//! The table of merges, and merging one word with it.
 //!
-//! The rank of a merge is its place in the order of creation. Merging a word means: as long as some pair of
-//! neighbours has a merge, join the one with the lowest rank, the leftmost first.
+//! The rank of a merge is its position in the order of creation. Merging a word means: while some pair of neighbours
+//! has a merge, join the pair with the lowest rank, the leftmost first.
 
 use hashbrown::HashMap;
 
@@ -10,15 +10,15 @@ use crate::error::{Error, OutOfMemory, Result};
 use crate::lowlevel::{Keys, Task, boxed, dispatch, prefetch, reserve, with_capacity};
 use crate::merge::Symbol;
 
-/// Rank of a pair that has no merge.
+/// The rank of a pair without a merge.
 pub(super) const NONE: u32 = u32::MAX;
-/// Words up to this length are merged by looking for the lowest rank again after every step.
+/// Words up to this length are merged by searching the lowest rank after each step.
 const SHORT_WORD: usize = 64;
 /// Two symbols and a rank share 63 bits of a table entry.
 const SYMBOL_BITS: u32 = 21;
 const EMPTY: u64 = u64::MAX;
 
-/// All merges of a vocabulary. Symbols 0 to 255 are the bytes, and the merge of rank `r` makes symbol
+/// All merges of a vocabulary. Symbols 0 to 255 are the bytes, and the merge of rank `r` produces symbol
 /// `256 + r`.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranks {
@@ -26,18 +26,18 @@ pub(crate) struct Ranks {
     entries: Vec<u64>,
     /// The ranks of all pairs of bytes.
     of_bytes: Vec<u32>,
-    /// What each merge joins.
+    /// The pair of each merge.
     halves: Vec<(Symbol, Symbol)>,
-    /// How many bytes each symbol stands for.
+    /// The number of bytes of each symbol.
     lens: Vec<u32>,
 }
 
 impl Ranks {
-    /// Build the table; also returns the bytes of every symbol.
+    /// Build the table; also return the bytes of each symbol.
     ///
-    /// Both halves of a merge must be single bytes or made by an earlier merge, and no two merges may make
-    /// the same token. Hence a pair with a lower rank never appears while a word is merged, and "lowest rank
-    /// first" means the same as "one merge after the other".
+    /// Both halves of a merge must be bytes or results of earlier merges, and no two merges may produce the same token.
+    /// Hence no pair with a lower rank appears while a word is merged, and "lowest rank first" is the same as "merges in
+    /// order".
     pub(crate) fn new(merges: &[(Vec<u8>, Vec<u8>)]) -> Result<(Ranks, Vec<Box<[u8]>>)> {
         const LIMIT: usize = (1 << SYMBOL_BITS) - 257;
         if merges.len() > LIMIT {
@@ -106,7 +106,7 @@ impl Ranks {
         self.of_bytes[usize::from(left) << 8 | usize::from(right)]
     }
 
-    /// Ask the processor to fetch what `rank` will look at.
+    /// Prefetch the entry that `rank` will read.
     #[inline(always)]
     fn approach(&self, left: Symbol, right: Symbol) {
         prefetch(&self.entries, self.slot(pair_key(left, right)));
@@ -146,13 +146,13 @@ impl Ranks {
         self.halves.iter().any(|&(left, right)| left == symbol || right == symbol)
     }
 
-    /// What the merge of this rank joins.
+    /// The pair of the merge of this rank.
     #[inline]
     pub(super) fn halves(&self, rank: u32) -> (Symbol, Symbol) {
         self.halves[rank as usize]
     }
 
-    /// How many bytes a symbol stands for.
+    /// The number of bytes of a symbol.
     #[inline]
     pub(super) fn len(&self, symbol: Symbol) -> usize {
         self.lens[symbol as usize] as usize
@@ -166,7 +166,7 @@ fn filled<T: Clone>(element: T, len: usize) -> Result<Vec<T>, OutOfMemory> {
     Ok(elements)
 }
 
-/// Merge a word of at most `N` bytes, by looking for the lowest rank again after every step.
+/// Merge a word of at most `N` bytes by searching the lowest rank after each step.
 struct MergeShort<'r, 'w, 'o, const N: usize> {
     ranks: &'r Ranks,
     word: &'w [u8],
@@ -181,7 +181,7 @@ impl<const N: usize> Task for MergeShort<'_, '_, '_, N> {
         const PLACE_BITS: u32 = SHORT_WORD.trailing_zeros();
         let MergeShort { ranks, word, out } = self;
         let mut symbols = [0; N];
-        // Of each symbol and the next: the rank of their merge, and where it stands.
+        // For each symbol and the next: the rank of their merge and its position.
         let mut merges = [NONE; N];
         for (symbol, &byte) in symbols.iter_mut().zip(word) {
             *symbol = Symbol::from(byte);
@@ -191,7 +191,7 @@ impl<const N: usize> Task for MergeShort<'_, '_, '_, N> {
         for (place, pair) in word.windows(2).enumerate().take(N) {
             merges[place] = ranked(ranks.rank_of_bytes(pair[0], pair[1]), place);
         }
-        // One bit for every symbol that is left.
+        // One bit for each remaining symbol.
         let mut left = !0u64 >> (64 - word.len());
         loop {
             let lowest = merges.iter().fold(NONE, |lowest, &merge| lowest.min(merge));
@@ -204,7 +204,7 @@ impl<const N: usize> Task for MergeShort<'_, '_, '_, N> {
             left &= !(1 << gone);
             symbols[at % N] = product(lowest >> PLACE_BITS);
             merges[gone % N] = NONE;
-            // Both neighbours are looked up at the same time, also where there is none.
+            // Both neighbours are looked up at the same time, even if one does not exist.
             let made = symbols[at % N];
             let behind = behind & (behind - 1);
             let before = left & !(!0 << at);
@@ -228,7 +228,7 @@ fn pair_key(left: Symbol, right: Symbol) -> u64 {
     u64::from(left) << SYMBOL_BITS | u64::from(right)
 }
 
-/// The symbol that the merge of this rank makes.
+/// The symbol that the merge of this rank produces.
 #[inline(always)]
 pub(super) fn product(rank: u32) -> Symbol {
     256 + rank

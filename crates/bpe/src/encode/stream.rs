@@ -1,4 +1,4 @@
-//! Encoding a text that arrives in pieces, without threads and with little memory.
+//! Encoding a text that is given in pieces, without threads and with little memory.
 
 use super::{Encoder, Id};
 use crate::cut::last_cut;
@@ -6,34 +6,34 @@ use crate::error::Result;
 use crate::lowlevel::extend;
 use crate::pattern::Pattern;
 
-/// The longest character in bytes: what stands before a possible cut must be known to its end.
+/// The length of the longest character in bytes; the character before a cut must be complete.
 const LONGEST_CHAR: usize = 4;
 
-/// The part of a text that has arrived but cannot be encoded yet.
+/// The part of a text that was given but cannot be encoded yet.
 ///
-/// It is encoded up to the last safe cut, so what is kept is about a word. Text without any safe cut is kept
-/// whole: with a pattern of the user's, that is up to the next special token.
+/// Text is encoded up to the last safe cut, so about a word is kept. Text without a safe cut is kept completely: with a
+/// user-defined pattern, this is the text up to the next special token.
 #[derive(Debug, Default)]
 pub struct Stream {
     kept: Vec<u8>,
-    /// How much of the text has been encoded: what is kept begins there.
+    /// The number of bytes that were encoded; `kept` begins there.
     num_encoded: usize,
-    /// No safe cut lies in this much of `kept`.
+    /// The length of the beginning of `kept` that contains no safe cut.
     searched: usize,
-    /// For a user's pattern: search again when this much is kept, so that searching stays linear.
+    /// For a user-defined pattern: search again when this much is kept, so that the total search time is linear.
     search_at: usize,
 }
 
 impl Stream {
-    /// Nothing has arrived.
+    /// An empty stream.
     pub fn new() -> Stream {
         Stream::default()
     }
 
-    /// More text has arrived: append the ids that are certain now to `out`.
+    /// Add text; append the ids that are certain now to `out`.
     pub fn feed<I: Id>(&mut self, encoder: &Encoder, text: &[u8], out: &mut Vec<I>) -> Result<()> {
         extend(&mut self.kept, text)?;
-        // A special token across a cut must be visible to its end, and so must the character behind the cut.
+        // A special token across a cut must be complete, and so must the character after the cut.
         let limit = self.kept.len().saturating_sub(encoder.specials.longest().max(LONGEST_CHAR));
         if let Some(cut) = self.find_cut(encoder, limit) {
             self.encode(encoder, cut, out)?;
@@ -45,14 +45,14 @@ impl Stream {
         Ok(())
     }
 
-    /// The text is over: append the remaining ids to `out`.
+    /// End the text; append the remaining ids to `out`.
     pub fn finish<I: Id>(&mut self, encoder: &Encoder, out: &mut Vec<I>) -> Result<()> {
         self.encode(encoder, self.kept.len(), out)?;
         *self = Stream::default();
         Ok(())
     }
 
-    /// Append the ids of the first `num_bytes` that are kept to `out`.
+    /// Append the ids of the first `num_bytes` of `kept` to `out`.
     fn encode<I: Id>(&self, encoder: &Encoder, num_bytes: usize, out: &mut Vec<I>) -> Result<()> {
         let text = &self.kept[..num_bytes];
         encoder

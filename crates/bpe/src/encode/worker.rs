@@ -1,7 +1,7 @@
-//! What one thread needs to encode, and the loop in which all of its time goes.
+//! The state of one encoding thread, and its inner loop.
 //!
-//! Words are looked up in groups: all keys of a group are hashed and their cache lines asked for before the
-//! first is read. In a place of the cache are the ids of nearly every word, ready to be copied.
+//! Words are looked up in groups: all keys of a group are hashed and their cache lines prefetched before the first is
+//! read. The entries of the cache contain the packed ids of nearly all words.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ pub(super) struct Worker<'e, I> {
     /// Whether a full cache may be replaced by a larger one.
     may_grow: bool,
     lookups: Vec<(Key, usize)>,
-    /// The ids of the word that was merged last.
+    /// The ids of the last merged word.
     ids: Vec<u32>,
     pub(super) out: Output<I>,
 }
@@ -51,7 +51,7 @@ impl<'e, I: Id> Worker<'e, I> {
         })
     }
 
-    /// Remember the ids of a word.
+    /// Store the ids of a word in the cache.
     pub(super) fn learn(&mut self, word: &[u8]) -> Result<(), OutOfMemory> {
         let Worker { encoder, cache, ids, .. } = self;
         let key = cache.key(word);
@@ -76,8 +76,8 @@ impl<'e, I: Id> Worker<'e, I> {
         })
     }
 
-    /// Encode the words of `text` that begin at `start` and end at `base + ends[..]`; returns where the last
-    /// ends.
+    /// Encode the words of `text` that begin at `start` and end at `base + ends[..]`; return the end of the
+    /// last.
     #[inline(always)]
     fn encode_group<P: Packing>(
         &mut self,
@@ -113,7 +113,7 @@ impl<'e, I: Id> Worker<'e, I> {
     }
 }
 
-/// Make the keys of a group, and ask for their places; returns where the last word ends.
+/// Compute the keys of a group and prefetch their entries; return the end of the last word.
 struct Approach<'a> {
     cache: &'a WordCache,
     text: &'a [u8],
@@ -130,8 +130,8 @@ impl Task for Approach<'_> {
     fn run<K: Keys>(self) -> usize {
         let Approach { cache, text, start, base, ends, lookups } = self;
         let view = cache.view();
-        // What is left of the text, rather than where we are in it: so it is plain that a word that fits into
-        // a window can be cut off where a window could be read.
+        // Shorten the text instead of advancing a position: then the compiler can prove that a word fits into a
+        // window that was read.
         let mut rest = &text[start..];
         let mut word_start = start;
         for (lookup, &end) in lookups.iter_mut().zip(ends) {
@@ -149,8 +149,8 @@ impl Task for Approach<'_> {
     }
 }
 
-/// Write the ids of words up to the first whose ids are not all in its place; returns the number of words and
-/// of ids.
+/// Write the ids of words up to the first whose ids are not packed in its entry; return the number of words and of
+/// ids.
 #[inline(never)]
 fn copy_found<P: Packing, I: Id>(view: View<'_>, lookups: &[(Key, usize)], room: &mut [I]) -> (usize, usize) {
     let num_places = room.len();
@@ -159,7 +159,7 @@ fn copy_found<P: Packing, I: Id>(view: View<'_>, lookups: &[(Key, usize)], room:
     for &(key, place) in lookups {
         let packed = view.find(key, place);
         let len = packed.len();
-        // All of a word's room is written to: what is too much is overwritten next.
+        // Always write the maximum number of ids; excess values are overwritten by the next word.
         let Some(ids) = rest.first_chunk_mut::<ROOM>().filter(|_| len.wrapping_sub(1) < P::MOST) else {
             break;
         };
@@ -171,7 +171,7 @@ fn copy_found<P: Packing, I: Id>(view: View<'_>, lookups: &[(Key, usize)], room:
 }
 
 impl Encoder {
-    /// Merge a word that is not in the cache and put it there; `ids` are then its ids.
+    /// Merge a word that is not in the cache and store it; `ids` are then its ids.
     #[cold]
     #[inline(never)]
     fn merge_word<P: Packing>(

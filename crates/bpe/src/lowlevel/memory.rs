@@ -33,18 +33,18 @@ pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
     unsafe { MmapOptions::new().map_copy_read_only(file) }
 }
 
-/// An empty vector with room for `capacity` elements, on huge pages where the system has them.
+/// An empty vector with room for `capacity` elements, on huge pages if available.
 ///
-/// A table of many megabytes in pages of 4 KiB costs a random look-up twice: once for the data and once for
-/// the page's address. On pages of 2 MiB the second is free. And memory that is written to for the first time
-/// is handed out page by page, which takes longer than writing.
+/// In a large table with pages of 4 KiB, a random access misses the cache twice: for the data and for the address of
+/// the page. Pages of 2 MiB avoid the second miss. They also reduce page faults on the first write, which take longer
+/// than writing.
 pub(crate) fn with_capacity<T>(capacity: usize) -> Memory<Vec<T>> {
     let mut vector = Vec::new();
     reserve(&mut vector, capacity)?;
     Ok(vector)
 }
 
-/// Make room for `additional` more elements, and no more than that, on huge pages too.
+/// Reserve memory for exactly `additional` more elements, also on huge pages.
 pub(crate) fn reserve<T>(vector: &mut Vec<T>, additional: usize) -> Memory<()> {
     if vector.capacity() - vector.len() < additional {
         vector.try_reserve_exact(additional)?;
@@ -73,7 +73,7 @@ pub(crate) fn extend<T: Copy>(vector: &mut Vec<T>, elements: &[T]) -> Memory<()>
     Ok(())
 }
 
-/// Join parts in memory of their own. Many small copies could use up the reserve, so none is made from it.
+/// Concatenate parts in new memory. Many small copies could exhaust the reserve, so it is not used here.
 pub(crate) fn boxed(parts: &[&[u8]]) -> Memory<Box<[u8]>> {
     let mut bytes = with_capacity(parts.iter().map(|part| part.len()).sum())?;
     if is_from_reserve(bytes.as_ptr()) {
@@ -83,15 +83,15 @@ pub(crate) fn boxed(parts: &[&[u8]]) -> Memory<Box<[u8]>> {
     Ok(bytes.into())
 }
 
-/// Four numbers that threads share, and that never lie across two cache lines.
+/// Four integers shared by threads, aligned so that they never span two cache lines.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 pub(crate) struct Quad(pub(crate) [AtomicU64; 4]);
 
-/// Types that consist of integers alone: any bits are a value.
+/// Types that consist of integers only: any bits are a valid value.
 ///
 /// # Safety
-/// They must, and a page of memory must be aligned well enough for them.
+/// The type must consist of integers only, and its alignment must not exceed that of a page.
 pub(crate) unsafe trait AnyBits {}
 
 // SAFETY: an integer.
@@ -99,9 +99,9 @@ unsafe impl AnyBits for AtomicU32 {}
 // SAFETY: four integers.
 unsafe impl AnyBits for Quad {}
 
-/// Zeros to be changed by many threads, on huge pages where the system has them.
+/// Zeros that many threads can change, on huge pages if available.
 ///
-/// Nobody writes them: memory fresh from the system is zero, and is made so when it is first touched.
+/// They are not written explicitly: the system provides new memory as zeros when it is first used.
 #[derive(Debug)]
 pub(crate) struct Zeros<T> {
     map: MmapMut,
@@ -115,7 +115,7 @@ impl<T: AnyBits> Zeros<T> {
         let layout = Layout::array::<T>(len).map_err(|_| OutOfMemory)?;
         let map = MmapMut::map_anon(layout.size()).map_err(|_| OutOfMemory)?;
         #[cfg(target_os = "linux")]
-        let _ = map.advise(Advice::HugePage); // a hint: without, it is only slower
+        let _ = map.advise(Advice::HugePage); // a hint: a failure only makes access slower
         Ok(Zeros { map, len, kind: PhantomData })
     }
 }
@@ -125,13 +125,13 @@ impl<T: AnyBits> Deref for Zeros<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: the map starts at a page, has room for so many, and lives as long as `self`; any bits are a
-        // value; and nobody sees the map as bytes.
+        // SAFETY: the map starts at a page, is large enough, and lives as long as `self`; any bits are a valid value;
+        // and the map is never accessed as bytes.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
     }
 }
 
-/// A vector of `len` default values, on huge pages too.
+/// A vector of `len` default values, also on huge pages.
 pub(crate) fn defaults<T: Default>(len: usize) -> Memory<Vec<T>> {
     let mut vector = with_capacity(len)?;
     vector.resize_with(len, T::default);
@@ -147,8 +147,8 @@ fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
         let start = (range.start as usize).next_multiple_of(PAGE);
         let len = (range.end as usize).saturating_sub(start) / PAGE * PAGE;
         if len >= HUGE_PAGE {
-            // SAFETY: the pages lie wholly inside memory that is ours, and the hint leaves their contents
-            // alone.
+            // SAFETY: the pages are completely inside memory that we own, and the hint does not change their
+            // contents.
             unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_HUGEPAGE) };
         }
     }

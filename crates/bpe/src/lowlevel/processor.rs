@@ -1,18 +1,18 @@
-//! The processor: its cache, and instructions that not every one has.
+//! The processor: its cache, and instructions that not all processors have.
 
-/// How many bytes one set of masks describes.
+/// The number of bytes that one set of masks describes.
 pub(crate) const BLOCK: usize = 64;
 
-/// One bit per byte of a block: bit `i` speaks of byte `i`. Bytes of non-ASCII characters are in `high` only.
+/// One bit per byte of a block: bit `i` describes byte `i`. Bytes of non-ASCII characters are in `high` only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Masks {
     /// ASCII letters.
     pub letter: u64,
     /// ASCII digits.
     pub number: u64,
-    /// ASCII white space, U+0020 among it.
+    /// ASCII white space, including U+0020.
     pub white: u64,
-    /// U+0020 alone.
+    /// U+0020 only.
     pub blank: u64,
     /// The apostrophe.
     pub apostrophe: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Masks {
     pub high: u64,
 }
 
-/// Ask the processor to bring `slice[index]` into its cache.
+/// Prefetch `slice[index]` into the cache.
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -33,15 +33,15 @@ pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
     let _ = (slice, index);
 }
 
-/// Work that is worth compiling for the vector, bit and AES instructions of newer processors.
+/// A task that is compiled for the vector, bit and AES instructions of newer processors.
 pub(crate) trait Task {
-    /// What it gives.
+    /// The result.
     type Output;
-    /// Do it. Implementations must be `#[inline(always)]`, or they are compiled for the oldest processor.
+    /// Run the task. Implementations must be `#[inline(always)]`; otherwise they are compiled for the oldest processor.
     fn run<K: Keys>(self) -> Self::Output;
 }
 
-/// Run a task with the best instructions this processor has.
+/// Run a task with the best instructions of this processor.
 #[inline(always)]
 pub(crate) fn dispatch<T: Task>(task: T) -> T::Output {
     #[cfg(target_arch = "x86_64")]
@@ -61,11 +61,11 @@ pub(crate) fn dispatch<T: Task>(task: T) -> T::Output {
     task.run::<PlainKeys>()
 }
 
-/// How short words become keys, and keys become hashes. On one processor it is always the same way.
+/// Computes keys of short words and hashes of keys. One processor always uses the same implementation.
 pub(crate) trait Keys {
     /// The first `len % 16` bytes of a window, zeros, and `len` in the last byte.
     fn pack(window: &[u8; 16], len: usize) -> [u64; 2];
-    /// A hash of which all bits are equally good, and which nobody can predict who does not know the seed.
+    /// A hash with uniform bits that cannot be predicted without the seed.
     fn hash(key: [u64; 2], seed: [u64; 4]) -> u64;
 }
 
@@ -121,8 +121,8 @@ mod aes {
     impl Keys for AesKeys {
         #[inline(always)]
         fn pack(window: &[u8; 16], len: usize) -> [u64; 2] {
-            // SAFETY: the instructions are there, or `dispatch` would not be here; a vector and 16 bytes of
-            // integers are the same, and any bytes are either.
+            // SAFETY: `dispatch` has checked the instructions; a vector and 16 bytes of integers have the same layout,
+            // and any bytes are valid for both.
             unsafe {
                 let window: __m128i = transmute(*window);
                 let kept: __m128i = transmute(KEPT[len % 16]);
@@ -137,7 +137,7 @@ mod aes {
             unsafe {
                 let key: __m128i = transmute(key);
                 let [first, second]: [__m128i; 2] = transmute(seed);
-                // With two rounds, words that differ in bytes 0, 5, 10 and 15 only would hardly spread.
+                // After only two rounds, words that differ in bytes 0, 5, 10 and 15 would still collide often.
                 let once = _mm_aesenc_si128(_mm_xor_si128(key, first), second);
                 let twice = _mm_aesenc_si128(once, first);
                 _mm_cvtsi128_si64(_mm_aesenc_si128(twice, second)) as u64
@@ -287,7 +287,7 @@ mod tests {
         assert!(report.max_leaf >= 0x1D || report.palette == 0);
     }
 
-    /// Words that differ in a few bytes, wherever these stand, spread over a table as if drawn by chance.
+    /// Words that differ in a few bytes at any positions are distributed uniformly over a table.
     #[test]
     fn keys_are_the_same_by_every_way_and_hashes_spread() {
         struct Check;

@@ -1,4 +1,4 @@
-//! Pairs of neighbours: what is known of those that are tracked, and what joining one means for others.
+//! Tracked pairs of neighbours, and the changes that joining a pair causes in other pairs.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -12,23 +12,23 @@ pub(super) struct Pair {
     pub(super) left: Symbol,
     pub(super) right: Symbol,
     pub(super) count: u64,
-    /// Where its positions stand in `Learner::positions`.
+    /// The start of its positions in `Learner::positions`.
     pub(super) first: usize,
     pub(super) len: usize,
 }
 
-/// What joining a pair means for the pairs with one particular neighbour.
+/// The changes for the pairs with one particular neighbour.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Neighbour {
-    /// How often the neighbour was met, weighted by the words' counts.
+    /// The number of occurrences, weighted by the counts of the words.
     pub(super) weight: u64,
-    /// How many positions that was.
+    /// The number of positions.
     pub(super) num_positions: usize,
-    /// Where the next of them goes in `Learner::positions`; `None` if the new pair is too rare to track.
+    /// The index in `Learner::positions` for the next position; `None` if the new pair is too rare to track.
     pub(super) cursor: Option<usize>,
 }
 
-/// One side's neighbours of the pair that is being joined.
+/// The neighbours on one side of the pair that is being joined.
 #[derive(Default)]
 pub(super) struct Side {
     pub(super) by_symbol: Vec<Neighbour>,
@@ -37,7 +37,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// Make room for all tokens, and for `len` occurrences: `meet` needs no more.
+    /// Reserve memory for all tokens and for `len` occurrences, so that `meet` does not allocate.
     pub(super) fn prepare(&mut self, num_tokens: usize, len: usize) -> Result<(), OutOfMemory> {
         self.by_symbol.try_reserve(num_tokens - self.by_symbol.len())?;
         self.by_symbol.resize(num_tokens, Neighbour::default());
@@ -67,7 +67,7 @@ pub(super) fn key(left: Symbol, right: Symbol) -> u64 {
 
 pub(super) type PairHash = BuildHasherDefault<PairHasher>;
 
-/// One multiplication: enough for keys that nobody can choose freely.
+/// One multiplication: sufficient, because the keys cannot be chosen freely.
 #[derive(Default)]
 pub(super) struct PairHasher(u64);
 

@@ -1,9 +1,8 @@
-//! The text that merges are learnt from: all distinct words in one array, with a slot for every byte.
+//! The text for learning merges: all distinct words in one array, with a slot for each byte.
 //!
-//! A token that spans several slots writes its symbol into its first and its last slot, so the neighbours of
-//! a token are read directly: the slot before its first, the slot after its last. Words are grouped by how
-//! often they occur, and every group begins at a multiple of 64 slots, so one small table gives the count of
-//! the word at any position.
+//! A token writes its symbol into its first and its last slot, so its neighbours are read directly: the slot before its
+//! first and the slot after its last. Words are grouped by their counts, and each group begins at a multiple of 64
+//! slots, so a small table contains the count of the word at any position.
 
 use hashbrown::HashMap;
 
@@ -13,13 +12,13 @@ use crate::error::{Error, OutOfMemory, Result};
 use crate::lowlevel::with_capacity;
 use crate::words::WordCounts;
 
-/// A slot outside every word.
+/// A slot outside all words.
 pub(super) const BOUNDARY: Symbol = Symbol::MAX;
 /// A slot inside a token, neither its first nor its last.
 pub(super) const INSIDE: Symbol = Symbol::MAX - 1;
 /// Slots that share one entry of the count table, as a power of two.
 const GROUP_BITS: u32 = 6;
-/// How many slots are walked over between two heartbeats.
+/// The number of slots between two heartbeats.
 const WALK: usize = 1 << 20;
 
 /// All distinct words.
@@ -32,7 +31,7 @@ impl Text {
     /// Write all words of two bytes or more into slots, grouped by count.
     pub(super) fn new(words: WordCounts) -> Result<Text> {
         let group = 1usize << GROUP_BITS;
-        // Slots needed for each count: a boundary, then every word with a boundary behind it.
+        // Slots needed for each count: a boundary, then each word followed by a boundary.
         let mut next_slot: HashMap<u64, usize, PairHash> = HashMap::default();
         let mut weight: u128 = 0;
         let mut num_bytes = 0;
@@ -80,14 +79,14 @@ impl Text {
         Ok(Text { slots, group_counts })
     }
 
-    /// How often the word at `position` occurs.
+    /// The count of the word at `position`.
     #[inline]
     pub(super) fn count_at(&self, position: usize) -> u64 {
         self.group_counts[position >> GROUP_BITS]
     }
 
-    /// Visit every pair of neighbouring tokens, from left to right, with the position of the first. `beat` is
-    /// called now and then, and may end the walk.
+    /// Visit all pairs of neighbouring tokens from left to right, with the position of the first token. `beat` is called
+    /// at intervals and can end the walk.
     #[inline]
     pub(super) fn walk_pairs(
         &self,

@@ -2,25 +2,25 @@
 //!
 //! `'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 //!
-//! Every byte gets the class of its character (letter, number, white, other), as bits of one word per class.
-//! In these bits the pattern says: a pre-token begins
+//! Each byte has the class of its character (letter, number, white, other), as one bit in a word per class. In these
+//! bits, a pre-token begins
 //!
-//! - where a run of one class begins, unless a U+0020 stands before it, which then begins the pre-token;
+//! - where a run of one class begins, unless a U+0020 precedes it, which then begins the pre-token;
 //! - at the first character of a run of white space;
-//! - at the last one too if something else follows (`\s+(?!\S)` gives it back; U+0020 joins what follows);
-//! - right after a contraction, which is an apostrophe that begins a pre-token and one of s d m t ll ve re.
+//! - at the last character of that run if another class follows (`\s+(?!\S)` excludes it; a U+0020 joins the next run);
+//! - after a contraction: an apostrophe that begins a pre-token, followed by s, d, m, t, ll, ve or re.
 //!
-//! Non-ASCII characters are rare in most text: their bits are set one by one, after the vector pass.
+//! Non-ASCII characters are rare in most texts; their bits are set one by one after the vector pass.
 
 use crate::error::Result;
 use crate::lowlevel::{self, BLOCK, Keys, Masks, Task};
 use crate::unicode::{self, Class};
 
-/// How many blocks a window of text has. Preparing a large one takes longer than scanning a short text.
+/// The number of blocks in a window. Initialising a larger window takes longer than scanning a short text.
 const BLOCKS: usize = 64;
 const FEW_BLOCKS: usize = 4;
 
-/// What the bits of one block do not know: the class of the byte before it.
+/// The state between blocks: the class of the previous byte.
 #[derive(Clone, Copy, Default)]
 struct Before {
     letter: u64,
@@ -30,15 +30,15 @@ struct Before {
     blank: u64,
 }
 
-/// Finds the ends of pre-tokens, one window of text after the other.
+/// Finds the ends of pre-tokens window by window.
 struct Scanner<const BLOCKS: usize, const ENDS: usize> {
     masks: [Masks; BLOCKS],
-    /// Non-ASCII white space that nothing white follows, by its first byte.
+    /// First bytes of non-ASCII white space that no white space follows.
     wide_ends: [u64; BLOCKS],
     before: Before,
-    /// Where a contraction ended, if that was past the block it began in.
+    /// The end of a contraction that extends into the next block.
     resume_at: Option<usize>,
-    /// The ends found in a window, counted from its beginning; written eight at a time, hence the spare room.
+    /// The ends in a window, relative to its start; written in groups of eight, which needs spare room.
     ends: [u32; ENDS],
 }
 
@@ -93,7 +93,7 @@ impl<const BLOCKS: usize, const ENDS: usize> Task for ScanWindow<'_, '_, BLOCKS,
         let num_blocks = window.len().div_ceil(BLOCK);
         lowlevel::classify(window, masks);
         classify_wide(text, window_start, &mut masks[..num_blocks], wide_ends);
-        // At the end of the text nothing follows a run of white space, so none of it is given back.
+        // At the end of the text, a run of white space is one pre-token.
         let white_follows = unicode::char_at(text, window_end).is_none_or(|next| next.class == Class::Space);
         let mut num_ends = 0;
         for index in 0..num_blocks {
@@ -133,11 +133,11 @@ impl<const BLOCKS: usize, const ENDS: usize> Task for ScanWindow<'_, '_, BLOCKS,
                 }
             }
             if block_start == 0 {
-                starts &= !1; // the first pre-token begins here; nothing ends here
+                starts &= !1; // the first pre-token begins here; none ends here
             }
             let next_num_ends = num_ends + starts.count_ones() as usize;
             while starts != 0 {
-                // Eight at a time without a look at how many there are: what is too much is overwritten next.
+                // Write eight at a time without checking their number; excess values are overwritten by the next group.
                 let Some(eight) = ends[num_ends..].first_chunk_mut::<8>() else { break };
                 for end in eight {
                     *end = (index * BLOCK) as u32 + starts.trailing_zeros();
@@ -159,7 +159,7 @@ impl<const BLOCKS: usize, const ENDS: usize> Task for ScanWindow<'_, '_, BLOCKS,
     }
 }
 
-/// Set the bits of all non-ASCII characters, and in `wide_ends` those white ones that nothing white follows.
+/// Set the bits of all non-ASCII characters, and in `wide_ends` those of white space that no white space follows.
 #[inline]
 fn classify_wide(text: &[u8], window_start: usize, masks: &mut [Masks], wide_ends: &mut [u64]) {
     wide_ends.fill(0);
@@ -171,7 +171,7 @@ fn classify_wide(text: &[u8], window_start: usize, masks: &mut [Masks], wide_end
             let offset = remaining.trailing_zeros() as usize;
             remaining &= remaining - 1;
             if block_start + offset < position {
-                continue; // inside a character that is done
+                continue; // inside a character that was processed
             }
             let start = block_start + offset;
             let Some(found) = unicode::char_at(text, start) else { continue };
@@ -198,7 +198,7 @@ fn classify_wide(text: &[u8], window_start: usize, masks: &mut [Masks], wide_end
     }
 }
 
-/// The length of the contraction whose apostrophe stands at `position`, if there is one.
+/// The length of the contraction whose apostrophe is at `position`, if there is one.
 #[inline]
 fn contraction_at(text: &[u8], position: usize) -> Option<usize> {
     match text.get(position + 1..)? {
@@ -208,10 +208,10 @@ fn contraction_at(text: &[u8], position: usize) -> Option<usize> {
     }
 }
 
-/// Whether every text that reads the same around `position` has a pre-token boundary there.
+/// Whether every text with the same characters around `position` has a pre-token boundary there.
 ///
-/// A letter or number is never followed inside its pre-token by another class, and neither is an other
-/// character, except that a contraction joins an apostrophe with letters.
+/// Inside a pre-token, a character of class letter, number or other is never followed by another class, except in a
+/// contraction, which joins an apostrophe and letters.
 #[inline]
 pub(crate) fn is_boundary(text: &[u8], position: usize) -> bool {
     let (Some(before), Some(after)) =

@@ -73,8 +73,8 @@ fn end_of_newlines(text: &[u8], mut position: usize) -> usize {
     position
 }
 
-/// A run of white space ends after its last line end; without one, it gives back its last character to what
-/// follows, unless that is all it has or nothing follows.
+/// A run of white space ends after its last line end. Without a line end, its last character belongs to the next
+/// pre-token, unless the run has one character or ends the text.
 fn end_of_white(text: &[u8], start: usize) -> usize {
     let mut position = start;
     let mut last = start;
@@ -93,8 +93,7 @@ fn end_of_white(text: &[u8], start: usize) -> usize {
     }
 }
 
-/// Where the contraction ends whose first letter stands at `position`. Without regard to case, `s` is also
-/// U+017F.
+/// The end of the contraction whose first letter is at `position`. Case is ignored, so `s` is also U+017F.
 fn end_of_contraction(text: &[u8], position: usize) -> Option<usize> {
     let rest = text.get(position..)?;
     match rest {
@@ -105,7 +104,7 @@ fn end_of_contraction(text: &[u8], position: usize) -> Option<usize> {
     }
 }
 
-/// Whether every text that reads the same around `position` has a pre-token boundary there.
+/// Whether every text with the same characters around `position` has a pre-token boundary there.
 #[inline]
 pub(crate) fn is_boundary(text: &[u8], position: usize) -> bool {
     text.get(position) == Some(&b' ')

@@ -1,4 +1,4 @@
-//! Pre-tokenisation: cutting text into the pieces that merges never cross.
+//! Pre-tokenisation: splitting text into words, whose boundaries merges never cross.
 
 mod gpt2;
 mod gpt4;
@@ -6,14 +6,14 @@ mod user;
 
 use crate::error::Result;
 
-/// How text is cut into pre-tokens.
+/// The rule that splits text into pre-tokens.
 #[derive(Clone, Debug)]
 pub enum Pattern {
-    /// The pattern of GPT-2, by a scanner of our own.
+    /// The pattern of GPT-2, with its own scanner.
     Gpt2,
-    /// The pattern of GPT-4 (cl100k), by a scanner of our own.
+    /// The pattern of GPT-4 (cl100k), with its own scanner.
     Gpt4,
-    /// A regular expression of the user's.
+    /// A user-defined regular expression.
     User(Box<fancy_regex::Regex>),
 }
 
@@ -27,8 +27,8 @@ impl Pattern {
         }
     }
 
-    /// Call `emit(base, ends)` for group after group of pre-tokens, until it fails: they end at `base + end`, and each
-    /// begins where the one before it ends, so that together they are the whole text.
+    /// Call `emit(base, ends)` for groups of pre-tokens until it fails. A pre-token ends at `base + end` and begins at the
+    /// end of the previous one, so together they are the whole text.
     #[inline(always)]
     pub fn scan(&self, text: &[u8], emit: impl FnMut(usize, &[u32]) -> Result<()>) -> Result<()> {
         match self {
@@ -41,10 +41,10 @@ impl Pattern {
         }
     }
 
-    /// Whether cutting the text at `position` and scanning both halves gives the pre-tokens of the whole.
+    /// Whether splitting the text at `position` and scanning both parts yields the pre-tokens of the whole text.
     ///
-    /// It looks only at the two characters around `position`, and may say no where yes were true too. Of a
-    /// user's expression nothing is known, so there the answer is always no.
+    /// Only the two characters around `position` are used, so the result may be false for a safe cut. It is always
+    /// false for user-defined expressions.
     #[inline]
     pub fn is_boundary(&self, text: &[u8], position: usize) -> bool {
         match self {
@@ -55,7 +55,7 @@ impl Pattern {
     }
 }
 
-/// Gather the ends that `scan` finds one by one into groups. After `emit` has failed, it is not called any more.
+/// Group the ends that `scan` finds one by one. `emit` is not called again after it has failed.
 fn in_groups(
     mut emit: impl FnMut(usize, &[u32]) -> Result<()>,
     scan: impl FnOnce(&mut dyn FnMut(usize)) -> Result<()>,

@@ -1,25 +1,24 @@
-//! Any regular expression of the user's own: the slow, general path.
+//! User-defined regular expressions: the slow, general case.
 //!
-//! The engine reads `str`, so each byte of invalid UTF-8 is shown to it as a character that is none, and
-//! positions are translated back. What the expression leaves unmatched becomes a pre-token of its own, so
-//! that no byte is ever lost; empty matches are dropped.
+//! The engine needs `str`, so each byte of invalid UTF-8 is replaced by an unassigned character, and positions are
+//! translated back. Unmatched text becomes a separate pre-token, so no byte is lost. Empty matches are ignored.
 
 use fancy_regex::Regex;
 
 use crate::error::{Error, OutOfMemory, Result};
 use crate::lowlevel::with_capacity;
 
-/// How many bytes a stand-in takes, in place of the one that it stands for.
+/// The length in bytes of a replacement character.
 const STAND_IN_LEN: usize = 4;
 
-/// What stands for a byte of invalid UTF-8: a code point of plane 13, where nothing is assigned. So no
-/// expression takes it for a letter, a number, a space or, as it would U+FFFD, for a symbol; nor, in `(.)\1`,
-/// for another such byte.
+/// The replacement of an invalid byte: a code point of plane 13, which has no assigned characters. So no expression
+/// matches it as a letter, number, space or (like U+FFFD) symbol. Different bytes have different replacements, which
+/// matters for `(.)\1`.
 fn stand_in(byte: u8) -> char {
     char::from_u32(0xd0000 + u32::from(byte)).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// Compile a user's expression.
+/// Compile a user-defined expression.
 pub(crate) fn compile(expression: &str) -> Result<Regex> {
     Regex::new(expression).map_err(|error| Error::Pattern(error.to_string()))
 }
@@ -30,7 +29,7 @@ pub(crate) fn scan(regex: &Regex, text: &[u8], mut end_at: impl FnMut(usize)) ->
         Ok(text) => scan_str(regex, text, end_at),
         Err(_) => {
             let (shown, replaced) = replace_invalid(text)?;
-            let mut num_passed = 0; // stand-ins that lie before a place: the places only rise
+            let mut num_passed = 0; // replacements before the current position; positions only increase
             let mut origin = |place: usize| {
                 num_passed += replaced[num_passed..].iter().take_while(|&&start| start < place).count();
                 place - num_passed * (STAND_IN_LEN - 1)
@@ -62,7 +61,7 @@ fn scan_str(regex: &Regex, text: &str, mut end_at: impl FnMut(usize)) -> Result<
     Ok(())
 }
 
-/// Replace each invalid byte by its `stand_in`; also returns where in the result these begin.
+/// Replace each invalid byte by its `stand_in`; also return the positions of the replacements in the result.
 fn replace_invalid(text: &[u8]) -> Result<(String, Vec<usize>), OutOfMemory> {
     let num_invalid: usize = text.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
     let mut shown = String::new();

@@ -1,12 +1,11 @@
-//! What words were encoded to, so that each is merged once, by whichever thread meets it first.
+//! The cache of encoded words: each word is merged once, by the first thread that needs it.
 //!
-//! All threads share one table, and nobody ever waits for another. A place is empty, or claimed by the thread
-//! that fills it, or full for good: the upper half of the key is written last, so who reads the whole key
-//! also reads the ids that belong to it. Two threads that meet a new word at the same time may both write it
-//! down, which costs a place and changes nothing.
+//! All threads share one table without locks. An entry is empty, claimed by the thread that fills it, or permanently
+//! full. The upper half of the key is written last, so a thread that reads the whole key also reads the matching ids.
+//! Two threads may store a new word at the same time, which wastes an entry but does not change results.
 //!
-//! A word of at most 15 bytes and its packed ids share 32 bytes, half a cache line. Longer words, and ids
-//! that do not fit, are spilled.
+//! A word of at most 15 bytes and its packed ids share 32 bytes, half a cache line. Longer words, and ids that do not
+//! fit, are spilled to another array.
 
 #[cfg(test)]
 mod tests;
@@ -21,15 +20,15 @@ use crate::error::OutOfMemory;
 use crate::lowlevel::{Keys, Quad, Task, Zeros, dispatch, prefetch};
 use crate::table::{Key, Seed};
 
-/// Words longer than this are not kept.
+/// Words longer than this are not cached.
 const LONGEST: usize = 256;
-/// How many words the table may hold.
+/// The largest number of words in the table.
 const MAX_WORDS: usize = 1 << 20;
-/// A table that was full is followed by one this much larger, or only twice as large from `LARGE` words on: to
-/// touch memory that is new to the process takes longer than to write the words once more.
+/// The factor by which a full table grows, or 2 from `LARGE` words on. The first use of new memory takes longer than
+/// copying the words.
 const GROWTH: usize = 4;
 const LARGE: usize = 1 << 17;
-/// In place of the key's upper half: somebody is writing here.
+/// Instead of the upper half of the key: a thread is writing here.
 const CLAIMED: u64 = 1;
 
 /// A word and its ids.
@@ -62,7 +61,7 @@ impl Place {
 pub(crate) struct WordCache {
     places: Zeros<Place>,
     num_words: AtomicUsize,
-    /// Of a long word its bytes, four to a number; then the ids.
+    /// The bytes of long words, four per integer, and the ids.
     spilled: Zeros<AtomicU32>,
     num_spilled: AtomicUsize,
     is_full: AtomicBool,
@@ -71,7 +70,7 @@ pub(crate) struct WordCache {
 }
 
 impl WordCache {
-    /// A cache with room for `num_words`.
+    /// A cache for `num_words`.
     pub(crate) fn with_room_for(num_words: usize) -> Result<WordCache, OutOfMemory> {
         let num_places = (2 * num_words.min(MAX_WORDS)).next_power_of_two().max(512);
         Ok(WordCache {
@@ -85,14 +84,14 @@ impl WordCache {
         })
     }
 
-    /// Whether a word was turned away for lack of room.
+    /// Whether a word did not fit.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// A larger cache with the same words, or an empty one where this is as large as can be. Other threads may
-    /// go on using this one, and even be writing a last word into it.
+    /// A larger cache with the same words, or an empty one if this has the maximum size. Other threads may still use this
+    /// cache and write a last word to it.
     pub(crate) fn enlarged(&self) -> Result<WordCache, OutOfMemory> {
         let room = self.places.len() / 2;
         let growth = if room < LARGE { GROWTH } else { 2 };
@@ -110,7 +109,7 @@ impl WordCache {
                 num_words += 1;
             }
         }
-        // After the places: what they refer to is there by now, while more may have been spilled since.
+        // Read after the entries: all data they refer to exists by now; more may have been spilled since.
         for (new, old) in larger.spilled.iter().zip(self.spilled.iter()) {
             new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -119,7 +118,7 @@ impl WordCache {
         Ok(larger)
     }
 
-    /// Forget everything. Meant for a cache that no other thread is using.
+    /// Remove all words. No other thread may use the cache.
     pub(crate) fn clear(&self) {
         for place in self.places.iter() {
             place.high().store(0, Ordering::Relaxed);
@@ -129,25 +128,25 @@ impl WordCache {
         self.is_full.store(false, Ordering::Relaxed);
     }
 
-    /// What look-ups need, by value, so that it stays in registers over many of them.
+    /// The data for look-ups, by value, so that it stays in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_> {
         View { places: &self.places, shift: 64 - self.places.len().trailing_zeros(), seed: self.seed }
     }
 
-    /// The key of a word of any length but none.
+    /// The key of a non-empty word of any length.
     #[inline(always)]
     pub(crate) fn key(&self, word: &[u8]) -> Key {
         if word.len() <= Key::LONGEST { Key::of_word(word) } else { self.long_key(word) }
     }
 
-    /// The key of a word that does not fit into one: it says which words are surely different.
+    /// The key of a long word; words with different keys are different.
     #[cold]
     pub(crate) fn long_key(&self, word: &[u8]) -> Key {
         Key::of_long(self.hasher.hash_one(word), word.len())
     }
 
-    /// The ids that were spilled for `word`; nothing if they were not, or are another word's.
+    /// The ids that were spilled for `word`; `None` if there are none or they belong to another word.
     #[inline(never)]
     pub(crate) fn spilled(&self, word: &[u8], packed: Packed) -> Option<&[AtomicU32]> {
         let (start, num_ids) = packed.spilled()?;
@@ -157,7 +156,7 @@ impl WordCache {
         quarters_of(word).zip(quarters).all(is_same).then_some(ids)
     }
 
-    /// Remember a word, with its ids packed if that is possible, if there is room.
+    /// Store a word if there is room, with packed ids if possible.
     pub(crate) fn insert(&self, key: Key, word: &[u8], ids: &[u32], packed: Option<Packed>) {
         if word.len() > LONGEST {
             return;
@@ -171,7 +170,7 @@ impl WordCache {
         }
     }
 
-    /// Write into an empty place; there are always some, since at most half of them are used.
+    /// Write to an empty entry; there is always one, because at most half of them are used.
     fn write(&self, key: Key, Packed(ids): Packed) {
         let (low, high) = key.halves();
         let mask = self.places.len() - 1;
@@ -189,7 +188,7 @@ impl WordCache {
         }
     }
 
-    /// Write ids, and the word itself if it is long, where there is more room than in a place.
+    /// Write ids, and the word itself if it is long, to the array of spilled data.
     fn spill(&self, word: &[u8], ids: &[u32]) -> Option<Packed> {
         let num_quarters = num_quarters(word);
         let len = num_quarters + ids.len();
@@ -204,12 +203,12 @@ impl WordCache {
     }
 }
 
-/// How many numbers are written down of a word itself: none if its key says everything.
+/// The number of integers for the bytes of a word: 0 if its key contains them.
 fn num_quarters(word: &[u8]) -> usize {
     if word.len() > Key::LONGEST { word.len().div_ceil(4) } else { 0 }
 }
 
-/// The bytes of a word, four to a number.
+/// The bytes of a word, four per integer.
 fn quarters_of(word: &[u8]) -> impl Iterator<Item = u32> {
     word.chunks(4).map(|chunk| {
         let mut bytes = [0; 4];
@@ -218,7 +217,7 @@ fn quarters_of(word: &[u8]) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Find out where the search for a key begins.
+/// The start of the search for a key.
 struct Approach<'c> {
     view: View<'c>,
     key: Key,
@@ -233,7 +232,7 @@ impl Task for Approach<'_> {
     }
 }
 
-/// A cache as look-ups see it.
+/// A view of the cache for look-ups.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'c> {
     places: &'c [Place],
@@ -242,7 +241,7 @@ pub(crate) struct View<'c> {
 }
 
 impl View<'_> {
-    /// Where the search for `key` begins, which the processor is asked to fetch.
+    /// The start of the search for `key`, which is prefetched.
     #[inline(always)]
     pub(crate) fn approach<K: Keys>(self, key: Key) -> usize {
         let index = (key.hash::<K>(self.seed) >> self.shift) as usize;
@@ -250,7 +249,7 @@ impl View<'_> {
         index
     }
 
-    /// The packed ids of `key`, searched from `index` on; nothing if it is not known.
+    /// The packed ids of `key`, searched from `index` on; `None` if it is not in the cache.
     #[inline(always)]
     pub(crate) fn find(self, key: Key, mut index: usize) -> Packed {
         let mask = self.places.len() - 1;
