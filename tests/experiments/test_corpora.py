@@ -163,7 +163,7 @@ def test_a_sweep_samples_from_one_model_with_several_settings(
         """
     )
     lost = ("--set", "optimizer.lr=1e30", "--out", "lost")
-    for words in ("the run diverged", "no model to sample from (diverged"):  # and no better the second time
+    for words in ("the run diverged", "no model to sample from (diverged"):  # also the second time
         refused = run("sweep", "heat.toml", *lost)
         assert refused.code == 2
         assert words in refused.err
@@ -232,7 +232,7 @@ def test_a_run_on_another_corpus_is_rejected_but_not_one_of_another_machine(
         (mine(stories), str(here.train)),
         (mine(stories), f"/of/another/{name}/bpe-300/train.npy"),
         (mine(copy), str(here.train)),
-        (mine(gone), "/of/another/own-abcdef/bpe-300/train.npy"),  # it cannot be compared
+        (mine(gone), "/of/another/own-abcdef/bpe-300/train.npy"),  # a missing text cannot be compared
     ]:
         look(corpus, train)
 
@@ -270,4 +270,4 @@ def test_a_text_is_identified_by_its_contents_not_its_path(tmp_path: Path, stori
     assert corpus_name(alone) == corpus_name(CorpusConfig(text=copy)) == name
     reports.clear()
     assert corpus_name(alone, lambda *report: reports.append(report)) == name
-    assert reports == []  # it is read once
+    assert reports == []  # the text was hashed before

@@ -1,4 +1,4 @@
-"""`bytewright runs` shows every run, what goes on, what is damaged; and answers what is asked of them."""
+"""`bytewright runs` lists all runs, active and damaged ones included, and filters them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from conftest import Run
 from runs import make_config, write_sampled
 
 
-def test_a_run_is_said_to_be_running_while_its_writer_lives(tmp_path: Path, run: Run) -> None:
+def test_a_run_is_listed_as_running_while_a_process_holds_its_lock(tmp_path: Path, run: Run) -> None:
     def statuses() -> list[str]:
         return [row["status"] for row in json.loads(run("runs", tmp_path, "--json").out)]
 
@@ -28,7 +28,7 @@ def test_a_run_is_said_to_be_running_while_its_writer_lives(tmp_path: Path, run:
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged", "stopped"])
-def test_a_run_that_goes_on_is_running_whatever_an_earlier_session_came_to(
+def test_a_resumed_run_is_running_whatever_an_earlier_session_recorded(
     tmp_path: Path, run: Run, status: str
 ) -> None:
     with RunWriter.create(tmp_path / "one", make_config(tmp_path)) as folder:
@@ -43,7 +43,7 @@ def test_a_run_that_goes_on_is_running_whatever_an_earlier_session_came_to(
 
 
 @pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b"\xff\n", b'{"event": "refused"}\n'])
-def test_a_run_that_cannot_be_read_is_listed_with_the_reason_beside_the_others(
+def test_an_unreadable_run_is_listed_with_the_reason(
     tmp_path: Path, run: Run, damage: bytes
 ) -> None:
     for name in ("bad", "good"):
@@ -61,7 +61,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_beside_the_others(
 
 
 @pytest.mark.parametrize("name", ["config.json", "environment.json", "outcome.json", "metrics.jsonl"])
-def test_a_changed_digit_in_what_a_run_recorded_is_noticed(tmp_path: Path, name: str) -> None:
+def test_a_changed_digit_in_a_file_of_a_run_is_detected(tmp_path: Path, name: str) -> None:
     with RunWriter.create(tmp_path / "one", make_config(tmp_path)) as folder:
         log = MetricsLog(folder.metrics)
         log.write({"step": 3, "loss": 2.5})
@@ -87,7 +87,7 @@ def test_a_text_behind_a_symbolic_link_is_not_shown(tmp_path: Path, name: str) -
         read_run(folder.path)
 
 
-def test_numbers_are_not_more_or_less_than_words(tmp_path: Path, run: Run) -> None:
+def test_numbers_cannot_be_ordered_against_text(tmp_path: Path, run: Run) -> None:
     RunWriter.create(tmp_path / "one", make_config(tmp_path)).close()
     for sign in ("<", "<=", ">", ">="):
         for word in ("abc", "nan", ""):
@@ -120,7 +120,7 @@ def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> Non
     assert (both[0] / "report.html").is_file()
 
 
-def test_a_report_shows_a_run_as_it_is_now_not_as_it_was_last_reported(tmp_path: Path, run: Run) -> None:
+def test_a_report_shows_the_current_state_of_a_run(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "one"
     train(make_config(tmp_path, schedule={"kind": "constant"}), path, console=Console(quiet=True))
     assert run("report", path).code == 0
@@ -133,7 +133,7 @@ def test_a_report_shows_a_run_as_it_is_now_not_as_it_was_last_reported(tmp_path:
     assert reported["metrics"]["step"][-1] == 30
 
 
-def test_texts_that_were_sampled_are_listed_beside_their_model(tmp_path: Path, run: Run) -> None:
+def test_sampled_texts_are_listed_with_their_model(tmp_path: Path, run: Run) -> None:
     sweep = write_sampled(tmp_path)
     names = [Path(row["run"]).name for row in json.loads(run("runs", sweep, "--json").out)]
     assert names == ["model", "temperature-0.5", "temperature-1"]
@@ -145,7 +145,7 @@ def test_texts_that_were_sampled_are_listed_beside_their_model(tmp_path: Path, r
     assert "temperature-1" not in told
 
 
-def test_runs_can_be_asked_for_by_what_their_sweep_calls_them(tmp_path: Path, run: Run) -> None:
+def test_runs_can_be_filtered_by_their_labels_in_a_sweep(tmp_path: Path, run: Run) -> None:
     for name in ("silu", "swiglu"):
         RunWriter.create(tmp_path / name, make_config(tmp_path)).close()
         outcome = {"status": "stopped", "labels": {"variant": name}}
@@ -156,7 +156,7 @@ def test_runs_can_be_asked_for_by_what_their_sweep_calls_them(tmp_path: Path, ru
     assert [row["variant"] for row in rows] == ["swiglu", "silu"]
 
 
-def test_a_run_of_a_sweep_that_lost_its_config_is_listed_as_unreadable(tmp_path: Path, run: Run) -> None:
+def test_a_run_without_its_config_is_listed_as_unreadable(tmp_path: Path, run: Run) -> None:
     (tmp_path / "lost").mkdir()
     (tmp_path / "lost/outcome.json").write_text('{"status": "complete", "labels": {}}')
     listed = run("runs", tmp_path)

@@ -196,7 +196,7 @@ def test_a_report_shows_divergence_and_differences(tmp_path: Path) -> None:
         assert f"| none | {seed} | diverged | the loss was not finite from step 7 on |" in text
     assert "100%" not in text  # the baseline is not compared with itself
     assert "above the floor" in text
-    assert "2.50 GB" in text  # predicted, beside
+    assert "2.50 GB" in text  # predicted
     assert "2.40 GB" in text  # measured
     assert "abc123" in text
     assert text.count("The pre0 sat.") == 1
@@ -226,7 +226,7 @@ def test_the_curve_of_diverged_seeds_is_the_median() -> None:
     points, spread = group.curve("loss", "step")
     assert spread == []
     assert points[0] == (1.0, runs[1].lines[0]["loss"])
-    assert points[39][1] == runs[2].lines[39]["loss"]  # of a number, a higher one, and none
+    assert points[39][1] == runs[2].lines[39]["loss"]  # the median of two finite values and infinity
     assert points[-1][1] == float("inf")
 
 
@@ -236,7 +236,7 @@ def test_curves_are_drawn_relative_to_the_floor_if_they_stay_above_it() -> None:
     (figure, *_) = learning_curves(group_runs(records, about.axes), VALIDATION, about)
     assert isinstance(figure.chart, Chart)
     assert figure.chart.y.log
-    assert figure.chart.y.origin == pytest.approx(0.6)  # two bits of these runs are one nat
+    assert figure.chart.y.origin == pytest.approx(0.6)  # in these runs two bits are one nat
     assert "0.6000" in figure.caption
     below = [dataclasses.replace(record, floor=0.6) for record in records]
     (figure, *_) = learning_curves(group_runs(below, about.axes), VALIDATION, about)

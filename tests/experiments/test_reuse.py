@@ -157,7 +157,7 @@ def test_a_corpus_that_changed_is_rejected(place: Path) -> None:
     shutil.rmtree(corpus_folder)
     runner.said.clear()
     runner.run()
-    assert (corpus_folder / "bpe-300/train.npy").is_file()  # it was made again, with the same content
+    assert (corpus_folder / "bpe-300/train.npy").is_file()  # prepared again with the same content
     assert runner.said == []
     write_tokens(corpus_folder / "bpe-300/train.npy", make_ids(2000), vocab_size=300)
     with pytest.raises(UsageError, match=r"SHA-256 of .*/bpe-300/train\.npy"):

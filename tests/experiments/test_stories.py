@@ -1,4 +1,4 @@
-"""A model writes and is measured in the precision that the rest of the package would use."""
+"""Sampling and evaluation use the precisions of the generation and evaluation commands."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def loading(chosen: list[torch.dtype | None]) -> Callable[..., Any]:
     return load
 
 
-def test_a_model_is_sampled_in_the_precision_it_was_trained_in_where_that_is_fast(
+def test_a_model_is_sampled_in_its_training_precision_if_that_is_fast(
     written: Path, stories: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[torch.dtype | None] = []
@@ -55,6 +55,6 @@ def test_a_model_is_sampled_in_the_precision_it_was_trained_in_where_that_is_fas
         monkeypatch.setattr(writing, "select_device", lambda name, device=device: torch.device(device))
         with pytest.raises(Loaded):
             generate_stories(written, SamplingPlan(num_stories=1))
-    with pytest.raises(Loaded):  # what it is measured in is what it was trained in, everywhere
+    with pytest.raises(Loaded):  # evaluation always uses the training precision
         evaluate_text(written, stories, device="cpu")
     assert chosen == [torch.bfloat16, None, torch.bfloat16]

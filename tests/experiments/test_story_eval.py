@@ -149,7 +149,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_storybook_stories_have_a_floor_and_the_model_is_above_it(told: Path) -> None:
+def test_stories_of_the_storybook_have_a_floor_below_the_loss(told: Path) -> None:
     measured = evaluate_text(told / "run", told / "stories.txt")
     assert measured.floor is not None
     assert measured.gap is not None
