@@ -43,9 +43,7 @@ def test_a_resumed_run_is_running_whatever_an_earlier_session_recorded(
 
 
 @pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b"\xff\n", b'{"event": "refused"}\n'])
-def test_an_unreadable_run_is_listed_with_the_reason(
-    tmp_path: Path, run: Run, damage: bytes
-) -> None:
+def test_an_unreadable_run_is_listed_with_the_reason(tmp_path: Path, run: Run, damage: bytes) -> None:
     for name in ("bad", "good"):
         RunWriter.create(tmp_path / name, make_config(tmp_path)).close()
     (tmp_path / "bad/metrics.jsonl").write_bytes(damage)

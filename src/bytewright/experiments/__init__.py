@@ -1,6 +1,7 @@
-"""Sweeps: many runs that answer one question, planned, executed, resumed and recorded.
+"""Sweeps: plan, execute and resume many runs that answer one question, and read their results.
 
-Read `sweep` first: it expands a sweep file into trials. `plan` estimates them, `execute` trains them,
-`records` and `results` read what they produced, `groups` combines seeds. `corpora`, `stories` and
-`story_eval` prepare texts and evaluate generated stories. Depends on everything up to `train`.
+Read `sweep` first: it expands a sweep file (`sweep_file`) into trials. `plan` finds the state of each run and
+predicts its cost (`predict`); `execute` trains them and reuses identical runs (`reuse`). `records`, `results`
+and `inputs` read runs, `listing` filters them, `groups` combines seeds. `corpora` prepares data, `stories`
+samples stories, and `story_eval` evaluates models on stories. Depends on everything up to `train`.
 """
