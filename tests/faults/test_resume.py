@@ -21,7 +21,7 @@ from rich.console import Console
 import bytewright
 from bytewright.errors import StorageError
 from bytewright.storage import atomic, filesystem
-from bytewright.train import resume, train
+from bytewright.train import Run, resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.recipe import to_plain
@@ -190,5 +190,7 @@ def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:
     if (child := os.fork()) == 0:
         os._exit(0)  # the child inherited the lock
     os.waitpid(child, 0)
+    assert Run.open(tmp_path / "run").is_locked
     run.close()
+    assert not Run.open(tmp_path / "run").is_locked
     RunWriter.open(tmp_path / "run").close()
