@@ -14,8 +14,9 @@ fp32, 2 in bf16; norms and softmax always use 4):
                   ungated: 3·s·N·f
     weights       in bf16 a copy of each matrix, and for joined matrices a joined copy: s each
 
-A compiler keeps less, because the backward pass recomputes cheap operations: of a norm 2·s·N·d (the residual
-stream and the output), of the reference scores 2·s·A, of a gated layer 3·s·N·f and of an ungated one 2·s·N·f.
+A compiler keeps less, because the backward pass recomputes cheap operations. It keeps 2·s·N·d of a norm (the
+residual stream and the output), 2·s·A of the reference scores, 3·s·N·f of a gated layer, and 2·s·N·f of an
+ungated one.
 
 The result is exact to a few per mille: rotary tables and one number per token and norm are left out. `memory`
 adds the rest of a training step.

@@ -2,7 +2,7 @@
 
 The rates of `DEVICES` are from the manufacturers' data sheets (dense, without sparsity). `measure_device`
 times matrix products and a copy on this machine. A GPU is identified by the full name that its driver
-reports, because parts of one family differ: an H100 PCIe has three quarters of the rate of an H100 SXM.
+reports, because the parts of a family differ. An H100 PCIe has three quarters of the rate of an H100 SXM.
 """
 
 from __future__ import annotations

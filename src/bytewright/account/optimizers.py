@@ -21,7 +21,7 @@ move without a compiler, when each operation is one pass over memory (`eager_upd
 
 The state of AdamW is two numbers per weight, of Muon one per weight of its matrices, of SGD none. The
 reference rules update one parameter at a time and need little temporary memory. The fused rules update whole
-groups: without a compiler each operation allocates a tensor of that size; compiled, they are one kernel, and
+groups. Without a compiler, each operation allocates a tensor of that size. Compiled, they are one kernel, and
 only Muon's products need temporaries.
 """
 
@@ -184,8 +184,9 @@ def update_temporaries(x: StepShape, optimizer: OptimizerName, *, is_fused: bool
 def _muon_temporaries(x: StepShape) -> int:
     """Return the bytes for all matrices of one shape at a time, then for AdamW with the other parameters.
 
-    The clipped gradient and the mean in float32; for the rounds five tensors of the size of the group and one
-    of x xᵀ, on a GPU in bf16; and the new weights and mean of the group before, until they are copied.
+    The clipped gradient and the mean are in float32. The rounds need five tensors of the size of the group
+    and one of x xᵀ, on a GPU in bf16. The new weights and mean of the previous group exist until they are
+    copied.
     """
     groups = _muon_groups(x.config)
     rest = WIDE * count_parameters(x.config).total - sum(groups.values())

@@ -1,8 +1,8 @@
 """Model configs with a name: the GPT-2 family and the base experiment.
 
-The GPT-2 presets have the published sizes (vocabulary, context, width, depth, heads) with our architecture:
-rotary positions, RMSNorm, a gated feed-forward layer of 4·d_model, an untied head, no biases. They have more
-parameters than the original models.
+The GPT-2 presets have the published sizes (vocabulary, context, width, depth, heads) with our architecture.
+It has rotary positions, RMSNorm, a gated feed-forward layer of 4·d_model, an untied head, and no biases. The
+presets have more parameters than the original models.
 """
 
 from __future__ import annotations

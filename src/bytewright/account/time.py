@@ -1,11 +1,11 @@
 """The time of training: from a given utilisation, or part by part from the peak rates of a machine.
 
-With a utilisation, seconds = FLOPs / (peak · MFU), where the MFU (model FLOPs utilisation) is the share of
-the peak that the model's matrix products reach. It must be measured and depends on the sizes. The roofline is
-computed for each part of a step: it takes at least flops / peak seconds for its arithmetic and at least
-bytes / bandwidth seconds for its memory traffic, and the larger of the two is its lower bound. The sum of
-these bounds is a lower bound of the step. One measured step gives the efficiency, the share of the roofline
-that a machine reaches, and with it the time of other sizes can be predicted.
+With a utilisation, seconds = FLOPs / (peak · MFU). The MFU (model FLOPs utilisation) is the share of the peak
+that the model's matrix products reach. It must be measured and depends on the sizes. The roofline is computed
+for each part of a step. A part takes at least flops / peak seconds for its arithmetic, and at least bytes /
+bandwidth seconds for its memory traffic. The larger of the two is its lower bound. The sum of these bounds is
+a lower bound of the step. One measured step gives the efficiency, the share of the roofline that a machine
+reaches, and with it the time of other sizes can be predicted.
 
 The traffic is that of the fused implementation, in the letters of `activations`. A product moves
 s·(m·k + k·n + m·n) bytes. Attention reads q, k, v and writes the result; its backward pass moves twice as

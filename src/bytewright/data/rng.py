@@ -1,8 +1,8 @@
 """Pseudo-random orders and keys without state: each value is a function of its arguments alone.
 
-`Permutation` maps a position of an epoch to an example without a shuffled list, so its memory does not grow
-with the data, and resuming at any step needs no saved state. `mix_key` derives independent keys, for example
-for each epoch or for the initial weights.
+`Permutation` maps a position of an epoch to an example without a shuffled list. Its memory does not grow with
+the data, and resuming at any step needs no saved state. `mix_key` derives independent keys, for example for
+each epoch or for the initial weights.
 """
 
 from __future__ import annotations

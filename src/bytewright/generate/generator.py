@@ -2,8 +2,8 @@
 
 All sequences of a batch step together. Each ends by itself: at a stop token, after `max_new_tokens`, or when
 the model's context is full. The ids of a sequence do not depend on the other sequences. `DeviceSteps` does
-the work on the device, `_Batch` the bookkeeping on the host, and `Generator` keeps both apart: on a GPU the
-host checks for ended sequences only every `STEPS_BETWEEN_CHECKS` steps.
+the work on the device, and `_Batch` the bookkeeping on the host. On a GPU the host checks for ended sequences
+only every `STEPS_BETWEEN_CHECKS` steps.
 """
 
 from __future__ import annotations

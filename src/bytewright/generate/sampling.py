@@ -146,8 +146,8 @@ def rising(
 ) -> Float[Tensor, "*batch vocab"]:
     """Make cumulative sums of `weights` monotonic, and constant where a weight is 0.
 
-    A GPU computes the sums in parallel, with different rounding for each: a sum can be slightly below the one
-    before it, or above it at a weight of 0, whose token could then be drawn.
+    A GPU computes the sums in parallel, with different rounding for each. A sum can be slightly below the one
+    before it. It can also be above it at a weight of 0, whose token could then be drawn.
 
     >>> rising(torch.tensor([0.5, 0.625, 0.5, 1.0]), torch.tensor([0.5, 0.0, 0.125, 0.375]))
     tensor([0.5000, 0.5000, 0.5000, 1.0000])

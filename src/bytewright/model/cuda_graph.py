@@ -1,9 +1,9 @@
 """CUDA graphs: the GPU work of a function, captured once and launched in one call from then on.
 
 At small batch sizes a step consists of hundreds of short kernels, and launching them one by one takes longer
-than running them. A function can be captured if it never synchronises with the host (`.item()`), always
-launches the same kernels, and reads changing values only from its arguments or from tensors that are written
-in place.
+than running them. A function can be captured if it never synchronises with the host (`.item()`) and always
+launches the same kernels. Values that change must be in its arguments or in tensors that are written in
+place.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ projection and rotates them while loading. The backward pass rotates the gradien
 the layout of the projection. Rows of q and k are in halves (`fused.halves_from_pairs`), so a column and its
 partner are half a head apart.
 
-Scores are not written to memory. In the backward pass one program computes a whole head: it loops over blocks
-of keys and sums their gradients in registers; those of the queries are summed in a float32 buffer that no
-other program uses, so atomics are not needed. There, scores have keys as rows: two of the three products that
-follow use them without a transposition.
+Scores are not written to memory. In the backward pass one program computes a whole head. It loops over blocks
+of keys and sums their gradients in registers. The gradients of the queries are summed in a float32 buffer
+that no other program uses, so atomics are not needed. There, scores have keys as rows: two of the three
+products that follow use them without a transposition.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The output head and its loss with gradients: each row of logits is read twice and written once.
 
 The gradient of a row overwrites its logits, and the products that use it follow immediately. This is one
-operator, because the compiler would copy what is overwritten. If rows of logits do not start at multiples of
-16 bytes, as with a vocabulary of 50,257, matrix units load single numbers and a product takes several times
-as long. The matrix is then padded with rows of zeros to a multiple of 64, whose logits are ignored.
+operator, because the compiler would copy what is overwritten. Rows of logits should start at multiples of 16
+bytes. Otherwise, as with a vocabulary of 50,257, matrix units load single numbers and a product takes several
+times as long. The matrix is then padded with rows of zeros to a multiple of 64, whose logits are ignored.
 """
 
 from __future__ import annotations
