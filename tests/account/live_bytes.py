@@ -40,16 +40,16 @@ INSIDE: Mapping[str, Callable[[tuple[Any, ...]], int]] = {
     "aten._scaled_dot_product_flash_attention_backward.default": _flash_backward,
     "bytewright.rotary_attention_backward.default": lambda arguments: 2 * int(arguments[0].nbytes),
 }
-"""Bytes that an operation takes and gives back before it returns."""
+"""Bytes that an operation allocates and frees before it returns."""
 
 IN_PLACE_BACKWARD = {"aten.add.Tensor", "aten.scatter_add.default", "aten.index_put.default"}
-"""What autograd does in place (adding gradients up, filling zeros), unless a mode like this looks on."""
+"""Operations that autograd does in place, except under a dispatch mode like this one."""
 
 PRODUCTS = ("aten.mm.", "aten.bmm.", "aten.addmm.", "attention")
-"""What is not elementwise."""
+"""Operations that are not elementwise."""
 
 MOVES_NOTHING = ("aten._unsafe_view.", "aten.empty", "aten.new_empty")
-"""What makes a tensor and touches none of its contents."""
+"""Operations that create a tensor without reading or writing its contents."""
 
 
 def _up(value: int, multiple: int) -> int:
@@ -58,18 +58,18 @@ def _up(value: int, multiple: int) -> int:
 
 @dataclass
 class Measured:
-    """What a step took."""
+    """The memory and the traffic of a step."""
 
     peak: int = 0
     phase: str = ""
-    """Where the peak was: forward, backward or update."""
+    """The phase of the peak: forward, backward or update."""
     operation: str = ""
     moved: dict[str, int] = field(default_factory=dict)
     """Bytes that the elementwise operations of each phase read and wrote, in one step."""
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps count of the bytes alive while it is entered; storages made before are handed to `hold`."""
+    """Counts the bytes alive inside a `with` block; `hold` adds storages that existed before."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -79,7 +79,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._live: dict[int, int] = {}
 
     def hold(self, tensor: Tensor) -> None:
-        """Count the storage of `tensor` from now until its last reference is gone."""
+        """Count the storage of `tensor` until its last reference is deleted."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._live:
@@ -93,7 +93,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operation and count what it made."""
+        """Run the operation and count the storages of its results."""
         results = func(*args, **(kwargs or {}))
         is_view: bool = func.is_view
         made = _tensors(results)
@@ -125,7 +125,7 @@ def measure_step(
     optimizer: OptimizerName = "adamw",
     optimizer_implementation: str | None = None,
 ) -> Measured:
-    """Count the bytes alive during a step of training as `TrainStep` takes it on a GPU, after the first."""
+    """Return the bytes alive during a training step like that of `TrainStep` on a GPU, after the first."""
     compute_dtype = torch.bfloat16 if precision == "bf16" else None
     model = TransformerLM(config, device="meta", compute_dtype=compute_dtype)
     implementation: Any = optimizer_implementation or config.implementation
@@ -171,7 +171,7 @@ def _parts(optimizer: Any) -> list[Any]:
 
 @contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
-    """Let the model believe that it is on a GPU; open the loss's operator, so that its inside is seen."""
+    """Make the model use its GPU code, and count inside the operator of the loss."""
 
     def losses_of(logits: Tensor, targets: Tensor, *, with_gradient: bool, vocab_size: int) -> Tensor:
         return logits.new_empty(len(logits), dtype=torch.float32)
@@ -187,7 +187,7 @@ def _as_on_a_gpu() -> Iterator[None]:
 
 
 def _library_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, enable_gqa: bool) -> Tensor:
-    """Call what the library chooses on a GPU: flash in half precision, else the efficient kernel or none."""
+    """Call the kernel that torch selects on a GPU: flash in half precision, else efficient or none."""
     attended: Tensor
     if q.dtype == torch.bfloat16:
         attended = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal)[0]

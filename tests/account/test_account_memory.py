@@ -36,7 +36,7 @@ def assert_peak_is_predicted(
     measured = measure_step(config, batch_size=batch_size, precision=precision, **optimizer)
     predicted = training_memory(config, batch_size=batch_size, precision=precision, **optimizer)
     peak = predicted.peak - WORKSPACE["cuda"]
-    allowed = max(0.03 * measured.peak, 4 * MIB)  # what the matrix library takes is not simulated
+    allowed = max(0.03 * measured.peak, 4 * MIB)  # workspaces of the matrix library are not simulated
     assert abs(peak - measured.peak) <= allowed, (
         f"predicted {peak:,} at {predicted.peak_moment.name}, "
         f"found {measured.peak:,} in {measured.phase} at {measured.operation}"
@@ -72,7 +72,7 @@ def test_the_peak_of_every_update_rule_is_predicted(request: pytest.FixtureReque
     for optimizer in rules:
         for implementation in ("fused", "reference"):
             if optimizer == "muon" and implementation == "fused":
-                continue  # its products run in half precision on a GPU, which a meta device is not
+                continue  # its products use bf16 only on a real GPU
             for config in (small, dataclasses.replace(small, vocab_size=20_000, implementation="reference")):
                 assert_peak_is_predicted(
                     config, 1, "fp32", optimizer=optimizer, optimizer_implementation=implementation
@@ -112,8 +112,8 @@ def test_the_traffic_of_every_eager_update_is_predicted(request: pytest.FixtureR
     rules: list[OptimizerName] = ["adamw", "sgd", "muon"]
     for optimizer in rules:
         moved = measure_step(config, batch_size=1, optimizer=optimizer).moved["update"]
-        moved -= 2 * WIDE * count_parameters(config).total  # gathering the gradients, which comes before it
-        predicted = eager_update_bytes(config, optimizer, "cpu")  # where Muon's rounds run in fp32, as here
+        moved -= 2 * WIDE * count_parameters(config).total  # gathering of the gradients
+        predicted = eager_update_bytes(config, optimizer, "cpu")  # Muon's rounds use fp32 on a CPU
         assert predicted == pytest.approx(moved, rel=0.001), optimizer
 
 

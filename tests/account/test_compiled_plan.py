@@ -22,7 +22,7 @@ BATCH_SIZE = 8
 
 
 def bytes_kept(config: ModelConfig, precision: Precision) -> int:
-    """Trace a step with tensors without contents, let the compiler cut it in two, and look at the cut."""
+    """Trace a step with fake tensors and return what the compiler's partition keeps."""
     from torch._functorch.aot_autograd import aot_function
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._inductor.decomposition import select_decomp_table
@@ -91,7 +91,7 @@ def test_the_compiler_keeps_what_is_predicted(
     s = 2 if precision == "bf16" else WIDE
     if implementation == "fused":  # the gradients that are computed with the loss
         at_the_head = s * numbers * config.d_model + WIDE * config.vocab_size * config.d_model
-        unneeded = s * numbers * config.d_model  # so the final norm's output need not be kept
+        unneeded = s * numbers * config.d_model  # so the output of the final norm is not kept
     else:  # the logits, and in bf16 a copy of the head
         at_the_head = s * numbers * config.vocab_size
         at_the_head += s * config.vocab_size * config.d_model if precision == "bf16" else 0

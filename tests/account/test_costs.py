@@ -41,7 +41,7 @@ BASE = PRESETS["base"]
 
 
 class ElementwiseOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts one operation for each number that an elementwise operation makes or a sum takes in."""
+    """Counts one operation for each result of an elementwise operation and for each summand."""
 
     count = 0
 

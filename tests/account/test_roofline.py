@@ -89,7 +89,7 @@ def test_accumulation_updates_once_per_batch(compiled: bool) -> None:
     gradients = WIDE * 22_696_448
     for name, part in parts.items():
         times = 1 if name == "update" else 16
-        more = 15 * gradients if "gathering" in name else 0  # added to the sum so far, which is read for it
+        more = 15 * gradients if "gathering" in name else 0  # added to the sum, which is read as well
         assert part.num_bytes == times * whole[name].num_bytes + more
         assert part.flops == times * whole[name].flops
 
@@ -200,7 +200,7 @@ def test_an_account_has_no_time_without_a_measured_efficiency(
         ("NVIDIA B200", "b200"),
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("A100-SXM4-80GB", "a100"),  # as older drivers say
+        ("A100-SXM4-80GB", "a100"),  # name of older drivers
     ],
 )
 def test_a_gpu_is_known_by_its_whole_name(name: str, key: str) -> None:
@@ -229,4 +229,4 @@ def test_unknown_variants_of_a_gpu_are_measured(name: str, monkeypatch: pytest.M
     assert peak_flops(torch.device("cuda"), "bf16") == 1e12
     assert peak_flops(torch.device("cuda"), "bf16") == 1e12
     devices._measure_peak.cache_clear()
-    assert asked == [8192]  # once; and smaller products would time the start of a kernel
+    assert asked == [8192]  # once; smaller products would time the kernel launch

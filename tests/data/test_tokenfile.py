@@ -187,7 +187,7 @@ def test_too_little_memory_to_map_a_file_is_a_memory_error(
         TokenFile.open(path)
 
 
-# Ids that do not belong
+# Invalid ids
 
 
 @pytest.mark.parametrize("bad", [-1, 300, 2**16 + 5])
@@ -298,7 +298,7 @@ def test_a_file_truncated_anywhere_is_rejected(path: Path) -> None:
         error_of(lambda: TokenFile.open(path))
 
 
-# Manifests that do not fit
+# Invalid manifests
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ def test_verify_finds_an_id_outside_the_vocabulary(path: Path) -> None:
 # Killed and failed writers: exactly the old, or exactly the new
 
 
-OLD, NEW = ([1, 2, 299], OURS), ([4, 5, 6], THEIRS)  # as many ids: nothing but the SHA-256 tells them apart
+OLD, NEW = ([1, 2, 299], OURS), ([4, 5, 6], THEIRS)  # equally many ids: only the SHA-256 differs
 
 
 def state_of(path: Path) -> tuple[list[int], str] | None:
@@ -470,7 +470,7 @@ def test_a_kill_at_any_operation_leaves_the_old_or_the_new(
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", DeprecationWarning
-            )  # of forking beside threads: the child needs none
+            )  # about forking with threads, which the child does not use
             child = os.fork()
         if child == 0:
             seen = 0
@@ -479,7 +479,7 @@ def test_a_kill_at_any_operation_leaves_the_old_or_the_new(
                 nonlocal seen
                 seen += 1
                 if seen == k:
-                    os._exit(9)  # as a kill would: no handler, no cleaning up
+                    os._exit(9)  # like SIGKILL: without handlers and cleanup
 
             filesystem.before_operation = kill
             try:

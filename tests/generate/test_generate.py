@@ -26,9 +26,9 @@ RANDOM = SamplingConfig(max_new_tokens=12, top_k=30, top_p=0.95, min_p=0.01, sto
 
 
 def make_model(choice: str = "default", implementation: str = "fused") -> TransformerLM:
-    """Build the same small model every time, weights so large that what it reads decides what it writes.
+    """Build a fixed small model with large weights, so that its output depends on its input.
 
-    In float64 rounding decides no token, although scores are computed in several ways.
+    It is in float64, so that rounding never changes a token.
     """
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -78,7 +78,7 @@ def test_completions_do_not_depend_on_the_batch_size(
 
 
 def test_prompts_are_read_one_batch_at_a_time() -> None:
-    """`generate --count 1000000000000` listed all prompts before it wrote a word."""
+    """`generate --count 1000000000000` created all prompts before the first completion."""
     model = make_model()
     without_end = Generator(model).generate_many(repeat(PROMPTS[0]), RANDOM, 2)
     assert list(islice(without_end, 5)) == generate(model, [PROMPTS[0]] * 5, RANDOM)
@@ -293,5 +293,5 @@ def test_a_prompt_that_the_model_cannot_continue_is_rejected_before_any_step(
 def test_captured_graphs_give_the_ids_of_the_definition(choice: str, sampling: SamplingConfig) -> None:
     model = make_model(choice).float().cuda()
     generator = Generator(model, len(PROMPTS))
-    for _ in range(2):  # the second time from a graph that is there
+    for _ in range(2):  # the second time from the captured graph
         assert generator.generate(PROMPTS, sampling) == by_definition(model, PROMPTS, sampling)

@@ -49,7 +49,7 @@ def test_top_p_keeps_the_smallest_set_whose_mass_reaches_p(probabilities: Tensor
     exact = probabilities.double()
     rounding = 1e-6
     assert exact[kept].sum() >= p - rounding
-    # Without its least likely member the set does not reach p: it is the smallest.
+    # Without its least likely member the set does not reach p, so it is the smallest set.
     assert exact[kept].sum() - exact[kept].min() < p + rounding
     if not kept.all():
         assert exact[kept].min() >= exact[~kept].max()
@@ -77,7 +77,7 @@ def test_min_p_keeps_what_is_near_the_likeliest(probabilities: Tensor, p: float)
 
 
 def assert_scaled(filtered: Tensor, probabilities: Tensor, kept: Tensor) -> None:
-    """What is kept stays in proportion and adds up to 1."""
+    """Kept probabilities keep their ratios and sum to 1."""
     expected = torch.where(kept, probabilities.double(), 0.0)
     torch.testing.assert_close(filtered.double(), expected / expected.sum(), rtol=1e-5, atol=1e-7)
 
@@ -98,7 +98,7 @@ def test_a_draw_selects_the_id_of_its_uniform_number(probabilities: Tensor, bits
 def test_sums_rounded_in_any_order_never_draw_what_has_no_probability(
     probabilities: Tensor, bits: int, seed: int
 ) -> None:
-    """A device that adds in parallel rounds each sum along its own path: here, up or down by a few bits."""
+    """Parallel sums are rounded differently; this moves each up or down by a few bits."""
     generator = torch.Generator().manual_seed(seed)
     noise = 1 + (torch.rand(probabilities.shape, generator=generator) - 0.5) * 1e-6
     ends = rising(probabilities.cumsum(0) * noise, probabilities)
@@ -113,7 +113,7 @@ def test_draws_follow_the_distribution() -> None:
     count = 20_000
     ids = draw(probabilities.expand(count, 4), draw_uniforms(0, 0, count))
     shares = torch.bincount(ids, minlength=4) / count
-    # Four standard deviations of a share are below 0.015 here; the seed is fixed, so this cannot flicker.
+    # Four standard deviations of a share are below 0.015 here; the seed is fixed.
     torch.testing.assert_close(shares, probabilities, atol=0.015, rtol=0)
 
 
@@ -183,7 +183,7 @@ def test_logits_that_are_not_finite_choose_no_token(how: dict[str, Any], bad: fl
 
 
 def test_ties_keep_the_first_ids() -> None:
-    """As many as it takes: which ones must not depend on how they were sorted."""
+    """Which of them are kept must not depend on the sorting algorithm."""
     kept = keep_top_p(torch.full((1000,), 1e-3, dtype=torch.float64), 0.5)
     assert kept.nonzero().flatten().tolist() == list(range(int((kept > 0).sum())))
     assert (kept > 0).sum() in (500, 501)

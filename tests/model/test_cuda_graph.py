@@ -10,7 +10,7 @@ from bytewright.model.cuda_graph import CudaGraphFunction, capture
 
 
 def test_the_function_receives_the_layout_that_a_capture_has() -> None:
-    """Batches are views of windows; a capture has buffers of its own, and compiled code must fit both."""
+    """Batches are views and captures use contiguous buffers; compiled code must support both."""
     seen: list[tuple[int, ...]] = []
 
     def function(first: Tensor, second: Tensor) -> tuple[Tensor, ...]:

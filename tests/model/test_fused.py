@@ -26,8 +26,8 @@ from model_choices import CHOICES, SMALL, small_config
 
 F64 = torch.float64
 
-# Largest difference allowed, as a share of the largest value of the tensor at hand. In bfloat16 one rounding
-# is 1/256; two layers round about ten times on the way to the logits and again on the way back.
+# Largest allowed difference as a share of the largest value of a tensor. In bfloat16 one rounding is 1/256;
+# two layers round about ten times in the forward pass and again in the backward pass.
 TOLERANCES = {
     "float64": (F64, None, 1e-12),
     "float32": (torch.float32, None, 1e-5),
@@ -162,7 +162,7 @@ def test_the_chunked_loss_of_huge_logits_stays_finite() -> None:
 
 
 class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers the most elements that any result held."""
+    """Records the largest number of elements of any result."""
 
     most = 0
 
@@ -214,7 +214,7 @@ for ours, expected in zip(gradients(compiled), gradients(loss)):
 
 
 def test_the_fused_model_compiles_into_one_graph() -> None:
-    # In a process of its own: the tests' run-time type checks are not part of what is to be traced.
+    # In a separate process, because the run-time type checks of the tests must not be traced.
     source = Path(__file__).parents[2] / "src"
     environment = {**os.environ, "PYTHONPATH": str(source)}
     result = subprocess.run(

@@ -23,7 +23,7 @@ LLAMAS = ["default", "tied", "two-kv-heads", "one-kv-head"]
 
 
 def make_model(choice: str = "default", **changes: Any) -> TransformerLM:
-    """Build a small model in which no weight is at a special value and scores are of size 5."""
+    """Build a small model with random gains and logits of size 5."""
     with torch.random.fork_rng():
         torch.manual_seed(2)
         model = TransformerLM(small_config(choice, **changes))
@@ -110,11 +110,11 @@ def test_a_folder_that_exists_is_replaced_only_on_request(tmp_path: Path) -> Non
 
 def test_the_stop_token_is_written_even_if_it_is_none() -> None:
     config = small_config("default")
-    assert llama_config(config)["eos_token_id"] is None  # left out, the library would stop at id 2
+    assert llama_config(config)["eos_token_id"] is None  # without the key, `transformers` would stop at id 2
     assert llama_config(config, 60)["eos_token_id"] == 60
 
 
-# What other versions and other tools write.
+# Formats of other versions and tools.
 
 
 def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -244,7 +244,7 @@ def test_unsupported_weight_types_are_rejected(llama: Path, kind: str) -> None:
         weight |= {"dtype": kind, "data_offsets": [start, end]}
     spelled = json.dumps(header).encode()
     (llama / "model.safetensors").write_bytes(len(spelled).to_bytes(8, "little") + spelled + bytes(end))
-    if kind == "F8_E4M3":  # one that torch has, and that float32 holds exactly
+    if kind == "F8_E4M3":  # supported by torch and exact in float32
         assert not read_llama(llama).output_weight.any()
         return
     with pytest.raises(FormatError, match=rf"model\.safetensors: holds weights of type '{kind}'"):
@@ -252,7 +252,7 @@ def test_unsupported_weight_types_are_rejected(llama: Path, kind: str) -> None:
 
 
 def test_layers_without_weights_are_not_built(llama: Path) -> None:
-    """The last of a million is named in the file; without a count, all would be built to be compared."""
+    """The file names the last of a million layers; without the count, all of them would be built."""
     edit_config(llama, lambda fields: fields.update(num_hidden_layers=10**6))
     last = llama_name("layers.999999.ln1.weight")
     edit_weights(llama, lambda weights: weights.update({last: torch.ones(1)}))
@@ -278,11 +278,11 @@ def test_a_missing_folder_or_one_without_weights_is_rejected(llama: Path) -> Non
         read_llama(llama / "nowhere")
 
 
-# Several files and an index, as large models come.
+# Several files and an index, as for large models.
 
 
 def split_weights(folder: Path) -> dict[str, str]:
-    """Deal the weights of a folder out to two files with an index; return which file each weight is in."""
+    """Split the weights of a folder into two files with an index; return the file of each weight."""
     weights = safetensors.torch.load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     parts: list[dict[str, torch.Tensor]] = [{}, {}]
@@ -339,7 +339,7 @@ def test_an_incomplete_index_is_rejected(llama: Path) -> None:
         read_llama(llama)
 
 
-# Beside the library itself, where it is installed.
+# Comparison with `transformers`, if it is installed.
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ def transformers(monkeypatch: pytest.MonkeyPatch) -> Any:
     return pytest.importorskip("transformers")
 
 
-@pytest.mark.filterwarnings("default")  # the library's own
+@pytest.mark.filterwarnings("default")  # from `transformers`
 @pytest.mark.parametrize("choice", LLAMAS)
 def test_transformers_computes_the_same_logits_and_greedy_ids(
     choice: str, tmp_path: Path, transformers: Any

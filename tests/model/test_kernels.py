@@ -43,7 +43,7 @@ def with_gradient(function: Any, x: Tensor, upstream: Tensor) -> tuple[Tensor, T
 
 
 def assert_attention_is_exact(length: int, num_heads: int, d_head: int, rotates: bool) -> None:
-    """Hold the kernel, forward and backward, against plain algebra in float64."""
+    """Compare the kernel, forward and backward, with tensor operations in float64."""
     angles = torch.outer(torch.arange(length + 3), 0.7 ** torch.arange(d_head // 2)).to(DEVICE)
     cos, sin = (angles.cos(), angles.sin()) if rotates else (None, None)
     qkv, upstream = draw(2, length, 3 * num_heads * d_head), draw(2, length, num_heads * d_head, seed=1)
@@ -75,7 +75,7 @@ def test_a_norm_with_float32_gains(d_model: int) -> None:
 def test_attention_and_its_gradient(
     monkeypatch: pytest.MonkeyPatch, d_head: int, length: int, rotates: bool
 ) -> None:
-    if not ON_GPU:  # blocks so small that a short text has several
+    if not ON_GPU:  # small blocks, so that a short sequence has several
         attention = kernel("attention")
         small = attention.Blocks(32, 16, 4), attention.Blocks(16, 32, 4)
         monkeypatch.setitem(attention.BLOCKS, d_head, small)
@@ -95,7 +95,7 @@ def test_block_sizes_are_multiples_that_the_kernels_require() -> None:
         for size in (*forward, *backward):
             assert size.bit_count() == 1
         assert backward.keys % backward.queries == 0
-        assert min(forward[:2] + backward[:2]) >= 16  # the least that a matrix unit takes
+        assert min(forward[:2] + backward[:2]) >= 16  # the minimum of a matrix unit
 
 
 def test_the_gated_unit_and_its_gradient() -> None:
@@ -132,7 +132,7 @@ def test_head_and_loss_in_chunks(vocab_size: int) -> None:
         assert_close(ours, right)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, at inf - inf
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # from the interpreter, at inf - inf
 def test_a_loss_that_is_not_finite_stays_so() -> None:
     for bad in (float("nan"), float("inf")):
         logits = draw(2, 50)

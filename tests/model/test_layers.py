@@ -60,7 +60,7 @@ def numpy_rms_norm(x: np.ndarray, gain: np.ndarray, eps: float) -> np.ndarray:
 
 
 def numpy_rotate(x: np.ndarray, position: int, theta: float) -> np.ndarray:
-    """Turn each pair as a complex number."""
+    """Rotate each pair as a complex number."""
     pairs = x[0::2] + 1j * x[1::2]
     turned = np.array(
         [pair * np.exp(1j * position / theta ** (2 * i / len(x))) for i, pair in enumerate(pairs)]
@@ -69,7 +69,7 @@ def numpy_rotate(x: np.ndarray, position: int, theta: float) -> np.ndarray:
 
 
 def numpy_attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """Attention of one head by the definition, query by query, over the keys it may see."""
+    """Return the attention of one head by definition, query by query, over the allowed keys."""
     rows = []
     for number, query in enumerate(q):
         seen = [j for j in range(len(k)) if mask is None or mask[number, j]]
@@ -83,7 +83,7 @@ def each_vector(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> 
     return np.array([function(row) for row in flat]).reshape(*x.shape[:-1], -1)
 
 
-# Layers against those definitions.
+# Comparison of the layers with these definitions.
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -135,7 +135,7 @@ def test_initial_weights_are_truncated_at_three_standard_deviations() -> None:
     std = 0.3
     drawn = truncated_normal_(torch.empty(3_000_000), std)
     assert 2.99 * std < drawn.abs().max() <= torch.tensor(3 * std)
-    assert drawn.std().item() == pytest.approx(0.98658 * std, rel=2e-3)  # that of a normal cut at 3
+    assert drawn.std().item() == pytest.approx(0.98658 * std, rel=2e-3)  # the std of a normal truncated at 3
     edge = torch.full((), math.erf(3 / math.sqrt(2))).erfinv() * math.sqrt(2)
     assert edge > 3, "without the cut by hand, the edge itself would be outside"
 
@@ -366,7 +366,7 @@ def test_linear_starts_as_a_truncated_normal_of_the_stated_spread(d_in: int, d_o
     std = math.sqrt(2 / (d_in + d_out))
     assert weight.abs().max() <= 3 * std
     assert weight.abs().max() > 2.9 * std
-    # Cut at 3 standard deviations, a normal keeps 98.66 % of its spread.
+    # A normal truncated at 3 standard deviations keeps 98.66 % of its std.
     assert weight.std().item() == pytest.approx(0.98658 * std, rel=0.02)
     assert weight.mean().item() == pytest.approx(0, abs=0.02 * std)
     assert (weight.abs() < std).float().mean().item() == pytest.approx(0.6845, abs=0.01)
@@ -391,12 +391,12 @@ def test_layers_have_the_given_device_and_dtype(dtype: torch.dtype) -> None:
         assert {(p.device.type, p.dtype) for p in layer.parameters()} == {("meta", dtype)}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from the compiler
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 def test_the_gradient_of_an_embedding_is_deterministic(
     request: pytest.FixtureRequest, compiled: bool
 ) -> None:
-    """A few ids stand at thousands of places: threads that add as they arrive would round differently."""
+    """A few ids occur thousands of times: threads that add in any order would round differently."""
     if compiled and rerun_unchecked(request):
         return
     torch.manual_seed(0)

@@ -22,7 +22,7 @@ SMALL = ModelConfig(vocab_size=48, context_length=20, d_model=64, num_layers=1, 
 
 
 def loss_and_gradients(config: ModelConfig, half: torch.dtype | None) -> tuple[Tensor, dict[str, Tensor]]:
-    """Let a model of always the same weights learn from always the same ids."""
+    """Train a model with fixed weights on fixed ids."""
     torch.manual_seed(0)
     model = TransformerLM(config, compute_dtype=half).to(DEVICE)
     ids = torch.randint(config.vocab_size, (2, 18), generator=torch.Generator().manual_seed(1)).to(DEVICE)
@@ -41,7 +41,7 @@ def test_an_invalid_id_raises_in_the_embedding() -> None:
 
 @pytest.mark.parametrize("target", [-1, -100, 8, 9])
 def test_an_invalid_target_makes_the_loss_nan(target: int) -> None:
-    """Not that of a neighbour's logit: a step without a number is refused."""
+    """NaN, and not the loss of another logit, so that the step is not accepted."""
     total = importlib.import_module("bytewright.model.kernels.cross_entropy").total_cross_entropy
     dtype = HALF or torch.float32
     hidden, weight = torch.randn(3, 16, device=DEVICE, dtype=dtype), torch.randn(8, 16, device=DEVICE)

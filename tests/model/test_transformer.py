@@ -116,7 +116,7 @@ def test_without_positions_the_order_of_tokens_does_not_matter() -> None:
     ids = torch.tensor([3, 5, 7, 9])
     swapped = torch.tensor([5, 3, 7, 9])
     with_positions = TransformerLM(small_config("default"))
-    # Seen from the last token, one block without positions looks at a set.
+    # Without positions, the last token of one block attends to a set.
     without = TransformerLM(small_config("no-position", num_layers=1))
     assert not torch.allclose(with_positions(ids)[-1], with_positions(swapped)[-1], atol=1e-4)
     torch.testing.assert_close(without(ids)[-1], without(swapped)[-1])
