@@ -1,4 +1,4 @@
-"""The native core: fast twins of `bytewright.tokenizer.reference`, with `tokenizer` and `train` as face."""
+"""The native core: the fused version of `bytewright.tokenizer.reference`, for `tokenizer` and `train`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def learn_merges(
 ) -> list[tuple[int, int, int]]: ...
 
 class Encoder:
-    """A vocabulary made ready for encoding and decoding."""
+    """Encodes and decodes with one vocabulary."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class Encoder:
     def decode(self, ids: Iterable[int] | npt.NDArray[Any]) -> bytes: ...
 
 class StreamEncoder:
-    """Encodes a text that arrives in pieces."""
+    """Encodes a text that is given in pieces."""
 
     def __init__(self, encoder: Encoder) -> None: ...
     def feed(self, text: str | bytes) -> list[int]: ...
     def finish(self) -> list[int]: ...
 
 class FileEncoder:
-    """Encodes a file piece by piece."""
+    """Encodes a file in pieces."""
 
     def __init__(self, encoder: Encoder, path: str) -> None: ...
     @property

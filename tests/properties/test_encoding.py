@@ -1,4 +1,4 @@
-"""Every way to encode a text gives the ids of the readable twin, and every way back gives the text."""
+"""All methods of encoding yield the ids of the reference, and all methods of decoding yield the text."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def vocabularies_and_texts(
     texts: st.SearchStrategy[bytes] = texts,
     patterns: st.SearchStrategy[str] = named_patterns,
 ) -> tuple[Vocabulary, bytes]:
-    """A text, strewn with special tokens, and a vocabulary learnt from it.
+    """Draw a text with special tokens and a vocabulary trained on it.
 
-    Often everything there is has been learnt, so that each word is one token: then the ids betray any cut in
-    the wrong place. The ids are scattered, since their values mean nothing to the merges.
+    Often all possible merges are learned, so that each word is one token; then a wrong word boundary changes
+    the ids. The ids are scattered, because merges must not depend on their values.
     """
     specials, pattern = draw(special_tokens), draw(patterns)
     parts = draw(st.lists(mixed_words | texts, min_size=1, max_size=4))
@@ -69,7 +69,7 @@ Pair = tuple[Vocabulary, bytes]
 
 
 @given(vocabulary_and_text, texts)
-def test_ids_equal_the_twin(pair: Pair, another: bytes) -> None:
+def test_ids_equal_the_reference(pair: Pair, another: bytes) -> None:
     vocabulary, text = pair
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     for each in (text, another, text):  # the third time, words come out of the cache
@@ -77,7 +77,7 @@ def test_ids_equal_the_twin(pair: Pair, another: bytes) -> None:
 
 
 @given(vocabulary_and_text_of_the_users, texts_for_user_patterns)
-def test_ids_equal_the_twin_with_a_pattern_of_the_users(pair: Pair, another: bytes) -> None:
+def test_ids_equal_the_reference_with_a_user_defined_pattern(pair: Pair, another: bytes) -> None:
     vocabulary, text = pair
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     for each in (text, another):
@@ -86,7 +86,7 @@ def test_ids_equal_the_twin_with_a_pattern_of_the_users(pair: Pair, another: byt
 
 @settings(max_examples=30)  # several texts each
 @given(broken_edges, fillers, named_patterns | user_patterns, st.integers(1, 9))
-def test_ids_of_broken_characters_at_the_edge_of_a_window_equal_the_twin(
+def test_ids_of_broken_characters_at_the_edge_of_a_window_equal_the_reference(
     edge: bytes, filler: bytes, pattern: str, size: int
 ) -> None:
     for text in shifted_over_an_edge(edge, filler):
@@ -100,7 +100,7 @@ def test_ids_of_broken_characters_at_the_edge_of_a_window_equal_the_twin(
 
 
 @given(vocabulary_and_text, st.text(max_size=40))
-def test_str_and_its_utf8_give_the_same_ids(pair: Pair, text: str) -> None:
+def test_str_and_its_utf8_yield_the_same_ids(pair: Pair, text: str) -> None:
     tokenizer = Tokenizer.from_vocabulary(pair[0])
     assert tokenizer.encode(text) == tokenizer.encode(text.encode())
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -129,7 +129,7 @@ def test_a_batch_holds_the_ids_of_each_text(pair: Pair, several: list[bytes]) ->
 
 
 @given(vocabulary_and_text, st.data())
-def test_a_stream_over_any_cut_gives_the_ids_of_the_whole(pair: Pair, data: st.DataObject) -> None:
+def test_a_stream_over_any_cut_yields_the_ids_of_the_whole(pair: Pair, data: st.DataObject) -> None:
     vocabulary, text = pair
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     expected = tokenizer.encode(text)
@@ -140,7 +140,7 @@ def test_a_stream_over_any_cut_gives_the_ids_of_the_whole(pair: Pair, data: st.D
 
 
 @given(vocabulary_and_text_of_the_users, st.data())
-def test_a_stream_with_a_pattern_of_the_users_gives_the_ids_of_the_whole(
+def test_a_stream_with_a_user_defined_pattern_yields_the_ids_of_the_whole(
     pair: Pair, data: st.DataObject
 ) -> None:
     vocabulary, text = pair
@@ -149,7 +149,7 @@ def test_a_stream_with_a_pattern_of_the_users_gives_the_ids_of_the_whole(
 
 
 @given(vocabulary_and_text)
-def test_a_file_read_in_steps_of_any_size_gives_the_ids_of_the_whole(folder: Path, pair: Pair) -> None:
+def test_a_file_read_in_steps_of_any_size_yields_the_ids_of_the_whole(folder: Path, pair: Pair) -> None:
     vocabulary, text = pair
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     path = folder / "text.txt"
@@ -184,7 +184,7 @@ def test_an_encoded_file_holds_the_ids_of_its_text(folder: Path, pair: Pair) -> 
 
 
 @given(vocabulary_and_text, st.sets(st.integers(0, 255), min_size=1), st.data())
-def test_bytes_without_a_token_are_refused_where_the_twin_refuses_them(
+def test_bytes_without_a_token_are_rejected_where_the_reference_rejects_them(
     pair: Pair, dropped: set[int], data: st.DataObject
 ) -> None:
     vocabulary, text = pair
@@ -234,7 +234,7 @@ def test_only_allowed_special_tokens_are_recognised(pair: Pair, allowed: set[str
 
 
 @given(vocabulary_and_text, st.sets(st.sampled_from(SPECIALS)))
-def test_disallowed_special_tokens_are_refused_wherever_they_stand(pair: Pair, disallowed: set[str]) -> None:
+def test_disallowed_special_tokens_are_rejected_wherever_they_stand(pair: Pair, disallowed: set[str]) -> None:
     vocabulary, text = pair
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     if any(special.encode() in text for special in disallowed):
@@ -257,7 +257,7 @@ def test_bytes_survive_encoding_and_decoding(pair: Pair) -> None:
 
 
 @given(vocabulary_and_text, st.data())
-def test_any_ids_decode_to_the_bytes_of_the_twin(pair: Pair, data: st.DataObject) -> None:
+def test_any_ids_decode_to_the_bytes_of_the_reference(pair: Pair, data: st.DataObject) -> None:
     vocabulary, _ = pair
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     ids = data.draw(st.lists(st.sampled_from(sorted(vocabulary.tokens)), max_size=30))
@@ -271,7 +271,7 @@ def test_any_ids_decode_to_the_bytes_of_the_twin(pair: Pair, data: st.DataObject
 
 
 @given(vocabulary_and_text, st.integers(0, 2**33))
-def test_an_id_that_is_no_token_is_refused(pair: Pair, id: int) -> None:
+def test_an_id_without_a_token_is_rejected(pair: Pair, id: int) -> None:
     vocabulary, _ = pair
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     for stranger in {

@@ -30,7 +30,7 @@ CLASSES = [r"\p{L}", r"\p{N}", r"\s"]
 
 
 def members_by_tiktoken(expression: str) -> str:
-    """Ask tiktoken which characters match: what a pattern does not match, it drops."""
+    """Return the characters that match in tiktoken, which drops unmatched text."""
     every_byte = {bytes([byte]): byte for byte in range(256)}
     encoding = tiktoken.Encoding("class", pat_str=expression, mergeable_ranks=every_byte, special_tokens={})
     found = bytearray()
@@ -78,7 +78,7 @@ def assert_same_ids(tokenizer: Tokenizer, encoding: tiktoken.Encoding, texts: Se
 
 @pytest.fixture(scope="module", params=sorted(PATTERNS))
 def trained(request: pytest.FixtureRequest) -> Tokenizer:
-    """Return a tokenizer that has learnt from random strings what it will meet in others."""
+    """Return a tokenizer trained on random strings."""
     strings = ("".join(batch) for batch in random_strings(50_000, seed=3))
     counter = count_texts(strings, [END], pattern=request.param)
     return Tokenizer.from_vocabulary(train_tokenizer(counter, 3000, [END], pattern=request.param).vocabulary)
@@ -116,7 +116,7 @@ def gpt2_in_tiktoken(gpt2: Tokenizer) -> tiktoken.Encoding:
     return in_tiktoken(gpt2.vocabulary, importlib.import_module("tiktoken_ext.openai_public").r50k_pat_str)
 
 
-def test_gpt2_gives_the_ids_that_everybody_knows(gpt2: Tokenizer) -> None:
+def test_gpt2_yields_the_published_ids(gpt2: Tokenizer) -> None:
     assert gpt2.vocab_size == 50257
     assert gpt2.encode("Hello world") == [15496, 995]
     assert gpt2.encode(f"hello world{END}") == [31373, 995, 50256]

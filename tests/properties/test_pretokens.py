@@ -1,4 +1,4 @@
-"""Pre-tokens are those of the pinned `regex` package: for every code point, at every seam of the scanner."""
+"""Pre-tokens equal those of the pinned `regex` package for every code point and at every edge."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from bytewright.tokenizer.reference import pretokenize as pretokenize_reference
 from bytewright.tokenizer.vocabulary import PATTERNS
 
 BLOCK = 64
-"""How many bytes the scanner of the GPT-2 pattern classifies at a time; it scans a `WINDOW` at a time."""
+"""The bytes that the scanner of the GPT-2 pattern classifies at a time; it scans one `WINDOW` at a time."""
 
 both_patterns = pytest.mark.parametrize("pattern", sorted(PATTERNS))
 
 
 def assert_same(text: str, pattern: str) -> None:
-    """Compare the pre-tokens of a text, joined by a byte that no text holds: one comparison for them all."""
+    """Compare the pre-tokens of a text in one comparison, joined by a byte that does not occur in texts."""
     words = _native.pretokenize(text, pattern)
     expected = regex.findall(PATTERNS[pattern], text)
     if b"\xff".join(words) != "\udcff".join(expected).encode("utf-8", "surrogateescape"):
@@ -44,7 +44,7 @@ def assert_same(text: str, pattern: str) -> None:
 
 
 def assert_same_for_each(characters: Sequence[str], pattern: str, surround: Callable[[str], str]) -> None:
-    """Compare many surrounded characters in one long text; if that differs, say which of them it is."""
+    """Compare many surrounded characters in one long text; if it differs, name the character."""
     batch = 1 << 14
     for start in range(0, len(characters), batch):
         pieces = [surround(character) for character in characters[start : start + batch]]
@@ -60,17 +60,17 @@ def assert_same_for_each(characters: Sequence[str], pattern: str, surround: Call
 
 
 @given(texts, named_patterns)
-def test_pretokens_of_any_bytes_equal_the_twin(text: bytes, pattern: str) -> None:
+def test_pretokens_of_any_bytes_equal_the_reference(text: bytes, pattern: str) -> None:
     assert _native.pretokenize(text, pattern) == pretokenize_reference(text, pattern)
 
 
 @given(texts_for_user_patterns, user_patterns)
-def test_pretokens_of_a_users_pattern_equal_the_twin(text: bytes, pattern: str) -> None:
+def test_pretokens_of_a_user_defined_pattern_equal_the_reference(text: bytes, pattern: str) -> None:
     assert _native.pretokenize(text, pattern) == pretokenize_reference(text, pattern)
 
 
 @given(st.lists(known_pieces | few_letters, min_size=1, max_size=8), st.integers(0, 9000), named_patterns)
-def test_pretokens_of_long_texts_equal_the_twin(pieces: list[bytes], length: int, pattern: str) -> None:
+def test_pretokens_of_long_texts_equal_the_reference(pieces: list[bytes], length: int, pattern: str) -> None:
     # The pieces again and again, so that each of them comes to lie across the scanner's seams.
     text = b"".join(pieces)
     text = (text * (length // len(text) + 1))[:length] if text else b""
@@ -103,7 +103,7 @@ def test_every_code_point_between_all_kinds_of_neighbours(pattern: str, before: 
 
 @pytest.mark.slow
 @both_patterns
-def test_every_code_point_alone_is_what_regex_says(pattern: str) -> None:
+def test_every_single_code_point_is_classified_as_by_regex(pattern: str) -> None:
     for character in CODE_POINTS:
         assert_same(character, pattern)
 
@@ -166,7 +166,7 @@ TAILS = ["", "x", " ", "1", "!", "'s", "\u00a0y"]
 
 
 def texts_across(seam: int, filler: str, reach: int) -> list[str]:
-    """Texts in which each probe begins at each of the bytes around a seam, after a run of one filler."""
+    """Return texts in which each probe begins at each byte around an edge, after a run of one filler."""
     found = []
     for start, probe, tail in product(range(seam - reach, seam + 2), PROBES, TAILS):
         num_fillers, rest = divmod(start, len(filler.encode()))

@@ -1,4 +1,4 @@
-"""The fast trainer learns exactly what the readable twin learns, from whatever the text comes."""
+"""The fused trainer learns exactly the merges of the reference, for every kind of source."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from bytewright.tokenizer.vocabulary import Vocabulary
 
 THREADS = [1, 2, 3, 8]
 END = "|END|"
-"""Ends a document, and overlaps with no other special token, which could swallow half of it."""
+"""Ends a document, and overlaps with no other special token."""
 
 num_merges = st.integers(0, 40)
 min_counts = st.integers(1, 4)
@@ -53,14 +53,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_files(folder: Path, contents: Sequence[bytes]) -> list[Path]:
-    """Write each content to a file of its own, over those of the example before."""
+    """Write each content to a separate file, replacing the files of the previous example."""
     paths = [folder / f"{number:04}.txt" for number in range(len(contents))]
     for path, content in zip(paths, contents, strict=True):
         path.write_bytes(content)
     return paths
 
 
-def assert_equal_to_the_twin(
+def assert_equal_to_the_reference(
     training: TrainingResult,
     source: bytes | list[bytes] | dict[bytes, int],
     vocab_size: int,
@@ -79,33 +79,33 @@ def assert_equal_to_the_twin(
 
 
 @given(texts, special_tokens, named_patterns, num_merges)
-def test_merges_counts_and_vocabulary_equal_the_twin(
+def test_merges_counts_and_vocabulary_equal_the_reference(
     folder: Path, text: bytes, specials: list[str], pattern: str, merges: int
 ) -> None:
     assume(text)
     vocab_size = 256 + len(specials) + merges
     training = train_tokenizer(write_files(folder, [text]), vocab_size, specials, pattern=pattern)
-    assert_equal_to_the_twin(training, text, vocab_size, specials)
+    assert_equal_to_the_reference(training, text, vocab_size, specials)
 
 
 @given(texts_for_user_patterns, special_tokens, user_patterns, num_merges)
-def test_merges_equal_the_twin_with_a_pattern_of_the_users(
+def test_merges_equal_the_reference_with_a_user_defined_pattern(
     folder: Path, text: bytes, specials: list[str], pattern: str, merges: int
 ) -> None:
     assume(text)
     vocab_size = 256 + len(specials) + merges
     training = train_tokenizer(write_files(folder, [text]), vocab_size, specials, pattern=pattern)
-    assert_equal_to_the_twin(training, text, vocab_size, specials)
+    assert_equal_to_the_reference(training, text, vocab_size, specials)
 
 
 @settings(max_examples=30)  # several trainings each
 @given(broken_edges, fillers, named_patterns, user_patterns)
-def test_merges_of_broken_characters_at_the_edge_of_a_window_equal_the_twin(
+def test_merges_of_broken_characters_at_the_edge_of_a_window_equal_the_reference(
     folder: Path, edge: bytes, filler: bytes, pattern: str, users: str
 ) -> None:
     for text in shifted_over_an_edge(edge, filler):
         training = train_tokenizer(write_files(folder, [text]), 270, pattern=pattern)
-        assert_equal_to_the_twin(training, text, 270, [])
+        assert_equal_to_the_reference(training, text, 270, [])
         assert count_texts([text], pattern=users).counts() == count_words_reference(text, [], users)
 
 
@@ -121,7 +121,7 @@ def test_train_bpe_returns_what_train_tokenizer_learns(
 
 
 @given(texts, named_patterns, min_counts)
-def test_rare_pairs_are_left_alone_as_the_twin_leaves_them(
+def test_rare_pairs_are_not_merged_as_in_the_reference(
     folder: Path, text: bytes, pattern: str, min_count: int
 ) -> None:
     assume(text)
@@ -152,7 +152,7 @@ def test_ties_between_arbitrary_bytes_go_to_the_greater_pair(counts: dict[bytes,
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 5)), max_size=5))
-def test_runs_of_one_letter_are_counted_and_merged_as_the_definition_says(
+def test_runs_of_one_letter_are_counted_and_merged_by_the_definition(
     runs: list[tuple[int, int]],
 ) -> None:
     counts: dict[bytes, int] = {}
@@ -179,13 +179,13 @@ def test_counts_of_every_size_are_summed_exactly(counts: dict[bytes, int]) -> No
 
 
 @given(st.lists(texts, max_size=5), special_tokens, named_patterns)
-def test_an_iterator_of_bytes_counts_as_the_twin_counts(
+def test_an_iterator_of_bytes_counts_as_in_the_reference(
     parts: list[bytes], specials: list[str], pattern: str
 ) -> None:
     counter = count_texts(iter(parts), specials, pattern=pattern)
     assert counter.counts() == count_words_reference(parts, specials, pattern)
     training = train_tokenizer(counter, 300, specials, pattern=pattern)
-    assert_equal_to_the_twin(training, parts, 300, specials)
+    assert_equal_to_the_reference(training, parts, 300, specials)
 
 
 @given(st.lists(valid_texts, max_size=5), special_tokens)
@@ -205,12 +205,12 @@ def test_statistics_are_those_of_the_counted_words(parts: list[bytes], specials:
 
 
 @given(st.lists(texts, max_size=5), special_tokens)
-def test_ready_made_counts_train_as_the_text_they_came_from(parts: list[bytes], specials: list[str]) -> None:
+def test_given_word_counts_train_like_their_text(parts: list[bytes], specials: list[str]) -> None:
     counts = dict(count_words_reference(parts, specials, "gpt2"))
     from_counts = train_tokenizer(count_words(counts), 300, specials)
     from_pairs = train_tokenizer(count_words(iter(counts.items())), 300, specials)
     assert from_counts.vocabulary == from_pairs.vocabulary
-    assert_equal_to_the_twin(from_counts, counts, 300, specials)
+    assert_equal_to_the_reference(from_counts, counts, 300, specials)
 
 
 @settings(max_examples=50)  # five trainings each
@@ -232,21 +232,21 @@ def test_a_corpus_in_several_files_equals_the_corpus_in_one(
 
 
 @given(st.lists(texts, min_size=1, max_size=6), st.lists(st.integers(0, 6), max_size=4), named_patterns)
-def test_any_cut_at_a_document_boundary_gives_the_same_merges(
+def test_any_cut_at_a_document_boundary_yields_the_same_merges(
     folder: Path, documents: list[bytes], places: list[int], pattern: str
 ) -> None:
     ended = [document + END.encode() for document in documents]
     bounds = sorted(min(place, len(ended)) for place in [0, *places, len(ended)])
     contents = [b"".join(ended[start:end]) for start, end in itertools.pairwise(bounds)]
     training = train_tokenizer(write_files(folder, contents), 300, [END], pattern=pattern, num_threads=2)
-    assert_equal_to_the_twin(training, b"".join(ended), 300, [END])
+    assert_equal_to_the_reference(training, b"".join(ended), 300, [END])
 
 
 # Extending
 
 
 @given(texts, texts, special_tokens, named_patterns, st.integers(0, 20), st.integers(0, 20), min_counts)
-def test_extending_equals_the_twin(
+def test_extending_equals_the_reference(
     first: bytes,
     second: bytes,
     specials: list[str],

@@ -1,7 +1,7 @@
-"""Texts, special tokens, patterns and cuts that are likely to tell the fast twin from the readable one.
+"""Texts, special tokens, patterns and cuts that are likely to show differences from the reference.
 
-Random bytes seldom hold a contraction, a run of white space or half a character in the wrong place. So texts
-are strung together from pieces, each of which once broke somebody's tokenizer, with arbitrary text between.
+Random bytes rarely contain a contraction, a run of white space or half a character at a critical position. So
+texts consist of pieces that have broken tokenizers before, with arbitrary text between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORDS = [
     *("!", " !", "...", "^", "<", ">", "-", "_", "$", "+"),
     *SPECIALS,
 ]
-"""Pieces of every plane and of every kind that a pattern tells apart."""
+"""Pieces of every plane and of every class that a pattern distinguishes."""
 
 BROKEN = [
     b"\x80",  # a continuation byte without a lead
@@ -36,10 +36,10 @@ BROKEN = [
     b"\xed\xa0\x80",  # a surrogate
     b"\xf4\x90\x80\x80",  # beyond U+10FFFF
 ]
-"""Pieces that are not UTF-8, at least not until something follows them."""
+"""Pieces that are not valid UTF-8 by themselves."""
 
 WINDOW = 4096
-"""How many bytes the scanner of the GPT-2 pattern takes at a time."""
+"""The window size in bytes of the scanner of the GPT-2 pattern."""
 
 USER_PATTERNS = [
     "[a-z]+",
@@ -58,7 +58,7 @@ USER_PATTERNS = [
 
 few_letters = st.text("ab", max_size=12).map(str.encode)
 mixed_words = st.text("abs'l éß日\U0001d4b3\u3000", min_size=8, max_size=40).map(str.encode)
-"""Words in which characters of one to four bytes stand side by side."""
+"""Words with adjacent characters of one to four bytes."""
 
 known_pieces = st.sampled_from([word.encode() for word in WORDS])
 broken_pieces = st.sampled_from(BROKEN)
@@ -71,7 +71,7 @@ valid_texts = st.lists(known_pieces | any_characters, max_size=20).map(b"".join)
 texts = st.lists(known_pieces | broken_pieces | few_letters | any_characters | any_bytes, max_size=20).map(
     b"".join
 )
-"""Any bytes whatsoever."""
+"""Any bytes."""
 
 texts_for_user_patterns = st.lists(known_pieces | broken_pieces | few_letters, max_size=20).map(b"".join)
 """Bytes on whose characters the Unicode versions of both engines agree."""
@@ -91,7 +91,7 @@ def shifted_over_an_edge(edge: bytes, filler: bytes) -> list[bytes]:
 
 
 fillers = st.sampled_from([b"a1", b"a ", b"!1", b"\x80 "])
-"""What fills a window up to its edge: short words, which the readable twin counts and merges quickly."""
+"""Text that fills a window up to its edge: short words, which the reference processes quickly."""
 
 special_tokens = st.lists(st.sampled_from(SPECIALS), unique=True, max_size=4)
 
@@ -101,6 +101,6 @@ user_patterns = st.sampled_from(USER_PATTERNS)
 
 @st.composite
 def cut_up(draw: st.DrawFn, text: bytes) -> list[bytes]:
-    """Cut a text anywhere, in the middle of a character too; a piece may be empty."""
+    """Split a text at any positions, even inside a character; pieces may be empty."""
     places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=10)))
     return [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]

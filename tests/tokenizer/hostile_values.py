@@ -1,4 +1,4 @@
-"""Values that no argument was meant to have: texts, ids, numbers, patterns, special tokens, vocabularies.
+"""Values that are not intended for any argument: texts, ids, numbers, patterns, special tokens, vocabularies.
 
 Some of them are fine, and only unusual; most are not. What must hold for all of them is in
 `test_hostile_input.py`.
@@ -14,11 +14,11 @@ BYTES = {byte: bytes([byte]) for byte in range(256)}
 
 
 class OddError(Exception):
-    """Raised by an object of the caller's own; it must come back to him as it is."""
+    """Raised by an object of the caller; it must propagate unchanged."""
 
 
 class Odd:
-    """Breaks every promise that an object can make."""
+    """An object whose methods all violate their contracts."""
 
     def _complain(self) -> Any:
         raise OddError("I am odd")
@@ -27,7 +27,7 @@ class Odd:
 
 
 class Liar:
-    """A sequence that is said to be longer than memory, and holds whatever it holds."""
+    """A sequence that claims to be longer than memory."""
 
     def __init__(self, *items: object, length: int = 2**60) -> None:
         self._items, self._length = items, length

@@ -1,4 +1,4 @@
-"""Prose by the megabyte, always the same for the same seed, with the statistics that training feeds on.
+"""Megabytes of reproducible prose with realistic word statistics.
 
 Words are strung together from syllables, stems share their endings, and the commonest word is far commoner
 than the next (Zipf's law). Punctuation, contractions, numbers, line ends and other scripts are strewn in. So
@@ -66,7 +66,7 @@ JOINTS = (
 
 
 def make_words(num_words: int, draw: random.Random) -> list[str]:
-    """Make different words, the earlier ones shorter."""
+    """Return distinct words; earlier ones are shorter."""
     words: dict[str, None] = {}
     while len(words) < num_words:
         num_syllables = 1 + min(3, int(draw.expovariate(1.0) + len(words) / num_words))
@@ -79,7 +79,7 @@ def make_words(num_words: int, draw: random.Random) -> list[str]:
 
 
 def write_documents(num_documents: int, seed: int = 0, num_words: int = 6000) -> Iterator[str]:
-    """Write documents of about 2 kB each, without the special token between them."""
+    """Return documents of about 2 kB each, without the special token."""
     draw = random.Random(seed)
     words = make_words(num_words, draw) + OTHER_SCRIPTS * 3
     frequencies = list(itertools.accumulate(1 / (rank + 3) for rank in range(len(words))))
@@ -95,18 +95,18 @@ def write_documents(num_documents: int, seed: int = 0, num_words: int = 6000) ->
 
 
 def write_corpus(num_documents: int, seed: int = 0) -> bytes:
-    """Write documents, each followed by the special token."""
+    """Return documents, each followed by the special token."""
     return "".join(document + END for document in write_documents(num_documents, seed)).encode()
 
 
 @cache
 def the_prose() -> bytes:
-    """Return 1.5 MB of documents: enough for several threads to get a share of it."""
+    """Return 1.5 MB of documents, which is enough for several threads."""
     return write_corpus(500, seed=5)
 
 
 @cache
 def the_tokenizer() -> Tokenizer:
-    """Return a tokenizer that has learnt from the prose."""
+    """Return a tokenizer trained on the prose."""
     counter = count_texts([the_prose()], [END])
     return Tokenizer.from_vocabulary(train_tokenizer(counter, 2000, [END]).vocabulary)

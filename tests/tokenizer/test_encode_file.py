@@ -1,4 +1,4 @@
-"""Text files become token files: the same ids, whatever the threads and steps, or no file at all."""
+"""Encoding files: the ids do not depend on threads or piece sizes, and an error leaves no file."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ def test_a_file_longer_than_one_step_is_cut_safely(
         assert written.tokens.tolist() == prose_ids
 
 
-def test_a_source_that_cannot_be_read_leaves_the_target_as_it_was(
-    prose_tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_an_unreadable_source_leaves_the_target_unchanged(prose_tokenizer: Tokenizer, tmp_path: Path) -> None:
     target = tmp_path / "prose.npy"
     for source, sentence in (
         (tmp_path / "missing.txt", "cannot read .*missing.txt: no such file"),

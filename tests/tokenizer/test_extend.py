@@ -1,4 +1,4 @@
-"""Extending a tokenizer: what is there stays, and what follows is what training would have learnt next."""
+"""Extending a tokenizer: existing tokens are kept, and new merges equal those of longer training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_extending_in_steps_equals_training_at_once(corpus_file: Path) -> None:
     assert vocabulary == at_once
 
 
-def test_extending_keeps_ids_and_puts_new_tokens_behind_the_special_ones(corpus_file: Path) -> None:
+def test_extending_keeps_ids_and_puts_new_tokens_after_the_special_ones(corpus_file: Path) -> None:
     start = Tokenizer.from_vocabulary(train_tokenizer(corpus_file, 400, [END]).vocabulary)
     training = extend_tokenizer(start, corpus_file, 500)
     assert training.vocabulary.special_tokens == {END: 399}
@@ -40,7 +40,7 @@ def test_extending_keeps_ids_and_puts_new_tokens_behind_the_special_ones(corpus_
     assert len(longer.encode(text)) < len(start.encode(text))
 
 
-def test_extending_to_the_size_that_is_there_changes_nothing(corpus_file: Path) -> None:
+def test_extending_to_the_current_size_changes_nothing(corpus_file: Path) -> None:
     start = Tokenizer.from_vocabulary(train_tokenizer(corpus_file, 400, [END]).vocabulary)
     training = extend_tokenizer(start, corpus_file, 400)
     assert training.vocabulary == start.vocabulary

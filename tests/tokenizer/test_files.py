@@ -1,4 +1,4 @@
-"""Each format gives back what it was given, and the libraries that own three of them read ours as we do."""
+"""Each format is read back unchanged, and the libraries of three formats read our files alike."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def trained(pattern: str = "gpt2", specials: list[str] = SPECIALS, vocab_size: i
 
 
 def renumbered(vocabulary: Vocabulary) -> Vocabulary:
-    """Turn the ids round and spread them, so that nothing holds by the luck of a tidy order."""
+    """Reverse and spread the ids, so that no test passes because of their order."""
     new_id = {id: 5 + 3 * (vocabulary.size - id) for id in vocabulary.tokens}
     return Vocabulary(
         tokens={new_id[id]: token for id, token in vocabulary.tokens.items()},
@@ -86,7 +86,7 @@ def test_no_other_text_is_a_spelling(text: str) -> None:
 
 
 @PATTERNS_TO_TRY
-def test_our_folder_gives_back_what_it_was_given(tmp_path: Path, pattern: str) -> None:
+def test_our_folder_is_read_back_unchanged(tmp_path: Path, pattern: str) -> None:
     for number, vocabulary in enumerate(
         [trained(pattern), renumbered(trained(pattern)), trained(pattern, [])]
     ):
@@ -96,7 +96,7 @@ def test_our_folder_gives_back_what_it_was_given(tmp_path: Path, pattern: str) -
         assert again.fingerprint == vocabulary.fingerprint
 
 
-def test_our_folder_holds_special_tokens_that_are_spelled_like_ordinary_ones(tmp_path: Path) -> None:
+def test_our_folder_supports_special_tokens_spelled_like_ordinary_ones(tmp_path: Path) -> None:
     vocabulary = Vocabulary.from_parts(dict(enumerate(BYTES)), [], ["a", "Ġ", "\n", "é"])
     write_bytewright(vocabulary, tmp_path / "tokenizer")
     assert read_bytewright(tmp_path / "tokenizer") == vocabulary
@@ -114,7 +114,7 @@ def test_our_folder_is_replaced_only_on_request(tmp_path: Path) -> None:
 # GPT-2
 
 
-def test_gpt2_files_give_back_what_they_were_given(tmp_path: Path) -> None:
+def test_gpt2_files_are_read_back_unchanged(tmp_path: Path) -> None:
     for vocabulary in [trained(), renumbered(trained()), trained(specials=[])]:
         write_gpt2(vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
         again = read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt", list(vocabulary.special_tokens))
@@ -139,7 +139,7 @@ def test_a_special_token_the_files_lack_gets_the_next_free_id(tmp_path: Path) ->
     assert again.special_tokens == {"<|end|>": vocabulary.size - 1, "<|pad|>": vocabulary.size}
 
 
-def test_a_special_token_nobody_named_is_an_ordinary_token_that_nothing_makes(tmp_path: Path) -> None:
+def test_an_undeclared_special_token_is_an_ordinary_token_without_a_merge(tmp_path: Path) -> None:
     vocabulary = trained(specials=["<|end|>"])
     write_gpt2(vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
     again = read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt")
@@ -147,7 +147,7 @@ def test_a_special_token_nobody_named_is_an_ordinary_token_that_nothing_makes(tm
     assert again.ids_of_ordinary_tokens[b"<|end|>"] == vocabulary.special_tokens["<|end|>"]
 
 
-def test_special_tokens_spelled_as_bytes_are_understood_too(tmp_path: Path) -> None:
+def test_special_tokens_spelled_as_bytes_are_read(tmp_path: Path) -> None:
     vocabulary = trained(specials=["<| é |>"])
     write_gpt2(vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
     vocab = json.loads((tmp_path / "vocab.json").read_text())
@@ -166,7 +166,7 @@ def test_a_special_token_spelled_like_an_ordinary_one_is_not_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_gpt2_files_cannot_hold_another_pattern(tmp_path: Path) -> None:
+def test_gpt2_files_cannot_contain_another_pattern(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="imply the pattern gpt2, not 'gpt4'"):
         write_gpt2(trained("gpt4"), tmp_path / "vocab.json", tmp_path / "merges.txt")
     assert not list(tmp_path.iterdir())
@@ -209,16 +209,16 @@ def test_a_user_defined_pattern_comes_with_a_warning(
 
 
 @PATTERNS_TO_TRY
-def test_what_the_tokenizers_library_writes_is_read_back_the_same(tmp_path: Path, pattern: str) -> None:
+def test_files_of_the_tokenizers_library_are_read_unchanged(tmp_path: Path, pattern: str) -> None:
     write_huggingface(trained(pattern), tmp_path / "ours.json")
     tokenizers.Tokenizer.from_file(str(tmp_path / "ours.json")).save(str(tmp_path / "theirs.json"))
     assert read_huggingface(tmp_path / "theirs.json") == trained(pattern)
 
 
-def test_what_the_transformers_library_saves_is_read_back_the_same(
+def test_files_of_the_transformers_library_are_read_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It adds a template to every file, which here asks for the text alone."""
+    """It adds a template to every file, which here contains only the text."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     transformers = pytest.importorskip("transformers")
     write_huggingface(trained("gpt4"), tmp_path / "ours.json")
@@ -228,7 +228,7 @@ def test_what_the_transformers_library_saves_is_read_back_the_same(
     assert read_huggingface(tmp_path / "tokenizer.json") == trained("gpt4")
 
 
-def test_processors_in_a_row_that_add_nothing_are_followed(tmp_path: Path) -> None:
+def test_a_sequence_of_processors_that_add_nothing_is_accepted(tmp_path: Path) -> None:
     write_huggingface(trained("gpt2"), tmp_path / "ours.json")
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "ours.json"))
     theirs.post_processor = tokenizers.processors.Sequence(
@@ -241,7 +241,7 @@ def test_processors_in_a_row_that_add_nothing_are_followed(tmp_path: Path) -> No
     assert read_huggingface(tmp_path / "tokenizer.json") == trained("gpt2")
 
 
-def test_a_tokenizer_trained_by_the_tokenizers_library_encodes_here_as_there(tmp_path: Path) -> None:
+def test_a_tokenizer_trained_by_the_tokenizers_library_yields_the_same_ids(tmp_path: Path) -> None:
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     theirs.decoder = tokenizers.decoders.ByteLevel()
@@ -261,7 +261,7 @@ def test_a_tokenizer_trained_by_the_tokenizers_library_encodes_here_as_there(tmp
     assert encode_reference(text.encode(), ours) == theirs.encode(text).ids
 
 
-def test_added_tokens_that_are_not_in_the_models_vocabulary_get_the_ids_the_library_gives(
+def test_added_tokens_outside_the_vocabulary_get_the_ids_of_the_library(
     tmp_path: Path,
 ) -> None:
     vocabulary = trained(specials=["<a>", "<b>"])
@@ -276,7 +276,7 @@ def test_added_tokens_that_are_not_in_the_models_vocabulary_get_the_ids_the_libr
 
 
 def all_pairs(vocabulary: Vocabulary) -> list[list[str]]:
-    """List every pair of tokens that spells a token, as files converted from ranks do."""
+    """Return every pair of tokens that forms a token, as in files converted from ranks."""
     tokens = vocabulary.ids_of_ordinary_tokens
     pairs = []
     for left, right in vocabulary.merges:
@@ -315,7 +315,7 @@ def test_the_published_spellings_of_named_patterns_are_recognised(tmp_path: Path
     assert read_huggingface(tmp_path / "tokenizer.json") == trained("gpt4")
 
 
-def test_a_regular_expression_that_reads_like_a_name_is_no_name(tmp_path: Path) -> None:
+def test_a_regular_expression_equal_to_a_name_is_not_that_name(tmp_path: Path) -> None:
     write_huggingface(trained("gpt4"), tmp_path / "tokenizer.json")
     contents = json.loads((tmp_path / "tokenizer.json").read_text())
     contents["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "gpt2"
@@ -448,7 +448,7 @@ def test_gpt2_itself_survives_every_format(shared_data: Path, tmp_path: Path) ->
     assert read_tiktoken(tmp_path / "gpt2.tiktoken", special_tokens=["<|endoftext|>"]) == gpt2
 
 
-def test_gpt2_itself_encodes_alike_in_all_libraries(
+def test_gpt2_yields_the_same_ids_in_all_libraries(
     shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")

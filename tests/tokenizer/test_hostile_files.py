@@ -81,18 +81,18 @@ def sentence_of(read_it: Callable[[], object], path: Path) -> str:
     return sentence
 
 
-# Every file, broken in every way that needs no knowledge of what is in it
+# Damage of any file, independent of its format
 
 
 @every_file
-def test_a_file_truncated_anywhere_is_refused(folder: Path, small: Vocabulary, name: str) -> None:
+def test_a_file_truncated_anywhere_is_rejected(folder: Path, small: Vocabulary, name: str) -> None:
     path = folder / name
     whole = path.read_bytes()
     step = max(1, len(whole) // 150)
     for length in [*range(0, len(whole) - 20, step), *range(len(whole) - 20, len(whole) - 1)]:
         path.write_bytes(whole[:length])
         if name == "ranks.tiktoken" and whole[length - 1 : length + 1].count(b"\n"):
-            # Lines are all that a ranks file has: cut between two, it is a smaller vocabulary, or none.
+            # A ranks file truncated between two lines is a smaller vocabulary or invalid.
             try:
                 assert set(read(path).merges) < set(small.merges)
             except FormatError as error:
@@ -130,28 +130,28 @@ def test_a_file_truncated_anywhere_is_refused(folder: Path, small: Vocabulary, n
         b"PK\x03\x04",
     ],
 )
-def test_contents_of_another_kind_are_refused(folder: Path, name: str, contents: bytes) -> None:
+def test_contents_of_another_kind_are_rejected(folder: Path, name: str, contents: bytes) -> None:
     path = folder / name
     path.write_bytes(contents)
     sentence_of(lambda: read(path), path)
 
 
 @every_file
-def test_a_byte_order_mark_is_refused(folder: Path, name: str) -> None:
+def test_a_byte_order_mark_is_rejected(folder: Path, name: str) -> None:
     path = folder / name
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     sentence_of(lambda: read(path), path)
 
 
 @every_file
-def test_another_encoding_is_refused(folder: Path, name: str) -> None:
+def test_another_encoding_is_rejected(folder: Path, name: str) -> None:
     path = folder / name
     path.write_bytes(path.read_text().encode("utf-16"))
     sentence_of(lambda: read(path), path)
 
 
 @pytest.mark.parametrize("name", ["merges.txt", "ranks.tiktoken"])
-def test_line_ends_of_another_system_are_refused_by_name(folder: Path, name: str) -> None:
+def test_line_ends_of_another_system_are_rejected_by_name(folder: Path, name: str) -> None:
     path = folder / name
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     assert "line 1 has a carriage return" in sentence_of(lambda: read(path), path)
@@ -170,7 +170,7 @@ def test_a_missing_file_and_a_folder_in_its_place_are_storage_errors(folder: Pat
 
 
 @every_file
-def test_flipping_any_bit_never_ends_in_another_kind_of_error(folder: Path, name: str) -> None:
+def test_flipping_any_bit_never_raises_another_class_of_error(folder: Path, name: str) -> None:
     path = folder / name
     whole = path.read_bytes()
     for position in range(0, len(whole), max(1, len(whole) // 200)):
@@ -181,11 +181,11 @@ def test_flipping_any_bit_never_ends_in_another_kind_of_error(folder: Path, name
             read(path)
 
 
-# Values of the wrong type, one after the other, everywhere in each JSON file
+# Values of the wrong type at every position of each JSON file
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """List the paths to every value, but only to the first few elements of what is long."""
+    """Return the paths to all values, but only the first few elements of long arrays."""
     found = [path]
     if isinstance(value, dict):
         for key in [*list(value)[:3], *list(value)[-3:]]:
@@ -216,9 +216,7 @@ WRONG: list[object] = [
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "tokenizer.json"])
-def test_a_value_of_the_wrong_type_anywhere_never_ends_in_another_kind_of_error(
-    folder: Path, name: str
-) -> None:
+def test_a_value_of_the_wrong_type_never_raises_another_class_of_error(folder: Path, name: str) -> None:
     path = folder / name
     whole = json.loads(path.read_bytes())
     refused = 0
@@ -303,7 +301,7 @@ def test_a_contradiction_in_merges_txt_is_named(folder: Path, lines: list[str], 
     assert sentence in sentence_of(lambda: read(path), path)
 
 
-def test_a_special_token_that_is_not_unicode_is_refused(folder: Path) -> None:
+def test_a_special_token_that_is_not_unicode_is_rejected(folder: Path) -> None:
     path = folder / "vocab.json"
     edit_json(path, lambda v: v.update({"\ud800": 999}))
     found = sentence_of(lambda: read_gpt2(path, folder / "merges.txt", ["\ud800"]), path)
@@ -319,7 +317,7 @@ def test_a_merge_given_twice_and_a_merge_of_itself_are_named(folder: Path) -> No
     assert "which no earlier merge makes" in sentence_of(lambda: read(path), path)
 
 
-def test_merges_lost_at_a_line_end_are_noticed(folder: Path) -> None:
+def test_merges_lost_at_a_line_end_are_detected(folder: Path) -> None:
     path = folder / "merges.txt"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     assert "no line makes token" in sentence_of(lambda: read(path), path)
@@ -407,7 +405,7 @@ TEXT = {"Sequence": {"id": "A", "type_id": 0}}
         ),
     ],
 )
-def test_what_we_cannot_follow_in_tokenizer_json_is_refused_by_name(
+def test_unsupported_features_of_tokenizer_json_are_rejected_by_name(
     folder: Path, edit: Callable[[Any], object], sentence: str
 ) -> None:
     path = folder / "tokenizer.json"
@@ -431,7 +429,7 @@ def split_by(**changes: object) -> dict[str, object]:
         ({"type": "Punctuation"}, "type should be 'Split'"),
     ],
 )
-def test_a_split_that_we_cannot_follow_is_refused_by_name(
+def test_an_unsupported_split_is_rejected_by_name(
     folder: Path, changes: dict[str, object], sentence: str
 ) -> None:
     path = folder / "tokenizer.json"
@@ -440,7 +438,7 @@ def test_a_split_that_we_cannot_follow_is_refused_by_name(
     assert f"pre_tokenizer.pretokenizers[0].{sentence}" in found
 
 
-def test_looking_up_whole_words_is_refused_unless_every_token_is_reachable(folder: Path) -> None:
+def test_ignore_merges_is_rejected_unless_every_token_is_reachable(folder: Path) -> None:
     path = folder / "tokenizer.json"
     edit_json(path, lambda t: t["model"].update(ignore_merges=True))
     read(path)
@@ -448,7 +446,7 @@ def test_looking_up_whole_words_is_refused_unless_every_token_is_reachable(folde
     assert "token b'orphan' (id 400) cannot be reached" in sentence_of(lambda: read(path), path)
 
 
-def test_two_merges_of_one_token_are_refused_unless_the_file_is_one_of_ranks(folder: Path) -> None:
+def test_two_merges_of_one_token_are_rejected_unless_the_file_is_one_of_ranks(folder: Path) -> None:
     path = folder / "tokenizer.json"
 
     def merge_both_ways(contents: Any, merges: list[str]) -> None:
@@ -491,20 +489,20 @@ def test_a_contradiction_in_a_ranks_file_is_named(folder: Path, line: str, sente
     assert sentence in sentence_of(lambda: read(path), path)
 
 
-def test_a_special_token_with_the_id_of_another_token_is_refused(folder: Path) -> None:
+def test_a_special_token_with_the_id_of_another_token_is_rejected(folder: Path) -> None:
     path = folder / "ranks.tiktoken"
     found = sentence_of(lambda: read_tiktoken(path, special_tokens={"<|end|>": 97}), path)
     assert "special token '<|end|>' has the id 97, but that id stands for b'a'" in found
 
 
-def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_kind_is_rejected(tmp_path: Path) -> None:
     with atomic.write_folder(tmp_path / "other", about={"kind": "checkpoint"}) as writer:
         writer.write_json("vocabulary.json", {})
     found = sentence_of(lambda: read_vocabulary(tmp_path / "other"), tmp_path / "other")
     assert "about.kind should be 'bytewright tokenizer 1', but is 'checkpoint'" in found
 
 
-# Small files that ask for much
+# Small files that could need much memory or time
 
 
 def peak_memory(read_it: Callable[[], object]) -> int:
@@ -517,8 +515,8 @@ def peak_memory(read_it: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_merges_cannot_grow_what_the_file_does_not_spell_out(folder: Path) -> None:
-    # Doubling forty times would make a token of a terabyte, if products were made before they are looked up.
+def test_merges_cannot_produce_tokens_that_the_file_does_not_contain(folder: Path) -> None:
+    # Doubling forty times would create a token of a terabyte if results were built before they are looked up.
     lines = [f"{'a' * min(2**n, 4096)} {'a' * min(2**n, 4096)}" for n in range(40)]
     path = folder / "merges.txt"
     path.write_text("\n".join(lines) + "\n")
@@ -540,7 +538,7 @@ def test_one_giant_token_costs_no_more_than_its_size(folder: Path) -> None:
     assert peak_memory(lambda: read(path)) < 100 * path.stat().st_size
 
 
-def test_many_keys_of_which_the_last_comes_twice_are_refused_in_passing(folder: Path) -> None:
+def test_a_duplicate_among_many_keys_is_rejected_quickly(folder: Path) -> None:
     path = folder / "vocab.json"
     keys = [f'"{number}": {number}' for number in range(100_000)]
     path.write_text("{" + ", ".join([*keys, '"99999": 5']) + "}")

@@ -1,4 +1,4 @@
-"""Nothing that Python can pass reaches a panic: every refusal is an error of ours or a plain one of Python's.
+"""No Python value causes a panic: the result is an error of Bytewright or an ordinary Python exception.
 
 A panic in Rust arrives as `pyo3_runtime.PanicException`, which is no `Exception`, so that nobody catches it.
 Each call here may succeed or be refused, but only in the ways listed. Many are made again from many threads,
@@ -44,13 +44,13 @@ from bytewright.tokenizer.train import (
 from bytewright.tokenizer.vocabulary import Vocabulary
 
 PLAIN = (TypeError, ValueError, OverflowError)
-"""What Python itself says of an argument of the wrong type or size."""
+"""The exceptions of Python for an argument of the wrong type or size."""
 
 Call = Callable[[], object]
 
 
 def outcome_of(call: Call) -> str:
-    """Call, and say how it ended, as long as it ended decently."""
+    """Call a function and return its outcome; unexpected exceptions propagate."""
     try:
         call()
     except (BytewrightError, *PLAIN, OddError) as refusal:
@@ -63,7 +63,7 @@ def outcome_of(call: Call) -> str:
 
 
 def exhaust(generate: Callable[[Any], Iterator[int]], source: object) -> None:
-    """Take some ids from a generator, which is lazy and fails only then."""
+    """Take some ids from a lazy generator."""
     for _ in itertools.islice(generate(source), 1000):
         pass
 
@@ -166,7 +166,7 @@ def assert_sound(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("kind", CALLS)
-def test_hostile_arguments_are_refused_decently(tokenizer: Tokenizer, kind: str) -> None:
+def test_hostile_arguments_raise_ordinary_errors(tokenizer: Tokenizer, kind: str) -> None:
     outcomes = [outcome_of(call) for call in CALLS[kind](tokenizer)]
     assert any(outcome != "done" for outcome in outcomes), "some of them are mistakes"
     assert_sound(tokenizer)
@@ -195,7 +195,7 @@ def test_hostile_arguments_from_many_threads_at_once_change_nothing(tokenizer: T
 
 
 @pytest.mark.parametrize("number", range(len(TEXTS)))
-def test_what_is_text_is_never_refused(tokenizer: Tokenizer, number: int) -> None:
+def test_every_kind_of_text_is_accepted(tokenizer: Tokenizer, number: int) -> None:
     text = TEXTS[number]
     expected = text.encode() if isinstance(text, str) else text
     assert tokenizer.decode_bytes(tokenizer.encode(text)) == expected
@@ -204,13 +204,13 @@ def test_what_is_text_is_never_refused(tokenizer: Tokenizer, number: int) -> Non
 
 
 @pytest.mark.parametrize("number", range(len(IDS)))
-def test_what_is_ids_is_never_refused(tokenizer: Tokenizer, number: int) -> None:
+def test_every_kind_of_ids_is_accepted(tokenizer: Tokenizer, number: int) -> None:
     expected = b"".join(tokenizer.vocab[int(id)] for id in IDS[number])
     assert tokenizer.decode_bytes(IDS[number]) == expected
 
 
 @pytest.mark.parametrize("number", range(len(PATHS)))
-def test_hostile_paths_are_refused_decently(tokenizer: Tokenizer, tmp_path: Path, number: int) -> None:
+def test_hostile_paths_raise_ordinary_errors(tokenizer: Tokenizer, tmp_path: Path, number: int) -> None:
     source = PATHS[number]
     for call in (
         partial(train_bpe, source, 300, []),
@@ -223,7 +223,7 @@ def test_hostile_paths_are_refused_decently(tokenizer: Tokenizer, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_hostile_numbers_with_files_are_refused_decently(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_hostile_numbers_with_files_raise_ordinary_errors(tokenizer: Tokenizer, tmp_path: Path) -> None:
     source, target = tmp_path / "text.txt", tmp_path / "ids.npy"
     source.write_text("low lower lowest")
     for number in NUMBERS:
@@ -236,7 +236,7 @@ def test_hostile_numbers_with_files_are_refused_decently(tokenizer: Tokenizer, t
     assert_sound(tokenizer)
 
 
-def test_a_counter_used_by_many_threads_at_once_says_so_or_counts_right() -> None:
+def test_a_counter_used_by_many_threads_raises_or_counts_correctly() -> None:
     counter = count_texts([])
     text = "low lower lowest " * 20_000
     done: list[int] = []
@@ -261,7 +261,7 @@ def test_a_counter_used_by_many_threads_at_once_says_so_or_counts_right() -> Non
     assert sum(counter.counts().values()) == len(done) * len(_native.pretokenize(text, "gpt2"))
 
 
-def test_progress_that_reaches_back_into_the_counter_is_refused(tmp_path: Path) -> None:
+def test_a_progress_callback_that_uses_the_counter_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("low lower")
     counter = count_texts([])
     with pytest.raises(RuntimeError, match="borrowed"):
@@ -269,7 +269,7 @@ def test_progress_that_reaches_back_into_the_counter_is_refused(tmp_path: Path) 
     assert counter.counts() == {}
 
 
-def test_a_caller_of_decode_sees_his_own_error(tokenizer: Tokenizer) -> None:
+def test_an_error_of_the_callers_iterator_propagates_from_decode(tokenizer: Tokenizer) -> None:
     def ids() -> Iterator[int]:
         yield 97
         raise OddError("no more")

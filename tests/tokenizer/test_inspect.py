@@ -1,4 +1,4 @@
-"""What the functions behind `inspect` and `compare` promise, on vocabularies that fit on a page."""
+"""The functions of `inspect` and `compare`, tested with small vocabularies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER_TEXT = b"the cat sat on the mat and the newest rat sat on that "
 
 
 class ReferenceTokenizer:
-    """The readable twin with the two names that `inspect` needs."""
+    """The reference with the two methods that `inspect` needs."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -39,7 +39,7 @@ def train(text: bytes, num_merges: int, specials: tuple[str, ...] = ("<|end|>",)
     return ReferenceTokenizer(Vocabulary.from_parts(tokens, merges, specials))
 
 
-def test_the_longest_tokens_leave_out_special_ones() -> None:
+def test_the_longest_tokens_exclude_special_ones() -> None:
     vocabulary = train(TEXT, 12).vocabulary
     longest = inspect.longest_tokens(vocabulary, 3)
     assert [token for _, token in longest] == [b" newest", b"newest", b"widest"]
@@ -61,7 +61,7 @@ def test_the_histogram_counts_every_ordinary_token_once() -> None:
 
 
 def unshow(shown: str) -> bytes:
-    """Undo `show_token`; that this can be done means that no two tokens are shown alike."""
+    """Invert `show_token`, which proves that different tokens are shown differently."""
 
     def character(match: re.Match[str]) -> bytes:
         escape = match[0]
@@ -110,7 +110,7 @@ def test_bytes_per_token_is_one_without_merges_and_grows_with_them() -> None:
     assert inspect.bytes_per_token(tokenizer, TEXT) > 2
 
 
-def test_an_empty_text_has_no_figures() -> None:
+def test_an_empty_text_is_rejected() -> None:
     with pytest.raises(UsageError, match="empty"):
         inspect.bytes_per_token(train(TEXT, 1), b"")
     with pytest.raises(UsageError, match="empty"):
@@ -175,7 +175,7 @@ def test_a_pair_that_no_merge_has_made_possible_yet_is_counted_as_absent() -> No
     assert inspect.count_pairs_after({b"xxyab": 3}, [], pairs) == dict(zip(pairs, (0, 0, 3), strict=True))
 
 
-def test_a_word_of_a_hundred_thousand_letters_is_counted_too() -> None:
+def test_a_word_of_a_hundred_thousand_letters_is_counted() -> None:
     aa = (b"a", b"a")
     counts = inspect.count_pairs_after({b"a" * 100_000: 1}, [aa], [(b"aa", b"aa"), aa])
     assert counts == {(b"aa", b"aa"): 49_999, aa: 0}

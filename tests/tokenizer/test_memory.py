@@ -1,4 +1,4 @@
-"""Encoding a stream takes no memory and no thread, even where the system grants neither."""
+"""Encoding a stream needs almost no memory and no thread, even if the system provides neither."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ linux_only = pytest.mark.skipif(
 
 MEGABYTE = 1 << 20
 
-# Runs by itself, so that the limit holds for it alone: a tokenizer and torch are loaded, the address space is
-# limited to what it is plus 1 MB, and a file is encoded. Before and after, 2 MB are asked for, which must be
-# refused: that proves that the limit bites.
+# Runs in its own process: it loads a tokenizer and torch, limits the address space to its current size plus 1
+# MB, and encodes a file. Allocating 2 MB must fail before and after, which proves that the limit is
+# effective.
 UNDER_LIMIT = """
 import json, os, resource, sys, zlib
 import torch
@@ -69,7 +69,7 @@ def checksum_of(ids: list[int]) -> int:
 
 
 def write_text(path: Path) -> str:
-    """Write 5 MB: prose, then words that never come again, which fill every cache in vain."""
+    """Write 5 MB: prose, then distinct words that fill every cache without reuse."""
     draw = random.Random(0)
     lines = [document + END + "\n" for document in write_documents(1700, seed=11)]
     lines += [

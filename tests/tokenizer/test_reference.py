@@ -1,4 +1,4 @@
-"""The readable twin defines the tokenizer, so these tests hold it to the words of the definition."""
+"""The reference defines the tokenizer, so these tests compare it with the definition in words."""
 
 import unicodedata
 from collections import Counter
@@ -84,23 +84,23 @@ def test_each_byte_that_is_not_utf8_is_one_character_of_no_class(kind: str, sequ
     assert pretokenize(b"a" + sequence + b"1 " + sequence, "gpt2") == [b"a", sequence, b"1", b" " + sequence]
 
 
-def test_text_that_a_users_pattern_does_not_match_is_a_word_of_its_own() -> None:
+def test_text_that_a_user_defined_pattern_does_not_match_is_a_word() -> None:
     assert pretokenize(b"--one--two", "[a-z]+") == [b"--", b"one", b"--", b"two"]
     assert pretokenize(b"one--", "[a-z]+") == [b"one", b"--"]
 
 
-def test_an_empty_match_is_no_match() -> None:
+def test_empty_matches_are_ignored() -> None:
     assert pretokenize(b"baab", "a*") == [b"b", b"aa", b"b"]
     assert pretokenize(b"ab", "") == [b"ab"]
     assert pretokenize(b"", "a*") == []
 
 
-def test_after_an_empty_match_the_search_goes_on_one_character_further() -> None:
+def test_after_an_empty_match_the_search_continues_at_the_next_character() -> None:
     assert pretokenize("éaa".encode(), "|a") == ["éaa".encode()]
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "a{2,1}", r"\p{Nonsense}", "(" * 100_000, "a\n("])
-def test_a_broken_pattern_is_refused_in_one_sentence(pattern: str) -> None:
+def test_a_broken_pattern_is_rejected_in_one_sentence(pattern: str) -> None:
     with pytest.raises(TokenizerError, match=r"pattern '.*' is not a regular expression: ") as caught:
         pretokenize(b"text", pattern)
     assert "\n" not in str(caught.value)
@@ -124,7 +124,7 @@ def test_a_broken_pattern_is_refused_in_one_sentence(pattern: str) -> None:
         (b"abc", [], [b"abc"]),
     ],
 )
-def test_special_tokens_are_cut_out_leftmost_then_longest(
+def test_special_tokens_are_split_off_leftmost_then_longest(
     text: bytes, specials: list[str], parts: list[bytes]
 ) -> None:
     assert split_on_special_tokens(text, specials) == parts
@@ -170,7 +170,7 @@ def test_overlapping_pairs_are_counted_each_time_and_merged_from_left_to_right()
     assert counts == [12, 3, 3]
 
 
-def test_training_stops_when_no_pair_is_common_enough() -> None:
+def test_training_stops_when_no_pair_is_frequent_enough() -> None:
     counts = {b"ab": 5, b"cd": 2}
     assert train_bpe_reference(counts, 300)[1] == [(b"a", b"b"), (b"c", b"d")]
     assert train_bpe_reference(counts, 300, min_count=3)[1] == [(b"a", b"b")]
@@ -182,7 +182,7 @@ def test_bytes_come_first_then_merges_then_special_tokens() -> None:
     assert vocab == {**dict(enumerate(BYTES)), 256: b"ab", 257: b"<e>"}
 
 
-def test_a_vocabulary_too_small_for_its_special_tokens_is_refused() -> None:
+def test_a_vocabulary_too_small_for_its_special_tokens_is_rejected() -> None:
     with pytest.raises(UsageError, match=r"vocab_size must be at least 258 .*, but is 257"):
         train_bpe_reference(b"text", 257, ["<a>", "<b>"])
 
@@ -245,7 +245,7 @@ def test_a_special_token_is_one_id_and_nothing_merges_across_it() -> None:
     assert encode_reference(b"ab<e>ab<e><e>a<e>b", vocabulary) == [256, end, 256, two_ends, 97, end, 98]
 
 
-def test_decoding_an_unknown_id_names_it_and_its_place() -> None:
+def test_decoding_an_unknown_id_names_it_and_its_position() -> None:
     vocabulary = vocabulary_trained_on(b"", 256)
     with pytest.raises(TokenizerError, match=r"token id 300 at position 1 is outside the vocabulary \(258\)"):
         decode_reference([97, 300], vocabulary)
@@ -272,14 +272,14 @@ def test_extending_keeps_every_id_and_merge() -> None:
     assert counts == [3, 3, 2]
 
 
-def test_extending_to_a_smaller_vocabulary_is_refused() -> None:
+def test_extending_to_a_smaller_vocabulary_is_rejected() -> None:
     start = vocabulary_trained_on(b"low low", 258)
     with pytest.raises(UsageError, match=r"vocab_size must be at least 260, .* but is 10"):
         extend_reference(start, b"low", 10)
 
 
 def test_lone_surrogates_are_of_no_class_in_the_unicode_tables_in_use() -> None:
-    # What `surrogateescape` rests on; a change of the pinned regex package must not move it.
+    # `surrogateescape` relies on this; a new version of the pinned regex package must not change it.
     for code in range(0xDC80, 0xDD00):
         assert unicodedata.category(chr(code)) == "Cs"
         assert regex.fullmatch(r"[^\s\p{L}\p{N}]", chr(code))

@@ -1,4 +1,4 @@
-"""The tokenizer as its users meet it: construction, special tokens, long texts, threads, files, decoding."""
+"""The public tokenizer: construction, special tokens, long texts, threads, files, decoding."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CAT_TOKENS = [b" ", b"a", b"c", b"e", b"h", b"t", b"th", b" c", b" a", b"the", b
 CAT_MERGES = [(b"t", b"h"), (b" ", b"c"), (b" ", b"a"), (b"th", b"e"), (b" a", b"t")]
 
 
-def test_a_vocabulary_may_lack_bytes_that_no_text_holds(tmp_path: Path) -> None:
+def test_a_vocabulary_may_lack_bytes_that_do_not_occur(tmp_path: Path) -> None:
     tokenizer = Tokenizer(dict(enumerate(CAT_TOKENS)), CAT_MERGES)
     assert tokenizer.vocab_size == 11
     assert tokenizer.encode("the cat ate") == [9, 7, 1, 5, 10, 3]
@@ -138,7 +138,7 @@ def test_a_tokenizer_can_be_sent_to_other_processes(prose: bytes, prose_tokenize
         ]
 
 
-def test_what_a_tokenizer_consists_of_can_be_read_off() -> None:
+def test_the_parts_of_a_tokenizer_are_properties() -> None:
     tokenizer = Tokenizer.from_vocabulary(LETTERS)
     assert tokenizer.vocab == LETTERS.tokens
     assert tokenizer.merges == LETTERS.merges
@@ -207,7 +207,7 @@ def test_the_ids_of_prose_equal_the_reference(
 
 
 @pytest.mark.parametrize("num_threads", [*THREADS, None])
-def test_every_number_of_threads_gives_the_same_ids(
+def test_every_number_of_threads_yields_the_same_ids(
     prose_tokenizer: Tokenizer, prose: bytes, prose_ids: list[int], num_threads: int | None
 ) -> None:
     assert prose_tokenizer.encode_array(prose, num_threads=num_threads).tolist() == prose_ids
@@ -227,14 +227,14 @@ def test_a_text_without_a_place_to_cut_is_encoded_on_many_threads_too(pattern: s
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 4096, 1 << 20])
-def test_a_stream_in_pieces_of_any_size_gives_the_ids_of_the_whole(
+def test_a_stream_in_pieces_of_any_size_yields_the_ids_of_the_whole(
     prose_tokenizer: Tokenizer, prose: bytes, prose_ids: list[int], size: int
 ) -> None:
     pieces = (prose[start : start + size] for start in range(0, len(prose), size))
     assert list(prose_tokenizer.encode_iterable(pieces)) == prose_ids
 
 
-def test_a_stream_of_lines_and_of_characters_gives_the_ids_of_the_whole(prose_tokenizer: Tokenizer) -> None:
+def test_a_stream_of_lines_and_of_characters_yields_the_ids_of_the_whole(prose_tokenizer: Tokenizer) -> None:
     text = "".join(write_documents(5, seed=9))
     lines = text.splitlines(keepends=True)
     assert list(prose_tokenizer.encode_iterable(lines)) == prose_tokenizer.encode(text)
@@ -243,7 +243,7 @@ def test_a_stream_of_lines_and_of_characters_gives_the_ids_of_the_whole(prose_to
     assert list(prose_tokenizer.encode_iterable(["", b"", ""])) == []
 
 
-def test_a_stream_is_as_lazy_as_its_source(prose_tokenizer: Tokenizer) -> None:
+def test_a_stream_is_encoded_lazily(prose_tokenizer: Tokenizer) -> None:
     asked = 0
 
     def lines() -> Iterator[str]:
@@ -262,7 +262,7 @@ def test_a_stream_is_as_lazy_as_its_source(prose_tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 10, 1000])
-def test_a_stream_keeps_back_no_more_than_a_few_words(prose_tokenizer: Tokenizer, size: int) -> None:
+def test_a_stream_keeps_only_a_few_words(prose_tokenizer: Tokenizer, size: int) -> None:
     text = "once upon a time there was a little stream that ran down a hill. " * 100
     stream = _native.StreamEncoder(prose_tokenizer._native)
     shown = 0
@@ -304,7 +304,7 @@ def test_one_tokenizer_may_be_used_from_many_threads_at_once(
     assert wrong == []
 
 
-def test_a_str_subclass_is_text_by_what_it_holds() -> None:
+def test_a_str_subclass_is_encoded_by_its_contents() -> None:
     class Shouting(str):
         def encode(self, *_: object, **__: object) -> bytes:
             return b"SHOUT"
@@ -328,7 +328,7 @@ def test_a_str_subclass_is_text_by_what_it_holds() -> None:
         lambda tokenizer: list(tokenizer.encode_iterable(["fine", "low\ud800"])),
     ],
 )
-def test_a_lone_surrogate_is_refused_with_its_place(encode: Callable[[Tokenizer], object]) -> None:
+def test_a_lone_surrogate_is_rejected_with_its_position(encode: Callable[[Tokenizer], object]) -> None:
     with pytest.raises(TokenizerError, match="lone surrogate at character 3, which no UTF-8 can spell"):
         encode(Tokenizer.from_vocabulary(LETTERS))
 
@@ -359,7 +359,7 @@ def test_special_tokens_are_allowed_by_name(special: Tokenizer) -> None:
     assert special.encode("<e><e>", allowed_special=()) == list(b"<e><e>")
 
 
-def test_special_tokens_are_refused_by_name(special: Tokenizer) -> None:
+def test_special_tokens_are_rejected_by_name(special: Tokenizer) -> None:
     end = special.special_tokens["<e>"]
     with pytest.raises(TokenizerError, match=r'the special token "<e>" at byte 3, which is not allowed'):
         special.encode("é <e>", allowed_special=set(), disallowed_special="all")
@@ -371,13 +371,13 @@ def test_special_tokens_are_refused_by_name(special: Tokenizer) -> None:
     assert special.encode("plain", allowed_special=set(), disallowed_special="all") == list(b"plain")
 
 
-def test_refusing_looks_at_the_text_and_not_at_what_was_allowed_first(special: Tokenizer) -> None:
-    # As in tiktoken: a disallowed token inside an allowed one is in the text, and so is refused.
+def test_disallowed_tokens_are_searched_in_the_whole_text(special: Tokenizer) -> None:
+    # As in tiktoken, a disallowed token inside an allowed one is rejected.
     with pytest.raises(TokenizerError, match=r'"<e>"'):
         special.encode("<e><e>", allowed_special={"<e><e>"}, disallowed_special="all")
 
 
-def test_allowing_a_special_token_that_is_none_is_a_mistake(special: Tokenizer) -> None:
+def test_allowing_an_unknown_special_token_is_an_error(special: Tokenizer) -> None:
     with pytest.raises(TokenizerError, match=r'"<x>" is not a special token of this tokenizer'):
         special.encode("text", allowed_special={"<x>"})
 
@@ -405,7 +405,7 @@ def test_what_is_not_utf8_is_replaced_only_in_text() -> None:
     assert tokenizer.decode([0xC3, 0xA9]) == "é"
 
 
-def test_an_id_outside_the_vocabulary_is_named_with_its_place() -> None:
+def test_an_id_outside_the_vocabulary_is_named_with_its_position() -> None:
     tokenizer = Tokenizer(BYTES | {300: b"ab"}, [(b"a", b"b")])
     for ids in ([97, 299], (97, 299), np.array([97, 299], np.uint16), np.array([97, 299], np.int64)):
         with pytest.raises(TokenizerError, match="token id 299 at position 1 is outside the vocabulary"):

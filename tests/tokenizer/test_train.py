@@ -1,4 +1,4 @@
-"""Training at full size: the twin's merges for every number of threads, wherever the text comes from."""
+"""Training at full size: the merges of the reference, for any number of threads and any source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VOCAB_SIZE = 256 + NUM_MERGES + 1
 
 @pytest.fixture(scope="module")
 def corpus() -> bytes:
-    """Return 4.4 MB of prose, so that it is dealt out to the threads in more than thirty chunks."""
+    """Return 4.4 MB of prose, which is distributed to the threads in more than thirty chunks."""
     return write_corpus(1500)
 
 
@@ -52,7 +52,7 @@ def trained(corpus_file: Path) -> TrainingResult:
 
 
 def what_was_learnt(training: TrainingResult) -> tuple[object, ...]:
-    """Everything in a training that must not depend on how it was done."""
+    """Return the parts of a result that must not depend on threads or sources."""
     return (
         training.vocabulary,
         training.merge_counts,
@@ -63,10 +63,10 @@ def what_was_learnt(training: TrainingResult) -> tuple[object, ...]:
     )
 
 
-# The twin
+# The reference
 
 
-def test_thousands_of_merges_over_megabytes_equal_the_twin(
+def test_thousands_of_merges_over_megabytes_equal_the_reference(
     word_counts: Mapping[bytes, int], trained: TrainingResult
 ) -> None:
     tokens, merges, counts = train_bpe_reference(word_counts, VOCAB_SIZE, [END])
@@ -77,14 +77,14 @@ def test_thousands_of_merges_over_megabytes_equal_the_twin(
     assert len(set(counts)) < NUM_MERGES / 2, "the text should be full of ties"
 
 
-def test_merges_with_the_gpt4_pattern_equal_the_twin(tmp_path: Path) -> None:
+def test_merges_with_the_gpt4_pattern_equal_the_reference(tmp_path: Path) -> None:
     (tmp_path / "prose.txt").write_bytes(the_prose())
     training = train_tokenizer(tmp_path, 256 + 400 + 1, [END], pattern="gpt4")
     _, merges, counts = train_bpe_reference(the_prose(), 256 + 400 + 1, [END], pattern="gpt4")
     assert (list(training.vocabulary.merges), training.merge_counts) == (merges, counts)
 
 
-def test_training_to_the_last_pair_equals_the_twin() -> None:
+def test_training_to_the_last_pair_equals_the_reference() -> None:
     counts = count_words_reference([write_corpus(3)], [END], "gpt2")
     training = train_tokenizer(count_words(counts), 10_000)
     _, merges, merge_counts = train_bpe_reference(counts, 10_000)
@@ -94,7 +94,7 @@ def test_training_to_the_last_pair_equals_the_twin() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["gpt2", "gpt4"])
-def test_merges_of_real_stories_equal_the_twin(shared_data: Path, pattern: str) -> None:
+def test_merges_of_real_stories_equal_the_reference(shared_data: Path, pattern: str) -> None:
     path = shared_data / "tinystories_train.txt"
     training = train_tokenizer(path, 256 + 4000 + 1, [END], pattern=pattern)
     _, merges, counts = train_bpe_reference(path.read_bytes(), 256 + 4000 + 1, [END], pattern=pattern)
@@ -102,7 +102,7 @@ def test_merges_of_real_stories_equal_the_twin(shared_data: Path, pattern: str) 
 
 
 @pytest.mark.slow
-def test_merges_of_real_novels_equal_the_twin(shared_data: Path, tmp_path: Path) -> None:
+def test_merges_of_real_novels_equal_the_reference(shared_data: Path, tmp_path: Path) -> None:
     text = lzma.decompress((shared_data / "novels.txt.xz").read_bytes())[: 8 << 20]
     path = tmp_path / "novels.txt"
     path.write_bytes(text)
@@ -113,7 +113,7 @@ def test_merges_of_real_novels_equal_the_twin(shared_data: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_merges_of_many_scripts_equal_the_twin(shared_data: Path) -> None:
+def test_merges_of_many_scripts_equal_the_reference(shared_data: Path) -> None:
     path = shared_data / "multilingual.txt"
     training = train_tokenizer(path, 256 + 4000, [])
     _, merges, counts = train_bpe_reference(path.read_bytes(), 256 + 4000)
@@ -124,7 +124,7 @@ def test_merges_of_many_scripts_equal_the_twin(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("num_threads", THREADS)
-def test_the_number_of_threads_changes_nothing(
+def test_the_number_of_threads_does_not_change_the_result(
     corpus_file: Path, trained: TrainingResult, num_threads: int
 ) -> None:
     training = train_tokenizer(corpus_file, VOCAB_SIZE, [END], num_threads=num_threads)
@@ -132,7 +132,7 @@ def test_the_number_of_threads_changes_nothing(
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "gpt4"])
-def test_text_without_special_tokens_is_shared_out_safely(
+def test_text_without_special_tokens_is_distributed_at_safe_cuts(
     corpus: bytes, tmp_path: Path, pattern: str
 ) -> None:
     text = corpus[: 1 << 20].replace(END.encode(), b"")
@@ -176,12 +176,12 @@ AWKWARD = [
     ),
     *(b"<| a b |>", b"<| a b |><| a b |>", b"| a", b"b |", b"  <|"),
 ]
-"""Nothing here is a good place to cut, and the special tokens hold spaces and overlap."""
+"""Text without safe cuts, and special tokens that contain spaces and overlap."""
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "gpt4"])
 @pytest.mark.parametrize("seed", range(3))
-def test_awkward_text_is_shared_out_safely(tmp_path: Path, pattern: str, seed: int) -> None:
+def test_difficult_text_is_distributed_at_safe_cuts(tmp_path: Path, pattern: str, seed: int) -> None:
     draw = random.Random(seed)
     specials = ["<| a b |>", "<| a b |><| a b |>", "b |><"]
     text = b"".join(draw.choices(AWKWARD, k=140_000))
@@ -196,7 +196,7 @@ def test_awkward_text_is_shared_out_safely(tmp_path: Path, pattern: str, seed: i
         assert (list(training.vocabulary.merges), training.merge_counts) == (merges, merge_counts)
 
 
-def test_a_users_pattern_is_shared_out_at_special_tokens_only(corpus: bytes, tmp_path: Path) -> None:
+def test_a_user_defined_pattern_is_distributed_at_special_tokens_only(corpus: bytes, tmp_path: Path) -> None:
     text = corpus[: 600 << 10]
     path = tmp_path / "text.txt"
     path.write_bytes(text)
@@ -208,7 +208,7 @@ def test_a_users_pattern_is_shared_out_at_special_tokens_only(corpus: bytes, tmp
 
 
 @pytest.mark.parametrize("num_files", [2, 7, 100])
-def test_the_corpus_in_several_files_gives_the_same_merges(
+def test_the_corpus_in_several_files_yields_the_same_merges(
     corpus: bytes, trained: TrainingResult, tmp_path: Path, num_files: int
 ) -> None:
     documents = [document + END.encode() for document in corpus.split(END.encode())[:-1]]
@@ -245,7 +245,7 @@ def test_iterators_of_documents_give_the_merges_of_the_file(corpus: bytes, train
     assert from_bytes.merge_counts == from_str.merge_counts == trained.merge_counts
 
 
-def test_ready_made_counts_give_the_merges_of_the_file(
+def test_given_word_counts_yield_the_merges_of_the_file(
     word_counts: Mapping[bytes, int], trained: TrainingResult
 ) -> None:
     training = train_tokenizer(count_words(word_counts), VOCAB_SIZE, [END])
@@ -261,7 +261,7 @@ def test_training_leaves_the_counts_as_they_are() -> None:
     assert counter.counts()[b" newest"] == 2
 
 
-# What comes back
+# Results
 
 
 def test_ids_are_bytes_then_merges_then_special_tokens(trained: TrainingResult) -> None:
@@ -280,7 +280,7 @@ def test_train_bpe_gives_plain_dictionaries_and_lists(corpus_file: Path) -> None
     assert Tokenizer(vocab, merges, [END]).encode(f"the{END}")[-1] == 299
 
 
-def test_the_books_are_kept(corpus: bytes, trained: TrainingResult) -> None:
+def test_the_result_contains_statistics_time_and_memory(corpus: bytes, trained: TrainingResult) -> None:
     assert trained.corpus_bytes == len(corpus)
     assert [phase.name for phase in trained.phases] == ["read and scan", "count", "merge"]
     assert all(phase.seconds >= 0 and phase.wall_seconds >= 0 for phase in trained.phases)
@@ -289,7 +289,7 @@ def test_the_books_are_kept(corpus: bytes, trained: TrainingResult) -> None:
     assert trained.merge_counts == sorted(trained.merge_counts, reverse=True)
 
 
-def test_stopping_early_is_said_in_a_sentence() -> None:
+def test_stopping_early_is_reported_in_a_sentence() -> None:
     assert train_tokenizer(count_words({b"ab": 3}), 300).stopped == (
         "stopped after 1 of 44 merges: no pair is left"
     )
@@ -298,7 +298,7 @@ def test_stopping_early_is_said_in_a_sentence() -> None:
     )
 
 
-def test_a_vocabulary_of_bytes_and_special_tokens_alone_is_fine(tmp_path: Path) -> None:
+def test_a_vocabulary_may_consist_of_bytes_and_special_tokens_only(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("low low")
     training = train_tokenizer(path, 258, ["<a>", "<b>"])
@@ -306,7 +306,7 @@ def test_a_vocabulary_of_bytes_and_special_tokens_alone_is_fine(tmp_path: Path) 
     assert training.stopped is None
 
 
-def test_memory_follows_the_distinct_words_and_not_the_corpus(
+def test_memory_depends_on_the_distinct_words_not_on_the_corpus(
     corpus: bytes, corpus_file: Path, tmp_path: Path
 ) -> None:
     small = train_tokenizer(corpus_file, 1000, [END], num_threads=2)
@@ -320,10 +320,10 @@ def test_memory_follows_the_distinct_words_and_not_the_corpus(
     assert large.peak_memory_bytes - small.peak_memory_bytes < 2 * len(corpus)
 
 
-# TrainingProgress
+# Progress
 
 
-def test_progress_is_told_for_both_phases_up_to_the_end(corpus_file: Path) -> None:
+def test_progress_is_reported_for_both_phases_up_to_the_end(corpus_file: Path) -> None:
     heard: list[TrainingProgress] = []
     train_tokenizer(corpus_file, 300, [END], progress=heard.append)
     size = corpus_file.stat().st_size

@@ -100,7 +100,7 @@ def test_an_inconsistency_is_one_sentence(
     assert str(caught.value) == sentence
 
 
-def test_a_pattern_that_is_not_text_is_refused() -> None:
+def test_a_pattern_that_is_not_text_is_rejected() -> None:
     with pytest.raises(
         TokenizerError, match=r"pattern .* is not Unicode text: character 0 is a lone surrogate"
     ):
