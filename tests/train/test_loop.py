@@ -233,8 +233,9 @@ def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before_it(
     before = digest(run)
     damaged = run / "checkpoints" / "step-000024"
     (damaged / "optimizer.safetensors").write_bytes(b"half")
-    with pytest.raises(FormatError, match=r"; to go on from step 21, remove .*/step-000024$"):
+    with pytest.raises(FormatError, match="to continue from step 21") as caught:
         resume(run, console=quiet)
+    assert caught.value.path == damaged
     shutil.rmtree(damaged)
     assert resume(run, console=quiet).num_new_steps == 3
     assert digest(run) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import math
 import sys
@@ -16,10 +17,14 @@ from rich.console import Console
 from torch import Tensor
 
 from bytewright.errors import FormatError, UsageError
+from bytewright.experiments.groups import group_runs
+from bytewright.experiments.results import SweepInfo
+from bytewright.report.tables import table_of_groups
 from bytewright.train.console import LiveDisplay, PlainDisplay, TensorBoard, draw_curve, make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
-from bytewright.train.metrics import MetricsLog, read_metrics
+from bytewright.train.metrics import METRICS, MetricsLog, read_metrics
 from bytewright.train.outcome import exit_code_of
+from example_records import make_record
 
 
 def test_lines_after_the_position_are_cut(tmp_path: Path) -> None:
@@ -226,3 +231,15 @@ def test_exit_codes_are_the_shell_s() -> None:
     import signal
 
     assert (exit_code_of(None), exit_code_of(signal.SIGINT), exit_code_of(signal.SIGTERM)) == (0, 130, 143)
+
+
+def test_a_metric_that_is_reported_becomes_a_column_of_the_sweep_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups = group_runs([make_record("a")])
+    columns = table_of_groups(groups, METRICS["validation_loss"], SweepInfo(name="s"), None).columns
+    reported = dataclasses.replace(METRICS["gradient_norm"], is_reported=True)
+    monkeypatch.setitem(METRICS, "gradient_norm", reported)
+    table = table_of_groups(groups, METRICS["validation_loss"], SweepInfo(name="s"), None)
+    assert [column for column in table.columns if column not in columns] == ["gradient norm"]
+    assert "0.500" in table.rows[0]

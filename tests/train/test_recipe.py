@@ -73,7 +73,7 @@ def test_a_recipe_is_read_and_overridden(tmp_path: Path) -> None:
         ("d_model = 16", "d_model = 15", "d_model (15) must be a multiple of num_heads (2)"),
         ("d_model = 16\n", "", "model.d_model is missing"),
         ("steps = 5", "steps = 0", "budget.steps must be a number above 0, but is 0"),
-        ("steps = 5", "", "the budget sets no limit"),
+        ("steps = 5", "", "the budget has no limit"),
         ('train = "train.npy"', "train = 5", "data.train must be a path, but is 5"),
         ('train = "train.npy"', "", "data.train is missing"),
         ('train = "train.npy"', r'train = "a\u0000b"', "data.train must be a path, but is 'a\\x00b'"),
@@ -105,7 +105,7 @@ def test_a_recipe_is_read_and_overridden(tmp_path: Path) -> None:
             "[optimizer]\nbeta2 = 1.0\n[budget]",
             "optimizer.beta2 must be at least 0 and less than 1",
         ),
-        ("[budget]", "[schedule]\nfinal = 2\n[budget]", "schedule.final is a fraction from 0 to 1"),
+        ("[budget]", "[schedule]\nfinal = 2\n[budget]", "schedule.final must be a fraction from 0 to 1"),
         ("[budget]", "[budget", "is not valid TOML"),
     ],
 )
@@ -125,7 +125,7 @@ def test_what_is_wrong_in_a_recipe_is_one_sentence_with_its_place(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("steps", "sets nothing; write key=value"),
+        ("steps", "has no value; write key=value"),
         ("model.d_modle=5", "unknown key model.d_modle; did you mean model.d_model?"),
         ("batch_size.x=5", "batch_size is a value, not a table"),
         ("model.d_model=wide", "model.d_model must be a whole number, but is 'wide'"),

@@ -1,8 +1,8 @@
-"""Training: loss, optimizers, schedules, checkpoints and the loop that joins them.
+"""Training: configs, the loop, checkpoints, metrics, and `Run`, which reads what a run wrote.
 
-Read `loss`, `optimizers`, `schedules` and `clip` for the mathematics; `step` and `loop` for how a run goes;
-`checkpoint`, `metrics` and `run_folder` for what it leaves on disk. Needs ids only: no text, no native
-extension.
+Read `step` for one update, then `loop` for a session of a run. `run` opens a run by its folder, `outcome`
+lists every reason why a run ends, `metrics` every metric. Depends on data, model, optim, account and
+generate. Training needs token ids only: no text, and no native extension.
 """
 
 from bytewright.data.sampler import get_batch

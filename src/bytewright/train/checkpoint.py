@@ -33,6 +33,10 @@ from bytewright.storage import atomic
 from bytewright.storage.config_reader import build
 from bytewright.storage.filesystem import WRONG_PATH
 
+FORMAT = "bytewright checkpoint 1"
+CHECKPOINTS = "checkpoints"
+"""The folder of the checkpoints in the folder of a run."""
+STATE = "state.json"
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -48,19 +52,19 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What safetensors calls the types that a model or an optimizer may keep."""
+"""The safetensors names of the types that a model or an optimizer may store."""
 
 
 @runtime_checkable
 class Writable(Protocol):
-    """Anything that takes bytes: an open file, a `BytesIO`, a socket's file."""
+    """Anything that accepts bytes: an open file, a `BytesIO`, a socket's file."""
 
     def write(self, data: Any, /) -> Any:
-        """Take the bytes."""
+        """Write the bytes."""
 
 
 def pack(tree: object, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
-    """Take a tree apart into tensors, named by their place, and a skeleton for JSON.
+    """Split a tree of dicts, lists, numbers and tensors into tensors, named by path, and a JSON skeleton.
 
     >>> tensors, skeleton = pack({"lr": 0.1, "state": {0: {"m": torch.zeros(2)}}})
     >>> list(tensors)
@@ -73,7 +77,7 @@ def pack(tree: object, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
     def take(node: object, place: str) -> Any:
         match node:
             case Tensor():
-                if place in tensors:  # {"a.b": x} beside {"a": {"b": y}}
+                if place in tensors:  # {"a.b": x} next to {"a": {"b": y}}
                     raise TypeError(f"cannot save the state: two tensors would be called {place!r}")
                 tensors[place] = node
                 return {"tensor": place}
@@ -94,7 +98,7 @@ def pack(tree: object, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
 
 
 def unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
-    """Put a tree together again; `source` names the file in an error."""
+    """Return the tree that `pack` split; `source` names the file in an error."""
     try:
         return _unpack(tensors, skeleton, source)
     except RecursionError:
@@ -122,7 +126,7 @@ def _unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
             return [_unpack(tensors, item, source) for item in skeleton]
         case None | bool() | int() | float() | str():
             return skeleton
-    raise FormatError(f"{source}: {str(skeleton)[:60]!r} is no part of a saved state")
+    raise FormatError(f"{source}: {str(skeleton)[:60]!r} is not part of a saved state")
 
 
 def write_tensors(
@@ -137,7 +141,9 @@ def write_tensors(
     for name in sorted(tensors):
         tensor = tensors[name]
         if tensor.dtype not in DTYPES:
-            raise UsageError(f"{name!r} is of {tensor.dtype}, which cannot be saved")
+            raise UsageError(
+                f"{name!r} is of {tensor.dtype}, which cannot be saved", key=name, found=tensor.dtype
+            )
         end = offset + tensor.numel() * tensor.element_size()
         header[name] = {
             "dtype": DTYPES[tensor.dtype],
@@ -155,13 +161,13 @@ def write_tensors(
 
 
 def read_tensors(data: bytes, source: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors and metadata out of safetensors bytes."""
+    """Return the tensors and the metadata of a safetensors file."""
     try:
         tensors = safetensors.torch.load(data)
         length = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + length])
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise FormatError(f"{source}: is not a safetensors file ({error})") from None
+        raise FormatError(f"{source}: is not a safetensors file ({error})", path=source) from None
     return tensors, header.get("__metadata__") or {}
 
 
@@ -169,29 +175,23 @@ def _join(place: str, key: object) -> str:
     return f"{place}.{key}" if place else str(key)
 
 
-FORMAT = "bytewright checkpoint 1"
-CHECKPOINTS = "checkpoints"
-"""The folder of the checkpoints in the folder of a run."""
-STATE = "state.json"
-
-
 @runtime_checkable
 class Readable(Protocol):
-    """Anything that gives bytes: an open file or a `BytesIO`."""
+    """Anything that can be read: an open file or a `BytesIO`."""
 
     def read(self) -> bytes:
-        """Give all bytes that are left."""
+        """Return all remaining bytes."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything whose state can be taken and given: our optimizers, or torch's."""
+    """Anything with a state dict: our optimizers, or torch's."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
 
     def load_state_dict(self, state_dict: Any) -> Any:
-        """Take over a state."""
+        """Replace the state."""
 
 
 def save_checkpoint(
@@ -199,7 +199,11 @@ def save_checkpoint(
 ) -> None:
     """Write model, optimizer and iteration into one file, given by path or open for writing."""
     if not hasattr(iteration, "__index__") or not 0 <= operator.index(iteration) < 10**18:
-        raise UsageError(f"iteration must be a whole number from 0 to 10^18 - 1, but is {iteration!r}")
+        raise UsageError(
+            f"iteration must be a whole number from 0 to 10^18 - 1, but is {iteration!r}",
+            key="iteration",
+            found=iteration,
+        )
     iteration = operator.index(iteration)
     tensors = {f"model.{name}": tensor for name, tensor in plain_state_dict(model).items()}
     of_optimizer, skeleton = pack(optimizer.state_dict(), "optimizer")
@@ -216,15 +220,16 @@ def load_checkpoint(src: str | os.PathLike[str] | Readable, model: Module, optim
     if isinstance(src, str | os.PathLike):
         if os.path.isdir(src):
             raise UsageError(
-                f"{src}: is a folder, and load_checkpoint reads the one file that save_checkpoint wrote;"
-                " load_model gives the model of a run or of one of its checkpoints, and resume trains it on"
+                f"{src}: is a folder, but load_checkpoint reads one file that save_checkpoint wrote;"
+                " use load_model for the model of a run or of one of its checkpoints, or resume to train on",
+                path=src,
             )
         source, data = os.fspath(src), atomic.read_bytes(src)
     else:
         source, data = str(getattr(src, "name", "checkpoint")), src.read()
     tensors, metadata = read_tensors(data, source)
     if metadata.get("format") != FORMAT or not re.fullmatch(r"\d{1,18}", metadata.get("iteration", "")):
-        raise FormatError(f"{source}: is a safetensors file, but not a checkpoint of Bytewright")
+        raise FormatError(f"{source}: is a safetensors file, but not a checkpoint of Bytewright", path=source)
     skeleton = atomic.parse_json(metadata.get("optimizer", ""), source)
     saved = SavedState(
         source=source,
@@ -238,33 +243,34 @@ def load_checkpoint(src: str | os.PathLike[str] | Readable, model: Module, optim
 
 @dataclass(frozen=True, kw_only=True)
 class SavedState:
-    """What a checkpoint holds, read and whole, but not loaded into anything yet."""
+    """The contents of a checkpoint, read and checked for damage, but not loaded into a model yet."""
 
     source: str
     """The file or folder, for errors."""
     weights: Mapping[str, Tensor]
     optimizer: Any
-    """What `state_dict` of the optimizer gave."""
+    """The state dict of the optimizer."""
     rest: dict[str, Any]
+    """The progress of the run, and its data and config."""
 
     def check_model(self, config: ModelConfig) -> None:
-        """Refuse weights that are not those of a model of `config`, before one is built."""
+        """Raise unless the weights are those of a model of `config`; call it before the model is built."""
         check_model_weights(config, self.weights, self.source)
 
     def load_into(self, model: Module, optimizer: Stateful) -> None:
-        """Load both, or refuse and change neither."""
+        """Load both, or raise and change neither."""
         check_weights(shapes_of(model), self.weights, self.source)
         try:
-            # First the optimizer, which checks its state itself; the weights fit, so nothing can fail after.
+            # The optimizer checks its own state; the weights were checked above, so nothing fails after it.
             optimizer.load_state_dict(self.optimizer)
         except FormatError as error:
-            raise FormatError(f"{self.source}: {error}") from None
+            raise FormatError(f"{self.source}: {error}", path=self.source) from None
         getattr(model, "_orig_mod", model).load_state_dict(self.weights)
 
 
 def plain_state_dict(model: Module) -> dict[str, Tensor]:
     """Return the state dict of the plain module, also for a compiled one."""
-    prefix = "_orig_mod."  # what torch.compile puts before every name
+    prefix = "_orig_mod."  # torch.compile puts it before every name
     return {name.removeprefix(prefix): tensor for name, tensor in model.state_dict().items()}
 
 
@@ -274,36 +280,48 @@ def shapes_of(model: Module) -> dict[str, Shape]:
 
 
 def load_weights(model: Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Copy `weights` into `model`; a missing, unknown or misshapen one is refused by name."""
+    """Copy `weights` into `model`; raise if one is missing, unknown or of another shape."""
     check_weights(shapes_of(model), weights, source)
     getattr(model, "_orig_mod", model).load_state_dict(weights)
 
 
 def check_weights(expected: Mapping[str, Shape], weights: Mapping[str, Tensor], source: str) -> None:
-    """Refuse `weights` that differ from `expected` in names or shapes."""
+    """Raise if `weights` differ from `expected` in names or shapes."""
     for name in expected:
         if name not in weights:
-            raise FormatError(f"{source}: the weight {name!r} of this model is missing")
+            raise FormatError(
+                f"{source}: the weight {name!r} of this model is missing", path=source, key=name
+            )
     for name, weight in weights.items():
         if name not in expected:
-            raise FormatError(f"{source}: holds a weight {name!r}, which this model does not have")
+            raise FormatError(
+                f"{source}: holds a weight {name!r}, which this model does not have", path=source, key=name
+            )
         if tuple(weight.shape) != expected[name]:
             raise FormatError(
                 f"{source}: the weight {name!r} has the shape {tuple(weight.shape)}, "
-                f"this model expects {expected[name]}"
+                f"this model expects {expected[name]}",
+                path=source,
+                key=name,
+                expected=expected[name],
+                found=tuple(weight.shape),
             )
 
 
 def check_model_weights(config: ModelConfig, weights: Mapping[str, Tensor], source: str) -> None:
-    """Refuse `weights` that are not those of a model of `config`; memory is in proportion to the weights."""
+    """Raise unless `weights` are those of a model of `config`; memory is proportional to the weights."""
     if too_few_for_layers(weights, config):
-        raise FormatError(f"{source}: has fewer layers than the {config.num_layers} that are claimed")
+        raise FormatError(
+            f"{source}: has fewer layers than the {config.num_layers} of its config",
+            path=source,
+            expected=config.num_layers,
+        )
     check_weights(weight_shapes(config), weights, source)
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """The checkpoints of a run: `step-000500` and so on, each whole or absent."""
+    """The checkpoints of a run: `step-000500` and so on, each complete or absent."""
 
     path: Path
 
@@ -313,11 +331,11 @@ class CheckpointFolder:
         return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-\d{6,18}", name))
 
     def at(self, step: int) -> Path:
-        """Name the folder of a step."""
+        """Return the folder of a step."""
         return self.path / f"step-{step:06d}"
 
     def save(self, model: TransformerLM, optimizer: Stateful, state: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of `state["step"]`; one that is there already is replaced whole."""
+        """Write the checkpoint of `state["step"]`, atomically; an existing one is replaced."""
         target = self.at(state["step"])
         tensors, skeleton = pack(optimizer.state_dict())
         about = {"kind": FORMAT, "step": state["step"], "model": model.config.to_dict()}
@@ -352,7 +370,7 @@ class CheckpointFolder:
         return state
 
     def read_last(self) -> SavedState | None:
-        """Read the last checkpoint, if there is one; of one that is damaged, say what stands beside it."""
+        """Read the last checkpoint, if any; if it is damaged, the error says how to continue without it."""
         steps = self.steps()
         if not steps:
             return None
@@ -360,12 +378,14 @@ class CheckpointFolder:
             return self.read(steps[-1])
         except (FormatError, StorageError) as error:
             if isinstance(error, StorageError) and error.errno not in WRONG_PATH:
-                raise  # it may be sound, and only be out of reach
-            without = f"go on from step {steps[-2]}" if len(steps) > 1 else "start anew"
-            raise type(error)(f"{error}; to {without}, remove {self.at(steps[-1])}") from None
+                raise  # it may be intact, but unreadable now
+            without = f"continue from step {steps[-2]}" if len(steps) > 1 else "start from step 0"
+            raise type(error)(
+                f"{error}; to {without}, remove {self.at(steps[-1])}", path=self.at(steps[-1])
+            ) from None
 
     def prune(self, keep_last: int, best: int | None) -> None:
-        """Remove all but the last few and the best, and what killed writers left behind."""
+        """Remove all checkpoints but the last few and the best, and the temporary files of killed writers."""
         for step in self.steps()[:-keep_last]:
             if step != best:
                 atomic.remove_folder(self.at(step), within=self.path.parent)
@@ -376,17 +396,18 @@ def open_checkpoint(path: Path) -> atomic.Folder:
     """Open the folder of one checkpoint."""
     folder = atomic.open_folder(path)
     if folder.about.get("kind") != FORMAT:
-        raise FormatError(f"{path}: is not a checkpoint but {folder.about.get('kind')!r}")
+        kind = folder.about.get("kind")
+        raise FormatError(f"{path}: is not a checkpoint but {kind!r}", path=path, expected=FORMAT, found=kind)
     return folder
 
 
 def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
-    """Find the checkpoint that `path` means: itself, or the "best" or "last" of the run that it is."""
+    """Return the folder of a checkpoint: `path` itself, or the "best" or "last" one of the run at `path`."""
     path = Path(path)
     if which not in ("best", "last"):
-        raise UsageError(f"which must be 'best' or 'last', not {which!r}")
+        raise UsageError(f"which must be 'best' or 'last', not {which!r}", key="which", found=which)
     if not path.exists():
-        raise UsageError(f"{path}: there is neither a run nor a checkpoint of that name")
+        raise UsageError(f"{path}: there is neither a run nor a checkpoint of that name", path=path)
     if (path / STATE).is_file():
         return path
     checkpoints = CheckpointFolder(path / CHECKPOINTS)
@@ -403,18 +424,23 @@ def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
 
 
 def read_model_config(checkpoint: Path) -> ModelConfig:
-    """Read what model a checkpoint is of."""
+    """Read the config of a checkpoint's model from its manifest."""
     fields = open_checkpoint(checkpoint).about.get("model")
     if not isinstance(fields, dict):
-        raise FormatError(f"{checkpoint}: its manifest does not describe the model")
+        raise FormatError(f"{checkpoint}: its manifest does not describe the model", path=checkpoint)
     try:
         config = build(ModelConfig, fields, source="its manifest")
     except UsageError as error:
         raise FormatError(
             f"{checkpoint}: {error}", path=checkpoint, key=error.key, found=error.found
         ) from None
-    if config.context_length > MAX_CONTEXT:  # nothing in the weights would show that it is a lie
-        raise FormatError(f"{checkpoint}: claims a context of {config.context_length}; at most {MAX_CONTEXT}")
+    if config.context_length > MAX_CONTEXT:  # the weights do not limit it
+        raise FormatError(
+            f"{checkpoint}: its context length is {config.context_length}; the limit is {MAX_CONTEXT}",
+            path=checkpoint,
+            key="context_length",
+            found=config.context_length,
+        )
     return config
 
 
@@ -425,10 +451,10 @@ def load_model(
     device: torch.device | str = "cpu",
     compute_dtype: torch.dtype | None = None,
 ) -> TransformerLM:
-    """Load the model of a run, as it was at its "best" or "last" checkpoint, or of one checkpoint's folder.
+    """Load the model of a run at its "best" or "last" checkpoint, or the model of one checkpoint's folder.
 
-    The best is the one with the lowest validation loss; a run without validation data has only a last. Takes
-    no more memory than the weights call for, whatever the folder claims.
+    The best checkpoint has the lowest validation loss; a run without validation data has only a last one.
+    Memory is proportional to the weights, whatever sizes the files claim.
     """
     checkpoint = find_checkpoint(path, which=which)
     config = read_model_config(checkpoint)

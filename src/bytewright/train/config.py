@@ -1,9 +1,9 @@
-"""Everything that decides a run, as frozen values checked once: what a recipe says, what a resume reads.
+"""The configuration of a run, as frozen dataclasses that check their values.
 
-A `TrainConfig` names the model, the data, the budget, the optimizer and its schedule, and how often to look.
-Two runs of equal configs on equal data and the same machine give the same weights bit for bit, but for a
-budget in minutes alone, whose number of steps is fixed by the clock. Nothing here reads files or touches
-tensors; `recipe` builds these values from TOML and JSON.
+A `TrainConfig` holds the model, the data, the budget, the optimizer, its schedule, and the intervals of
+records, evaluations and checkpoints. Two runs with equal configs and data on the same machine have the same
+weights, bit for bit, unless the budget is minutes alone: then the clock determines the number of steps.
+`recipe` reads these values from TOML and JSON.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 @described
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where the tokens are."""
+    """The files of tokens, and how to cut windows from them."""
 
     train: Path
-    """Token file to learn from."""
+    """Token file to train on."""
     validation: Path | None = None
-    """Token file to measure on; without one, the run reports its training loss alone."""
+    """Token file to evaluate on; without one, only the training loss is recorded."""
     tokenizer: Path | None = None
-    """Folder of the tokenizer that made both files; bits per byte and samples need it."""
+    """Folder of the tokenizer that encoded both files; bits per byte and samples need it."""
     windows: Windows = "side by side"
-    """Where windows begin, in training and in validation: where the last one ended, or at the end token
+    """Where windows begin, in training and validation: where the previous one ended, or at the end token
     before a document. The latter suits documents shorter than the context, and needs the tokenizer."""
 
     def __post_init__(self) -> None:
-        for name in ("train", "validation", "tokenizer"):  # who writes Python may write a string
+        for name in ("train", "validation", "tokenizer"):  # Python callers may pass strings
             if isinstance(path := getattr(self, name), str):
                 object.__setattr__(self, name, Path(path))
 
     def absolute(self) -> DataConfig:
         """Return the same files by absolute paths."""
-        # What ".." means after a symbolic link depends on the link.
+        # The meaning of ".." after a symbolic link depends on the link.
         return self._with_paths(
             lambda path: Path(os.path.realpath(path)) if ".." in path.parts else path.absolute()
         )
@@ -86,23 +86,25 @@ class DataConfig:
 @described
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
-    """When a run is over: at the first limit it reaches. With minutes alone, its speed decides its steps."""
+    """The limits of a run, which ends at the first that it reaches."""
 
     steps: int | None = None
     """Number of updates."""
     tokens: int | None = None
-    """Number of tokens to train on, to the next whole batch."""
+    """Number of tokens to train on, rounded up to whole batches."""
     minutes: float | None = None
     """Wall-clock time, over all sessions of the run."""
 
     def __post_init__(self) -> None:
         limits = {"steps": self.steps, "tokens": self.tokens, "minutes": self.minutes}
         if all(limit is None for limit in limits.values()):
-            raise UsageError("the budget sets no limit; give budget.steps, budget.tokens or budget.minutes")
+            raise UsageError(
+                "the budget has no limit; set budget.steps, budget.tokens or budget.minutes", key="budget"
+            )
         check_positive(limits, "budget.")
 
     def num_steps(self, tokens_per_step: int) -> int | None:
-        """Give the number of updates, or None if only the clock decides.
+        """Return the number of updates, or None if the budget is minutes alone.
 
         >>> BudgetConfig(tokens=1000).num_steps(tokens_per_step=300)
         4
@@ -118,52 +120,58 @@ class OptimizerConfig:
     """The update rule and its settings. The learning rates are peaks; the schedule scales them."""
 
     name: OptimizerName = "adamw"
-    """Muon is for the matrices inside blocks; everything else then learns by AdamW."""
+    """Muon updates the matrices inside blocks, and AdamW all other parameters."""
     lr: float = 1e-3
     """Peak learning rate of AdamW or SGD."""
     muon_lr: float = 0.02
     """Peak learning rate of Muon's matrices."""
     weight_decay: float = 0.1
-    """Of AdamW and Muon, for matrices; gains (one-dimensional parameters) are never decayed. SGD has none."""
+    """Of AdamW and Muon, for matrices; one-dimensional parameters (gains) and SGD have none."""
     beta1: float = 0.9
-    """Of AdamW: how much of the mean gradient is kept from update to update."""
+    """Of AdamW: decay rate of the mean gradient."""
     beta2: float = 0.95
-    """Of AdamW: how much of the mean squared gradient is kept."""
+    """Of AdamW: decay rate of the mean squared gradient."""
     eps: float = 1e-8
-    """Of AdamW: what is added to the root of the mean squared gradient, by which the update is divided."""
+    """Of AdamW: added to the denominator of the update, the root of the mean squared gradient."""
     momentum: float = 0.95
-    """Of Muon: how much of the mean gradient is kept from update to update."""
+    """Of Muon: decay rate of the mean gradient."""
     max_grad_norm: float = 1.0
-    """Clip gradients whose global norm is larger; 0 switches clipping off."""
+    """Clip gradients to this global norm; 0 disables clipping."""
     implementation: Literal["fused", "reference"] = "fused"
-    """The fast twin or the readable one."""
+    """The fused implementation, or the reference that defines the result."""
 
     def __post_init__(self) -> None:
         check_positive({"lr": self.lr, "muon_lr": self.muon_lr, "eps": self.eps}, "optimizer.")
         for name in ("lr", "muon_lr"):
             if getattr(self, name) > MAX_FLOAT32:
-                raise UsageError(f"optimizer.{name} is {getattr(self, name)}; the largest float32 is 3.4e38")
+                raise UsageError(
+                    f"optimizer.{name} is {getattr(self, name)}; the largest float32 is 3.4e38",
+                    key=f"optimizer.{name}",
+                    found=getattr(self, name),
+                )
         check_not_negative(
             {"weight_decay": self.weight_decay, "max_grad_norm": self.max_grad_norm}, "optimizer."
         )
         for name in ("beta1", "beta2", "momentum"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(
-                    f"optimizer.{name} must be at least 0 and less than 1, but is {getattr(self, name)}"
+                    f"optimizer.{name} must be at least 0 and less than 1, but is {getattr(self, name)}",
+                    key=f"optimizer.{name}",
+                    found=getattr(self, name),
                 )
 
 
 @described
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """The shape of the learning rate over the run, as a fraction of its peak."""
+    """The learning rate over the run, as a fraction of its peak."""
 
     kind: ScheduleKind = "cosine"
     """How the rate falls after the warm-up: as a cosine, as a line, only at the end (wsd), or not at all."""
     warmup: int = 0
     """Updates until the peak is reached."""
     final: float = 0.1
-    """Fraction of the peak that is left at the end; of no effect when constant."""
+    """Fraction of the peak at the end; ignored if the rate is constant."""
     decay: float = 0.2
     """Of wsd: the fraction of the run over which the rate falls at the end."""
 
@@ -171,13 +179,16 @@ class ScheduleConfig:
         check_not_negative({"warmup": self.warmup}, "schedule.")
         for name in ("final", "decay"):
             if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"schedule.{name} is a fraction from 0 to 1, but is {getattr(self, name)}")
+                raise UsageError(
+                    f"schedule.{name} must be a fraction from 0 to 1, but is {getattr(self, name)}",
+                    key=f"schedule.{name}",
+                    found=getattr(self, name),
+                )
 
     def factor(self, t: float, num_steps: int | None) -> float:
-        """Give the fraction of the peak at update `t`, counted from 1, of `num_steps` in all.
+        """Return the fraction of the peak at update `t`, counted from 1, of `num_steps` in all.
 
-        While the number of steps is not known yet (a run of minutes in its first moments), only the warm-up
-        acts.
+        Only the warm-up applies while the number of steps is unknown, at the start of a run of minutes.
 
         >>> [ScheduleConfig(kind="linear", warmup=2, final=0.0).factor(t, 4) for t in (1, 2, 3, 4)]
         [0.5, 1.0, 0.5, 0.0]
@@ -203,14 +214,14 @@ class ScheduleConfig:
 @described
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """One run: what to train, on what, for how long, how, and how often to look."""
+    """The configuration of one run."""
 
     model: ModelConfig
     """Sizes and choices of the model."""
     data: DataConfig
-    """Where the tokens are."""
+    """The files of tokens."""
     budget: BudgetConfig
-    """When the run is over."""
+    """The limits of the run."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """The update rule and its settings."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -218,17 +229,17 @@ class TrainConfig:
     batch_size: int = 32
     """Windows of `model.context_length` tokens per update."""
     accumulate: int = 1
-    """Parts that a batch is worked through in, to save memory; must divide the batch size."""
+    """Number of parts of a batch, computed one after the other to save memory; must divide the batch size."""
     seed: int = 0
-    """Decides the initial weights and the order of the data."""
+    """Determines the initial weights and the order of the data."""
     device: DeviceName = "auto"
-    """Auto: cuda if there is one, else cpu. mps is untried."""
+    """Auto: cuda if available, else cpu. mps is untested."""
     precision: Precision = "fp32"
-    """Of the computation; weights and optimizer state are always fp32."""
+    """Precision of the computation; weights and optimizer state are always fp32."""
     compile: Switch = "auto"
     """Whether to compile the step; auto compiles on cuda."""
     log_every: int = 10
-    """Updates between lines of metrics."""
+    """Updates between records of metrics."""
     eval_every: int = 200
     """Updates between evaluations on the validation data; every checkpoint is evaluated too."""
     eval_tokens: int = 2**18
@@ -240,11 +251,11 @@ class TrainConfig:
     sample_every: int = 0
     """Updates between samples of text; 0: none. Samples need `data.tokenizer`."""
     sample_prompt: str = ""
-    """What samples go on from; empty: the beginning of a document."""
+    """Text that samples continue; empty: the start of a document."""
     norms_every: int = 0
     """Updates between records of the norms of weights and activations, by layer; 0: none."""
     max_refused: int = 10
-    """Updates in a row with a non-finite loss or gradient after which the run gives up."""
+    """Number of successive updates with a non-finite loss or gradient after which the run stops."""
     tensorboard: bool = False
     """Also write TensorBoard events into the run's folder (needs the package tensorboard, which puts the host
     name into the names of its files)."""
@@ -256,29 +267,35 @@ class TrainConfig:
         check_not_negative({"sample_every": self.sample_every, "norms_every": self.norms_every})
         if self.batch_size % self.accumulate:
             raise UsageError(
-                f"batch_size ({self.batch_size}) must be a multiple of accumulate ({self.accumulate})"
+                f"batch_size ({self.batch_size}) must be a multiple of accumulate ({self.accumulate})",
+                key="accumulate",
+                found=self.accumulate,
             )
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one update learns from."""
+        """Tokens per update."""
         return self.batch_size * self.model.context_length
 
     @property
     def num_steps(self) -> int | None:
-        """Number of updates, or None if only the clock decides."""
+        """Number of updates, or None if the budget is minutes alone."""
         return self.budget.num_steps(self.tokens_per_step)
 
 
 def check_positive(values: Mapping[str, float | None], prefix: str = "") -> None:
-    """Refuse a number that is not above 0, or not finite; None passes."""
+    """Raise unless every number is positive and finite; None is accepted."""
     for name, value in values.items():
         if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"{prefix}{name} must be a number above 0, but is {value}")
+            raise UsageError(
+                f"{prefix}{name} must be a number above 0, but is {value}", key=prefix + name, found=value
+            )
 
 
 def check_not_negative(values: Mapping[str, float], prefix: str = "") -> None:
-    """Refuse a number below 0, or not finite."""
+    """Raise unless every number is at least 0 and finite."""
     for name, value in values.items():
         if not 0 <= value < math.inf:
-            raise UsageError(f"{prefix}{name} must be a number from 0 on, but is {value}")
+            raise UsageError(
+                f"{prefix}{name} must be a number from 0 on, but is {value}", key=prefix + name, found=value
+            )

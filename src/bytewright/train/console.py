@@ -31,20 +31,20 @@ BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 @runtime_checkable
 class Display(Protocol):
-    """Shows a run as it goes."""
+    """Shows a run while it trains."""
 
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
         """Show a record of metrics."""
 
     def say(self, sentence: str) -> None:
-        """Show a sentence, for what is no metric."""
+        """Show a sentence that is not a record."""
 
     def close(self) -> None:
-        """Show no more."""
+        """End the display."""
 
 
 def make_display(console: Console, title: str) -> Display:
-    """Make the display that fits the console."""
+    """Return a live panel for a terminal, or plain lines for a pipe."""
     return LiveDisplay(console, title) if console.is_terminal else PlainDisplay(console, title)
 
 
@@ -70,7 +70,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A panel that is drawn over itself: progress, the figures of the moment, and the loss curve."""
+    """A panel that is redrawn in place: progress, current metrics, and the loss curve."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._title = Text(escape_controls(title))
@@ -98,12 +98,12 @@ class LiveDisplay:
         self._live.console.print(escape_controls(sentence), markup=False, highlight=False)
 
     def close(self) -> None:
-        """Leave the last panel standing."""
+        """Stop redrawing; the last panel stays."""
         self._live.stop()
 
     def _panel(self) -> Panel:
         if self._last is None:
-            return Panel("the first steps …", title=self._title, expand=False)
+            return Panel("first steps …", title=self._title, expand=False)
         record, num_steps = self._last
         figures = Table.grid(padding=(0, 2))
         step = f"{record['step']:,}" + (f" of {num_steps:,}" if num_steps else "")
@@ -117,7 +117,7 @@ class LiveDisplay:
 
 
 def estimate_time_left(time_left: TimeLeft, record: Mapping[str, Any], num_steps: int | None) -> str:
-    """Return the time left of a run in words, or nothing where the record or the number of steps is unknown.
+    """Return the time left of a run in words, or an empty string if it cannot be estimated.
 
     >>> time_left = TimeLeft()
     >>> [estimate_time_left(time_left, {"step": n, "seconds": n / 2}, 100) for n in (20, 40)]
@@ -129,7 +129,7 @@ def estimate_time_left(time_left: TimeLeft, record: Mapping[str, Any], num_steps
 
 
 def figures_of(record: Mapping[str, Any], validation: tuple[int, float] | None) -> list[tuple[str, str]]:
-    """Spell out the figures that a person looks at."""
+    """Return titles and values of the metrics in the panel."""
     rows = [("loss", _format("loss", record))]
     if validation:
         rows.append(
@@ -143,7 +143,7 @@ def figures_of(record: Mapping[str, Any], validation: tuple[int, float] | None) 
 
 
 def summarise(record: Mapping[str, Any], num_steps: int | None) -> str:
-    """Put a record on one line.
+    """Return a record as one line.
 
     >>> summarise({"step": 20, "loss": 3.25, "lr": 1e-3, "tokens_per_second": 1000.0}, 100)
     'step 20/100  loss 3.2500  lr 1.00e-03  1,000 tokens/s'
@@ -160,7 +160,7 @@ def summarise(record: Mapping[str, Any], num_steps: int | None) -> str:
 
 
 def describe_event(record: Mapping[str, Any]) -> str:
-    """Put an event of the metrics log in words.
+    """Return an event of the metrics log in words.
 
     >>> describe_event({"step": 5, "event": "planned_steps", "num_steps": 1200, "before": None})
     'planned 1,200 steps for the time budget'
@@ -190,7 +190,7 @@ def draw_curve(values: Sequence[float], width: int, height: int) -> list[str]:
     values = [value for value in values if math.isfinite(value)]
     if not values:
         return [" " * width] * height
-    if len(values) > columns:  # the mean of each stretch, so that the whole run stays in view
+    if len(values) > columns:  # the mean of each interval, so that the whole run stays visible
         edges = [i * len(values) // columns for i in range(columns + 1)]
         values = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(values), max(values)
@@ -207,19 +207,20 @@ def _format(name: str, record: Mapping[str, Any]) -> str:
 
 
 def import_summary_writer() -> Any:
-    """Import what writes TensorBoard's events, or say what is missing."""
+    """Import the writer of TensorBoard events; raise `UsageError` if the package is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UsageError(
             "tensorboard = true needs the package tensorboard, which is not installed; install it with"
-            " pip install 'bytewright[tensorboard]', or leave it out: metrics.jsonl is written in any case"
+            " pip install 'bytewright[tensorboard]', or omit it: metrics.jsonl is written in any case",
+            key="tensorboard",
         ) from None
     return SummaryWriter
 
 
 class TensorBoard:
-    """The numbers of each record as TensorBoard scalars; what is there from `first_step` on is hidden."""
+    """Writes the numbers of each record as TensorBoard scalars; hides existing ones from `first_step` on."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
         atomic.check_no_links(folder, within=folder.parent)
@@ -232,5 +233,5 @@ class TensorBoard:
                 self._writer.add_scalar(name, value, record["step"])
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Flush and close the event file."""
         self._writer.close()

@@ -28,7 +28,7 @@ from bytewright.data.sampler import (
 from bytewright.model import TransformerLM
 
 Progress = Callable[[int, int], object]
-"""Receives how many tokens are measured, and how many there are."""
+"""Called with the number of evaluated tokens and their total."""
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,24 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        """How many equally likely tokens the model hesitates between: exp(loss)."""
+        """exp(loss): the number of equally likely tokens with the same loss."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Bits that the model needs for a byte of text, if the bytes are known."""
+        """Loss in bits per byte of text, if the number of bytes is known."""
         if not self.num_bytes:
             return None
         return self.loss * self.num_tokens / self.num_bytes / math.log(2)
 
 
 class EvaluationSet:
-    """Windows of a token file that a model is measured on, at most `batch_size` at a time.
+    """Windows of a token file that a model is evaluated on, in batches of at most `batch_size`.
 
-    `starts` holds the positions where windows may begin; by default they stand side by side. `max_tokens`
-    selects windows spread evenly over them. Of these, up to an eighth is left out, so that there are equal
-    batches of almost any size: a compiled step would have to be compiled again for a smaller last one.
-    `token_bytes` gives the number of bytes of each token id; without it there are no bits per byte.
+    `starts` holds the positions where windows may begin; by default they are side by side. `max_tokens`
+    selects windows spread evenly over them, and leaves out up to an eighth of them so that all batches have
+    the same size: a smaller last batch would need another compilation. `token_bytes` holds the bytes of each
+    token id; without it there are no bits per byte.
     """
 
     def __init__(
@@ -91,19 +91,19 @@ class EvaluationSet:
 
     @property
     def num_batches(self) -> int:
-        """How many batches an evaluation measures."""
+        """Number of batches of an evaluation."""
         return -(-len(self.starts) // self.batch_size)
 
     def measure_batch(self, measure: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Measure on the first batch alone and wait for it: to see what an evaluation takes."""
+        """Evaluate the first batch only and synchronise, to time an evaluation."""
         measure(*self.store.batch(self.starts[: self.batch_size], self.context_length)).item()
 
     def evaluate(
         self, measure: Callable[[Tensor, Tensor], Tensor], progress: Progress | None = None
     ) -> Evaluation:
-        """Measure on every window; `measure` returns the mean loss of a batch.
+        """Evaluate every window; `measure` returns the mean loss of a batch.
 
-        Synchronises with the device once, or after every batch if there is a `progress` to report to.
+        Synchronises with the device once, or after every batch if `progress` is given.
         """
         weighted, num_done = [], 0
         for starts in in_batches(self.starts, self.batch_size):
@@ -118,7 +118,7 @@ class EvaluationSet:
 
 
 def _round_down(count: int) -> int:
-    """Keep the four leading bits of a count, so that large powers of two divide it.
+    """Round a count down to its four leading bits, so that large powers of two divide it.
 
     >>> [_round_down(count) for count in (7, 100, 1024, 1643)]
     [7, 96, 1024, 1536]
@@ -128,7 +128,7 @@ def _round_down(count: int) -> int:
 
 
 def _largest_part(count: int, limit: int) -> int:
-    """Give the largest power of two, up to `limit`, that divides `count`.
+    """Return the largest power of two, up to `limit`, that divides `count`.
 
     >>> _largest_part(1536, 128), _largest_part(1536, 48), _largest_part(7, 16)
     (128, 32, 1)
@@ -140,13 +140,16 @@ def _largest_part(count: int, limit: int) -> int:
 
 
 def root_mean_square(tensor: Float[Tensor, ...]) -> Float[Tensor, ""]:
-    """Size of a typical element."""
+    """Return the root mean square of the elements."""
     return tensor.detach().float().square().mean().sqrt()
 
 
 @torch.no_grad()
 def measure_norms(model: TransformerLM, ids: Integer[Tensor, "batch seq"]) -> dict[str, dict[str, float]]:
-    """Root mean square of every weight, and of what each block and the embedding put out for `ids`."""
+    """Return the root mean square of every weight, and of the outputs of embedding and blocks for `ids`.
+
+    An extra forward pass of the uncompiled model computes the activations, so a compiled step is unaffected.
+    """
     activations: dict[str, Tensor] = {}
 
     def watch(name: str, module: Module) -> torch.utils.hooks.RemovableHandle:

@@ -4,7 +4,7 @@
 learning rate of a step depend on its number alone, and everything else that the next step depends on is in
 the checkpoint. So a run that is killed at any moment and resumed has the same weights, optimizer state and
 metrics as an uninterrupted one, except `metrics.MEASURED_FIELDS`. `step` computes one update, `recorder` and
-`checkpoint` store results, `planner` plans the length of a run of minutes, `outcome` names why a run ended.
+`checkpoint` store results, `outcome` names why a run ended.
 This module decides *when* each of them acts.
 """
 
@@ -71,13 +71,13 @@ from bytewright.train.setup import (
 from bytewright.train.step import Loss
 
 Sampler = Callable[[TransformerLM, int], str]
-"""Writes text with the model at a step; must be deterministic and leave the global random state alone."""
+"""Returns text of the model at a step; must be deterministic and not change the global random state."""
 
 Probe = Callable[[TransformerLM], Mapping[str, float]]
-"""Measures more of the model at every evaluation: figures for the record; as deterministic as a sampler."""
+"""Returns further metrics of the model at every evaluation; must be as deterministic as a sampler."""
 
 EVALUATED_AT_ONCE = 4096
-"""Tokens that are evaluated together at least, however small the batches of training are."""
+"""Minimum number of tokens per evaluation batch, also if training batches are smaller."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Trainer:
         engines.make_room(config, self.device, loss=loss)
         self.store = TokenStore(inputs.train, self.device)
         self.validation = self._open_validation()
-        # Its memory counts, that of the data, which is there already, does not.
+        # The memory of the data, which is loaded already, does not count.
         engine = engines.engine_for(config, self.device, loss=loss)
         self.model, self.optimizer = engine.model, engine.optimizer
         self.train_step, self.memory = engine.step, engine.memory
@@ -327,7 +327,7 @@ class Trainer:
             log.write_last(fields)
 
     def _advance(self) -> None:
-        """Take the next update; its result stays on the device."""
+        """Make the next update; its result stays on the device."""
         step = self.progress.step
         self._factor = self.config.schedule.planned_factor(step + 1, self.progress.plan)
         for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
@@ -341,7 +341,7 @@ class Trainer:
             self.planner.check(self._session_steps)
 
     def _batches(self, step: int) -> list[Batch]:
-        """Cut the batch of a step, counted from 0, in as many parts as gradients are accumulated over."""
+        """Return the batch of a step, counted from 0, in the parts that gradients are accumulated over."""
         starts = self.sampler.starts(step)
         size = self.config.batch_size // self.config.accumulate
         return [
@@ -358,7 +358,7 @@ class Trainer:
 
         save_due = due(config.save_every) and (self.final_checkpoint or not is_last)
         if save_due and not is_last and self._is_refusing():
-            save_due = False  # what is there may be the last that is sound
+            save_due = False  # the existing checkpoint may be the last intact one
         evaluation = None
         if self.validation and (save_due or due(config.eval_every)):
             with self.recorder.untimed():
@@ -372,13 +372,13 @@ class Trainer:
             self._note_best(evaluation)
             self._save()
         elif is_last:
-            self.recorder.flush()  # the lines must outlive a power cut, as those behind a checkpoint do
+            self.recorder.flush()  # the records must survive a power cut, as those before a checkpoint do
         return save_due
 
     def _write_text(self, sample: Sampler) -> str:
         try:
             return sample(self.model, self.progress.step)
-        except DivergenceError as error:  # whether the run is lost, its loss will tell
+        except DivergenceError as error:  # the loss shows whether the run has diverged
             return f"{error}\n"
 
     def _record(self, evaluation: Evaluation | None, *, with_norms: bool, is_last: bool) -> None:
@@ -393,12 +393,12 @@ class Trainer:
         self.recorder.line(lr=self.config.optimizer.lr * self._factor, evaluation=evaluation, extra=extra)
 
     def _record_stop(self) -> None:
-        """Write a line behind the checkpoint. A resume cuts it off again, which it could in the log alone."""
+        """Record the last step after the checkpoint, in the log only: a resume truncates it."""
         lr = self.config.optimizer.lr * self._factor
         self.recorder.line(lr=lr, evaluation=None, extra={}, in_log_alone=True)
 
     def _is_refusing(self) -> bool:
-        """Say whether the last step was refused: the one accepted before it may have done the harm."""
+        """Return whether the last step was refused: the update before it may have broken the weights."""
         self.recorder.process_results()
         return self.progress.refused_in_a_row > 0
 
@@ -408,7 +408,7 @@ class Trainer:
             self.progress.best_step, self.progress.best_loss = self.progress.step, evaluation.loss
 
     def _save(self) -> None:
-        """Write the checkpoint of this step, and remove those that are no longer wanted."""
+        """Write the checkpoint of this step, and remove those that are no longer needed."""
         self.writer.check_unchanged()
         with self.recorder.untimed():
             self.recorder.flush()
@@ -418,4 +418,4 @@ class Trainer:
             self.writer.checkpoints.save(self.model, self.optimizer, state)
             if not self._is_refusing():
                 self.writer.checkpoints.prune(self.config.keep_last, self.progress.best_step)
-            gc.collect()  # the collector is stopped while steps run
+            gc.collect()  # garbage collection is paused while steps run

@@ -220,7 +220,10 @@ class MetricsLog:
             found = self._file.tell()
             if found < position:
                 raise FormatError(
-                    f"{path}: has {found} bytes, but had {position} when the checkpoint was made"
+                    f"{path}: has {found} bytes, but had {position} when the checkpoint was made",
+                    path=path,
+                    expected=position,
+                    found=found,
                 )
             filesystem.before_operation("truncate", path)
             self._file.truncate(position)
@@ -239,11 +242,15 @@ class MetricsLog:
         found = os.fstat(self._file.fileno()).st_size
         if found != self.position:
             raise StorageError(
-                f"{self.path} was changed while it was in use: it has {found} bytes, expected {self.position}"
+                f"{self.path} was changed while it was in use: it has {found} bytes,"
+                f" expected {self.position}",
+                path=self.path,
+                expected=self.position,
+                found=found,
             )
         line = memoryview(dump_line(record))
         with explain("write", self.path):
-            while line:  # the system may take less than it is given
+            while line:  # the system may write fewer bytes than requested
                 filesystem.before_operation("append", self.path)
                 line = line[self._file.write(line) :]
         self._end = self.position
@@ -259,7 +266,7 @@ class MetricsLog:
         self.sync()
 
     def sync(self) -> int:
-        """Make sure that all lines survive a power cut; return the position to record in a checkpoint."""
+        """Flush all lines to disk; return the position for a checkpoint to record."""
         with explain("write", self.path):
             filesystem.before_operation("sync", self.path)
             os.fsync(self._file.fileno())
@@ -282,10 +289,10 @@ def dump_line(record: Mapping[str, Any]) -> bytes:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the lines of a log, and raise `FormatError` at one that is damaged.
+    """Yield the records of a log; raise `FormatError` at a damaged line.
 
-    Half a line at the end, of a process that was killed, is passed over. Earlier versions wrote no CRC; once
-    a line has one, all that follow must.
+    An incomplete last line, of a killed process, is ignored. Earlier versions wrote no CRC; once a line has
+    one, all following lines must have one.
     """
     *lines, rest = read_text(path).split("\n")
     is_checked = False
@@ -293,17 +300,19 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
         place = f"{path}, line {number}"
         match = SEALED.fullmatch(line)
         if (match is None and is_checked) or (match and int(match[2], 16) != zlib.crc32(match[1].encode())):
-            raise FormatError(f"{place}: does not match its CRC, so it was damaged or edited")
+            raise FormatError(f"{place}: does not match its CRC, so it was damaged or edited", path=path)
         is_checked = match is not None
         record = parse_json(line, place)
         if not isinstance(record, dict):
-            raise FormatError(f"{place}: is not a JSON object")
+            raise FormatError(f"{place}: is not a JSON object", path=path)
         if not is_checked and any(is_damaged_name(name, "crc32") for name in record):
-            raise FormatError(f"{place}: the name of its CRC was damaged")
+            raise FormatError(f"{place}: the name of its CRC was damaged", path=path)
         check_record(record, place)
         yield _with_typed_event({name: value for name, value in record.items() if name != "crc32"})
     if SEALED.match(rest) and not SEALED.fullmatch(rest):
-        raise FormatError(f"{path}: its last line does not end as a line does, so it was damaged or edited")
+        raise FormatError(
+            f"{path}: its last line does not end as a line does, so it was damaged or edited", path=path
+        )
 
 
 def _with_typed_event(record: dict[str, Any]) -> dict[str, Any]:
@@ -323,7 +332,7 @@ def _with_typed_event(record: dict[str, Any]) -> dict[str, Any]:
 def check_record(record: Mapping[str, Any], place: str) -> None:
     """Raise `FormatError` unless a record has a step, and its tokens and seconds, if given, are numbers.
 
-    By these three, lines are placed in a chart. Whatever else a line holds is used only where it is a number.
+    Charts place records by these three. Other fields are used only if they are numbers.
 
     >>> check_record({"step": 4, "seconds": "long"}, "metrics.jsonl, line 1")
     Traceback (most recent call last):
@@ -357,10 +366,10 @@ def finite(value: Any) -> Any:
 
 @runtime_checkable
 class Sink(Protocol):
-    """Somewhere else that records go."""
+    """Another destination of the records."""
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Take one record."""
+        """Write one record."""
 
     def close(self) -> None:
-        """Take no more."""
+        """Flush and close."""

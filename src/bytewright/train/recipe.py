@@ -1,9 +1,8 @@
-"""From a recipe to a checked `TrainConfig`, and back to plain values for the run's record.
+"""Read a `TrainConfig` from a recipe or a run, and convert it to plain values for JSON.
 
-A recipe is a TOML file whose tables are the fields of `TrainConfig`. One reader checks every value, wherever
-it came from (a TOML file, a `--key value` on the command line, the config.json of a run): an unknown key is
-refused with the nearest known one, a value of the wrong kind by its name, and what a field means is checked
-by the dataclass itself. Nothing here knows what the fields are for.
+A recipe is a TOML file whose tables are the fields of `TrainConfig`. `storage.config_reader.build` checks
+every value, from a TOML file, from the command line or from the config.json of a run. An error names the key,
+and the closest known key if it is unknown. The dataclasses themselves check ranges and combinations.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def read_recipe(path: StrPath, overrides: Sequence[str] = ()) -> TrainConfig:
     """Read a TOML recipe; each override, `"optimizer.lr=3e-4"`, replaces one value of it."""
     fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
     if "question" in fields:
-        raise UsageError(f"{path}: is a sweep, not a recipe; `bytewright sweep` carries it out")
+        raise UsageError(f"{path}: is a sweep, not a recipe; run it with `bytewright sweep`", path=path)
     for override in overrides:
         put(fields, *parse_override(override))
     return build(TrainConfig, fields, source=str(path))
@@ -39,11 +38,11 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def check_config(fields: Mapping[str, Any], source: Path) -> None:
-    """Raise `FormatError` unless the fields make a valid config; those of another version are left out."""
+    """Raise `FormatError` unless the fields form a valid config; unknown fields are ignored."""
     try:
         build(TrainConfig, _known_fields(TrainConfig, fields), source=str(source))
     except UsageError as error:
-        raise FormatError(str(error)) from None
+        raise FormatError(str(error), path=source, key=error.key, found=error.found) from None
 
 
 def _known_fields(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def _known_fields(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_kinds(settings: Mapping[str, Any], source: Path) -> None:
-    """Raise `FormatError` if a setting that this version has, by its dotted key, is of a wrong kind."""
+    """Raise `FormatError` if a known setting, given by its dotted key, has the wrong type."""
     for name, value in settings.items():
         kind: Any = TrainConfig
         for part in name.split("."):
@@ -67,14 +66,14 @@ def check_kinds(settings: Mapping[str, Any], source: Path) -> None:
             try:
                 convert(kind, value, str(source), name)
             except UsageError as error:
-                raise FormatError(str(error)) from None
+                raise FormatError(str(error), path=source, key=error.key, found=error.found) from None
 
 
 def to_plain(config: TrainConfig, *, run: Path | None = None) -> dict[str, Any]:
-    """Return a config as values that JSON has; `build` reads them back to an equal config.
+    """Return a config as JSON values; `build` converts them back to an equal config.
 
-    With `run`, the paths of the data are relative to that folder, as the files of a run have them: so they
-    name no folder above, and a run can be moved together with its data.
+    With `run`, the paths of the data are relative to that folder, as in the files of a run, so that a run can
+    be moved together with its data.
     """
     if run is not None:
         config = dataclasses.replace(config, data=config.data.relative_to(run))
@@ -89,14 +88,16 @@ def to_plain(config: TrainConfig, *, run: Path | None = None) -> dict[str, Any]:
 
 
 def parse_override(override: str) -> tuple[str, Any]:
-    """Read one value to replace: `key=value`, with the value as TOML writes it or as a bare word, a string.
+    """Parse an override `key=value`; the value is TOML, or otherwise a string.
 
     >>> parse_override("batch-size=4"), parse_override("model.norm=post")
     (('batch_size', 4), ('model.norm', 'post'))
     """
     key, equals, text = override.partition("=")
     if not equals:
-        raise UsageError(f"{override!r} sets nothing; write key=value, such as optimizer.lr=3e-4")
+        raise UsageError(
+            f"{override!r} has no value; write key=value, such as optimizer.lr=3e-4", found=override
+        )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # too many digits, nested too deeply
@@ -105,17 +106,17 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 def put(fields: dict[str, Any], key: str, value: Any) -> None:
-    """Set the value at a dotted key, in tables that are made where there are none."""
+    """Set the value at a dotted key; missing tables are created."""
     *tables, last = key.split(".")
     for table in tables:
         fields = fields.setdefault(table, {})
         if not isinstance(fields, dict):
-            raise UsageError(f"{key} cannot be set: {table} is a value, not a table")
+            raise UsageError(f"{key} cannot be set: {table} is a value, not a table", key=key)
     fields[last] = value
 
 
 def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Write nested fields with dotted keys.
+    """Return nested fields with dotted keys.
 
     >>> flatten({"seed": 1, "optimizer": {"lr": 0.01}})
     {'seed': 1, 'optimizer.lr': 0.01}
@@ -130,7 +131,7 @@ def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def unflatten(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Nest dotted keys again.
+    """Return fields with dotted keys as nested ones.
 
     >>> unflatten({"seed": 1, "optimizer.lr": 0.01})
     {'seed': 1, 'optimizer': {'lr': 0.01}}

@@ -29,10 +29,25 @@ from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.metrics import MetricsLog, Sink
 from bytewright.train.step import StepResult
 
+WARMING_STEPS = 3
+"""The first steps of a session compile and capture CUDA graphs: their time is not measured."""
+
+CHECK_SHARE = 0.05
+"""Share of the minutes that is measured before the first plan, and that later checks are apart at most."""
+
+CHECK_SHARE_LEFT = 0.25
+"""Share of the time left that checks are apart at most: they become more frequent towards the end."""
+
+RESERVE_SHARE = 0.02
+"""Share of the minutes that a plan leaves free: slower steps may use half of it without a new plan."""
+
+TOO_FEW_SHARE = 0.9
+"""A plan with less than this share of the steps that fit is replaced by a longer one."""
+
 
 @dataclass(kw_only=True)
 class TrainState:
-    """How far a run is: what a checkpoint keeps beside the weights and the optimizer."""
+    """The progress of a run: what a checkpoint stores besides the weights and the optimizer."""
 
     step: int = 0
     seconds: float = 0.0
@@ -40,23 +55,26 @@ class TrainState:
     num_steps: int | None = None
     """Length of the run, once it is known."""
     plan: list[list[int]] = field(default_factory=list)
-    """The lengths that the run has had: pairs of a completed step and the length planned after it."""
+    """The planned lengths of the run: pairs of a completed step and the length planned after it."""
     num_refused: int = 0
     refused_in_a_row: int = 0
     best_step: int | None = None
     best_loss: float | None = None
     metrics_position: int = 0
+    """Length of the metrics log in bytes; a resume truncates the log to it."""
     since_line: list[list[float]] = field(default_factory=list)
     """Loss and gradient norm of each accepted step since the last line."""
 
     def __post_init__(self) -> None:
-        if self.num_steps is not None and not self.plan:  # a checkpoint of a version that kept no plan
+        if self.num_steps is not None and not self.plan:  # a checkpoint of an earlier version, without a plan
             self.plan = [[0, self.num_steps]]
         check_plan(self.plan, step=self.step, num_steps=self.num_steps)
         counts = ("step", "seconds", "num_refused", "refused_in_a_row", "metrics_position")
         check_not_negative({name: getattr(self, name) for name in counts})
         if any(len(pair) != 2 for pair in self.since_line):
-            raise UsageError(f"since_line must be pairs of numbers, but is {str(self.since_line)[:60]}")
+            raise UsageError(
+                f"since_line must be pairs of numbers, but is {str(self.since_line)[:60]}", key="since_line"
+            )
 
     def set_length(self, num_steps: int) -> None:
         """Plan `num_steps` for the run from this step on."""
@@ -65,21 +83,23 @@ class TrainState:
 
 
 def check_plan(plan: list[list[int]], *, step: int, num_steps: int | None) -> None:
-    """Raise `UsageError` unless `plan` can be that of a run of `num_steps` after `step` steps."""
+    """Raise `UsageError` unless `plan` is valid for a run of `num_steps` after `step` steps."""
     if any(len(pair) != 2 or not 0 <= pair[0] < pair[1] for pair in plan):
-        raise UsageError(f"plan must be pairs of a step and a later end, but is {str(plan)[:60]}")
+        raise UsageError(f"plan must be pairs of a step and a later end, but is {str(plan)[:60]}", key="plan")
     starts, ends = [start for start, _ in plan], [end for _, end in plan]
     if any(not before < start < end for before, start, end in zip(starts, starts[1:], ends, strict=False)):
-        raise UsageError(f"the steps of plan must increase and precede each end, but are {str(plan)[:60]}")
+        raise UsageError(
+            f"the steps of plan must increase and precede each end, but are {str(plan)[:60]}", key="plan"
+        )
     if plan and (starts[-1] > step or ends[-1] != num_steps):
-        raise UsageError(f"plan must end with {num_steps} steps, made at most at step {step}")
+        raise UsageError(f"plan must end with {num_steps} steps, made at most at step {step}", key="plan")
 
 
 class Recorder:
-    """Keeps the metrics of one session.
+    """Collects the results of one session's steps and writes its metrics.
 
-    `windows_of` names the windows of a step's batch; `utilisation` turns tokens per second into the MFU;
-    `peak_memory` gives the bytes taken so far at the most, or None. `clock` returns seconds.
+    `windows_of` returns the windows of a step's batch, `utilisation` the MFU for a speed in tokens per
+    second, `peak_memory` the peak of allocated bytes, or None if unknown, and `clock` seconds.
     """
 
     def __init__(
@@ -107,11 +127,11 @@ class Recorder:
         self._line_started, self._line_step = self._stepping_seconds(), progress.step
 
     def add(self, step: int, result: StepResult) -> None:
-        """Take the result of a step, still on the device."""
+        """Add the result of a step; its tensors stay on the device."""
         self._on_device.append((step, result))
 
     def seconds(self) -> float:
-        """Wall-clock time of the run, over all sessions."""
+        """Return the wall-clock time of the run, over all sessions."""
         return self._clock() - self._started
 
     @contextlib.contextmanager
@@ -153,7 +173,9 @@ class Recorder:
         if self.progress.refused_in_a_row >= self._max_refused:
             raise DivergenceError(
                 f"{self.log.path.parent}: {self.progress.refused_in_a_row} steps in a row, up to step {step},"
-                " had a loss or gradient that is not finite; the run stops, its checkpoints are sound"
+                " had a loss or gradient that is not finite; the run stops, its checkpoints are intact",
+                path=self.log.path.parent,
+                found=self.progress.refused_in_a_row,
             )
 
     def line(
@@ -164,7 +186,7 @@ class Recorder:
         extra: Mapping[str, Any],
         in_log_alone: bool = False,
     ) -> None:
-        """Write the line of this step: means since the last line, and what was measured now."""
+        """Record the metrics of this step: means since the last record, and current measurements."""
         self.process_results()
         progress, step = self.progress, self.progress.step
         spent = max(self._stepping_seconds() - self._line_started, 1e-9)
@@ -209,28 +231,12 @@ class Recorder:
 
 
 def mean(values: list[float]) -> float | None:
-    """Mean of the values, or None if there are none."""
+    """Return the mean of the values, or None if there are none."""
     return sum(values) / len(values) if values else None
 
 
-WARMING_STEPS = 3
-"""The first steps of a session compile and capture CUDA graphs: their time is not measured."""
-
-CHECK_SHARE = 0.05
-"""Share of the minutes that is measured before the first plan, and that later checks are apart at most."""
-
-CHECK_SHARE_LEFT = 0.25
-"""Share of the time left that checks are apart at most: they become more frequent towards the end."""
-
-RESERVE_SHARE = 0.02
-"""Share of the minutes that a plan leaves free: slower steps may use half of it without a new plan."""
-
-TOO_FEW_SHARE = 0.9
-"""A plan with less than this share of the steps that fit is replaced by a longer one."""
-
-
 class Mark(NamedTuple):
-    """The clock of a session after a step: seconds of steps, and seconds and number of pauses."""
+    """The clock of a session after a step: seconds in steps, seconds in pauses, number of pauses."""
 
     num_taken: int
     stepping: float
@@ -249,7 +255,7 @@ class Mark(NamedTuple):
 class StepPlanner:
     """Measures one session of a run and plans how many steps follow.
 
-    A pause is what the loop does between two steps: evaluating, saving, sampling, recording norms.
+    A pause is the work between two steps: evaluating, saving, sampling, recording norms.
     """
 
     def __init__(

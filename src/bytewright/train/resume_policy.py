@@ -1,17 +1,14 @@
-"""What may change in the config of a run between two sessions.
+"""Whether a run can be resumed: it has not ended, and its config and data match its last checkpoint.
 
-A checkpoint keeps the config that it was made with, and a resume compares it with the config.json of the run
-as it is now. The rule: the steps taken so far must be steps of the run as it is now. So whatever decides what
-is learned stays as it was, and is refused by its name when it does not. Free are
+A checkpoint stores the config that it was made with. A resume compares it with the current config.json. The
+rule: the completed steps must be steps of the run with the current config. A change of any setting that
+affects what is learned is rejected. These may change:
 
-- where and how it is computed, which changes no more than the rounding: device, compiling, the twin, the
-  number of parts a batch is cut in;
-- when to look and what to keep: lines, evaluations, samples, checkpoints, and where the data lies (that it is
-  the same data is checked by its SHA-256);
-- budget and schedule, as long as every learning rate so far would have been the same: a constant rate, or one
-  whose decay has not begun, can go on longer; half a cosine cannot.
-
-Nothing here reads files or touches tensors.
+- where and how the run is computed, which changes only the rounding: device, compilation, reference or fused
+  implementation, the number of parts of a batch;
+- how often to record, evaluate, sample and save, and where the data lies (its SHA-256 must be the same);
+- budget and schedule, if the learning rates of all completed steps stay the same: a constant rate, or one
+  whose decay has not begun, can continue longer; half a cosine cannot.
 """
 
 from __future__ import annotations
@@ -46,9 +43,9 @@ ONLY_LOOKING = {
 ONLY_PLACES = {"data.train", "data.validation", "data.tokenizer"}
 FREE = ONLY_ROUNDING | ONLY_LOOKING | ONLY_PLACES
 BY_RATE = ("budget.", "schedule.")
-"""Fields that act through the learning rates alone."""
+"""Fields that act only through the learning rates."""
 MOST_COMPARED = 10_000
-"""Of a long run, how many of its first steps and how many others are compared."""
+"""In a long run, the number of first steps, and of others, whose learning rates are compared."""
 
 
 def check_not_finished(writer: RunWriter, config: TrainConfig) -> None:
@@ -86,7 +83,11 @@ def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, r
     except UsageError as error:
         raise FormatError(str(error)) from None
     if progress.step * config.batch_size > MAX_INTEGER:
-        raise FormatError(f"{saved.source}: claims {progress.step} steps, more than can be counted")
+        raise FormatError(
+            f"{saved.source}: has {progress.step} steps, more than a 64-bit count of windows allows",
+            path=saved.source,
+            key="step",
+        )
     progress.plan = continue_config(
         config,
         saved_config,
@@ -103,19 +104,27 @@ def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, r
 def continue_config(
     now: TrainConfig, saved: object, *, step: int, plan: list[list[int]], source: str, checkpoint: str
 ) -> list[list[int]]:
-    """Refuse a config that would change one of the first `step` steps; return the plan of the run by it.
+    """Return the plan of the run with the config `now`; raise if it changes one of the first `step` steps.
 
-    `saved` holds the fields that `checkpoint` was made with, and `plan` the lengths the run has had.
+    `saved` holds the config fields of `checkpoint`, and `plan` the planned lengths so far.
     """
     before = read_saved(saved, checkpoint)
     if before.num_steps is not None and plan != [[0, before.num_steps]]:
-        raise FormatError(f"{checkpoint}: its plan is {str(plan)[:60]}, its budget {before.num_steps} steps")
+        raise FormatError(
+            f"{checkpoint}: its plan is {str(plan)[:60]}, its budget {before.num_steps} steps",
+            path=checkpoint,
+            key="plan",
+        )
     changes = find_changes(to_plain(before), to_plain(now))
     for name, (old, new) in changes.items():
         if not name.startswith(BY_RATE):
             raise UsageError(
-                f"{source}: {name} is {new!r}, but the {step} steps so far were taken with {old!r}; "
-                "put it back, or start a new run"
+                f"{source}: {name} is {new!r}, but the {step} completed steps used {old!r};"
+                " restore it, or start a new run",
+                path=source,
+                key=name,
+                expected=old,
+                found=new,
             )
     if not changes:
         return plan
@@ -126,17 +135,21 @@ def continue_config(
         if now.schedule.planned_factor(t, new_plan) != before.schedule.planned_factor(t, plan):
             name, (old, new) = next(iter(changes.items()))
             raise UsageError(
-                f"{source}: {name} is {new!r} and was {old!r}, by which the learning rate of step {t}, which "
-                "was taken, would have been another; put it back, or start a new run"
+                f"{source}: {name} is {new!r} and was {old!r}; this would change the learning rate of"
+                f" completed step {t}; restore it, or start a new run",
+                path=source,
+                key=name,
+                expected=old,
+                found=new,
             )
     return new_plan
 
 
 def steps_to_compare(step: int) -> list[int]:
-    """List the steps up to `step` whose learning rates are compared: all of a short run, some of a long one.
+    """Return the steps up to `step` whose learning rates are compared: all, or in a long run some.
 
-    Rates that differ do so from the first step on, up to the last, or over a whole stretch of the run. So a
-    checkpoint that claims 10^12 steps takes no longer than one of 10^6.
+    Different schedules differ from the first step on, up to the last, or over a long interval. The number of
+    compared steps is bounded, whatever a checkpoint claims.
 
     >>> steps_to_compare(3), len(steps_to_compare(10**12)), steps_to_compare(10**12)[-1]
     ([1, 2, 3], 20000, 1000000000000)
@@ -146,15 +159,17 @@ def steps_to_compare(step: int) -> list[int]:
 
 
 def read_saved(saved: object, checkpoint: str) -> TrainConfig:
-    """Read the config that a checkpoint keeps."""
+    """Return the config that a checkpoint stores."""
     try:
         return build(TrainConfig, saved, source=checkpoint)
     except UsageError as error:
-        raise FormatError(f"{error}; this is not the config of a run") from None
+        raise FormatError(
+            f"{error}; this is not the config of a run", path=checkpoint, key=error.key
+        ) from None
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """List the fields that differ and are not free: name to (before, now).
+    """Return the fields that differ and may not change: name to (before, now).
 
     >>> find_changes({"seed": 0, "model": {"d_model": 8}}, {"seed": 0, "model": {"d_model": 16}})
     {'model.d_model': (8, 16)}

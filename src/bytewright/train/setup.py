@@ -36,7 +36,11 @@ from bytewright.train.config import DeviceName, OptimizerConfig, Precision, Trai
 from bytewright.train.step import AnyOptimizer, Loss, TrainStep
 
 if TYPE_CHECKING:
-    from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only where a run has one
+    from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only if a run has a tokenizer
+
+
+NUM_COPIES = {"adamw": 3, "muon": 3, "sgd": 1}
+"""Upper bound of the tensors of the size of the weights in a checkpoint: weights and optimizer state."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,14 @@ class Inputs:
     train: Tokens
     validation: Tokens | None
     validation_starts: Int64[np.ndarray, " windows"] | None
-    """Where windows to validate on may begin; None: side by side."""
+    """Where validation windows may begin; None: side by side."""
     vocabulary: Vocabulary | None
     identity: Mapping[str, object]
+    """SHA-256 of each token file; a checkpoint stores them, and a resume on other data is rejected."""
 
     @property
     def token_bytes(self) -> Int64[np.ndarray, " vocab"] | None:
-        """How many bytes of text each id stands for, if the tokenizer is known."""
+        """Bytes of text per token id, if the tokenizer is known."""
         return None if self.vocabulary is None else count_token_bytes(self.vocabulary)
 
 
@@ -82,7 +87,7 @@ def open_inputs(config: TrainConfig) -> Inputs:
 def _find_validation_starts(
     config: TrainConfig, validation: TokenFile, vocabulary: Vocabulary | None
 ) -> Int64[np.ndarray, " windows"] | None:
-    """Find where windows to validate on may begin: as those of training, since losses depend on that."""
+    """Return where validation windows may begin, by the same rule as in training: losses depend on it."""
     if config.data.windows == "side by side":
         return None
     length = config.model.context_length
@@ -90,13 +95,15 @@ def _find_validation_starts(
     if not len(starts):
         raise UsageError(
             f"{validation.path}: no end token has a whole window of {length} tokens after it, which"
-            ' data.windows = "documents" needs'
+            ' data.windows = "documents" needs',
+            path=validation.path,
+            key="data.windows",
         )
     return starts
 
 
 def make_window_sampler(config: TrainConfig, inputs: Inputs) -> WindowSampler | DocumentSampler:
-    """Make what decides which windows a step sees."""
+    """Return the sampler that chooses the windows of each step."""
     length = config.model.context_length
     if config.data.windows == "side by side":
         return WindowSampler(
@@ -115,7 +122,8 @@ def find_end_token(vocabulary: Vocabulary | None) -> int:
     if end is None:
         raise UsageError(
             f'data.windows is "documents", but no tokenizer with the token {END_OF_TEXT} is given in'
-            " data.tokenizer, so document boundaries cannot be located"
+            " data.tokenizer, so document boundaries cannot be located",
+            key="data.tokenizer",
         )
     return end
 
@@ -127,29 +135,37 @@ def text_sampler_of(config: TrainConfig, inputs: Inputs) -> Callable[[Transforme
     if inputs.vocabulary is None:
         raise UsageError(
             f"sample_every is {config.sample_every}, but samples of text need a tokenizer;"
-            " set data.tokenizer, or sample_every = 0"
+            " set data.tokenizer, or sample_every = 0",
+            key="data.tokenizer",
         )
     return make_text_sampler(config.model, inputs.vocabulary, config.sample_prompt)
 
 
 def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
-    """Open a token file whose every id the model has a row for, and that holds at least one window."""
+    """Open a token file; raise unless the model has all its ids and it holds at least one window."""
     file = TokenFile.open(path, verify=True)
     if file.manifest.vocabulary_size > model.vocab_size:
         raise FormatError(
             f"{path}: was encoded with a vocabulary of {file.manifest.vocabulary_size} tokens "
-            f"(tokenizer {file.manifest.tokenizer_fingerprint[:12]}…), but the model has {model.vocab_size}"
+            f"(tokenizer {file.manifest.tokenizer_fingerprint[:12]}…), but the model has {model.vocab_size}",
+            path=path,
+            key="model.vocab_size",
+            expected=model.vocab_size,
+            found=file.manifest.vocabulary_size,
         )
     if len(file) < model.context_length + 1:
         raise UsageError(
             f"{path}: has {len(file)} tokens, but a context of {model.context_length} needs at least "
-            f"{model.context_length + 1}: one window and the token after it"
+            f"{model.context_length + 1}: one window and the token after it",
+            path=path,
+            expected=model.context_length + 1,
+            found=len(file),
         )
     return file
 
 
 def read_vocabulary_of(tokens: TokenFile, path: Path) -> Vocabulary:
-    """Read the tokenizer at `path`, and refuse it if it did not make `tokens`."""
+    """Read the tokenizer at `path`; raise unless `tokens` were encoded with it."""
     from bytewright.tokenizer.formats import read_vocabulary  # a run of bare ids does not need it
 
     vocabulary = read_vocabulary(path)
@@ -157,21 +173,20 @@ def read_vocabulary_of(tokens: TokenFile, path: Path) -> Vocabulary:
     if vocabulary.size != tokens.manifest.vocabulary_size:  # tables of that size are made
         raise FormatError(
             f"{tokens.path}: its manifest says a vocabulary of {tokens.manifest.vocabulary_size},"
-            f" but that of {path} is {vocabulary.size}"
+            f" but that of {path} is {vocabulary.size}",
+            path=tokens.path,
+            expected=vocabulary.size,
+            found=tokens.manifest.vocabulary_size,
         )
     return vocabulary
 
 
 def count_token_bytes(vocabulary: Vocabulary) -> Int64[np.ndarray, " vocab"]:
-    """Count the bytes of text that each id stands for; special tokens stand for none."""
+    """Return the bytes of text per token id; special tokens have none."""
     lengths = np.zeros(vocabulary.size, dtype=np.int64)
     for token, id in vocabulary.ids_of_ordinary_tokens.items():
         lengths[id] = len(token)
     return lengths
-
-
-NUM_COPIES = {"adamw": 3, "muon": 3, "sgd": 1}
-"""Tensors of the size of the weights in a checkpoint, at most: the weights and the optimizer's state."""
 
 
 def select_device(name: DeviceName) -> torch.device:
@@ -180,26 +195,28 @@ def select_device(name: DeviceName) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     is_there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not is_there[name]:
-        raise UsageError(f"device is {name!r}, but this machine has none; use 'cpu' or 'auto'")
+        raise UsageError(
+            f"device is {name!r}, but this machine has none; use 'cpu' or 'auto'", key="device", found=name
+        )
     return torch.device(name)
 
 
 def choose_backend(config: TrainConfig, device: torch.device) -> str | None:
-    """Choose what torch.compile is to use, or None for no compiling."""
+    """Return the backend of torch.compile, or None for no compilation."""
     if config.compile == "off" or (config.compile == "auto" and device.type != "cuda"):
         return None
     return "aot_eager" if device.type == "mps" else "inductor"
 
 
 def dtype_of(precision: Precision) -> torch.dtype | None:
-    """Give the type that a model computes in; None is that of its weights, fp32."""
+    """Return the type that a model computes in; None means that of its weights, fp32."""
     return torch.bfloat16 if precision == "bf16" else None
 
 
 def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
-    """Make the model on `device`; weights in fp32, computation in the precision of the config."""
+    """Return the initial model on `device`: weights in fp32, computation in the precision of the config."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix_key(config.seed, 1))  # not the bare seed: that one orders the data
+        torch.manual_seed(mix_key(config.seed, 1))  # not the seed itself, which orders the data
         model = TransformerLM(config.model, dtype=torch.float32, compute_dtype=dtype_of(config.precision))
         return model.to(device)
 
@@ -207,8 +224,8 @@ def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
 def make_optimizer(model: TransformerLM, config: OptimizerConfig) -> AnyOptimizer:
     """Build the optimizer that `config` names over the parameters of `model`.
 
-    Gains, which are one-dimensional, are not decayed. Muon takes the matrices inside blocks; embeddings,
-    head and gains stay with AdamW.
+    One-dimensional parameters (gains) have no weight decay. Muon updates the matrices inside blocks; AdamW
+    updates embeddings, head and gains.
     """
     is_fused = config.implementation == "fused"
     named = list(model.named_parameters())
@@ -227,7 +244,9 @@ def make_optimizer(model: TransformerLM, config: OptimizerConfig) -> AnyOptimize
     if config.name == "adamw":
         return adamw
     if not by_muon:
-        raise UsageError("optimizer.name is muon, but the model has no matrices inside blocks")
+        raise UsageError(
+            "optimizer.name is muon, but the model has no matrices inside blocks", key="optimizer.name"
+        )
     muon = (FusedMuon if is_fused else Muon)(
         by_muon, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
@@ -243,12 +262,12 @@ def _by_decay(parameters: list[Parameter], weight_decay: float) -> list[Group]:
 
 
 def checkpoint_bytes(config: TrainConfig) -> int:
-    """Bound the size of a checkpoint."""
+    """Return an upper bound of the size of a checkpoint."""
     return 4 * NUM_COPIES[config.optimizer.name] * count_parameters(config.model).total + 2**20
 
 
 class Engine:
-    """Model, optimizer and step as a config wants them, at the beginning of a run."""
+    """The model, optimizer and step of a config, in their initial state."""
 
     def __init__(
         self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
@@ -265,7 +284,7 @@ class Engine:
         )
 
     def start_over(self, config: TrainConfig) -> None:
-        """Go back to the beginning of a run of `config`, in place: what was compiled or recorded stays."""
+        """Reset to the initial state of `config` in place: compiled code and CUDA graphs stay valid."""
         fresh = build_model(config, torch.device("cpu"))
         blank = make_optimizer(fresh, config.optimizer)
         self.optimizer.load_state_dict(blank.state_dict())
@@ -274,7 +293,11 @@ class Engine:
 
 
 class CompiledStepCache:
-    """Hands out an engine for each of several runs in a row, the last one again where it serves."""
+    """Provides the engine of each of several successive runs; reuses the last one if its shape matches.
+
+    A reused engine is reset, so a run gives the same numbers as with an engine of its own. Compilation takes
+    seconds, as long as a short run on a GPU.
+    """
 
     def __init__(self) -> None:
         self._last: Engine | None = None
@@ -283,16 +306,15 @@ class CompiledStepCache:
     def make_room(
         self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
     ) -> None:
-        """Let go of the last engine, unless it serves a run of `config`."""
-        # Against the clock every run compiles for itself, the first of a sweep like the last (though what
-        # the compiler finds in its caches on disk makes that shorter).
+        """Release the last engine, unless a run of `config` can reuse it."""
+        # With a time budget every run compiles its own step, so that all runs of a sweep pay the same.
         if self._made_for != _key(config, device, loss) or config.budget.minutes is not None:
             self.forget()
 
     def engine_for(
         self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
     ) -> Engine:
-        """Give an engine at the beginning of a run of `config`; whoever had the last one is done with it."""
+        """Return an engine in the initial state of `config`; the engine returned before becomes invalid."""
         self.make_room(config, device, loss=loss)
         if self._last is None:
             self._last, self._made_for = Engine(config, device, loss=loss), _key(config, device, loss)
@@ -301,13 +323,13 @@ class CompiledStepCache:
         return self._last
 
     def forget(self) -> None:
-        """Let go of the last engine and of all that was compiled.
+        """Release the last engine and all compiled code.
 
-        Its memory must not count against the next; and torch compiles a function for so many models only,
-        and then gives up compiling it: for eight, or for four that are evaluated as well.
+        This frees its memory for the next run. It also resets the limit of torch.compile, which stops
+        compiling a function after eight models, or four that are evaluated too.
         """
         self._last = self._made_for = None
-        if "torch._dynamo" in sys.modules:  # otherwise nothing was compiled, and to ask takes a second
+        if "torch._dynamo" in sys.modules:  # otherwise nothing was compiled, and importing it takes a second
             torch.compiler.reset()
         gc.collect()
         if torch.cuda.is_available():
@@ -315,7 +337,7 @@ class CompiledStepCache:
 
 
 def _key(config: TrainConfig, device: torch.device, loss: Loss) -> object:
-    """Name all that compiled code and recorded steps depend on: runs that agree in it can share an engine."""
+    """Return everything that compiled code depends on: runs with equal keys can share an engine."""
     rule = dataclasses.replace(config.optimizer, lr=1.0, muon_lr=1.0)
     shape = config.batch_size, config.accumulate
     return config.model, rule, shape, config.precision, config.compile, device, loss

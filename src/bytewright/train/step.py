@@ -1,11 +1,10 @@
-"""One training step: forward, backward, clip, update, without a word to the host.
+"""One training step: forward, backward, clip, update, without host synchronisation.
 
 `TrainStep` takes the batches of one update and returns loss, gradient norm and whether the update was
-accepted, all as tensors that are still on the device. A loss or a gradient that is not finite is not
-accepted, and then neither the weights nor the optimizer's state change. With fused optimizers a step never
-waits for the one before it: its whole end (norm, clipping, update) is one compiled function, and on a GPU the
-whole step is captured as a CUDA graph and replayed. The loop provides the batches and reads the
-results.
+accepted, as tensors on the device. An update with a non-finite loss or gradient is not accepted: it changes
+neither the weights nor the optimizer's state. With fused optimizers a step never waits for the previous one:
+norm, clipping and update are one compiled function, and on a GPU the whole step is captured as a CUDA graph
+and replayed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ AnyOptimizer = Optimizer | CombinedOptimizer
 
 
 class StepResult(NamedTuple):
-    """What a step did; three scalars on the device."""
+    """The result of a step: three scalars on the device."""
 
     loss: Float[Tensor, ""]
     gradient_norm: Float[Tensor, ""]
@@ -39,8 +38,8 @@ class StepResult(NamedTuple):
 class TrainStep:
     """Update a model from one batch after another.
 
-    `backend` names what torch.compile is to compile with ("inductor", or "aot_eager" on mps); None compiles
-    nothing. `loss` must be a pure function of model and batch: on a GPU its work is recorded and replayed.
+    `backend` is that of torch.compile ("inductor", or "aot_eager" on mps); None disables compilation. `loss`
+    must be a pure function of model and batch: on a GPU its work is captured and replayed.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class TrainStep:
             self._take_fused = CudaGraphFunction(self._fused_step)
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
-        """Take one update from the mean gradient over `batches`, the parts of one batch."""
+        """Make one update with the mean gradient over `batches`, the parts of one batch."""
         if not self._fused:
             return self._reference_step(batches)
         for part in self._fused:
@@ -117,13 +116,13 @@ class TrainStep:
     def measure(
         self, ids: Integer[Tensor, "batch seq"], targets: Integer[Tensor, "batch seq"]
     ) -> Float[Tensor, ""]:
-        """Loss of a batch without learning from it."""
+        """Return the loss of a batch without an update."""
         with torch.no_grad():
             return self.loss(ids, targets)
 
 
 def compile_with(backend: str | None, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `function` for fixed shapes, or leave it as it is."""
+    """Return `function` compiled for fixed shapes, or unchanged without a backend."""
     if backend is None:
         return function
     compiled: Callable[..., Any] = torch.compile(function, backend=backend, dynamic=False)

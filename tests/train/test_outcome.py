@@ -1,22 +1,34 @@
-"""How a run ended is told by its lines: what diverged, what learnt its data by heart, what was cut off."""
+"""Every reason why a run ends is recorded as a value, and the status of a run follows from its files."""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
+from torch import Tensor
 
+from bytewright.errors import DivergenceError
+from bytewright.experiments.listing import make_row
 from bytewright.experiments.records import read_run
 from bytewright.experiments.results import read_results
+from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
 from bytewright.train import train
-from bytewright.train.outcome import Ending, find_status, status_from_outcome
+from bytewright.train.console import describe_event
+from bytewright.train.metrics import read_metrics
+from bytewright.train.outcome import Ending, RunStatus, find_status, status_from_outcome
 from bytewright.train.recorder import Recorder
-from runs import make_config
+from bytewright.train.run import Run
+from bytewright.train.run_files import RunWriter
+from runs import digest, make_config
 
 SETTINGS = {
     "model.vocab_size": 40,
@@ -181,3 +193,107 @@ def test_kept_verdicts_are_those_that_their_lines_give_today(path: Path) -> None
     for record in trained:
         status = find_status(record.settings, record.lines)
         assert (record.name, status.state, status.detail) == (record.name, record.status, record.reason)
+
+
+def fail_at(step: int, error: BaseException) -> Callable[[TransformerLM, Tensor, Tensor], Tensor]:
+    """Return a loss that raises `error` in the forward pass of a step, counted from 1."""
+    calls = itertools.count(1)
+
+    def loss(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and next(calls) == step:
+            raise error
+        return language_model_loss(model, ids, targets)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("budget", "ending"),
+    [
+        ({"steps": 4}, Ending.STEPS),
+        ({"steps": None, "tokens": 100}, Ending.TOKENS),
+        ({"steps": None, "minutes": 1.0}, Ending.MINUTES),
+        ({"steps": 1000, "minutes": 1.0}, Ending.MINUTES),
+    ],
+)
+def test_the_limit_that_ended_a_run_is_recorded(
+    tmp_path: Path, budget: dict[str, Any], ending: Ending
+) -> None:
+    ticks = itertools.count()
+    result = train(
+        make_config(tmp_path, budget=budget),
+        tmp_path / "run",
+        console=Console(quiet=True),
+        clock=lambda: 0.5 * next(ticks),
+    )
+    run = Run.open(tmp_path / "run")
+    assert result.ending is ending
+    assert run.status == RunStatus("complete", ending, result.step)
+    assert run.records[-1]["limit"] == getattr(run.config.budget, ending.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "ending"),
+    [
+        (MemoryError(), "failed", Ending.OUT_OF_MEMORY),
+        (OSError(errno.ENOSPC, "No space left on device"), "failed", Ending.DISK_FULL),
+        (ValueError("a bug"), "failed", Ending.FAILED),
+        (KeyboardInterrupt(), "stopped", Ending.SIGNAL),
+    ],
+)
+def test_the_error_that_ended_a_run_is_recorded_and_listed_until_it_is_resumed(
+    tmp_path: Path, error: BaseException, state: str, ending: Ending
+) -> None:
+    quiet = Console(quiet=True)
+    train(make_config(tmp_path), tmp_path / "whole", console=quiet)
+    with pytest.raises(type(error)):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=fail_at(10, error))
+    status = Run.open(tmp_path / "run").status
+    assert (status.state, status.ending, status.step) == (state, ending, 9)
+    row = make_row(tmp_path / "run")
+    assert (row["status"], row["ending"]) == (state, ending.label)
+    assert read_run(tmp_path / "run").ending is ending
+    assert Run.open(tmp_path / "run").resume(console=quiet).ending is Ending.STEPS
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_a_run_that_gave_up_after_non_finite_steps_has_diverged(tmp_path: Path) -> None:
+    def diverging(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        return language_model_loss(model, ids, targets) * float("inf")
+
+    with pytest.raises(DivergenceError):
+        train(
+            make_config(tmp_path, max_refused=3),
+            tmp_path / "run",
+            console=Console(quiet=True),
+            loss=diverging,
+        )
+    status = Run.open(tmp_path / "run").status
+    assert (status.state, status.ending) == ("diverged", Ending.DIVERGED)
+
+
+def test_a_run_without_a_recorded_ending_is_running_or_was_killed(tmp_path: Path) -> None:
+    with RunWriter.create(tmp_path / "run", make_config(tmp_path)):
+        assert Run(tmp_path / "run").status == RunStatus("running", None, 0)
+    assert Run(tmp_path / "run").status == RunStatus("stopped", Ending.KILLED, 0, "before its first line")
+
+
+def test_a_spent_budget_that_was_raised_does_not_complete_a_run() -> None:
+    ended = {"step": 20, "event": "ended", "ending": "steps", "limit": 20}
+    assert find_status(SETTINGS, [*lines(3, 2, 1, 1), ended]) == RunStatus("complete", Ending.STEPS, 20)
+    longer = find_status(SETTINGS | {"budget.steps": 40}, [*lines(3, 2, 1, 1), ended])
+    assert (longer.state, longer.ending) == ("stopped", Ending.STEPS)
+
+
+def test_the_sentences_of_earlier_versions_are_read_as_typed_events(tmp_path: Path) -> None:
+    sentences = {
+        "refused: the gradient is not finite": "refused_step",
+        "resumed with commit b (was a)": "environment_changed",
+        "planned 29 steps for the time budget": "planned_steps",
+        "time budget exhausted before the schedule finished": "budget_exhausted",
+    }
+    log = tmp_path / "metrics.jsonl"
+    log.write_text("".join(json.dumps({"step": 3, "event": text}) + "\n" for text in sentences))
+    records = list(read_metrics(log))
+    assert [record["event"] for record in records] == list(sentences.values())
+    assert [describe_event(record) for record in records] == list(sentences)
