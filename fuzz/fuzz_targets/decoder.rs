@@ -1,5 +1,4 @@
-//! Decoding: any ids, with any vocabulary, give the bytes that looking each up in a map gives, or the first id
-//! that is not there.
+//! Decoding: any ids with any vocabulary yield the bytes of a look-up in a map, or an error with the first missing id.
 #![no_main]
 
 use std::collections::HashMap;
@@ -27,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
         })
         .collect();
 
-    // No token is empty: an empty one is as good as none.
+    // No token is empty: an empty token counts as missing.
     let by_id: HashMap<u32, &[u8]> = tokens.iter().map(|(id, token)| (*id, token.as_slice())).collect();
     let look_up = |id: &u32| by_id.get(id).copied().filter(|token| !token.is_empty());
     let decoder = TokenBytes::new(&tokens).expect("there is memory");

@@ -1,5 +1,5 @@
-//! Encoding: on one thread, on several, in a batch, as a stream in any pieces, with some special tokens or all:
-//! always the ids of merging word by word, one merge after the other; and decoding gives the text back.
+//! Encoding: on one thread, on several, in a batch or as a stream in any pieces, with some special tokens or all, the
+//! ids are those of merging word by word, one merge after the other; and decoding yields the text.
 #![no_main]
 
 use std::collections::{HashMap, HashSet};

@@ -1,5 +1,5 @@
-//! Pre-tokens: those of the hand-written scanners are those of the regular expressions, broken UTF-8 or not;
-//! and wherever a cut is called safe, the halves give what the whole gives.
+//! Pre-tokens: the scanners and the regular expressions agree, also for invalid UTF-8; and the parts of a text split at
+//! a safe cut have the pre-tokens of the whole text.
 #![no_main]
 
 use std::ops::RangeInclusive;

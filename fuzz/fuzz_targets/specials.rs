@@ -1,4 +1,4 @@
-//! Special tokens: the search finds what trying every token at every place finds.
+//! Special tokens: the search finds the same tokens as trying every token at every position.
 #![no_main]
 
 use std::convert::Infallible;

@@ -1,5 +1,5 @@
-//! Training: the merges, their order and their counts are those of a trainer that counts all pairs anew for
-//! every merge; counts of any size and initial merges that make no sense are refused, never mishandled.
+//! Training: the merges, their order and their counts equal those of a trainer that counts all pairs again for each
+//! merge; counts that are too large and invalid initial merges are rejected.
 #![no_main]
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Vocabularies that make no sense: an encoder is refused for just those that lack a token of a merge, use one before
-//! it is made or make one twice. All others give the ids that the vocabulary says, or name the first byte without one.
+//! Invalid vocabularies: exactly those are rejected that lack a token of a merge, use a token before its merge or
+//! produce one twice. All others yield the ids of the vocabulary, or an error with the first byte without a token.
 #![no_main]
 
 use std::collections::{HashMap, HashSet};

@@ -8,20 +8,20 @@ use bpe::pattern::Pattern;
 /// GPT-2's pattern, spelled out.
 pub const GPT2: &str = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// GPT-4's pattern, spelled out.
+/// GPT-4's pattern as a regular expression.
 pub const GPT4: &str = concat!(
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}",
     r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
 );
 
-/// Patterns: the two we scan by hand, one of a regular user, one that leaves gaps, one with empty matches, one
-/// that makes a word of everything. The first two stand here twice, since they are the ones in use.
+/// Patterns: the two with their own scanners, an ordinary user-defined one, one that leaves gaps, one with empty
+/// matches, and one that matches everything as one word. The first two are listed twice, because they are used most.
 static PATTERNS: LazyLock<[Pattern; 8]> = LazyLock::new(|| {
     ["gpt2", "gpt4", "gpt2", "gpt4", r"\s*\S+", "[a-z]+", r"\d*", "(?s:.+)"]
         .map(|name| Pattern::parse(name).expect("a named pattern or a valid expression"))
 });
 
-/// Special tokens that overlap with each other and with what the patterns care about.
+/// Special tokens that overlap with each other and with critical text of the patterns.
 const SPECIALS: [&str; 20] = [
     "<|e|>",
     "<|e|><|e|>",
@@ -60,13 +60,13 @@ const FRAGMENTS: [&[u8]; 64] = [
     b"\xff", b"<|e|>", b"<|", b"|>", b" the", b"'ll", b"aba", b"ab",
 ];
 
-/// What texts of another encoding are made of: lead bytes, continuation bytes and a little ASCII in any order.
+/// Bytes of texts in another encoding: lead bytes, continuation bytes and some ASCII in any order.
 const BROKEN: &[u8; 16] = b"\xc3\xa9\xe6\x97\xa5\xf0\xa0\x80\x80\xbf\x82\xaca1 '";
 
-/// How many bytes the scanner of the GPT-2 pattern takes at a time.
+/// The window size in bytes of the scanner of the GPT-2 pattern.
 pub const WINDOW: usize = 4096;
 
-/// How often a fragment is repeated: 15 and 64 are the sizes that the crate's tables and vectors think in.
+/// The repetitions of a fragment: 15 and 64 are sizes in the crate's tables and vector code.
 const REPEATS: [usize; 4] = [1, 2, 15, 64];
 
 /// The fuzzer's bytes, used up from the front.
@@ -105,12 +105,12 @@ impl<'d> Draw<'d> {
         self.byte() % n == n - 1
     }
 
-    /// True for one input in `n`, whatever bytes are left: for what is slow, so that the fuzzer cannot breed it.
+    /// True for one input in `n`, independent of the remaining bytes: for slow cases, which the fuzzer must not favour.
     pub fn rarely(&self, n: u64) -> bool {
         self.hash.is_multiple_of(n)
     }
 
-    /// Small numbers often, and now and then one of any size, up to the largest.
+    /// Often a small number, and sometimes one of any size.
     pub fn number(&mut self) -> u64 {
         match self.byte() {
             small @ 0..=191 => small.into(),
@@ -134,8 +134,8 @@ impl<'d> Draw<'d> {
         (0..num_specials).map(|_| special()).collect()
     }
 
-    /// A text of up to `len` of the remaining bytes, which are taken as they are, as broken UTF-8 or as names of
-    /// fragments. Special tokens, where there are any, take the place of the last fragments.
+    /// A text from up to `len` of the remaining bytes, which are used unchanged, as invalid UTF-8 or as names of
+    /// fragments. Special tokens replace the last fragments.
     pub fn text(&mut self, len: usize, specials: &[String]) -> Vec<u8> {
         match self.byte() % 4 {
             0 => return self.bytes(len).to_vec(),

@@ -1,4 +1,4 @@
-//! The definitions, in their plainest form.
+//! The definitions in their simplest form.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -10,8 +10,8 @@ use bpe::unicode::{Class, char_at};
 
 use crate::draw::{GPT2, GPT4, WINDOW};
 
-/// Where the pre-tokens of a text end. Checks on the way that they cover the text: no gap, no overlap, none
-/// empty.
+/// The ends of the pre-tokens of a text. Asserts that they cover the text without gaps, overlaps or empty
+/// pre-tokens.
 pub fn ends(pattern: &Pattern, text: &[u8]) -> Result<Vec<usize>> {
     let mut ends = Vec::new();
     pattern.scan(text, |base, group| {
@@ -24,8 +24,8 @@ pub fn ends(pattern: &Pattern, text: &[u8]) -> Result<Vec<usize>> {
     Ok(ends)
 }
 
-/// The regular expression that a named pattern stands for, if both know the characters of the text alike; or else
-/// the pattern itself. For a long text it is the pattern, since the expressions are slow.
+/// The regular expression of a named pattern if both classify all characters of the text alike, else the pattern
+/// itself. For a long text it is the pattern, because the expressions are slow.
 pub fn definition<'p>(pattern: &'p Pattern, text: &[u8]) -> &'p Pattern {
     static DEFINITIONS: LazyLock<[Pattern; 2]> =
         LazyLock::new(|| [GPT2, GPT4].map(|spelled_out| Pattern::parse(spelled_out).expect("it is valid")));
@@ -37,16 +37,16 @@ pub fn definition<'p>(pattern: &'p Pattern, text: &[u8]) -> &'p Pattern {
     }
 }
 
-/// A piece of a text.
+/// A part of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A pre-token, or text between special tokens.
     Text(Vec<u8>),
-    /// A special token: its index, and where it begins.
+    /// A special token: its index and its position.
     Special(usize, usize),
 }
 
-/// Cut special tokens out of a text, by trying all of them at every place.
+/// Split a text at special tokens by trying all of them at every position.
 pub fn split(specials: &[String], text: &[u8]) -> Vec<Part> {
     let mut parts = Vec::new();
     let (mut done, mut position) = (0, 0);
@@ -75,7 +75,7 @@ pub fn split(specials: &[String], text: &[u8]) -> Vec<Part> {
     parts
 }
 
-/// Cut a text into special tokens and pre-tokens.
+/// Split a text into special tokens and pre-tokens.
 pub fn pre_tokens(pattern: &Pattern, specials: &[String], text: &[u8]) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     for part in split(specials, text) {
@@ -92,8 +92,8 @@ pub fn pre_tokens(pattern: &Pattern, specials: &[String], text: &[u8]) -> Result
     Ok(parts)
 }
 
-/// Whether the crate and the engine behind a user's expressions, which may know different versions of Unicode,
-/// agree on all characters of a text.
+/// Whether the crate and the regular expression engine, which may have different versions of Unicode, agree on all
+/// characters of a text.
 pub fn agreed(text: &[u8]) -> bool {
     static AGREED: LazyLock<Vec<bool>> = LazyLock::new(|| {
         let all: String = (0..=0x10ffff).filter_map(char::from_u32).collect();
@@ -123,7 +123,7 @@ pub fn agreed(text: &[u8]) -> bool {
     true
 }
 
-/// Join a pair wherever it stands, from left to right.
+/// Join all occurrences of a pair from left to right.
 fn join(symbols: &mut Vec<Symbol>, (left, right): (Symbol, Symbol), made: Symbol) {
     let (mut position, mut num_kept) = (0, 0);
     while position < symbols.len() {
@@ -135,7 +135,7 @@ fn join(symbols: &mut Vec<Symbol>, (left, right): (Symbol, Symbol), made: Symbol
     symbols.truncate(num_kept);
 }
 
-/// Apply merges, given as symbols, to a word, one after the other.
+/// Apply merges, given as symbols, to a word in order.
 pub fn merge_word(merges: &[(Symbol, Symbol)], word: &[u8]) -> Vec<Symbol> {
     let mut symbols: Vec<Symbol> = word.iter().map(|&byte| byte.into()).collect();
     for (made, &pair) in (256..).zip(merges) {
@@ -144,16 +144,16 @@ pub fn merge_word(merges: &[(Symbol, Symbol)], word: &[u8]) -> Vec<Symbol> {
     symbols
 }
 
-/// Why nothing can be learnt.
+/// The reason why learning fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The counts are too large.
     Overflow,
-    /// An initial merge uses what is not there.
+    /// An initial merge uses a missing token.
     Dangling,
 }
 
-/// Learn merges by counting every pair again after each of them.
+/// Learn merges by counting all pairs again after each merge.
 pub fn learn(
     words: &HashMap<Vec<u8>, u64>,
     options: &MergeOptions,

@@ -23,7 +23,7 @@ pub(crate) fn to_python(error: bpe::error::Error) -> PyErr {
     }
 }
 
-/// A `MemoryError`. It has no message, because a message takes memory.
+/// A `MemoryError`. It has no message, because a message needs memory.
 pub(crate) fn out_of_memory<E>(_: E) -> PyErr {
     PyMemoryError::new_err(())
 }
@@ -38,7 +38,7 @@ pub(crate) fn guarded<T>(body: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
 }
 
 /// Report panics in one line, and those for lack of memory not at all. With `RUST_BACKTRACE=1` the standard library's
-/// hook writes a backtrace instead. That takes memory, and without memory it waits forever for its own lock.
+/// hook writes a backtrace instead. That needs memory, and without memory it waits forever for its own lock.
 pub(crate) fn report_panics_briefly() {
     set_hook(Box::new(|panic| {
         if !is_of_memory(message_of(panic.payload())) {

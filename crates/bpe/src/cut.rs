@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_between_words_and_never_beside_what_may_join() -> Result<()> {
+    fn a_text_is_cut_only_between_words_that_cannot_join() -> Result<()> {
         assert_eq!(cuts("gpt2", &[], "one two!")?, [3, 7]);
         assert_eq!(cuts("gpt2", &[], "a  b")?, [1]);
         assert_eq!(cuts("gpt2", &[], "a\u{a0} b")?, [1]);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_special_token_is_not_cut_wherever_the_search_for_it_begins() -> Result<()> {
+    fn a_special_token_is_not_cut_for_any_start_of_the_search() -> Result<()> {
         assert_eq!(cuts("gpt2", &["two three"], "one two three four")?, [3, 13]);
         assert_eq!(cuts("gpt2", &["a b", "b a"], "x a b a x")?, [1, 7]);
         assert_eq!(cuts(r"\S+", &["<e>"], "one two<e>three <e><e>four")?, [10, 19, 22]);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn past_the_end_there_is_only_the_end() -> Result<()> {
+    fn after_the_end_the_cut_is_the_end() -> Result<()> {
         let specials = Specials::new(Vec::new())?;
         for from in [0, 3, 4, usize::MAX] {
             assert_eq!(next_cut(&Pattern::Gpt2, &specials, b"abc", from), 3);

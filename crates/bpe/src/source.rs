@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_mapped_and_what_cannot_be_read_is_named() -> io::Result<()> {
+    fn files_are_mapped_and_unreadable_files_are_named() -> io::Result<()> {
         let folder = std::env::temp_dir().join(format!("bpe-source-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let (full, empty) = (folder.join("full"), folder.join("empty"));

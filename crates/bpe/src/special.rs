@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leftmost_token_is_cut_out_first_and_of_several_the_longest() -> Result<()> {
+    fn the_leftmost_and_then_the_longest_token_is_split_off() -> Result<()> {
         let ends = specials(&["<e>", "<e><e>"])?;
         assert_eq!(pieces(&ends, "<e><e><e>"), [Ok(1), Ok(0)]);
         assert_eq!(pieces(&ends, "a<e>b"), [Err("a".into()), Ok(0), Err("b".into())]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_those_of_the_tokens_that_are_cut_out() -> Result<()> {
+    fn ends_are_those_of_the_tokens_that_are_split_off() -> Result<()> {
         let tokens = specials(&["<e>", "<e><e>"])?;
         let text = b"a<e><e>b<e>";
         assert_eq!((0..12).map(|from| tokens.next_end(text, from)).collect::<Vec<_>>(), {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_token_is_refused_and_many_long_ones_are_not() -> Result<()> {
+    fn an_empty_token_is_rejected_and_many_long_ones_are_not() -> Result<()> {
         assert!(matches!(specials(&["a", ""]), Err(Error::Vocabulary(_))));
         let long = "x".repeat(100_000);
         assert_eq!(pieces(&specials(&["y", &long])?, &format!("y{long}x")), [Ok(0), Ok(1), Err("x".into())]);

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_the_word_and_not_what_surrounds_it() {
+    fn a_key_does_not_depend_on_the_surrounding_text() {
         let text: Vec<u8> = (1..=40).collect();
         for len in 1..=Key::LONGEST {
             for start in 0..=text.len() - len {

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistake_of_ours_is_no_interruption() {
+    fn a_panic_is_not_an_interruption() {
         let this = std::thread::current().id();
         let outcome = std::panic::catch_unwind(|| {
             gather(3, |_| {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_of_somebody_who_wants_no_more_is_an_error() {
+    fn a_heartbeat_fails_after_the_caller_has_stopped() {
         let mut heard = Vec::new();
         let mut on_progress = |num_done| {
             heard.push(num_done);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_standard_library_calls_invalid_is_one_byte_of_class_other() {
+    fn invalid_bytes_are_single_characters_of_class_other() {
         let mut samples: Vec<Vec<u8>> =
             vec![vec![0xed, 0xa0, 0x80], vec![0xc0, 0x80], vec![0xf4, 0x90, 0x80, 0x80]];
         for a in 0x80..=0xffu8 {

@@ -194,8 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_do_not_depend_on_which_table_is_larger_and_stop_at_the_highest_count() -> Result<(), OutOfMemory>
-    {
+    fn sums_do_not_depend_on_which_table_is_larger_and_saturate() -> Result<(), OutOfMemory> {
         let (long, short) = (b"a word of more than 15 bytes", b"word");
         for others in [0..0, 0..9] {
             let (mut left, mut right) = (WordCounts::new(), WordCounts::new());
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_empty_word_and_words_counted_no_times_are_left_out() -> Result<(), OutOfMemory> {
+    fn the_empty_word_and_counts_of_zero_are_ignored() -> Result<(), OutOfMemory> {
         let mut counts = WordCounts::new();
         counts.add(b"", 5)?;
         counts.add(b"never", 0)?;

@@ -4,7 +4,7 @@ use bpe::decode::TokenBytes;
 use bpe::error::OutOfMemory;
 
 #[test]
-fn an_empty_token_is_none_whether_ids_lie_close_together_or_far_apart() -> Result<(), OutOfMemory> {
+fn an_empty_token_is_missing_for_dense_and_sparse_ids() -> Result<(), OutOfMemory> {
     for far in [2, u32::MAX] {
         let tokens = TokenBytes::new(&[(0, b"a".to_vec()), (1, Vec::new()), (far, b"z".to_vec())])?;
         assert_eq!(tokens.get(0), Some(b"a".as_slice()));

@@ -1,4 +1,4 @@
-//! Ids are those of the definition, whichever way the text comes in, and decode to the text.
+//! All methods of encoding yield the ids of the definition, and decoding yields the text.
 
 mod texts;
 
@@ -10,7 +10,7 @@ use bpe::special::{Piece, Specials};
 use bpe::words::WordCounts;
 use texts::{Random, SPECIALS};
 
-/// A vocabulary learnt from a random text, and the encoder made of it.
+/// A vocabulary trained on a random text, and its encoder.
 struct Trained {
     pattern: Pattern,
     specials: Specials,
@@ -19,7 +19,7 @@ struct Trained {
     encoder: Encoder,
 }
 
-/// Ids are 3 * symbol + 1, so that nothing can take one for the other; special tokens have the highest.
+/// Ids are 3 * symbol + 1, so that ids and symbols differ; special tokens have the highest ids.
 fn id_of(symbol: usize) -> u32 {
     3 * symbol as u32 + 1
 }
@@ -98,7 +98,7 @@ impl Trained {
 }
 
 #[test]
-fn every_way_to_encode_gives_the_ids_of_the_definition() -> Result<()> {
+fn every_method_of_encoding_yields_the_ids_of_the_definition() -> Result<()> {
     let mut random = Random::new(1);
     for round in 0..60 {
         let expression = ["gpt2", "gpt4", r"[^ ]+ [^ ]+|\s"][round % 3];
@@ -135,7 +135,7 @@ fn every_way_to_encode_gives_the_ids_of_the_definition() -> Result<()> {
 }
 
 #[test]
-fn long_words_are_merged_as_short_ones() -> Result<()> {
+fn long_words_are_merged_like_short_ones() -> Result<()> {
     let mut random = Random::new(2);
     for _ in 0..40 {
         let trained = train(&mut random, "(?s).+", 60)?; // all of a text is one word
@@ -151,7 +151,7 @@ fn long_words_are_merged_as_short_ones() -> Result<()> {
 }
 
 #[test]
-fn batches_are_encoded_in_their_order_for_every_number_of_threads() -> Result<()> {
+fn batches_are_encoded_in_order_for_any_number_of_threads() -> Result<()> {
     let mut random = Random::new(3);
     let trained = train(&mut random, "gpt2", 80)?;
     let texts: Vec<Vec<u8>> = (0..300).map(|_| random.text(2000)).collect();
@@ -170,7 +170,7 @@ fn batches_are_encoded_in_their_order_for_every_number_of_threads() -> Result<()
 }
 
 #[test]
-fn selected_special_tokens_are_recognised_and_others_refused() -> Result<()> {
+fn selected_special_tokens_are_recognised_and_others_rejected() -> Result<()> {
     let mut random = Random::new(4);
     let trained = train(&mut random, "gpt2", 0)?;
     let encode = |allowed: &[&str], disallowed: &[&str]| {
@@ -189,7 +189,7 @@ fn selected_special_tokens_are_recognised_and_others_refused() -> Result<()> {
 }
 
 #[test]
-fn an_unknown_id_is_an_error_that_names_its_place() -> Result<()> {
+fn an_unknown_id_is_an_error_with_its_position() -> Result<()> {
     let trained = train(&mut Random::new(5), "gpt2", 0)?;
     let mut decoded = Vec::new();
     let outcome = trained.encoder.tokens().decode([1, 4, 2].into_iter(), &mut decoded);
@@ -198,7 +198,7 @@ fn an_unknown_id_is_an_error_that_names_its_place() -> Result<()> {
 }
 
 #[test]
-fn a_byte_without_a_token_is_an_error_that_names_its_place() -> Result<()> {
+fn a_byte_without_a_token_is_an_error_with_its_position() -> Result<()> {
     let tokens: Vec<(u32, Vec<u8>)> =
         vec![(0, b"a".into()), (1, b"b".into()), (2, b"ab".into()), (9, b"<e>".into())];
     let merges = [(b"a".to_vec(), b"b".to_vec())];

@@ -102,7 +102,7 @@ fn merges_are_those_of_the_definition() -> Result<()> {
 }
 
 #[test]
-fn learning_goes_on_from_merges_that_are_there() -> Result<()> {
+fn learning_continues_from_existing_merges() -> Result<()> {
     let mut random = Random::new(2);
     for _ in 0..500 {
         let source = random_words(&mut random, 3, 12, 5);
@@ -118,7 +118,7 @@ fn learning_goes_on_from_merges_that_are_there() -> Result<()> {
 }
 
 #[test]
-fn a_merge_of_what_does_not_exist_is_an_error() -> Result<()> {
+fn a_merge_of_a_missing_token_is_an_error() -> Result<()> {
     for initial in [vec![(97, 256)], vec![(u32::MAX, 0)], vec![(97, 98), (256, 257)]] {
         let options = MergeOptions { num_merges: 5, min_count: 1, initial };
         let outcome = learn_merges(counts_of(&Words::from([(b"ab".to_vec(), 1)]))?, &options, &mut |_| true);
@@ -128,7 +128,7 @@ fn a_merge_of_what_does_not_exist_is_an_error() -> Result<()> {
 }
 
 #[test]
-fn initial_merges_that_do_not_occur_cost_no_memory() -> Result<()> {
+fn initial_merges_that_do_not_occur_need_no_memory() -> Result<()> {
     let mut words = WordCounts::new();
     words.add(b"aaab", 2)?;
     // aa, aaaa, and so on: the last would have 2^100 bytes.
@@ -191,7 +191,7 @@ fn sorted(counts: &WordCounts) -> Words {
 }
 
 #[test]
-fn a_table_of_many_words_holds_each_of_them() -> Result<()> {
+fn a_table_of_many_words_contains_each_of_them() -> Result<()> {
     let mut random = Random::new(4);
     let mut expected = Words::new();
     let (mut left, mut right) = (WordCounts::new(), WordCounts::new());
@@ -212,8 +212,7 @@ fn a_table_of_many_words_holds_each_of_them() -> Result<()> {
 }
 
 #[test]
-fn a_caller_who_stops_the_counting_gets_no_half_counts() -> std::result::Result<(), Box<dyn std::error::Error>>
-{
+fn stopping_the_count_leaves_no_partial_counts() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let path = std::env::temp_dir().join(format!("bpe-stopped-{}", std::process::id()));
     std::fs::write(&path, "low lower lowest")?;
     let mut counter = Counter::new(Pattern::Gpt2, Specials::new(Vec::new())?);

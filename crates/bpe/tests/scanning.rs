@@ -1,4 +1,4 @@
-//! The scanners cut text as the regular expressions they stand for, and every safe cut is safe.
+//! The scanners split text like their regular expressions, and every safe cut is safe.
 
 mod texts;
 
@@ -47,7 +47,7 @@ fn words<'t>(pattern: &Pattern, specials: &Specials, text: &'t [u8]) -> Result<V
 }
 
 #[test]
-fn scanners_cut_as_their_regular_expressions() -> Result<()> {
+fn scanners_split_like_their_regular_expressions() -> Result<()> {
     for (scanner, expression) in [(Pattern::Gpt2, GPT2), (Pattern::Gpt4, GPT4)] {
         let engine = Pattern::parse(expression)?;
         let mut random = Random::new(1);
@@ -59,9 +59,9 @@ fn scanners_cut_as_their_regular_expressions() -> Result<()> {
     Ok(())
 }
 
-/// The GPT-2 scanner takes windows of 4,096 bytes. Pre-tokens must not depend on where a window ends.
+/// The GPT-2 scanner uses windows of 4,096 bytes. Pre-tokens must not depend on the end of a window.
 #[test]
-fn scanners_cut_broken_text_as_their_regular_expressions() -> Result<()> {
+fn scanners_split_invalid_text_like_their_regular_expressions() -> Result<()> {
     for (scanner, expression) in [(Pattern::Gpt2, GPT2), (Pattern::Gpt4, GPT4)] {
         let engine = Pattern::parse(expression)?;
         let mut random = Random::new(6);
@@ -139,7 +139,7 @@ fn cuts_split_neither_words_nor_special_tokens() -> Result<()> {
 }
 
 #[test]
-fn a_text_can_be_taken_in_steps_of_any_size() -> Result<()> {
+fn a_text_can_be_processed_in_steps_of_any_size() -> Result<()> {
     let mut random = Random::new(5);
     let specials = Specials::new(SPECIALS.iter().map(|&token| token.into()).collect())?;
     for expression in ["gpt2", "gpt4", r"\S+"] {

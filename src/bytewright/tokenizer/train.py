@@ -342,7 +342,7 @@ class _Learner:
         tokens += [left + right for left, right in self._start.merges]
         symbol_of = {token: symbol for symbol, token in enumerate(tokens)}
         started = perf_counter()
-        learnt = learn_merges(
+        learned = learn_merges(
             self._counter,
             num_merges,
             min(min_count, MAX_COUNT),
@@ -350,7 +350,7 @@ class _Learner:
             lambda done: self._report("merge", done, num_merges, "merges"),
         )
         merges: list[Merge] = []
-        for left, right, count in learnt:
+        for left, right, count in learned:
             merges.append((tokens[left], tokens[right]))
             tokens.append(tokens[left] + tokens[right])
             self._counts.append(count)

@@ -212,7 +212,7 @@ mod tests {
     /// Words of few letters and random merges, so that later bytes often change earlier tokens. Blocks of every size
     /// yield the same result as searching the lowest rank after each step.
     #[test]
-    fn words_are_merged_the_same_in_one_block_in_many_and_by_the_short_way() -> Result<()> {
+    fn one_block_many_blocks_and_the_short_method_merge_alike() -> Result<()> {
         let mut state = 1u64;
         let mut draw = |below: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_advanced_over_is_cut_off() -> Result<(), OutOfMemory> {
+    fn ids_that_were_not_advanced_over_are_dropped() -> Result<(), OutOfMemory> {
         let mut output = Output::after(vec![1u16, 2]);
         output.room(100)?[..3].copy_from_slice(&[3, 4, 5]);
         output.advance(2);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_always_the_room_that_was_asked_for() -> Result<(), OutOfMemory> {
+    fn the_requested_room_is_always_available() -> Result<(), OutOfMemory> {
         let mut output: Output<u32> = Output::default();
         for number in 0..100 * STEP {
             assert!(output.room(1 + number % 99)?.len() > number % 99);

@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn as_many_ids_as_fit_come_back_and_larger_ones_are_refused() {
+    fn ids_that_fit_are_unpacked_and_larger_ones_are_rejected() {
         check::<Narrow>((1 << 16) - 1);
         check::<Wide>((1 << 24) - 1);
         assert!(Narrow::fits((1 << 16) - 1) && !Narrow::fits(1 << 16));
     }
 
     #[test]
-    fn a_place_elsewhere_is_no_number_of_ids() {
+    fn a_reference_is_not_a_number_of_ids() {
         let packed = Packed::of_spilled(1 << 40, 1000);
         assert_eq!(packed.spilled(), Some((1 << 40, 1000)));
         assert!(packed.len() > Narrow::MOST.max(Wide::MOST));

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_rank_goes_first_and_of_equals_the_leftmost() -> Result<()> {
+    fn the_lowest_rank_is_merged_first_and_of_equals_the_leftmost() -> Result<()> {
         let ranks = ranks(&[("a", "a"), ("b", "c"), ("a", "b"), ("aa", "a")])?;
         let merged = |word: &str| {
             let mut symbols = Vec::new();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_that_contradict_each_other_are_refused() {
+    fn inconsistent_merges_are_rejected() {
         for merges in [
             &[("a", "bc")][..],
             &[("a", "b"), ("a", "b")],

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_about_a_word() -> Result<()> {
+    fn about_a_word_is_kept() -> Result<()> {
         let encoder = encoder("gpt2", &["<| the end |>"])?;
         let text = "once upon a time <| the end |>".repeat(1000);
         let mut stream = Stream::new();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_special_token_is_recognised_however_it_arrives() -> Result<()> {
+    fn a_special_token_is_recognised_in_any_pieces() -> Result<()> {
         for pattern in ["gpt2", "gpt4", r"\w+"] {
             let encoder = encoder(pattern, &["<e>", "<e><e>", " x <e>"])?;
             for text in ["<e>", "<e><e><e>", "a <e> b", "a x <e>", " x  x <e", "", " "] {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_pattern_of_the_user_special_tokens_let_go_of_the_text() -> Result<()> {
+    fn with_a_user_defined_pattern_special_tokens_release_the_text() -> Result<()> {
         let encoder = encoder(".+", &["<e>"])?;
         let mut stream = Stream::new();
         let mut ids: Vec<u32> = Vec::new();

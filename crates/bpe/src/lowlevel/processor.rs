@@ -289,7 +289,7 @@ mod tests {
 
     /// Words that differ in a few bytes at any positions are distributed uniformly over a table.
     #[test]
-    fn keys_are_the_same_by_every_way_and_hashes_spread() {
+    fn keys_are_equal_on_all_processors_and_hashes_are_uniform() {
         struct Check;
         impl Task for Check {
             type Output = ();

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The size of the reserve in bytes. It takes address space, and no memory until it is used.
+/// The size of the reserve in bytes. It occupies address space, but no memory until it is used.
 const LEN: usize = 4 << 20;
 /// The largest request that the reserve serves, in bytes.
 const LARGEST: usize = 64 << 10;
@@ -19,7 +19,7 @@ const ONE_BLOCK: u64 = 1 << 32;
 #[repr(align(4096))]
 struct Bytes(UnsafeCell<[u8; LEN]>);
 
-// SAFETY: no two threads have the same bytes, see `take`.
+// SAFETY: no two threads own the same bytes, see `take`.
 unsafe impl Sync for Bytes {}
 
 static BYTES: Bytes = Bytes(UnsafeCell::new([0; LEN]));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Learn merges, and give what each makes with its count: `"low 7"`.
+/// Learn merges; return the two halves of each with its count: `"lo w 7"`.
 fn learn(words: &[(&str, u64)], options: &MergeOptions) -> Result<Vec<String>> {
     let mut counts = WordCounts::new();
     for (word, count) in words {
@@ -34,7 +34,7 @@ fn all() -> MergeOptions {
 }
 
 #[test]
-fn the_worked_example_is_learnt_to_its_end() -> Result<()> {
+fn the_worked_example_is_learned_completely() -> Result<()> {
     let words = [("low", 5), ("lower", 2), ("widest", 3), ("newest", 6)];
     let merges = [
         "s t 9",
@@ -67,23 +67,23 @@ fn overlapping_pairs_count_each_time_and_are_joined_from_left_to_right() -> Resu
 }
 
 #[test]
-fn of_pairs_that_tie_the_greater_bytes_win_the_left_ones_first() -> Result<()> {
+fn of_equally_frequent_pairs_the_greater_bytes_are_merged_first() -> Result<()> {
     assert_eq!(learn(&[("ab", 7), ("ac", 7), ("zz", 6)], &all())?, ["a c 7", "a b 7", "z z 6"]);
-    // A pair that is new, (b, cd), ties with one that waits: it takes its turn by its bytes, not by its age.
+    // The new pair (b, cd) has the same count as an older one: the bytes decide, not the age.
     assert_eq!(learn(&[("bcd", 2), ("ax", 2)], &all())?, ["c d 2", "b cd 2", "a x 2"]);
     assert_eq!(learn(&[("xab", 2), ("pq", 2), ("ab", 1)], &all())?, ["a b 3", "x ab 2", "p q 2"]);
     Ok(())
 }
 
 #[test]
-fn rare_pairs_are_found_though_they_are_not_tracked_at_first() -> Result<()> {
+fn rare_pairs_are_found_although_they_are_not_tracked_at_first() -> Result<()> {
     let words = [("ab", 1_000_000), ("cd", 900), ("cde", 3), ("fg", 1)];
     assert_eq!(learn(&words, &all())?, ["a b 1000000", "c d 903", "cd e 3", "f g 1"]);
     Ok(())
 }
 
 #[test]
-fn merges_that_are_there_already_come_first_and_are_not_repeated() -> Result<()> {
+fn existing_merges_come_first_and_are_not_repeated() -> Result<()> {
     let options = MergeOptions { initial: vec![(97, 98), (256, 99), (120, 121)], ..all() };
     assert_eq!(learn(&[("abcd", 2), ("ab", 3), ("bc", 1)], &options)?, ["abc d 2", "b c 1"]);
     let unknown = MergeOptions { initial: vec![(97, 256)], ..all() };
@@ -92,7 +92,7 @@ fn merges_that_are_there_already_come_first_and_are_not_repeated() -> Result<()>
 }
 
 #[test]
-fn there_is_nothing_to_learn_from_single_bytes() -> Result<()> {
+fn no_merge_is_learned_from_single_bytes() -> Result<()> {
     assert!(learn(&[], &all())?.is_empty());
     assert!(learn(&[("a", 9), ("b", 9)], &all())?.is_empty());
     Ok(())

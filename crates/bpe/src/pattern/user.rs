@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_unmatched_is_a_word_and_empty_matches_are_none() -> Result<()> {
+    fn unmatched_text_is_a_word_and_empty_matches_are_ignored() -> Result<()> {
         assert_eq!(words("[a-z]+", b"one-two!")?, [&b"one"[..], b"-", b"two", b"!"]);
         assert_eq!(words("b*", b"abba")?, [&b"a"[..], b"bb", b"a"]);
         assert_eq!(words("", b"ab")?, [b"ab"]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_that_gives_up_says_where() {
+    fn a_failing_expression_reports_the_position() {
         let text = [b"x\xffx\xffx".as_slice(), &b"a".repeat(60)].concat();
         let outcome = words(r"x|(a|aa)+\1$(?<=b)", &text);
         assert!(matches!(outcome, Err(Error::Match { position: 5, .. })), "{outcome:?}");

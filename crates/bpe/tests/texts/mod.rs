@@ -1,6 +1,6 @@
 //! Random texts, the same for the same seed, strung together from pieces that are likely to break something.
 
-/// Pieces of every class a pattern knows, contractions, white space of all kinds, and bytes that are not UTF-8.
+/// Pieces of every class that a pattern distinguishes, contractions, white space of all kinds, and bytes that are not UTF-8.
 const PIECES: &[&[u8]] = &[
     b"a",
     b"ab",

@@ -159,7 +159,9 @@ def _read_pattern(step: Json) -> str:
     split["pattern"].check_keys("Regex")
     expression = split["pattern"]["Regex"].as_text()
     _check_byte_level(byte_level, uses_regex=False)
-    return f"(?:{expression})" if expression in PATTERNS else expression  # the words "gpt2" are no name there
+    return (
+        f"(?:{expression})" if expression in PATTERNS else expression
+    )  # there "gpt2" is an expression, not a name
 
 
 def _check_byte_level(step: Json, *, uses_regex: bool) -> None:

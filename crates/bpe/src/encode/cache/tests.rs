@@ -18,7 +18,7 @@ fn ids_of(cache: &WordCache, word: &[u8]) -> Option<Vec<u32>> {
 }
 
 #[test]
-fn words_and_ids_of_every_length_come_back() -> Result<(), OutOfMemory> {
+fn words_and_ids_of_every_length_are_found() -> Result<(), OutOfMemory> {
     let cache = WordCache::with_room_for(100_000)?;
     let words: Vec<Vec<u8>> = (1..=LONGEST).map(|len| vec![b'a'; len]).collect();
     let ids = |word: &[u8]| -> Vec<u32> { (0..word.len() as u32).map(|id| 1 + id % 3 * 30_000).collect() };
@@ -36,7 +36,7 @@ fn words_and_ids_of_every_length_come_back() -> Result<(), OutOfMemory> {
 }
 
 #[test]
-fn ids_that_cannot_be_packed_come_back_too() -> Result<(), OutOfMemory> {
+fn ids_that_cannot_be_packed_are_found() -> Result<(), OutOfMemory> {
     let cache = WordCache::with_room_for(0)?;
     for (word, ids) in [(b"large", vec![1 << 16]), (b"many-", vec![7; 8]), (b"zero-", vec![0])] {
         insert(&cache, word, &ids);
@@ -46,7 +46,7 @@ fn ids_that_cannot_be_packed_come_back_too() -> Result<(), OutOfMemory> {
 }
 
 #[test]
-fn a_full_cache_says_so_and_keeps_what_it_has() -> Result<(), OutOfMemory> {
+fn a_full_cache_reports_it_and_keeps_its_words() -> Result<(), OutOfMemory> {
     let cache = WordCache::with_room_for(0)?;
     let word = |number: u32| number.to_le_bytes();
     let room = cache.places.len() as u32 / 2;
@@ -73,7 +73,7 @@ fn a_full_cache_says_so_and_keeps_what_it_has() -> Result<(), OutOfMemory> {
 }
 
 #[test]
-fn spilled_words_survive_growth_and_fill_a_cache_too() -> Result<(), OutOfMemory> {
+fn spilled_words_survive_growth_and_can_fill_a_cache() -> Result<(), OutOfMemory> {
     let cache = WordCache::with_room_for(0)?;
     let word = |number: u32| format!("a word that is long, number {number}").into_bytes();
     let mut num_words = 0;
@@ -92,7 +92,7 @@ fn spilled_words_survive_growth_and_fill_a_cache_too() -> Result<(), OutOfMemory
 }
 
 #[test]
-fn the_largest_cache_begins_anew() -> Result<(), OutOfMemory> {
+fn the_largest_cache_is_cleared() -> Result<(), OutOfMemory> {
     let cache = WordCache::with_room_for(MAX_WORDS)?;
     insert(&cache, b"word", &[1]);
     let next = cache.enlarged()?;
@@ -101,7 +101,7 @@ fn the_largest_cache_begins_anew() -> Result<(), OutOfMemory> {
 }
 
 #[test]
-fn threads_read_what_others_write_and_never_half_of_it() -> Result<(), OutOfMemory> {
+fn threads_read_only_complete_entries_of_other_threads() -> Result<(), OutOfMemory> {
     let cache = WordCache::with_room_for(1 << 12)?;
     std::thread::scope(|scope| {
         for shift in 0..4 {
