@@ -21,11 +21,11 @@ from bytewright.errors import FormatError, StorageError, TokenizerError
 from bytewright.storage import atomic
 from bytewright.storage.manifest import Entry, dump_manifest
 from bytewright.tokenizer.formats import (
-    read_folder,
+    read_bytewright,
     read_gpt2,
     read_huggingface,
     read_tiktoken,
-    write_folder,
+    write_bytewright,
     write_gpt2,
     write_huggingface,
     write_tiktoken,
@@ -166,7 +166,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
     write_gpt2(vocabulary, vocab, merges)
     write_huggingface(vocabulary, folder / "tokenizer.json")
     write_tiktoken(vocabulary, folder / "ranks.tiktoken")
-    write_folder(vocabulary, folder / "ours")
+    write_bytewright(vocabulary, folder / "ours")
     tokens = folder / "tokens.npy"
     with TokenFileWriter(tokens, tokenizer_fingerprint="0" * 64, vocabulary_size=300) as writer:
         writer.append(np.arange(300), num_documents=1)
@@ -187,7 +187,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
         entry = Entry(len(contents), hashlib.sha256(contents).hexdigest())
         (forged / "vocabulary.json").write_bytes(contents)
         (forged / "manifest.json").write_bytes(dump_manifest(about, {"vocabulary.json": entry}))
-        check(lambda: read_folder(forged))
+        check(lambda: read_bytewright(forged))
 
     forged = folder / "forged"
     forged.mkdir()
@@ -195,7 +195,9 @@ def make_targets(folder: Path) -> dict[str, Target]:
     sound_vocabulary = (folder / "ours" / "vocabulary.json").read_bytes()
     read_pair = lambda: read_gpt2(vocab, merges, SPECIALS)  # noqa: E731
     made = {
-        "folder-manifest": target(folder / "ours" / "manifest.json", lambda: read_folder(folder / "ours")),
+        "folder-manifest": target(
+            folder / "ours" / "manifest.json", lambda: read_bytewright(folder / "ours")
+        ),
         "folder-vocabulary": vocabulary_with_matching_manifest,
         "gpt2-vocab": target(vocab, read_pair),
         "gpt2-merges": target(merges, read_pair),
