@@ -68,6 +68,17 @@ class StorageError(BytewrightError, OSError):
     exit_code = 1
 
 
+def wrong_value(key: str, expected: str, found: object) -> UsageError:
+    """Return the error about an argument or setting that has an invalid value.
+
+    >>> raise wrong_value("batch_size", "at least 1", 0)
+    Traceback (most recent call last):
+    bytewright.errors.UsageError: batch_size must be at least 1, but is 0
+    """
+    message = f"{key} must be {expected}, but is {repr(found)[:60]}"
+    return UsageError(message, key=key, expected=expected, found=found)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out; torch has no class for that on a CPU.
 

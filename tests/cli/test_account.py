@@ -140,7 +140,7 @@ def test_sizes_beyond_any_machine_are_answered(run: Run) -> None:
         ),
         (["--family", "--d-ff", "4"], "--d-ff has no effect with --family, which uses the sizes of GPT-2"),
         (["--mfu", "0.5"], "--mfu needs --device, which determines the peak"),
-        (["--batch", "0"], "a batch must have at least one token, but has 0 sequences of 1024"),
+        (["--batch", "0"], "batch_size must be at least 1, but is 0"),
         (["--preset", "gpt2-lagre"], "unknown preset 'gpt2-lagre'; did you mean gpt2-large?"),
         (["--device", "h10"], "unknown device 'h10'; did you mean h100?"),
         (

@@ -167,41 +167,42 @@ def test_half_precision_and_repeated_tied_weights_are_read(llama: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "key"),
     [
-        ({"model_type": "mistral"}, "model_type should be 'llama', but is 'mistral'"),
-        ({"hidden_act": "gelu"}, "hidden_act should be 'silu'"),
-        ({"attention_bias": True}, "attention_bias should be False"),
+        ({"model_type": "mistral"}, "model_type"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
-        ({"rms_norm_eps": 1e-6}, "rms_norm_eps should be 1e-05"),
+        ({"rms_norm_eps": 1e-6}, "rms_norm_eps"),
         ({"rms_norm_eps": None}, "rms_norm_eps"),
-        ({"head_dim": 12}, "head_dim should be hidden_size / num_attention_heads = 8, but is 12"),
-        (
-            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}},
-            "rope_parameters.rope_type.*'llama3'",
-        ),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type.*'linear'"),
-        (
-            {"rope_parameters": {"rope_theta": "x"}},
-            "rope_parameters.rope_theta should be a number, but is 'x'",
-        ),
-        ({"hidden_size": "32"}, "hidden_size should be an integer, but is '32'"),
-        ({"num_attention_heads": 5}, "d_model .32. must be a multiple of num_heads .5."),
-        ({"num_hidden_layers": 0}, "num_layers must be a positive whole number"),
-        ({"num_hidden_layers": 10**8}, "has fewer layers than the 100000000"),
-        ({"rope_theta": 10**400}, "beyond the range of a float"),
-        ({"num_hidden_layers": 1}, "holds a weight 'model.layers.1"),
-        ({"max_position_embeddings": 10**8}, "max_position_embeddings should be at most"),
-        ({"hidden_size": 10**12}, "d_model must be at most"),
-        ({"vocab_size": 10**8}, "'model.embed_tokens.weight' is .* of shape .61, 32."),
-        ({"intermediate_size": 50}, "gate_proj.weight' is .* requires floats of shape .50, 32."),
+        ({"head_dim": 12}, "head_dim"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_parameters.rope_type"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type"),
+        ({"rope_parameters": {"rope_theta": "x"}}, "rope_parameters.rope_theta"),
+        ({"hidden_size": "32"}, "hidden_size"),
+        ({"num_attention_heads": 5}, "num_heads"),
+        ({"num_hidden_layers": 0}, "num_layers"),
+        ({"num_hidden_layers": 10**8}, "num_hidden_layers"),
+        ({"num_hidden_layers": 1}, "model.layers.1.input_layernorm.weight"),
+        ({"max_position_embeddings": 10**8}, "max_position_embeddings"),
+        ({"hidden_size": 10**12}, "d_model"),
+        ({"vocab_size": 10**8}, "model.embed_tokens.weight"),
+        ({"intermediate_size": 50}, "model.layers.0.mlp.gate_proj.weight"),
     ],
 )
-def test_an_unsupported_config_is_rejected(llama: Path, change: dict[str, Any], words: str) -> None:
+def test_an_unsupported_config_is_rejected(llama: Path, change: dict[str, Any], key: str) -> None:
     edit_config(llama, lambda fields: fields.update(change))
-    with pytest.raises(FormatError, match=words) as refusal:
+    with pytest.raises(FormatError) as rejection:
         read_llama(llama)
-    assert str(llama) in str(refusal.value)
+    assert rejection.value.key == key
+    assert rejection.value.path is not None
+    assert rejection.value.path.parent == llama
+
+
+def test_a_number_beyond_the_range_of_a_float_is_rejected(llama: Path) -> None:
+    edit_config(llama, lambda fields: fields.update({"rope_theta": 10**400}))
+    with pytest.raises(FormatError, match="beyond the range of a float"):
+        read_llama(llama)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +210,9 @@ def test_an_unsupported_config_is_rejected(llama: Path, change: dict[str, Any], 
 )
 def test_a_missing_field_is_named(llama: Path, key: str) -> None:
     edit_config(llama, lambda fields: fields.pop(key))
-    with pytest.raises(FormatError, match=key):
+    with pytest.raises(FormatError) as rejection:
         read_llama(llama)
+    assert rejection.value.key == key
 
 
 def test_missing_unknown_and_wrong_weights_are_rejected(llama: Path) -> None:

@@ -143,7 +143,7 @@ def test_initial_weights_are_truncated_at_three_standard_deviations() -> None:
 def test_invalid_ids_and_head_counts_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # so that the layer itself checks
     for implementation in (Embedding, FusedEmbedding):
-        with pytest.raises(UsageError, match=r"ids must be integers, but these are torch\.float32"):
+        with pytest.raises(UsageError, match=r"ids must be integers, but is torch\.float32"):
             implementation(5, 4)(torch.tensor([1.9]))
         for ids, found in (([-1, 2], "-1 to 2"), ([3, 5], "3 to 5")):
             with pytest.raises(UsageError, match=f"ids must be from 0 to 4, but are from {found}"):
@@ -172,7 +172,7 @@ def test_rotary_embeddings_require_an_even_head_size() -> None:
     for d_k in (3, 0, -2):
         with pytest.raises(UsageError, match=f"d_k must be a positive even number, .* but is {d_k}"):
             RotaryPositionalEmbedding(10_000.0, d_k, 5)
-    with pytest.raises(UsageError, match="rope must have d_k = 4, the size of a head, but has 2"):
+    with pytest.raises(UsageError, match=r"rope\.d_k must be 4, the size of a head, but is 2"):
         MultiHeadSelfAttention(8, 2, rope=RotaryPositionalEmbedding(10_000.0, 2, 5))
 
 

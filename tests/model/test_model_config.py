@@ -54,7 +54,7 @@ def test_derived_sizes_follow_a_change_of_the_model() -> None:
         ({"context_length": True}, "context_length", True),
         ({"d_ff": 0}, "d_ff", 0),
         ({"num_kv_heads": 3}, "num_kv_heads", 3),
-        ({"d_model": 20}, "d_model", 5),
+        ({"d_model": 20}, "d_model / num_heads", 5),
         ({"rope_theta": 0.0}, "rope_theta", 0.0),
         ({"rope_theta": 10**400}, "rope_theta", 10**400),
         ({"rope_theta": "x"}, "rope_theta", "x"),

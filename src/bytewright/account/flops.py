@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bytewright.account.presets import GPT2_FAMILY, find_preset
-from bytewright.errors import UsageError
+from bytewright.errors import wrong_value
 from bytewright.model.config import ModelConfig
 
 Component = Literal[
@@ -72,12 +72,9 @@ def list_matmuls(config: ModelConfig, num_tokens: int | None = None, batch_size:
     scores: 64 x (256 x 32) (32 x 256)
     """
     length = config.context_length if num_tokens is None else num_tokens
-    if length < 1 or batch_size < 1:
-        raise UsageError(
-            f"a batch must have at least one token, but has {batch_size} sequences of {length}",
-            key="batch_size" if batch_size < 1 else "num_tokens",
-            found=min(batch_size, length),
-        )
+    for name, value in (("batch_size", batch_size), ("num_tokens", length)):
+        if value < 1:
+            raise wrong_value(name, "at least 1", value)
     tokens, layers, heads = batch_size * length, config.num_layers, config.num_heads
     d, f, h = config.d_model, config.ffn_width, config.d_head
     c = config.kv_heads * h

@@ -32,7 +32,7 @@ from bytewright.account.activations import (
 from bytewright.account.devices import DeviceKind
 from bytewright.account.optimizers import OptimizerName, state_bytes, update_temporaries
 from bytewright.account.parameters import count_parameters
-from bytewright.errors import UsageError
+from bytewright.errors import wrong_value
 from bytewright.model.config import Implementation, ModelConfig
 from bytewright.model.fused import choose_chunk_size
 
@@ -111,12 +111,10 @@ def training_memory(
     (90785792, 'loss')
     """
     if batch_size < 1:
-        raise UsageError(
-            f"batch_size must be at least 1, but is {batch_size}", key="batch_size", found=batch_size
-        )
+        raise wrong_value("batch_size", "at least 1", batch_size)
     length = config.context_length if num_tokens is None else num_tokens
     if length < 1:
-        raise UsageError(f"num_tokens must be at least 1, but is {length}", key="num_tokens", found=length)
+        raise wrong_value("num_tokens", "at least 1", length)
     shape = StepShape(
         config=config,
         batch_size=batch_size,

@@ -35,7 +35,7 @@ from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import count_flops, list_matmuls
 from bytewright.account.optimizers import OptimizerName, eager_update_bytes, update_cost
 from bytewright.account.parameters import count_parameters
-from bytewright.errors import UsageError
+from bytewright.errors import wrong_value
 from bytewright.model.config import ModelConfig
 from bytewright.model.fused import choose_chunk_size
 
@@ -54,7 +54,7 @@ def seconds_at(flops: float, flops_per_second: float, mfu: float) -> float:
     6000.0
     """
     if not 0 < mfu <= 1:
-        raise UsageError(f"mfu must be above 0 and at most 1, but is {mfu}", key="mfu", found=mfu)
+        raise wrong_value("mfu", "above 0 and at most 1", mfu)
     return flops / (flops_per_second * mfu)
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from bytewright.data.rng import shuffle_epochs
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, wrong_value
 
 Tokens = npt.NDArray[np.unsignedinteger] | npt.NDArray[np.signedinteger]
 Batch = tuple[Int64[Tensor, "batch context"], Int64[Tensor, "batch context"]]
@@ -47,16 +47,12 @@ def get_batch(
     """
     array = np.asarray(tokens)
     if array.dtype.kind not in "iu":
-        raise UsageError(f"tokens must be integers, but are {array.dtype}", key="tokens", found=array.dtype)
+        raise wrong_value("tokens", "integers", array.dtype)
     if array.ndim != 1:
-        raise UsageError(
-            f"tokens must have one dimension, but have the shape {array.shape}",
-            key="tokens",
-            found=array.shape,
-        )
+        raise wrong_value("tokens", "an array with one dimension", array.shape)
     for name, value in (("batch_size", batch_size), ("context_length", context_length)):
         if value < 1:
-            raise _below_one(name, value)
+            raise wrong_value(name, "at least 1", value)
     num_starts = len(array) - context_length
     if num_starts < 1:
         raise _too_short(len(array), context_length)
@@ -64,11 +60,7 @@ def get_batch(
     starts = generator.integers(num_starts, size=batch_size)
     windows = gather_windows(array, starts, context_length)
     if windows.min() < 0:
-        raise UsageError(
-            f"tokens must be from 0 to 2^63 - 1, but one is {windows.min()} as a 64-bit integer",
-            key="tokens",
-            found=int(windows.min()),
-        )
+        raise wrong_value("tokens", "from 0 to 2^63 - 1", int(windows.min()))
     return split_windows(torch.from_numpy(windows).to(device))
 
 
@@ -114,13 +106,9 @@ class WindowSampler:
         if self.num_windows < 1:
             raise _too_short(self.num_tokens, self.context_length)
         if self.batch_size < 1:
-            raise _below_one("batch_size", self.batch_size)
+            raise wrong_value("batch_size", "at least 1", self.batch_size)
         if not 0 <= self.rank < self.num_ranks:
-            raise UsageError(
-                f"rank must be from 0 to {self.num_ranks - 1}, but is {self.rank}",
-                key="rank",
-                found=self.rank,
-            )
+            raise wrong_value("rank", f"from 0 to {self.num_ranks - 1}", self.rank)
 
     @property
     def num_windows(self) -> int:
@@ -266,7 +254,3 @@ def _too_short(num_tokens: int, context_length: int) -> UsageError:
         expected=context_length + 1,
         found=num_tokens,
     )
-
-
-def _below_one(name: str, value: int) -> UsageError:
-    return UsageError(f"{name} must be at least 1, but is {value}", key=name, expected=1, found=value)

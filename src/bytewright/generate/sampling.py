@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from bytewright.errors import DivergenceError, UsageError
+from bytewright.errors import DivergenceError, wrong_value
 from bytewright.model.layers import at_least_float32, softmax
 
 MIN_TEMPERATURE = torch.finfo(torch.float32).tiny
@@ -53,7 +53,7 @@ class SamplingConfig:
         for name in ("max_new_tokens", "top_k", "seed", "num_ids"):
             value = getattr(self, name)
             if not (value is None and name in ("top_k", "num_ids")) and not isinstance(value, Integral):
-                raise _wrong_value(name, "a whole number", value)
+                raise wrong_value(name, "a whole number", value)
         for name, is_valid, expected in (
             ("max_new_tokens", self.max_new_tokens >= 0, "at least 0"),
             ("temperature", 0 <= self.temperature < math.inf, "0 or a positive number"),
@@ -64,14 +64,10 @@ class SamplingConfig:
             ("seed", 0 <= self.seed < 2**64, "from 0 to 2^64 - 1"),
         ):
             if not is_valid:
-                raise _wrong_value(name, expected, getattr(self, name))
+                raise wrong_value(name, expected, getattr(self, name))
         for token in self.stop_tokens:
             if isinstance(token, str):  # type: ignore[unreachable]  # a likely mistake
-                raise _wrong_value("stop_tokens", "ids", token)
-
-
-def _wrong_value(key: str, expected: str, found: object) -> UsageError:
-    return UsageError(f"{key} must be {expected}, but is {found!r}", key=key, expected=expected, found=found)
+                raise wrong_value("stop_tokens", "ids", token)
 
 
 def keep_top_k(probabilities: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:

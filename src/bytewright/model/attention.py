@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, wrong_value
 from bytewright.model.config import check_heads
 from bytewright.model.layers import Layer, Linear, RMSNorm, check_range, softmax
 
@@ -34,11 +34,7 @@ class RotaryPositionalEmbedding(Layer):
     ) -> None:
         super().__init__()
         if d_k < 2 or d_k % 2:
-            raise UsageError(
-                f"d_k must be a positive even number, because RoPE rotates pairs, but is {d_k}",
-                key="d_k",
-                found=d_k,
-            )
+            raise wrong_value("d_k", "a positive even number, because RoPE rotates pairs", d_k)
         self.theta, self.d_k, self.max_seq_len = float(theta), d_k, max_seq_len
         self._fill_tables(
             torch.get_default_device() if device is None else torch.device(device), torch.float32
@@ -133,12 +129,7 @@ class MultiHeadSelfAttention(Layer):
         self.num_kv_heads = kv_heads
         self.d_head = d_model // num_heads
         if rope is not None and rope.d_k != self.d_head:
-            raise UsageError(
-                f"rope must have d_k = {self.d_head}, the size of a head, but has {rope.d_k}",
-                key="rope",
-                expected=self.d_head,
-                found=rope.d_k,
-            )
+            raise wrong_value("rope.d_k", f"{self.d_head}, the size of a head", rope.d_k)
         self.rope = rope
         self.q_proj = Linear(d_model, self.num_heads * self.d_head, device, dtype)
         self.k_proj = Linear(d_model, self.num_kv_heads * self.d_head, device, dtype)

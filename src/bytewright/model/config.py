@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, wrong_value
 from bytewright.field_docs import described
-from bytewright.storage.json_reader import shorten
 
 Norm = Literal["pre", "post", "none"]
 Position = Literal["rope", "none"]
@@ -82,21 +81,17 @@ class ModelConfig:
                 _check_size(name, getattr(self, name))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise _wrong_value(name, f"one of {', '.join(choices)}", getattr(self, name))
+                raise wrong_value(name, f"one of {', '.join(choices)}", getattr(self, name))
         check_heads(self.d_model, self.num_heads, self.kv_heads)
         if self.position == "rope" and self.d_head % 2:
-            raise UsageError(
-                f"d_model / num_heads must be even, because RoPE rotates pairs, but is {self.d_head}",
-                key="d_model",
-                found=self.d_head,
-            )
+            raise wrong_value("d_model / num_heads", "even, because RoPE rotates pairs", self.d_head)
         for name in ("tie_embeddings", "qk_norm"):
             if type(getattr(self, name)) is not bool:
-                raise _wrong_value(name, "true or false", getattr(self, name))
+                raise wrong_value(name, "true or false", getattr(self, name))
         theta: object = self.rope_theta
         is_number = isinstance(theta, int | float) and type(theta) is not bool
         if not is_number or not 0 < self.rope_theta <= sys.float_info.max:
-            raise _wrong_value("rope_theta", "a positive number", theta)
+            raise wrong_value("rope_theta", "a positive number", theta)
 
     @property
     def d_head(self) -> int:
@@ -143,14 +138,9 @@ def check_heads(d_model: int, num_heads: int, kv_heads: int) -> None:
 
 def _check_size(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _wrong_value(name, "a positive whole number", value)
+        raise wrong_value(name, "a positive whole number", value)
     if value > MAX_SIZE:
-        raise UsageError(f"{name} must be at most {MAX_SIZE}", key=name, expected=MAX_SIZE, found=value)
-
-
-def _wrong_value(name: str, expected: str, found: object) -> UsageError:
-    message = f"{name} must be {expected}, but is {shorten(found)}"
-    return UsageError(message, key=name, expected=expected, found=found)
+        raise wrong_value(name, f"at most {MAX_SIZE}", value)
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, Shape]:

@@ -117,7 +117,7 @@ def read_llama(folder: atomic.StrPath) -> TransformerLM:
         weights[name] = _reorder(name, weight.float(), config, for_export=False)
     if config.tie_embeddings:
         found.pop("lm_head.weight", None)  # some programs also write the tied matrix
-    for name in found:
+    for name in sorted(found):
         if not name.endswith("rotary_emb.inv_freq"):  # a RoPE table, which old versions saved as a weight
             raise FormatError(
                 f"{file}: holds a weight {name!r}, which a Llama without biases does not have",

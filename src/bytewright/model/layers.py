@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import Module, Parameter
 
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, wrong_value
 
 EPSILON = 1e-5
 """Added to the mean square in every norm, so that a zero vector is not divided by zero."""
@@ -132,7 +132,7 @@ class Embedding(Layer):
 def check_integers(ids: Tensor) -> None:
     """Raise if ids are of a floating-point type: a cast would silently drop the fraction."""
     if ids.is_floating_point():
-        raise UsageError(f"ids must be integers, but these are {ids.dtype}", key="ids", found=ids.dtype)
+        raise wrong_value("ids", "integers", ids.dtype)
 
 
 def check_range(name: str, indices: Tensor, size: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bytewright.errors import UsageError
+from bytewright.errors import wrong_value
 from bytewright.model.layers import at_least_float32
 
 EPSILON = 1e-6
@@ -28,7 +28,7 @@ def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Fl
     (5.0, [0.6, 0.8])
     """
     if not max_norm >= 0:
-        raise UsageError(f"max_norm must be at least 0, but is {max_norm}", key="max_norm", found=max_norm)
+        raise wrong_value("max_norm", "at least 0", max_norm)
     if isinstance(parameters, Tensor):  # iterating over a tensor yields rows, which have no gradients
         parameters = [parameters]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

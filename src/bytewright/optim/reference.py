@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import Parameter
 
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import FormatError, UsageError, wrong_value
 
 Group = dict[str, Any]
 Weight = Float[Tensor, "*weight"]
@@ -228,11 +228,7 @@ class Muon(Optimizer):
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
         for parameter in self.parameters:
             if parameter.ndim != 2:
-                raise UsageError(
-                    f"Muon requires matrices, but a parameter has the shape {tuple(parameter.shape)}",
-                    key="params",
-                    found=tuple(parameter.shape),
-                )
+                raise wrong_value("params", "matrices for Muon", tuple(parameter.shape))
 
     def update(
         self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Weight], group: Group
@@ -375,18 +371,10 @@ def _has_same_type(ours: object, theirs: object) -> bool:
 def _check_settings(group: Group) -> None:
     for name in ("lr", "weight_decay", "eps"):
         if name in group and not group[name] >= 0:
-            raise UsageError(
-                f"the optimizer's {name} must not be negative, but is {group[name]}",
-                key=name,
-                found=group[name],
-            )
+            raise wrong_value(name, "at least 0", group[name])
     fractions = dict(zip(("beta1", "beta2"), group.get("betas", ()), strict=False))
     if "momentum" in group:
         fractions["momentum"] = group["momentum"]
     for name, value in fractions.items():
         if not 0 <= value < 1:
-            raise UsageError(
-                f"the optimizer's {name} must be at least 0 and less than 1, but is {value}",
-                key=name,
-                found=value,
-            )
+            raise wrong_value(name, "at least 0 and less than 1", value)
