@@ -27,7 +27,14 @@ from runs import digest
 
 pytestmark = pytest.mark.slow  # each trains a model
 
-STAGE_FUNCTIONS = ["prepare_corpus", "predict", "train", "evaluate_text", "generate_stories", "check_file"]
+STAGE_FUNCTIONS = [
+    "prepare_corpus",
+    "predict_run",
+    "train",
+    "evaluate_text",
+    "generate_stories",
+    "check_file",
+]
 
 
 @pytest.fixture(scope="module")
