@@ -39,7 +39,7 @@ class BytewrightError(Exception):
 
 
 class UsageError(BytewrightError, ValueError):
-    """A command, option or argument asks for something that cannot be done."""
+    """A command, option or argument is invalid."""
 
     exit_code = 2
 

@@ -32,8 +32,8 @@ _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 """Written to `clear_refs`, this resets the high-water mark of the resident memory (VmHWM): see proc(5)."""
 
-# The options of mallopt(3). Setting any of them permanently stops glibc from adapting its thresholds to the
-# sizes that are freed, so afterwards they are set to the largest values that it would have chosen.
+# The options of mallopt(3). Setting any of them permanently disables glibc's dynamic thresholds, which follow
+# the sizes of freed blocks. Afterwards they are therefore set to the largest values that glibc would choose.
 _TRIM_THRESHOLD, _NEVER, _HIGHEST_TRIM = -1, -1, 64 * 2**20
 _MMAP_THRESHOLD, _HIGHEST_MMAP = -3, 32 * 2**20
 _MMAP_MAX, _DEFAULT_MMAP_MAX = -4, 65536
@@ -101,7 +101,7 @@ class SampledPeakMemory:
 
 
 class DevicePeakMemory:
-    """The peak memory of a training run on `device` since `begin`, without what was in use at the start.
+    """The peak memory of a training run on `device` since `begin`, minus the memory in use at the start.
 
     On a GPU the allocator counts it. On a CPU it is the kernel's high-water mark of the resident memory,
     which includes pages of the token file that were read; only Linux has this figure. Building a model and
@@ -134,9 +134,9 @@ class DevicePeakMemory:
                 self._before = None
 
     def leave_out(self, data_bytes: int) -> None:
-        """Exclude the data of the run that begins, which is on the device by now, from its peak.
+        """Exclude the data of a new run, which is already on the device, from the peak of that run.
 
-        The data of the first run was allocated before; that of a later run counts if it is larger.
+        The data of the first run was allocated before `begin`. Later data is subtracted if it is larger.
         """
         if self._most_data is None:
             self._most_data = data_bytes
@@ -145,7 +145,7 @@ class DevicePeakMemory:
             self._most_data = data_bytes
 
     def start_over(self) -> None:
-        """Wait for another `begin`, except on a GPU: replaying a captured step allocates nothing."""
+        """Require another `begin`, except on a GPU, where replaying a captured step allocates nothing."""
         if self.device.type != "cuda":
             self.has_begun = False
 
@@ -166,8 +166,8 @@ def keep_freed_memory() -> Iterator[None]:
     """Let malloc keep freed memory until the block ends, instead of returning it to the system.
 
     glibc's malloc requests every large block from the system and returns it when it is freed. A training step
-    on the CPU frees gigabytes that the next step requests again, and the system clears every page: on two
-    cores that took a fifth of the time of the base experiment's step. Inside the block the process holds
+    on the CPU frees gigabytes that the next step requests again, and the system clears every page. On two
+    cores this took a fifth of the time of the base experiment's step. Inside the block the process holds
     about a sixth more than its peak. MALLOC_ environment variables are overridden. Other C libraries than
     glibc are not changed.
     """
@@ -192,7 +192,7 @@ def pause_garbage_collection() -> Iterator[None]:
 
     Automatic collections visit every object of the process, and a GPU is idle meanwhile. `gc.collect()` in
     the block still finds garbage that the block made. At the end all objects are unfrozen, including those
-    that were frozen before (Python 3.12 freezes some at startup): otherwise a run's model and data would
+    that were frozen before (Python 3.12 freezes some at startup). Otherwise a run's model and data would
     never be freed.
     """
     was_enabled = gc.isenabled()

@@ -55,7 +55,7 @@ def test_storybook_writes_the_other_split(run: Run, tmp_path: Path) -> None:
 def test_check_prints_the_shares_and_what_is_wrong(run: Run, samples: Path) -> None:
     outcome = run("corpus", "check", samples, "--train", samples.parent / "train.txt")
     assert outcome.code == 0
-    assert "stories that are consistent, too  50.0%" in outcome.out
+    assert "stories that are also consistent  50.0%" in outcome.out
     assert "copies of training stories        25.0%" in outcome.out
     assert "it contradicts itself about: " in outcome.out
     assert "story 2 leaves the grammar at sentence" in outcome.out

@@ -339,7 +339,7 @@ def test_the_command_downloads_the_files(run: Run, served: Served, monkeypatch: 
     outcome = run("corpus", "get", "tinystories", "--out", served.target.parent)
     assert outcome.code == 0
     assert outcome.out.startswith(f"Wrote {served.target}: 1.0 MB, SHA-256 {file.text.sha256[:12]}…")
-    assert "is there already" in run("corpus", "get", "tinystories", "--out", served.target.parent).out
+    assert "is already complete" in run("corpus", "get", "tinystories", "--out", served.target.parent).out
     shutil.rmtree(served.target.parent)
     served.behaviour.refusals = [404]
     outcome = run("corpus", "get", "tinystories", "--out", served.target.parent)

@@ -94,7 +94,7 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     [
         ("missing", "cannot read {}: no such file or folder"),
         ("", "cannot read {}: it is a directory, not a file"),
-        ("file/below", "cannot read {}: a file stands where a folder was expected"),
+        ("file/below", "cannot read {}: a part of the path is a file, expected a folder"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_explained_in_one_sentence(
@@ -239,7 +239,9 @@ def test_a_missing_folder_or_a_file_in_its_place_is_explained(tmp_path: Path) ->
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"cannot read .*nothing: no such file or folder"):
         atomic.open_folder(tmp_path / "nothing")
-    with pytest.raises(StorageError, match=r"cannot read .*file: a file stands where a folder was expected"):
+    with pytest.raises(
+        StorageError, match=r"cannot read .*file: a part of the path is a file, expected a folder"
+    ):
         atomic.open_folder(tmp_path / "file")
 
 
@@ -485,9 +487,9 @@ def test_a_target_that_will_not_do_is_refused_at_once(tmp_path: Path, folder: Pa
         assert (caught.value.path, caught.value.key) == (target, "replace")
     with pytest.raises(StorageError, match="it is a directory, not a file"):
         atomic.check_target(folder, replace=True)
-    with pytest.raises(StorageError, match="a file stands where a folder was expected"):
+    with pytest.raises(StorageError, match="a part of the path is a file, expected a folder"):
         atomic.check_target(tmp_path / "file", folder=True, replace=True)
-    with pytest.raises(StorageError, match="a file stands where a folder was expected"):
+    with pytest.raises(StorageError, match="a part of the path is a file, expected a folder"):
         atomic.check_target(tmp_path / "file/below")
 
 

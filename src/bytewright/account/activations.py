@@ -183,7 +183,7 @@ def _kept_by_attention(x: StepShape) -> Iterator[Kept]:
     if x.is_fused and not x.has_unfused_attention:
         yield Kept("q, k and v, joined", s * (queries + 2 * keys), "attention")
         if not x.has_attention_kernel and (x.config.position == "rope" or x.config.qk_norm):
-            yield Kept("q and k as attention sees them", s * (queries + keys), "attention")
+            yield Kept("q and k after norm and rotation", s * (queries + keys), "attention")
         yield Kept("normaliser of every row", WIDE * x.N * x.H, "attention")
     else:
         yield Kept("q, k and v of every head", 3 * s * queries, "attention")

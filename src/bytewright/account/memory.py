@@ -287,7 +287,7 @@ class _Step:
         """Return the bytes of the gradients of all weights, as autograd stores them.
 
         In fp32 with reordered rows of q and k, the gradient of v is a view of the joined gradient of q, k and
-        v, which therefore stays alive.
+        v. The joined gradient therefore stays alive.
         """
         x = self.x
         reordered = x.is_fused and x.precision == "fp32" and x.config.position == "rope"

@@ -151,7 +151,7 @@ def _products(x: StepShape) -> Iterator[tuple[str, int, int]]:
         m, k, n = matmul.m, matmul.k, matmul.n
         traffic = matmul.times * x.s * (m * k + k * n + m * n)
         yield f"{matmul.name} products", 3 * matmul.flops, 3 * traffic
-    # The kernel skips the masked half and computes the scores again when going back: 7 products, not 6.
+    # The kernel skips the masked half, and its backward pass recomputes the scores: 7 products, not 6.
     forward = x.s * x.N * (2 * x.d + 2 * x.c)
     flops = attention_flops * 7 // 4 * (x.T + 1) // x.T
     yield "attention", flops, x.config.num_layers * 3 * forward

@@ -54,7 +54,7 @@ class GetCorpus:
                     file, self.out, progress=lambda what, done, total: show(what, done, total, "bytes")
                 )
             size = format_bytes(file.text.num_bytes)
-            result = f"Wrote {path}: {size}" if is_new else f"{path} is complete already"
+            result = f"Wrote {path}: {size}" if is_new else f"{path} is already complete"
             console.stdout().print(f"{result}, SHA-256 {file.text.sha256[:12]}… as expected.", soft_wrap=True)
 
 
@@ -312,7 +312,7 @@ def print_check(report: CheckReport, *, copies_known: bool) -> None:
     table.add_row("stories", f"{len(report.stories):,}")
     table.add_row("sentences that are well-formed", f"{report.sound_sentences:.1%}")
     table.add_row("stories that are well-formed", f"{report.well_formed:.1%}")
-    table.add_row("stories that are consistent, too", f"{report.consistent:.1%}")
+    table.add_row("stories that are also consistent", f"{report.consistent:.1%}")
     if copies_known:
         table.add_row("copies of training stories", f"{report.copies:.1%}")
     if report.bits_per_story is not None:

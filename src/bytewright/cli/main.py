@@ -45,7 +45,7 @@ class Command(Protocol):
 
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
-    "demo": ("demo", "Demo", "train a model that writes stories, from nothing, in four minutes"),
+    "demo": ("demo", "Demo", "train a small model on generated stories in four minutes"),
     "corpus get": ("corpus", "GetCorpus", "download a public corpus"),
     "corpus stats": ("corpus", "MeasureCorpus", "count the words and documents of a text file"),
     "corpus text": ("corpus", "WriteText", "convert documents of any format to plain text"),

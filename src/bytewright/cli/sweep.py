@@ -46,17 +46,15 @@ class RunSweep:
     """The folder in which each sweep has its own folder."""
 
     data: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("data")
-    """The folder of the corpora; missing ones are made."""
+    """The folder of the corpora; missing ones are created."""
 
-    scale: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: as it is)")] = (
-        None
-    )
-    """The scale of the file to use, such as smoke."""
+    scale: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: none)")] = None
+    """The scale to apply to the sweep file, such as smoke."""
 
     jobs: int = 1
-    """The number of runs at the same time, each in its own process: for small models on a CPU and runs of
-    minutes. Starting a process takes seconds, so very short runs finish sooner with one job. Settings that
-    sample from one model run one after the other."""
+    """The number of runs at the same time, each in its own process. Starting a process takes seconds, so use
+    it for small models on a CPU whose runs take minutes. Settings that sample from one model run one after
+    the other."""
 
     only: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
     """Execute only this run of the sweep; may be given several times."""
@@ -105,9 +103,8 @@ class RunSweep:
             data = execute.prepare_data([planned.trial for planned in plan if planned.is_open], context)
         execute.write_plan(sweep, folder)
         try:
-            num_jobs = min(
-                self.jobs, len(plan)
-            )  # of all runs, not of open ones: the number of threads affects bits
+            # Count all runs, not only open ones: the number of threads affects rounding.
+            num_jobs = min(self.jobs, len(plan))
             if num_jobs > 1 and not any(planned.trial.sampling for planned in plan):
                 if stopped := self._execute_in_parallel(path, plan, folder, num_jobs):
                     return stopped
@@ -209,7 +206,7 @@ class ListRuns:
     """List the runs in a folder and its subfolders with their key figures.
 
     --where selects runs by a condition on any figure or setting, or on the variant of a sweep. --sort sorts
-    them by a figure or setting, with a minus before it in descending order. A setting can be given by its
+    them by a figure or setting; a minus before its name means descending order. A setting can be given by its
     full name or by its last part.
 
     For example:
@@ -279,8 +276,8 @@ class WriteReport:
     """Write a report about one run, several runs, or a sweep.
 
     A report consists of report.html (one file for any browser), report.md with a folder of figures, and
-    results.json with the numbers, from which the report can be written again without the runs. They are
-    written to the folder of the run or the sweep; several runs need --out.
+    results.json with the numbers. The report can be written again from results.json without the runs. All
+    files are written to the folder of the run or the sweep; several runs need --out.
 
     For example:
       bytewright report runs/base

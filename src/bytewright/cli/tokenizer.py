@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class TrainTokenizer:
     """Learn a byte-level BPE vocabulary from text files or folders of text files.
 
-    Prints an estimate of time and memory first, and a table of the phases at the end.
+    Shows the progress with the remaining time, then prints a table of the phases.
 
     For example:
       bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000
@@ -295,8 +295,8 @@ class ConvertTokenizer:
     """Convert a tokenizer from any supported format to another.
 
     bytewright and gpt2 (vocab.json, merges.txt) are folders; huggingface (tokenizer.json) and tiktoken
-    (ranks) are files. gpt2 and tiktoken files do not list special tokens, and tiktoken files have no pattern:
-    give these when you read such files. Anything else that a format cannot express is an error.
+    (ranks) are files. Files of gpt2 and tiktoken do not list special tokens, and files of tiktoken contain no
+    pattern: pass these as options. Anything else that a format cannot represent is an error.
 
     For example:
       bytewright tokenizer convert stories-10k --to huggingface --out tokenizer.json

@@ -59,7 +59,9 @@ def check_data_exists(config: TrainConfig, recipe: Path) -> None:
         path = getattr(config.data, key)
         if path is not None and not path.exists():
             has_comments = recipe.read_text(errors="replace").startswith("#")
-            hint = f"; the comments at the top of {recipe} say how to make the data" if has_comments else ""
+            hint = (
+                f"; the comments at the top of {recipe} show how to create the data" if has_comments else ""
+            )
             raise UsageError(
                 f"data.{key} is {path}, which does not exist{hint}", path=path, key=f"data.{key}"
             )
@@ -111,8 +113,9 @@ class Resume:
     """Continue a run from its last checkpoint; the result is bit-identical to that of an uninterrupted run.
 
     You may edit the config.json of the run first, if you also remove its "checksum". These values may change:
-    the intervals of logging, evaluation and saving, the paths of the data, device, compile, accumulate, and
-    budget or schedule if the learning rates of all completed steps stay the same. Other changes are rejected.
+    the intervals of logging, evaluation and saving, the paths of the data, device, compile and accumulate.
+    Budget and schedule may change if the learning rates of all completed steps stay the same. Other changes
+    are rejected.
 
     For example:
       bytewright resume runs/base

@@ -77,7 +77,7 @@ def mix_key(*parts: int) -> int:
 
 
 def shuffle_epochs(places: Int64[np.ndarray, " batch"], size: int, seed: int) -> Int64[np.ndarray, " batch"]:
-    """Return which of `size` items is at each place; places count on from epoch to epoch.
+    """Return which of `size` items is at each place; place `size` is the first of the second epoch.
 
     >>> shuffle_epochs(np.arange(12), size=4, seed=0).reshape(3, 4).tolist()
     [[2, 1, 0, 3], [3, 1, 0, 2], [0, 2, 3, 1]]

@@ -4,8 +4,8 @@ A window is `context_length` tokens; its targets are the same tokens shifted by 
 windows of a step. Each uses every window once per epoch, in a new order each epoch, and needs no saved state:
 
 - `WindowSampler` cuts the corpus into adjacent windows, wherever documents begin.
-- `DocumentSampler` starts each window at a document. This suits documents shorter than the context: all that
-  a document refers to lies in its window.
+- `DocumentSampler` starts each window at a document. This suits documents shorter than the context: a window
+  then contains its document from the beginning.
 
 `get_batch` draws random windows with replacement. `TokenStore` copies windows to the device. Tokens are any
 one-dimensional array of uint16 or uint32 ids.

@@ -1,4 +1,4 @@
-"""The demo: generate stories, train a tokenizer and a small model on them, and check what the model writes.
+"""The demo: generate stories, train a tokenizer and a small model on them, and check its stories.
 
 Read `pipeline` first: it runs the stages in order. `plan` holds the sizes and settings, `page` writes the
 report. Depends on `experiments` and `report`; only the command line imports it.

@@ -1,8 +1,8 @@
 """Run the demo: prepare a corpus, train a model, evaluate it, sample stories from it, and check them.
 
-An interrupted demo continues where it stopped: `prepare_corpus` reuses its files, training resumes from the
-last checkpoint, and `results.json` records the results of the last three stages together with the settings
-that determine them.
+An interrupted demo continues where it stopped: `prepare_corpus` reuses its files, and training resumes from
+the last checkpoint. `results.json` records the results of the last three stages and the settings that
+determine them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Atomic writes: after a write, a file or folder is exactly the old or exactly the new one.
 
 A file is written under a temporary name in the folder of its target, synced, and renamed over the target;
-then the folder is synced. A folder is built under a temporary name: its files are synced, `manifest.json`
-(size and SHA-256 of each file) is written last, and the folder gets the target's name in one step. Readers
-check contents against the manifest. A failed write removes its temporary names. Those of a killed process
-are removed by the next write to the same target.
+then the folder is synced. A folder is built under a temporary name: its files are synced, and `manifest.json`
+(size and SHA-256 of each file) is written last. Then one rename gives it its final name. Readers check
+contents against the manifest. A failed write removes its temporary names. Those of a killed process are
+removed by the next write to the same target.
 
 The guarantee assumes: renames are atomic; synced data stays; data that was not synced may be lost, in any
 order. So the order is always *sync contents, rename, sync the parent, only then delete*. When a call

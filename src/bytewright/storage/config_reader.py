@@ -64,7 +64,7 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
 
 
 def convert(kind: Any, value: object, source: str, name: str) -> object:
-    """Return `value` as the annotated type: a whole number may stand for a float, a string for a path."""
+    """Return `value` converted to the annotated type: whole numbers to floats, strings to paths."""
     if get_origin(kind) in (Union, types.UnionType):
         if value is None:
             return None

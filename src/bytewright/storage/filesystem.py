@@ -4,8 +4,8 @@
 `before_operation` first, which does nothing outside tests. Fault tests let it raise or kill the process, so
 that every operation in turn is the last one.
 
-The operations belong to an open folder (`Directory`) and do not follow symbolic links: a link in a folder
-from an untrusted source cannot redirect a write to another file.
+The operations belong to an open folder (`Directory`) and do not follow symbolic links. A link in a folder
+from an untrusted source therefore cannot redirect a write to another file.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ REASONS = {
     errno.ENOENT: "no such file or folder",
     errno.EEXIST: "it exists already",
     errno.EISDIR: "it is a directory, not a file",
-    errno.ENOTDIR: "a file stands where a folder was expected",
-    errno.ENOTEMPTY: "a folder with files in it is in the way",
+    errno.ENOTDIR: "a part of the path is a file, expected a folder",
+    errno.ENOTEMPTY: "the target is a folder that is not empty",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
     errno.EROFS: "the file system is read-only",
@@ -64,7 +64,7 @@ before_operation: Callable[..., None] = _do_nothing
 def explain(verb: str, path: StrPath) -> Iterator[None]:
     """Turn an `OSError` of the block into a `StorageError` that states the operation and the reason.
 
-    Too little memory, to map a file for example, is a `MemoryError`.
+    A lack of memory, for example for mapping a file, becomes a `MemoryError`.
 
     >>> with explain("read", "notes.txt"):
     ...     raise IsADirectoryError(errno.EISDIR, "Is a directory")

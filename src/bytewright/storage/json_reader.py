@@ -2,8 +2,8 @@
 
 `parse_json` rejects what JSON readers usually tolerate: repeated keys, NaN, numbers beyond the range of a
 float, deep nesting. `Json` wraps a parsed value: each of its methods returns the type that it promises or
-raises `FormatError`. A *document* is a JSON object whose field `checksum` is a SHA-256 of the other fields;
-a document without it, which a user edited or an earlier version wrote, is read without the check.
+raises `FormatError`. A *document* is a JSON object whose field `checksum` is a SHA-256 of the other fields.
+A document without it, edited by a user or written by an earlier version, is read without the check.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def read_json(path: StrPath, *, max_bytes: int | None = None) -> object:
 def parse_json(text: str, source: StrPath) -> object:
     """Return the value of a JSON text; `source` names the file in the error.
 
-    A repeated key, NaN, too deep nesting and a number beyond the range of a float raise `FormatError`, so
-    every number in the result is finite and can be converted to a float.
+    A repeated key, NaN, too deep nesting and a number beyond the range of a float raise `FormatError`.
+    Every number in the result is therefore finite and can be converted to a float.
 
     >>> parse_json('{"a": 1, "a": 2}', "vocab.json")
     Traceback (most recent call last):
@@ -268,7 +268,7 @@ class Json:
         return (Json(value, self.file, f"{self.place}[{n}]") for n, value in enumerate(self.as_array()))
 
     def check_keys(self, *known: str) -> None:
-        """Raise if the object has an unknown key: it may ask for something that is not supported."""
+        """Raise if the object has an unknown key, which may be an unsupported feature."""
         for key in self.as_object():
             if key not in known:
                 place = self._step(key)

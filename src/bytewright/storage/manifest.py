@@ -110,8 +110,10 @@ def read_manifest(path: Path) -> tuple[Mapping[str, object], dict[str, Entry]]:
             raise FormatError(f"{path}: {problem}", path=path)
 
     fields = read_document(path, max_bytes=MAX_MANIFEST_BYTES)
-    expect(fields.get("format") == FORMAT, f'does not say "format": "{FORMAT}"')
-    expect(set(fields) <= {"format", "about", "files"}, f"{shorten(list(fields))} has an unknown key")
+    found = fields.get("format")
+    expect(found == FORMAT, f"format must be {FORMAT!r}, but is {shorten(found)}")
+    unknown = set(fields) - {"format", "about", "files"}
+    expect(not unknown, f"unknown key {shorten(min(unknown, default=''))}; known are format, about, files")
     about, files = fields.get("about"), fields.get("files")
     if not isinstance(about, dict) or not isinstance(files, dict):
         raise FormatError(f'{path}: "about" and "files" must both be objects', path=path)
@@ -120,9 +122,11 @@ def read_manifest(path: Path) -> tuple[Mapping[str, object], dict[str, Entry]]:
         shown = shorten(name)
         expect(is_plain_name(name), f"{shown} is not a plain file name")
         is_complete = isinstance(entry, dict) and set(entry) == {"bytes", "sha256"}
-        expect(is_complete, f"{shown} needs bytes and sha256")
+        expect(is_complete, f"the entry of {shown} must have exactly the keys bytes and sha256")
         num_bytes, sha256 = entry["bytes"], entry["sha256"]
-        expect(type(num_bytes) is int and num_bytes >= 0, f"{shown} has no size in bytes")
-        expect(isinstance(sha256, str) and len(sha256) == 64, f"{shown} has no SHA-256 of 64 digits")
+        is_size = type(num_bytes) is int and num_bytes >= 0
+        expect(is_size, f"the size of {shown} must be a number of bytes, but is {shorten(num_bytes)}")
+        is_digest = isinstance(sha256, str) and len(sha256) == 64
+        expect(is_digest, f"the SHA-256 of {shown} must have 64 digits, but is {shorten(sha256)}")
         entries[name] = Entry(num_bytes, sha256)
     return about, entries
