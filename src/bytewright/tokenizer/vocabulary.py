@@ -5,8 +5,7 @@ it. It is validated once, on construction, and guarantees:
 
 - ids are unique and fit into 32 bits; at least one token is ordinary, and ordinary tokens are distinct;
 - both halves of a merge are bytes or results of *earlier* merges; its result is an ordinary token that no
-other
-  merge produces, so "merges in order" and "lowest rank first" are the same;
+  other merge produces, so "merges in order" and "lowest rank first" are the same;
 - special tokens are non-empty, distinct, valid Unicode, and have their own ids.
 
 A byte may lack a token. Then only texts without that byte can be encoded.
@@ -247,13 +246,12 @@ def first_duplicate(items: Iterable[Item]) -> Item | None:
 
 def _encode(text: str, what: str) -> bytes:
     if not isinstance(text, str):
-        raise TokenizerError(f"{what} {shorten(text)} is not a string")
+        raise TokenizerError(f"{what} {shorten(text)} is not a string", found=text)
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise TokenizerError(
-            f"{what} {shorten(text)} is not Unicode text: character {error.start} is a lone surrogate"
-        ) from None
+        message = f"{what} {shorten(text)} is not Unicode text: character {error.start} is a lone surrogate"
+        raise TokenizerError(message, found=text) from None
 
 
 def _check_special_tokens(special_tokens: Mapping[str, int], tokens: Mapping[int, bytes]) -> None:
@@ -263,14 +261,12 @@ def _check_special_tokens(special_tokens: Mapping[str, int], tokens: Mapping[int
         if not token:
             raise TokenizerError("a special token is empty; it must be at least one character")
         if id in owner:
-            raise TokenizerError(
-                f"special tokens {shorten(owner[id])} and {shorten(special)} share the id {shorten(id)}"
-            )
+            message = f"special tokens {shorten(owner[id])} and {shorten(special)} share the id {shorten(id)}"
+            raise TokenizerError(message, found=id)
         if tokens.get(id) != token:
             stands_for = f"stands for {shorten(tokens[id])}" if id in tokens else "is not in the vocabulary"
-            raise TokenizerError(
-                f"special token {shorten(special)} has the id {shorten(id)}, but that id {stands_for}"
-            )
+            message = f"special token {shorten(special)} has the id {shorten(id)}, but that id {stands_for}"
+            raise TokenizerError(message, expected=token, found=tokens.get(id))
         owner[id] = special
 
 
@@ -278,13 +274,15 @@ def _check_tokens(tokens: Mapping[int, bytes], special_ids: set[int]) -> None:
     id_of: dict[bytes, int] = {}
     for id, token in tokens.items():
         if type(id) is not int or not 0 <= id <= MAX_TOKEN_ID:
-            raise TokenizerError(f"token id {shorten(id)} is not an integer from 0 to {MAX_TOKEN_ID}")
+            message = f"token id {shorten(id)} is not an integer from 0 to {MAX_TOKEN_ID}"
+            raise TokenizerError(message, expected=MAX_TOKEN_ID, found=id)
         if not isinstance(token, bytes) or not token:
-            raise TokenizerError(f"token {id} must be one or more bytes, not {shorten(token)}")
+            raise TokenizerError(f"token {id} must be one or more bytes, not {shorten(token)}", found=token)
         if id in special_ids:
             continue
         if token in id_of:
-            raise TokenizerError(f"ids {id_of[token]} and {id} stand for the same token {shorten(token)}")
+            message = f"ids {id_of[token]} and {id} stand for the same token {shorten(token)}"
+            raise TokenizerError(message, found=token)
         id_of[token] = id
     if not id_of:
         raise TokenizerError("the vocabulary has no ordinary token; it must have at least one")
@@ -297,12 +295,13 @@ def _check_merges(merges: tuple[Merge, ...], ordinary_tokens: Mapping[bytes, int
         if ordinary_tokens.get(left) not in made or ordinary_tokens.get(right) not in made:
             missing = left if ordinary_tokens.get(left) not in made else right
             reason = "has no token" if len(missing) == 1 else "no earlier merge makes"
-            complaint = f"uses {shorten(missing)}, which {reason}"
+            problem = f"uses {shorten(missing)}, which {reason}"
         elif product is None:
-            complaint = f"makes {shorten(left + right)}, which is not in the vocabulary"
+            problem = f"makes {shorten(left + right)}, which is not in the vocabulary"
         elif product in made:
-            complaint = f"makes {shorten(left + right)}, which an earlier merge makes already"
+            problem = f"makes {shorten(left + right)}, which an earlier merge makes already"
         else:
             made.add(product)
             continue
-        raise TokenizerError(f"merge {number} ({shorten(left)}, {shorten(right)}) {complaint}")
+        message = f"merge {number} ({shorten(left)}, {shorten(right)}) {problem}"
+        raise TokenizerError(message, found=(left, right))
