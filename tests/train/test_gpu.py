@@ -16,7 +16,7 @@ from bytewright.data.sampler import TokenStore
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.metrics import read_metrics
+from bytewright.train.run import Run
 from bytewright.train.setup import CompiledStepCache, make_optimizer
 from bytewright.train.step import StepResult, TrainStep
 from runs import digest, make_config, rerun_unchecked
@@ -132,5 +132,4 @@ def test_a_run_with_a_used_engine_is_equal_bit_for_bit(
     assert digest(tmp_path / "second") == digest(tmp_path / "alone")
     assert digest(tmp_path / "second") != digest(tmp_path / "first")
     for run in ("first", "second", "alone"):
-        *_, last = read_metrics(tmp_path / run / "metrics.jsonl")
-        assert 0 < last["memory_bytes"] < 2**31
+        assert 0 < Run(tmp_path / run).metrics[-1]["memory_bytes"] < 2**31

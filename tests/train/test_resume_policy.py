@@ -17,10 +17,10 @@ from bytewright.errors import FormatError, UsageError
 from bytewright.storage import atomic
 from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
-from bytewright.train.metrics import read_metrics
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.recorder import Recorder
 from bytewright.train.resume_policy import FREE, find_changes
+from bytewright.train.run import Run
 from bytewright.train.step import StepResult
 from runs import digest, make_config
 
@@ -160,8 +160,7 @@ def test_a_run_of_minutes_that_gets_more_of_them_is_planned_soon_and_decays(
     assert train(config, tmp_path / "run", console=quiet).received == signal.SIGTERM
     edit(tmp_path / "run", budget={"minutes": 0.52})
     assert resume(tmp_path / "run", console=quiet).step >= 60
-    *_, last = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert last["lr"] == 0.0
+    assert Run(tmp_path / "run").metrics[-1]["lr"] == 0.0
 
 
 def test_a_checkpoint_that_keeps_no_config_is_refused(run: Path, quiet: Console) -> None:
