@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from bytewright.corpus import END_OF_TEXT
-from bytewright.errors import BytewrightError, UsageError
+from bytewright.errors import BytewrightError, UsageError, wrong_value
 from bytewright.experiments.records import FLOOR
 from bytewright.storage import atomic, filesystem
 from bytewright.train.config import DataConfig, check_positive
@@ -59,12 +59,7 @@ class CorpusConfig:
             {"storybook": self.storybook, "validation_size": self.validation_size}, prefix="corpus."
         )
         if not 257 <= self.vocab_size <= 2**20:
-            raise UsageError(
-                f"corpus.vocab_size must be from 257 to {2**20}, but is {self.vocab_size}",
-                key="corpus.vocab_size",
-                expected=f"257 to {2**20}",
-                found=self.vocab_size,
-            )
+            raise wrong_value("corpus.vocab_size", f"from 257 to {2**20}", self.vocab_size)
 
 
 def prepare_corpus(config: CorpusConfig, root: Path, progress: PhaseProgress) -> DataConfig:

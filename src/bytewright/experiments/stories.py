@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bytewright.corpus import END_OF_TEXT
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, wrong_value
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.train.config import DeviceName
 from bytewright.train.run import open_model
@@ -39,12 +39,7 @@ class SamplingPlan:
 
     def __post_init__(self) -> None:
         if self.num_stories < 1:
-            raise UsageError(
-                f"sampling.num_stories must be at least 1, but is {self.num_stories}",
-                key="sampling.num_stories",
-                expected="at least 1",
-                found=self.num_stories,
-            )
+            raise wrong_value("sampling.num_stories", "at least 1", self.num_stories)
         self.config(1, ())
 
     def config(self, max_new_tokens: int, stop_tokens: tuple[int, ...]) -> SamplingConfig:

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bytewright.errors import UsageError, suggest
+from bytewright.errors import UsageError, suggest, wrong_value
 from bytewright.experiments.results import Design
 from bytewright.storage.atomic import read_toml
 from bytewright.train.recipe import MAX_RECIPE_BYTES, flatten, parse_override
@@ -155,9 +155,7 @@ def _apply_scale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:
         raise UsageError(f"has no scale {scale!r}; {known}", key="scale", expected=list(scales), found=scale)
     changes = scales[scale]
     if not isinstance(changes, Mapping):
-        raise UsageError(
-            f"scale.{scale} must be a table, but is {changes!r}", key=f"scale.{scale}", found=changes
-        )
+        raise wrong_value(f"scale.{scale}", "a table", changes)
     _check_keys(changes, [*KEYS, *TABLES], f"scale.{scale}.")
     scaled = dict(fields) | dict(changes)
     for table in ("set", "corpus", "sampling"):
@@ -264,9 +262,7 @@ def _read_seeds(fields: Mapping[str, Any]) -> list[int] | None:
     if isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds):
         return expand_axis(seeds, "seeds")
     expected = f"a number of seeds from 1 to {MAX_TRIALS:,} or a list of integers"
-    raise UsageError(
-        f"seeds must be {expected}, but is {seeds!r}", key="seeds", expected=expected, found=seeds
-    )
+    raise wrong_value("seeds", expected, seeds)
 
 
 def _read_baseline(fields: Mapping[str, Any]) -> Labels:
@@ -274,11 +270,7 @@ def _read_baseline(fields: Mapping[str, Any]) -> Labels:
     if isinstance(baseline, str):
         return {"variant": baseline}
     if not isinstance(baseline, Mapping):
-        raise UsageError(
-            f"baseline must be a table of values or the name of a variant, but is {baseline!r}",
-            key="baseline",
-            found=baseline,
-        )
+        raise wrong_value("baseline", "a table of values or the name of a variant", baseline)
     return flatten(baseline)
 
 
@@ -291,9 +283,7 @@ def _check_keys(fields: Mapping[str, Any], known: Sequence[str], prefix: str = "
 def _table(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = fields.get(name, {})
     if not isinstance(value, Mapping):
-        raise UsageError(
-            f"{name} must be a table, but is {value!r}", key=name, expected="a table", found=value
-        )
+        raise wrong_value(name, "a table", value)
     return value
 
 
@@ -304,9 +294,7 @@ def _prefixed(fields: Mapping[str, Any], table: str) -> Labels:
 def _flatten_axes(fields: object, prefix: str = "") -> dict[str, Any]:
     """Return nested tables with dotted keys; ranges, which are tables too, are values."""
     if not isinstance(fields, Mapping):
-        raise UsageError(
-            f"axes must be a table of lists and ranges, but is {fields!r}", key="axes", found=fields
-        )
+        raise wrong_value("axes", "a table of lists and ranges", fields)
     flat: dict[str, Any] = {}
     for key, value in fields.items():
         if isinstance(value, Mapping) and not _is_range(value):
@@ -320,21 +308,14 @@ def _read_choice(fields: Mapping[str, Any], key: str, choices: Sequence[str]) ->
     """Return a value that must be one of `choices`; by default the first."""
     value = fields.get(key, choices[0])
     if value not in choices:
-        raise UsageError(
-            f"{key} must be one of {', '.join(map(repr, choices))}, but is {value!r}",
-            key=key,
-            expected=choices,
-            found=value,
-        )
+        raise wrong_value(key, f"one of {', '.join(map(repr, choices))}", value)
     return value
 
 
 def _read_text(fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key, "")
     if not isinstance(value, str):
-        raise UsageError(
-            f"{key} must be a string, but is {value!r}", key=key, expected="a string", found=value
-        )
+        raise wrong_value(key, "a string", value)
     return " ".join(value.split())
 
 
@@ -358,9 +339,7 @@ def expand_axis(value: object, key: str, *, allow_repeats: bool = False) -> list
         values = _expand_range(value, key)  # type: ignore[arg-type]
     else:
         expected = "a list of values, or a range such as { from = 1, to = 64, factor = 2 }"
-        raise UsageError(
-            f"{key} must be {expected}, but is {value!r}", key=key, expected=expected, found=value
-        )
+        raise wrong_value(key, expected, value)
     if not values:
         raise UsageError(f"{key} has no values; an axis needs at least one", key=key)
     for number, item in enumerate(values):
