@@ -1,4 +1,4 @@
-"""What stands under a field in the source is told to those who ask for help."""
+"""Descriptions of dataclass fields are available at run time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Owl:
         return "hoo"
 
 
-def test_the_sentence_under_a_field_is_its_own_and_no_other() -> None:
+def test_each_field_has_its_own_description() -> None:
     assert describe_fields(Owl) == {"name": "What it is called, by its friends.", "wings": "Two, as a rule."}
     assert Owl.__doc__ == "A bird.\n\nname: What it is called, by its friends.\nwings: Two, as a rule."
 

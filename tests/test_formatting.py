@@ -1,4 +1,4 @@
-"""Durations read as people say them, and no part of one is ever a whole larger unit."""
+"""Durations and sizes use the largest unit that fits, and estimates use the recent speed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 @example(59.97)
 @example(3599.6)
 @example(0.99951)
-def test_a_duration_is_right_to_half_its_last_digit_and_no_part_of_it_is_a_larger_unit(
+def test_a_duration_is_accurate_to_half_its_last_digit_and_uses_the_largest_units(
     seconds: float,
 ) -> None:
     parts = re.findall(r"([\d.]+) (ms|s|min|h)", format_seconds(seconds))
@@ -69,7 +69,7 @@ def test_an_estimate_counts_only_what_was_done_since_its_first_update() -> None:
     assert time_left(141.0, 100, 1000) == "about 9 s left"
 
 
-def test_a_line_of_progress_never_says_that_nothing_is_left_of_unfinished_work(
+def test_progress_lines_estimate_the_remaining_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out, clock = io.StringIO(), iter([0.0, 2.0, 8.0, 14.0])

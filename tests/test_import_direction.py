@@ -1,4 +1,4 @@
-"""Imports point in one direction: a package imports only packages that stand before it in `ORDER`."""
+"""Imports have one direction: a package imports only packages before it in `ORDER`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def find_violations(module: str, source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_stands_before_it(module: str) -> None:
+def test_a_module_imports_only_modules_before_it(module: str) -> None:
     source = (SOURCE / module.replace(".", "/")).with_suffix(".py").read_text()
     assert not find_violations(module, source)
 

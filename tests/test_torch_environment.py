@@ -1,4 +1,4 @@
-"""What torch and its libraries read once is set before torch is imported, unless the user has set it."""
+"""Environment variables are set before torch is imported, unless the user has set them."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def environment_at_import(module: str, given: dict[str, str]) -> dict[str, str]:
     "module",
     ["model.kernels", "model", "data.sampler", "account", "train", "generate", "experiments.execute", "demo"],
 )
-def test_the_settings_of_the_python_api_are_made_before_torch_is_imported(module: str) -> None:
+def test_importing_a_package_sets_the_variables_before_torch_is_imported(module: str) -> None:
     assert SETTINGS.items() <= environment_at_import(f"bytewright.{module}", {}).items()
 
 
-def test_the_settings_of_the_user_are_respected_by_the_python_api() -> None:
+def test_variables_of_the_user_are_not_changed() -> None:
     given = {"GOMP_SPINCOUNT": "7", "PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}
     assert given.items() <= environment_at_import("bytewright.train", given).items()
 
 
-def test_tests_make_the_settings_before_they_import_torch() -> None:
+def test_tests_import_bytewright_before_torch() -> None:
     modules = list(sys.modules)
     assert modules.index("bytewright.torch_environment") < modules.index("torch")
 
@@ -160,7 +160,7 @@ def test_without_the_extension_a_child_process_decides_once_per_kind_of_processo
     assert not product_faults(tmp_path / "missing", faulty), "not Linux"
 
 
-def test_the_product_that_a_child_tries_can_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_product_of_the_child_process_is_correct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.setrlimit", lambda *_: None)
     names: dict[str, Tensor] = {}
     exec(PRODUCT, names)
@@ -189,7 +189,7 @@ def test_only_commands_let_torch_keep_compiled_steps(run: Run, monkeypatch: pyte
     assert os.environ[variable] == "0"
 
 
-def test_compiled_steps_are_kept_apart_by_our_tag_whatever_else_the_user_tags() -> None:
+def test_the_cache_tag_is_added_to_the_tag_of_the_user() -> None:
     ours = f"bytewright {digest(KERNELS)}"
     for given, expected in [({}, ours), ({"TORCH_COMPILE_CACHE_KEY_TAG": "mine"}, f"mine {ours}")]:
         environment = dict(given)
@@ -198,7 +198,7 @@ def test_compiled_steps_are_kept_apart_by_our_tag_whatever_else_the_user_tags() 
             assert environment["TORCH_COMPILE_CACHE_KEY_TAG"] == expected
 
 
-def test_what_torch_keeps_of_compiled_steps_is_bound_to_the_text_of_the_kernels(tmp_path: Path) -> None:
+def test_the_cache_tag_depends_on_the_text_of_the_kernels(tmp_path: Path) -> None:
     assert KERNELS.samefile(Path(bytewright.__file__).parent / "model" / "kernels")
     shutil.copytree(KERNELS, tmp_path / "kernels")
     before = digest(tmp_path / "kernels")

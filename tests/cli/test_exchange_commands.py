@@ -1,4 +1,4 @@
-"""Export and import as a user meets them: out to `transformers`, the same text there, and back."""
+"""Export to `transformers` and import from it keep the text that a model generates."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def written_by(run: Run, path: Path) -> str:
     return outcome.out.removesuffix("\n")
 
 
-def test_a_pattern_of_ones_own_goes_out_with_a_warning(run: Run, tmp_path: Path) -> None:
+def test_exporting_a_custom_pattern_prints_a_warning(run: Run, tmp_path: Path) -> None:
     original = make_run(tmp_path)
     assert run("export", original, "--to", "hf", "--out", tmp_path / "plain").err == ""
     vocabulary = dataclasses.replace(Tokenizer.load(original / "tokenizer").vocabulary, pattern=r"\w+|\W")
@@ -64,7 +64,7 @@ def test_a_pattern_of_ones_own_goes_out_with_a_warning(run: Run, tmp_path: Path)
     assert "pattern" in exported.err
 
 
-def test_a_model_that_went_out_and_came_back_writes_the_same_text(run: Run, tmp_path: Path) -> None:
+def test_an_exported_and_imported_model_generates_the_same_text(run: Run, tmp_path: Path) -> None:
     original = make_run(tmp_path)
     assert run("export", original, "--to", "hf", "--out", tmp_path / "hf").code == 0
     names = {path.name for path in (tmp_path / "hf").iterdir()}
@@ -84,7 +84,7 @@ def test_a_model_that_went_out_and_came_back_writes_the_same_text(run: Run, tmp_
 
 
 @pytest.mark.filterwarnings("default")
-def test_the_library_writes_the_same_greedy_text(
+def test_transformers_generates_the_same_greedy_text(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -102,14 +102,14 @@ def test_the_library_writes_the_same_greedy_text(
         assert tokenizer(text)["input_ids"] == Tokenizer.load(original / "tokenizer").encode(text)
 
 
-def test_a_model_that_is_no_llama_is_refused_in_one_sentence(run: Run, tmp_path: Path) -> None:
+def test_a_model_that_llama_cannot_express_is_one_sentence(run: Run, tmp_path: Path) -> None:
     outcome = run("export", make_run(tmp_path, norm="post"), "--to", "hf", "--out", tmp_path / "hf")
     assert outcome.code == 2
     assert outcome.err.startswith("bytewright: this model has norm = 'post'")
     assert not (tmp_path / "hf").exists()
 
 
-def test_import_refuses_what_is_there_and_what_is_not(run: Run, tmp_path: Path) -> None:
+def test_import_rejects_an_existing_run_and_a_missing_folder(run: Run, tmp_path: Path) -> None:
     original = make_run(tmp_path)
     assert run("export", original, "--to", "hf", "--out", tmp_path / "hf").code == 0
     outcome = run("export", original, "--to", "hf", "--out", tmp_path / "hf")

@@ -1,4 +1,4 @@
-"""A hostile run folder: every command answers in one sentence, soon and in little memory."""
+"""Commands reject hostile run folders in one sentence, quickly and in little memory."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def edit(file: Path, change: Callable[[Any], object]) -> None:
         ("checkpoints/step-000008/state.json", "evaluate run"),
     ],
 )
-def test_a_pipe_for_a_file_of_a_run_is_not_waited_for(place: Path, run: Run, name: str, command: str) -> None:
+def test_a_pipe_in_place_of_a_run_file_does_not_block(place: Path, run: Run, name: str, command: str) -> None:
     pipe = place / "run" / name
     pipe.parent.mkdir(exist_ok=True)
     pipe.unlink(missing_ok=True)
@@ -150,7 +150,7 @@ def claim(run: Path, change: Callable[[Any], object]) -> None:
 
 
 @pytest.mark.parametrize("size", ["num_layers", "vocab_size", "d_model", "d_ff"])
-def test_a_model_that_only_the_config_claims_is_not_built(
+def test_a_model_larger_than_its_weights_is_not_built(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     def refuse_to_build(*arguments: object, **options: object) -> None:
@@ -171,7 +171,7 @@ def test_a_model_that_only_the_config_claims_is_not_built(
     assert "the checkpoints of this run need" in outcome.err
 
 
-def test_layers_that_only_the_config_claims_are_not_counted_for_a_report(place: Path, run: Run) -> None:
+def test_a_report_does_not_count_layers_without_weights(place: Path, run: Run) -> None:
     claim(place / "run", lambda config: config["model"].update(num_layers=2**28))
     with no_hang():
         assert run("report", "run").code == 0
@@ -211,7 +211,7 @@ def test_a_checkpoint_of_a_trillion_steps_is_resumed_at_once(place: Path, run: R
         {"best_step": [8]},
     ],
 )
-def test_a_state_that_no_run_has_is_refused(place: Path, run: Run, changes: dict[str, Any]) -> None:
+def test_an_impossible_state_is_rejected(place: Path, run: Run, changes: dict[str, Any]) -> None:
     checkpoint = place / "run" / "checkpoints" / "step-000008"
     forge(checkpoint, "state.json", lambda state: state.update(changes))
     if "step" in changes:
@@ -223,7 +223,7 @@ def test_a_state_that_no_run_has_is_refused(place: Path, run: Run, changes: dict
     assert "step-" in outcome.err
 
 
-def test_a_time_beyond_the_range_of_a_float_is_refused(place: Path, run: Run) -> None:
+def test_a_time_beyond_the_range_of_a_float_is_rejected(place: Path, run: Run) -> None:
     checkpoint = place / "run" / "checkpoints" / "step-000008"
     state = (checkpoint / "state.json").read_text()
     rewrite(checkpoint, "state.json", re.sub('"seconds": [^,]*', '"seconds": 1e400', state).encode())
@@ -232,7 +232,7 @@ def test_a_time_beyond_the_range_of_a_float_is_refused(place: Path, run: Run) ->
     assert "1e400" in outcome.err
 
 
-def test_a_prompt_is_encoded_once_however_many_texts_are_wanted(
+def test_a_prompt_is_encoded_once_for_any_number_of_texts(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[str] = []
@@ -256,7 +256,9 @@ ODD_VALUES = ["x", [1], {"a": 1}, None, True, -1, 10**300, -1e308, "\ud800"]
 @pytest.mark.parametrize(
     "name", ["step", "tokens", "seconds", "loss", "validation_loss", "tokens_per_second", "event", "windows"]
 )
-def test_a_report_on_metrics_of_wrong_types_is_made_or_refused(place: Path, run: Run, name: str) -> None:
+def test_a_report_about_metrics_of_wrong_types_is_written_or_rejected(
+    place: Path, run: Run, name: str
+) -> None:
     metrics = place / "run" / "metrics.jsonl"
     records = list(read_metrics(metrics))
     for value in ODD_VALUES:
@@ -266,7 +268,7 @@ def test_a_report_on_metrics_of_wrong_types_is_made_or_refused(place: Path, run:
 
 
 @pytest.mark.parametrize("name", ["batch_size", "seed", "max_refused", "model.vocab_size", "budget.tokens"])
-def test_settings_of_wrong_types_are_refused_by_name(place: Path, run: Run, name: str) -> None:
+def test_settings_of_wrong_types_are_rejected_by_name(place: Path, run: Run, name: str) -> None:
     config = place / "run" / "config.json"
     settings = flatten(atomic.read_document(config))
     values: list[Any] = ["x", [1], {"a": {}}, True, -1, 0, 10**300]
@@ -277,7 +279,7 @@ def test_settings_of_wrong_types_are_refused_by_name(place: Path, run: Run, name
         assert name == "seed" or name.rpartition(".")[2] in outcome.err
 
 
-def test_a_file_that_is_nested_deeper_than_functions_can_follow_is_refused(place: Path, run: Run) -> None:
+def test_a_file_that_is_nested_too_deeply_is_rejected(place: Path, run: Run) -> None:
     deep = '{"a": ' * 500 + "1" + "}" * 500
     (place / "run" / "config.json").write_text(deep)
     (place / "run" / "environment.json").write_text(deep)
@@ -317,7 +319,7 @@ def assert_printable(outcome: Outcome) -> None:
         "tokenizer compare {run}/tokenizer tok",
     ],
 )
-def test_a_hostile_name_does_not_act_on_the_terminal(place: Path, run: Run, command: str) -> None:
+def test_a_hostile_name_is_escaped_on_the_terminal(place: Path, run: Run, command: str) -> None:
     name = HOSTILE.replace("/", ":")
     shutil.copytree(place / "run", place / name)
     assert_printable(run(*(word.format(run=name) for word in command.split())))
@@ -366,7 +368,7 @@ def put_settings(run: Path) -> None:
         (put_settings, ["runs .", "report run", "runs . --json", "runs . --where nothing=1"]),
     ],
 )
-def test_hostile_text_in_a_file_does_not_act_on_the_terminal(
+def test_hostile_text_in_a_file_is_escaped_on_the_terminal(
     place: Path, run: Run, change: Callable[[Path], None], commands: list[str]
 ) -> None:
     change(place / "run")
@@ -378,7 +380,7 @@ def test_hostile_text_in_a_file_does_not_act_on_the_terminal(
         assert not set("\x1b\x07\r") & set(page.read_text())
 
 
-def test_the_holder_of_a_lock_does_not_act_on_the_terminal(place: Path, run: Run) -> None:
+def test_the_name_of_a_lock_holder_is_escaped_on_the_terminal(place: Path, run: Run) -> None:
     lock = place / "run" / ".lock"
     lock.write_text(HOSTILE.replace("\udcff", ""))
     with lock.open() as held:
@@ -388,7 +390,7 @@ def test_the_holder_of_a_lock_does_not_act_on_the_terminal(place: Path, run: Run
     assert "is being written by" in outcome.err
 
 
-def test_a_panel_shows_a_hostile_title_as_it_is() -> None:
+def test_a_panel_shows_a_hostile_title_unchanged() -> None:
     shown = io.StringIO()
     display = LiveDisplay(Console(file=shown, force_terminal=True, width=200), f"{HOSTILE}: 5 parameters")
     display.say(HOSTILE)
@@ -406,7 +408,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("stream", "shown"), [(Terminal, "a\\x1b[2J\n\tb"), (io.StringIO, "a\x1b[2J\n\tb")])
-def test_text_of_a_model_is_escaped_on_a_terminal_alone(
+def test_model_text_is_escaped_only_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], shown: str
 ) -> None:
     written = stream()
@@ -415,7 +417,7 @@ def test_text_of_a_model_is_escaped_on_a_terminal_alone(
     assert written.getvalue() == shown
 
 
-def test_decoded_bytes_do_not_act_on_a_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoded_bytes_are_escaped_on_a_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = Tokenizer.load(place / "tok").encode("Zoë\x1b[2J\n")
     written = Terminal()
     monkeypatch.setattr(sys, "stdout", written)

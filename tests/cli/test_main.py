@@ -1,4 +1,4 @@
-"""How commands are found, and how they end."""
+"""Selection of commands, help texts, exit codes and signals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_package_runs_as_a_module_with_the_same_exit_codes() -> None:
         ([], f"bytewright needs a command: {FIRST_WORDS} (see bytewright --help)"),
     ],
 )
-def test_a_wrong_command_is_answered_with_a_suggestion(run: Run, words: list[str], sentence: str) -> None:
+def test_a_wrong_command_gets_a_suggestion(run: Run, words: list[str], sentence: str) -> None:
     outcome = run(*words)
     assert outcome.code == 2
     assert outcome.out == ""
@@ -85,13 +85,13 @@ def test_a_wrong_command_is_answered_with_a_suggestion(run: Run, words: list[str
         (["tokenizer", "train", "x", "--out", "y", "--vocab-sise", "300"], "--vocab-size"),
     ],
 )
-def test_an_unknown_option_is_answered_with_a_suggestion(run: Run, words: list[str], suggestion: str) -> None:
+def test_an_unknown_option_gets_a_suggestion(run: Run, words: list[str], suggestion: str) -> None:
     outcome = run(*words)
     assert outcome.code == 2
     assert suggestion in outcome.err
 
 
-def test_a_value_of_the_wrong_type_and_a_missing_option_are_refused(run: Run) -> None:
+def test_a_value_of_the_wrong_type_and_a_missing_option_are_rejected(run: Run) -> None:
     outcome = run("tokenizer", "train", "x", "--out", "y", "--vocab-size", "many")
     assert outcome.code == 2
     assert "--vocab-size" in outcome.err
@@ -121,9 +121,7 @@ def test_no_tokenizer_command_imports_torch(tokenizer: Path) -> None:
     )
 
 
-def test_a_reader_that_has_seen_enough_is_no_reason_for_noise(
-    tokenizer: Path, stories: Path, tmp_path: Path
-) -> None:
+def test_a_closed_pipe_prints_no_error(tokenizer: Path, stories: Path, tmp_path: Path) -> None:
     big = tmp_path / "big.txt"
     big.write_bytes(stories.read_bytes() * 30)
     tokens = tmp_path / "big.npy"
@@ -146,7 +144,7 @@ def test_a_reader_that_has_seen_enough_is_no_reason_for_noise(
 
 @pytest.mark.fault
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_training_with_its_code_and_nothing_half_written(
+def test_a_signal_ends_training_with_its_code_and_no_incomplete_files(
     number: signal.Signals, code: int, stories: Path, tmp_path: Path
 ) -> None:
     big = tmp_path / "big.txt"
@@ -170,7 +168,7 @@ def test_a_signal_ends_training_with_its_code_and_nothing_half_written(
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["doctor"], ["runs", "."]])
-def test_a_standard_output_that_is_closed_is_no_traceback(arguments: list[str], tmp_path: Path) -> None:
+def test_a_closed_standard_output_is_not_a_traceback(arguments: list[str], tmp_path: Path) -> None:
     command = " ".join(shlex.quote(word) for word in (*PROGRAM, *arguments))
     done = subprocess.run(f"{command} >&-", shell=True, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -198,7 +196,7 @@ def on_a_terminal(*arguments: str, code: int = 0, width: int = 100, **variables:
     return shown.decode()
 
 
-def test_a_narrow_terminal_lists_runs_without_the_lesser_figures(tmp_path: Path) -> None:
+def test_a_narrow_terminal_lists_runs_without_optional_columns(tmp_path: Path) -> None:
     with RunWriter.create(tmp_path / "run", make_config(tmp_path)):
         pass
     wide, narrow = (on_a_terminal("runs", str(tmp_path), width=width) for width in (300, 40))
@@ -213,7 +211,7 @@ def test_on_a_terminal_a_mistake_in_options_is_the_same_sentence() -> None:
     assert shown.strip() == f"bytewright: {sentence}"
 
 
-def test_help_is_coloured_on_a_terminal_unless_that_is_not_wanted() -> None:
+def test_help_is_coloured_on_a_terminal_without_no_color() -> None:
     assert "\x1b[" in on_a_terminal("report", "--help")
     assert "\x1b[" not in on_a_terminal("report", "--help", NO_COLOR="1")
 

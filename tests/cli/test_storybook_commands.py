@@ -1,4 +1,4 @@
-"""`corpus storybook` and `corpus check`, as one types them."""
+"""`corpus storybook` and `corpus check` on the command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def samples(tmp_path: Path) -> Path:
     return tmp_path / "samples.txt"
 
 
-def test_storybook_writes_stories_and_says_what_they_weigh(run: Run, tmp_path: Path) -> None:
+def test_storybook_writes_stories_and_prints_their_entropy(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "stories.txt"
     outcome = run("corpus", "storybook", "--size", "30kB", "--seed", "5", "--out", out)
     assert outcome.code == 0
@@ -52,7 +52,7 @@ def test_storybook_writes_the_other_split(run: Run, tmp_path: Path) -> None:
     assert list(read_stories(out)) == [story.text for story in told][: len(list(read_stories(out)))]
 
 
-def test_check_prints_the_shares_and_what_is_wrong(run: Run, samples: Path) -> None:
+def test_check_prints_the_shares_and_the_problems(run: Run, samples: Path) -> None:
     outcome = run("corpus", "check", samples, "--train", samples.parent / "train.txt")
     assert outcome.code == 0
     assert "stories that are also consistent  50.0%" in outcome.out
@@ -98,7 +98,7 @@ def test_check_prints_everything_as_json(run: Run, samples: Path) -> None:
         (["check", "taken.txt", "--num-workers", "0"], "--num-workers must be at least 1"),
     ],
 )
-def test_a_mistake_gets_one_sentence_and_changes_nothing(
+def test_a_mistake_is_one_sentence_and_changes_nothing(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], complaint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -116,7 +116,7 @@ def test_a_mistake_gets_one_sentence_and_changes_nothing(
 
 
 @pytest.mark.fault
-def test_a_full_disk_gives_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_leaves_no_incomplete_file(tmp_path: Path) -> None:
     done = subprocess.run(
         [*PROGRAM, "corpus", "storybook", "--size", "3MB", "--out", "a.txt"],
         cwd=tmp_path,
@@ -133,7 +133,7 @@ def test_a_full_disk_gives_one_sentence_and_leaves_nothing(tmp_path: Path) -> No
 
 @pytest.mark.fault
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_with_its_code_and_nothing_half_written(
+def test_a_signal_ends_storybook_with_its_code_and_no_incomplete_files(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     """The whole group hears it, as with Ctrl-C in a terminal: the workers must not answer with tracebacks."""

@@ -24,7 +24,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_sweep(tmp_path)
 
 
-def test_the_command_shows_its_plan_first_and_names_its_report_last(place: Path, run: Run) -> None:
+def test_sweep_prints_its_plan_first_and_its_report_last(place: Path, run: Run) -> None:
     planned = run("sweep", "rates.toml", "--plan")
     assert planned.code == 0
     assert "3 of 3 runs to do" in planned.out
@@ -44,7 +44,7 @@ def test_the_command_shows_its_plan_first_and_names_its_report_last(place: Path,
     assert "diverged" in (place / "runs/rates/report.md").read_text()
 
 
-def test_a_finished_run_without_checkpoints_is_not_begun_again(place: Path, run: Run) -> None:
+def test_a_finished_run_without_checkpoints_is_not_restarted(place: Path, run: Run) -> None:
     assert run("sweep", "rates.toml", "--only", "lr-0.01", "--only", "lr-1e+30").code == 0
     for name, ended in (("lr-0.01", "is complete"), ("lr-1e+30", "has diverged")):
         metrics = place / "runs/rates" / name / "metrics.jsonl"
@@ -59,7 +59,7 @@ def test_a_finished_run_without_checkpoints_is_not_begun_again(place: Path, run:
     )
 
 
-def test_a_run_that_lost_its_end_is_told_as_such_and_does_not_win(place: Path, run: Run) -> None:
+def test_a_run_with_lost_metrics_is_reported_and_is_not_the_best(place: Path, run: Run) -> None:
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
     assert run("sweep", "rates.toml").code == 0
     won = "**best setting:** lr 0.01"
@@ -81,7 +81,7 @@ def test_a_run_that_lost_its_end_is_told_as_such_and_does_not_win(place: Path, r
     assert won in (place / "runs/rates/report.md").read_text()
 
 
-def test_a_text_that_was_touched_is_the_same_and_one_that_was_changed_is_told(
+def test_a_touched_text_is_accepted_and_a_changed_text_is_rejected(
     place: Path, run: Run, stories: Path
 ) -> None:
     shutil.copy(stories, place / "own.txt")
@@ -99,14 +99,16 @@ def test_a_text_that_was_touched_is_the_same_and_one_that_was_changed_is_told(
     assert "runs/rates/lr-1e-3 was made with corpus = 'own-" in refused.err
 
 
-def test_what_is_done_needs_no_memory(place: Path, run: Run) -> None:
+def test_complete_runs_need_no_memory(place: Path, run: Run) -> None:
     (place / "rates.toml").write_text(ONE_RATE)
     assert run("sweep", "rates.toml").code == 0
     assert "0 of 1 runs to do" in run("sweep", "rates.toml", "--jobs", "100_000_000", "--plan").out
 
 
 @pytest.mark.parametrize("name", ["pages.jsonl", "pages.txt.gz"])
-def test_a_corpus_that_is_no_plain_text_is_refused_before_any_work(place: Path, run: Run, name: str) -> None:
+def test_a_corpus_that_is_not_plain_text_is_rejected_before_any_work(
+    place: Path, run: Run, name: str
+) -> None:
     text = b'{"text": "One."}\n'
     (place / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     refused = run("sweep", "rates.toml", "--plan", "--set", f"corpus.text={name}")
@@ -115,13 +117,13 @@ def test_a_corpus_that_is_no_plain_text_is_refused_before_any_work(place: Path, 
 
 
 @pytest.mark.parametrize("key", ["corpus.text", "data.train", "data.validation", "data.tokenizer"])
-def test_a_file_that_is_not_there_is_missed_before_any_work(place: Path, run: Run, key: str) -> None:
+def test_a_missing_file_is_reported_before_any_work(place: Path, run: Run, key: str) -> None:
     refused = run("sweep", "rates.toml", "--plan", "--set", f"{key}=none")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == "bytewright: none does not exist; the run lr-1e-3 needs it\n"
 
 
-def test_several_runs_go_on_at_once(place: Path, run: Run) -> None:
+def test_several_runs_execute_in_parallel(place: Path, run: Run) -> None:
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
     done = run("sweep", "rates.toml", "--jobs", "2")
     assert done.code == 0, done
@@ -146,9 +148,7 @@ def test_mistakes_are_one_sentence(place: Path, run: Run) -> None:
         assert words in outcome.err
 
 
-def test_a_plan_leaves_blank_what_cannot_be_predicted(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_leaves_unknown_predictions_blank(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = read_sweep(place / "rates.toml")
     trial = sweep.trials[0]
     for predicted in ({"memory_bytes": 2.5e9}, {"seconds": 90.0}, {}):
@@ -163,7 +163,7 @@ def test_a_plan_leaves_blank_what_cannot_be_predicted(
         assert "1 of 1 runs to do" in told
 
 
-def test_a_sweep_of_which_every_run_failed_says_so(place: Path, run: Run) -> None:
+def test_a_sweep_whose_runs_all_failed_has_no_report(place: Path, run: Run) -> None:
     (place / "rates.toml").write_text(ONE_RATE)
     outcome = run("sweep", "rates.toml", "--set", "model.vocab_size=3")
     assert outcome.code == 1
@@ -172,7 +172,7 @@ def test_a_sweep_of_which_every_run_failed_says_so(place: Path, run: Run) -> Non
     assert end == f"{Path('runs/rates')}: every run failed at its start, so there is no report."
 
 
-def test_the_help_of_resume_promises_what_it_does(run: Run) -> None:
+def test_the_help_of_resume_lists_the_allowed_changes(run: Run) -> None:
     """It goes on from the last checkpoint, and refuses to be given one."""
     told = " ".join(run("resume", "--help").out.split())
     assert "The folder of the run." in told

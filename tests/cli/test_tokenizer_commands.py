@@ -1,4 +1,4 @@
-"""The tokenizer commands do what they say, from text to ids and back, and what they print is true."""
+"""The tokenizer commands: train, encode, decode, inspect, compare and convert."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from bytewright.tokenizer import Tokenizer, inspect, train_bpe
 from conftest import Run
 
 
-def test_train_writes_what_the_library_learns_and_accounts_for_the_time(
-    run: Run, stories: Path, tmp_path: Path
-) -> None:
+def test_train_writes_the_vocabulary_and_prints_the_phases(run: Run, stories: Path, tmp_path: Path) -> None:
     outcome = run("tokenizer", "train", stories, "--out", tmp_path / "tok", "--vocab-size", 350)
     assert outcome.code == 0
     vocab, merges = train_bpe(stories, 350, ["<|endoftext|>"])
@@ -28,7 +26,7 @@ def test_train_writes_what_the_library_learns_and_accounts_for_the_time(
     assert "peak memory" in outcome.out
 
 
-def test_train_takes_several_files_and_folders(run: Run, stories: Path, tmp_path: Path) -> None:
+def test_train_reads_several_files_and_folders(run: Run, stories: Path, tmp_path: Path) -> None:
     text = stories.read_bytes()
     (tmp_path / "parts").mkdir()
     cut = text.index(b"<|endoftext|>\n", len(text) // 2) + len(b"<|endoftext|>")
@@ -58,7 +56,7 @@ def test_train_without_special_tokens_and_with_several(run: Run, stories: Path, 
     assert Tokenizer.load(tmp_path / "two").special_tokens == {"<|a|>": 298, "<|b|>": 299}
 
 
-def test_train_says_when_there_was_nothing_left_to_merge(run: Run, tmp_path: Path) -> None:
+def test_train_reports_when_no_pairs_are_left(run: Run, tmp_path: Path) -> None:
     (tmp_path / "tiny.txt").write_text("low lower")
     outcome = run(
         "tokenizer", "train", tmp_path / "tiny.txt", "--out", tmp_path / "tok", "--vocab-size", 5000
@@ -98,7 +96,7 @@ def test_decode_writes_the_text_to_stdout(run: Run, tokenizer: Path, stories: Pa
     assert run("tokenizer", "decode", tokenizer, tmp_path / "ids.npy").out == stories.read_text()
 
 
-def test_decode_refuses_ids_of_another_tokenizer(run: Run, tokenizer: Path, tmp_path: Path) -> None:
+def test_decode_rejects_ids_of_another_tokenizer(run: Run, tokenizer: Path, tmp_path: Path) -> None:
     other = Tokenizer({id: bytes([id]) for id in range(256)}, [])
     (tmp_path / "text").write_text("owl")
     other.encode_file(tmp_path / "text", tmp_path / "ids.npy")
@@ -132,7 +130,7 @@ def test_inspect_shows_vocabulary_compression_and_splits(run: Run, tokenizer: Pa
     assert splits.replace("|", "").replace("␣", " ") == "the owl"
 
 
-def test_inspect_shows_special_tokens_and_markup_as_they_are(run: Run, tokenizer: Path) -> None:
+def test_inspect_shows_special_tokens_and_markup_unchanged(run: Run, tokenizer: Path) -> None:
     splits = run("tokenizer", "inspect", tokenizer, "--text", "[bold]:owl:<|endoftext|>[/]").out.splitlines()[
         -1
     ]
@@ -140,7 +138,7 @@ def test_inspect_shows_special_tokens_and_markup_as_they_are(run: Run, tokenizer
     assert splits.replace("<|endoftext|>", "").replace("|", "") == "[bold]:owl:[/]"
 
 
-def test_what_a_file_says_cannot_command_the_terminal(run: Run, tmp_path: Path) -> None:
+def test_control_characters_of_a_file_are_escaped(run: Run, tmp_path: Path) -> None:
     escape = "\x1b[2J"
     vocab = {id: bytes([id]) for id in range(256)}
     Tokenizer(vocab, [], [escape], pattern=f"{escape[0]}|[a-z]+").save(tmp_path / "hostile")
@@ -210,7 +208,7 @@ def test_the_counts_at_the_divergence_are_those_of_training(run: Run, tmp_path: 
     assert counts[0][0] == 7 * 5, "an: twice in banana, twice in bandana, once in cabana"
 
 
-def test_compare_says_when_the_first_merge_differs_already_though_others_are_shared(
+def test_compare_reports_that_the_first_merge_differs_although_others_are_shared(
     run: Run, tmp_path: Path
 ) -> None:
     vocab = {id: bytes([id]) for id in range(256)} | {256: b"ab", 257: b"cd"}
@@ -228,7 +226,7 @@ def test_compare_of_a_tokenizer_with_itself_finds_no_difference(run: Run, tokeni
     assert "Only in" not in outcome.out
 
 
-def test_convert_there_and_back_keeps_every_id(
+def test_converting_back_and_forth_keeps_every_id(
     run: Run, tokenizer: Path, stories: Path, tmp_path: Path
 ) -> None:
     expected = Tokenizer.load(tokenizer).encode(stories.read_bytes())
@@ -250,7 +248,7 @@ def test_convert_there_and_back_keeps_every_id(
         assert Tokenizer.load(tmp_path / f"back-{format}").encode(stories.read_bytes()) == expected
 
 
-def test_convert_warns_of_a_pattern_that_the_other_library_may_read_otherwise(
+def test_convert_warns_of_a_pattern_that_tokenizers_may_interpret_differently(
     run: Run, tokenizer: Path, tmp_path: Path
 ) -> None:
     out = ("--to", "huggingface", "--out")
@@ -262,7 +260,7 @@ def test_convert_warns_of_a_pattern_that_the_other_library_may_read_otherwise(
     assert "another regular expression engine" in outcome.err
 
 
-def test_convert_says_what_ranks_leave_out_and_takes_it_back(run: Run, stories: Path, tmp_path: Path) -> None:
+def test_convert_reports_settings_that_ranks_do_not_contain(run: Run, stories: Path, tmp_path: Path) -> None:
     ours, ranks, back = tmp_path / "ours", tmp_path / "ours.tiktoken", tmp_path / "back"
     train = ("tokenizer", "train", stories, "--out", ours, "--vocab-size", 300, "--pattern")
     outcome = run(*train, "gpt5")
@@ -279,7 +277,7 @@ def test_convert_says_what_ranks_leave_out_and_takes_it_back(run: Run, stories: 
     assert Tokenizer.load(back).fingerprint == Tokenizer.load(ours).fingerprint
 
 
-def test_tokens_and_names_that_look_like_markup_are_shown_as_they_are(run: Run, tmp_path: Path) -> None:
+def test_tokens_and_names_that_look_like_markup_are_shown_unchanged(run: Run, tmp_path: Path) -> None:
     text = tmp_path / "[red].txt"
     text.write_text("[bold]:owl:[/] " * 20)
     tokenizer = tmp_path / "[/]"
@@ -293,7 +291,7 @@ def test_tokens_and_names_that_look_like_markup_are_shown_as_they_are(run: Run, 
     assert "[red].txt" in outcome.out
 
 
-def test_a_token_of_a_hundred_thousand_letters_does_not_flood_the_screen(run: Run, tmp_path: Path) -> None:
+def test_a_very_long_token_is_shortened(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * 100_000)
     (tmp_path / "b.txt").write_text("ab" * 1000)
     for name in "ab":
@@ -308,7 +306,7 @@ def test_a_token_of_a_hundred_thousand_letters_does_not_flood_the_screen(run: Ru
         assert len(outcome.out) < 10_000
 
 
-def test_no_command_writes_over_its_own_input(
+def test_no_command_overwrites_its_own_input(
     run: Run, tokenizer: Path, stories: Path, tmp_path: Path
 ) -> None:
     text, ids = tmp_path / "text", tmp_path / "ids.npy"

@@ -1,4 +1,4 @@
-"""The commands around a run: train, resume, evaluate and generate, as a user meets them."""
+"""The commands for runs: train, resume, evaluate and generate."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("key", "name"), [("train", "train.npy"), ("tokenizer", "tok")])
-def test_missing_data_is_named_with_its_key_and_the_recipe_that_says_how_to_make_it(
+def test_missing_data_is_reported_with_its_key_and_the_recipe(
     place: Path, run: Run, key: str, name: str
 ) -> None:
     (place / name).rename(place / "elsewhere")
@@ -111,7 +111,7 @@ def test_missing_data_is_named_with_its_key_and_the_recipe_that_says_how_to_make
     assert not (place / "a").exists()
 
 
-def test_an_evaluation_names_what_it_measured_and_explains_the_difference_to_training(
+def test_evaluate_explains_the_difference_to_the_recorded_figures(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("train", "small.toml", "--out", "runs/a").code == 0
@@ -137,7 +137,7 @@ def test_an_evaluation_names_what_it_measured_and_explains_the_difference_to_tra
     assert "training recorded" not in elsewhere.out  # it did not measure this file
 
 
-def test_only_texts_that_the_model_ended_have_an_end_token_and_the_others_a_reason(
+def test_only_texts_that_the_model_ended_have_an_end_token(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("train", "small.toml", "--out", "a").code == 0
@@ -175,7 +175,7 @@ def test_only_texts_that_the_model_ended_have_an_end_token_and_the_others_a_reas
     assert alone.err.splitlines()[-1] == "the text was cut off: it reached --max-new-tokens, 14"
 
 
-def test_more_texts_are_written_than_fit_in_a_batch(place: Path, run: Run) -> None:
+def test_more_texts_than_a_batch_are_generated(place: Path, run: Run) -> None:
     assert run("train", "small.toml", "--out", "a").code == 0
     command = ("generate", "a", "--count", "40", "--max-new-tokens", "8", "--seed", "7")
     written = run(*command)
@@ -188,7 +188,7 @@ def test_more_texts_are_written_than_fit_in_a_batch(place: Path, run: Run) -> No
     assert (refused.code, refused.err) == (2, "bytewright: --count must be at least 1, but is 0\n")
 
 
-def test_a_run_that_diverges_while_it_writes_samples_ends_as_any_that_diverges(place: Path, run: Run) -> None:
+def test_a_run_that_diverges_during_sampling_ends_as_diverged(place: Path, run: Run) -> None:
     exploding = [
         "model.norm=none",
         "optimizer.lr=1e30",
@@ -203,18 +203,14 @@ def test_a_run_that_diverges_while_it_writes_samples_ends_as_any_that_diverges(p
     assert "are not finite, so no token can be chosen" in samples[-1]
 
 
-def test_a_batch_that_no_memory_holds_is_one_sentence_and_the_way_is_free_for_a_smaller_one(
-    place: Path, run: Run
-) -> None:
+def test_a_batch_that_does_not_fit_is_one_sentence_and_leaves_no_run(place: Path, run: Run) -> None:
     outcome = run("train", "small.toml", "--out", "a", "--set", "batch_size=100_000_000_000")
     assert outcome.code == 1
     assert outcome.err.splitlines()[-1].startswith("bytewright: there is not enough memory (Unable to")
     assert not (place / "a").exists()
 
 
-def test_a_model_with_room_for_more_tokens_than_its_tokenizer_has_writes_those_it_has(
-    place: Path, run: Run
-) -> None:
+def test_a_model_with_a_larger_vocabulary_generates_only_ids_of_its_tokenizer(place: Path, run: Run) -> None:
     larger = ["--set", "model.vocab_size=5000", "budget.steps=4", "sample_every=2"]
     trained = run("train", "small.toml", "--out", "a", *larger)
     assert trained.code == 0, trained
@@ -230,9 +226,7 @@ def test_values_of_the_recipe_can_be_replaced(place: Path, run: Run) -> None:
     assert not (place / "a" / "samples").exists()
 
 
-def test_a_run_that_is_terminated_saves_leaves_with_143_and_resumes_to_the_same_end(
-    place: Path, run: Run
-) -> None:
+def test_a_terminated_run_saves_exits_with_143_and_resumes_identically(place: Path, run: Run) -> None:
     assert (
         run("train", "small.toml", "--out", "whole", "--set", "budget.steps=200", "save_every=50").code == 0
     )
@@ -258,7 +252,7 @@ def test_a_run_that_is_terminated_saves_leaves_with_143_and_resumes_to_the_same_
     assert digest(place / "parts") == digest(place / "whole")
 
 
-def test_a_complete_run_is_said_to_be_complete(place: Path, run: Run) -> None:
+def test_resuming_a_complete_run_reports_that_it_is_complete(place: Path, run: Run) -> None:
     short = ["--set", "budget.steps=2", "--set", "sample_every=0"]
     assert run("train", "small.toml", "--out", "a", *short).code == 0
     resumed = run("resume", "a")

@@ -31,7 +31,7 @@ def names_in(path: Path) -> list[str]:
 # Single files
 
 
-def test_text_bytes_and_json_come_back_as_they_were(tmp_path: Path) -> None:
+def test_text_bytes_and_json_are_read_back_unchanged(tmp_path: Path) -> None:
     atomic.write_text(tmp_path / "text", "a\r\nb\n☃")
     atomic.write_bytes(tmp_path / "bytes", b"\x00\xff")
     atomic.write_json(tmp_path / "json", {"ключ": [1, None, "x"]})
@@ -41,7 +41,7 @@ def test_text_bytes_and_json_come_back_as_they_were(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["bytes", "json", "text"]
 
 
-def test_an_error_inside_the_block_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_an_error_inside_the_block_keeps_only_the_old_file(tmp_path: Path) -> None:
     def write_and_fail() -> None:
         with atomic.write_stream(tmp_path / "file") as stream:
             stream.write(b"new" * 1_000_000)
@@ -54,7 +54,7 @@ def test_an_error_inside_the_block_keeps_the_old_file_and_leaves_nothing_else(tm
     assert names_in(tmp_path) == ["file"]
 
 
-def test_an_error_of_the_caller_is_not_blamed_on_the_target(tmp_path: Path) -> None:
+def test_an_error_of_the_caller_is_not_reported_as_a_storage_error(tmp_path: Path) -> None:
     with (
         pytest.raises(FileNotFoundError, match="input"),
         atomic.write_stream(tmp_path / "out"),
@@ -64,7 +64,7 @@ def test_an_error_of_the_caller_is_not_blamed_on_the_target(tmp_path: Path) -> N
     assert names_in(tmp_path) == []
 
 
-def test_missing_folders_above_a_file_are_made_and_unmade_on_failure(tmp_path: Path) -> None:
+def test_missing_parent_folders_are_made_and_removed_on_failure(tmp_path: Path) -> None:
     atomic.write_bytes(tmp_path / "a/b/file", b"x")
     assert atomic.read_bytes(tmp_path / "a/b/file") == b"x"
     with pytest.raises(KeyError), atomic.write_stream(tmp_path / "c/d/file"):
@@ -72,7 +72,7 @@ def test_missing_folders_above_a_file_are_made_and_unmade_on_failure(tmp_path: P
     assert names_in(tmp_path) == ["a"]
 
 
-def test_a_temporary_file_of_a_living_writer_is_not_swept(tmp_path: Path) -> None:
+def test_a_temporary_file_of_an_active_writer_is_not_removed(tmp_path: Path) -> None:
     with atomic.write_stream(tmp_path / "file") as slow:
         slow.write(b"slow")
         atomic.write_bytes(tmp_path / "file", b"fast")
@@ -81,7 +81,7 @@ def test_a_temporary_file_of_a_living_writer_is_not_swept(tmp_path: Path) -> Non
     assert names_in(tmp_path) == ["file"]
 
 
-def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match="not a regular file"):
         atomic.read_bytes(tmp_path / "pipe")
@@ -128,7 +128,7 @@ def test_a_write_that_fails_is_explained_and_keeps_its_errno(
     assert (caught.value.errno, caught.value.path) == (code, tmp_path / "file")
 
 
-def test_writing_over_a_directory_is_refused(tmp_path: Path) -> None:
+def test_writing_over_a_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="it is a directory, not a file"):
         atomic.write_bytes(tmp_path, b"x")
 
@@ -138,13 +138,13 @@ def test_writing_over_a_directory_is_refused(tmp_path: Path) -> None:
     ['{"a": 1, "a": 2}', "[NaN]", "[1e999", "[" * 200_000, "1" * 10_000, "", "\ufeff{}"],
     ids=["repeated-key", "nan", "cut-off", "deep", "huge-number", "empty", "byte-order-mark"],
 )
-def test_json_that_is_not_plain_json_is_refused(tmp_path: Path, text: str) -> None:
+def test_json_that_is_not_strict_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(FormatError, match=r"x.json: is not valid JSON"):
         atomic.read_json(tmp_path / "x.json")
 
 
-def test_a_file_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_file_over_the_limit_is_rejected_before_it_is_read(tmp_path: Path) -> None:
     with open(tmp_path / "huge", "wb") as stream:
         stream.truncate(2**40)  # a hole: reading it would need a terabyte
     with pytest.raises(FormatError) as caught:
@@ -155,7 +155,7 @@ def test_a_file_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> N
 # Folders
 
 
-def test_a_folder_comes_back_with_its_manifest(folder: Path) -> None:
+def test_a_folder_is_read_back_with_its_manifest(folder: Path) -> None:
     opened = atomic.open_folder(folder)
     assert opened.about == {"kind": "test"}
     assert set(opened.files) == {"words.txt", "numbers.json"}
@@ -208,7 +208,7 @@ def test_a_folder_without_a_manifest_is_neither_read_nor_replaced(tmp_path: Path
     assert names_in(tmp_path / "photos") == ["cat.jpg"]
 
 
-def test_a_changed_byte_is_noticed(folder: Path) -> None:
+def test_a_changed_byte_is_detected(folder: Path) -> None:
     (folder / "words.txt").write_bytes("naïvE\r\n".encode())
     opened = atomic.open_folder(folder)
     for read in (opened.read_bytes, opened.check):
@@ -217,7 +217,7 @@ def test_a_changed_byte_is_noticed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"na", b"naive and some more bytes"], ids=["truncated", "grown"])
-def test_a_changed_size_is_noticed(folder: Path, data: bytes) -> None:
+def test_a_changed_size_is_detected(folder: Path, data: bytes) -> None:
     (folder / "words.txt").write_bytes(data)
     opened = atomic.open_folder(folder)
     for read in (opened.read_bytes, opened.check):
@@ -226,7 +226,7 @@ def test_a_changed_size_is_noticed(folder: Path, data: bytes) -> None:
         assert caught.value.path == folder / "words.txt"
 
 
-def test_a_missing_file_is_noticed(folder: Path) -> None:
+def test_a_missing_file_is_detected(folder: Path) -> None:
     (folder / "words.txt").unlink()
     with pytest.raises(StorageError, match=r"cannot read .*words\.txt: no such file"):
         atomic.open_folder(folder).read_bytes("words.txt")
@@ -269,7 +269,7 @@ def _set_name(manifest: dict[str, dict[str, object]], name: str) -> None:
         lambda manifest: manifest["files"]["words.txt"].pop("sha256"),
     ],
 )
-def test_a_hostile_manifest_is_refused(
+def test_a_hostile_manifest_is_rejected(
     folder: Path, spoil: Callable[[dict[str, dict[str, dict[str, object]]]], None]
 ) -> None:
     manifest = atomic.read_document(folder / "manifest.json")
@@ -305,7 +305,7 @@ def with_one_bit_changed(data: bytes) -> Iterator[bytes]:
             yield data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
-def test_a_document_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same(tmp_path: Path) -> None:
+def test_a_document_with_one_changed_bit_is_rejected_or_reads_the_same(tmp_path: Path) -> None:
     fields = {"lr": 0.001, "naïve": [1, None, True, -0.0], "tables": {"10": 1e-30, "9": "x"}}
     path = tmp_path / "config.json"
     atomic.write_document(path, fields)
@@ -321,7 +321,7 @@ def test_a_document_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same
     assert num_refused > 8 * len(sound) * 0.9
 
 
-def test_a_manifest_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same(folder: Path) -> None:
+def test_a_manifest_with_one_changed_bit_is_rejected_or_reads_the_same(folder: Path) -> None:
     sound = atomic.open_folder(folder)
     path = folder / "manifest.json"
     for damaged in with_one_bit_changed(path.read_bytes()):
@@ -330,7 +330,7 @@ def test_a_manifest_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same
             assert atomic.open_folder(folder) == sound, damaged
 
 
-def test_a_document_may_be_indented_in_another_way_and_edited_if_its_checksum_is_removed(
+def test_a_document_may_be_reformatted_and_edited_without_its_checksum(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "config.json"
@@ -348,14 +348,14 @@ def test_a_document_may_be_indented_in_another_way_and_edited_if_its_checksum_is
 
 
 @pytest.mark.parametrize("text", ["[1]", "3", '{"checksum": 3}', '{"checksum": "", "a": 1e400}'])
-def test_what_is_not_a_document_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_documents_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(FormatError, match=r"config\.json: "):
         atomic.read_document(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("depth", [500, 900, 950, 990, 1000, 1100, 100_000])
-def test_a_document_that_is_nested_deeply_is_no_traceback(tmp_path: Path, depth: int) -> None:
+def test_a_deeply_nested_document_is_a_format_error(tmp_path: Path, depth: int) -> None:
     nested = "[" * depth + "]" * depth
     (tmp_path / "config.json").write_text(f'{{"checksum": "", "a": {nested}}}')
     with pytest.raises(FormatError):
@@ -387,7 +387,7 @@ def write_below(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("points_to", ["file", "folder", "nothing"])
-def test_a_symbolic_link_is_refused_and_what_it_points_to_stays(
+def test_a_symbolic_link_is_rejected_and_its_target_is_unchanged(
     tmp_path: Path, write: Callable[[Path], object], points_to: str
 ) -> None:
     (tmp_path / "outside" / "folder" / "sub").mkdir(parents=True)
@@ -402,7 +402,7 @@ def test_a_symbolic_link_is_refused_and_what_it_points_to_stays(
     assert (tmp_path / "outside" / "file").read_text() == "years of work"
 
 
-def test_links_on_the_way_to_the_folder_that_was_named_are_followed(tmp_path: Path) -> None:
+def test_links_in_the_path_to_the_named_folder_are_followed(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "runs").symlink_to("disk")
     atomic.write_bytes(tmp_path / "runs" / "file", b"x")
@@ -411,7 +411,7 @@ def test_links_on_the_way_to_the_folder_that_was_named_are_followed(tmp_path: Pa
     assert (tmp_path / "disk" / "sub" / "file").read_bytes() == b"y"
 
 
-def test_a_link_that_replaces_the_folder_during_a_write_does_not_divert_it(
+def test_a_link_that_replaces_the_folder_during_a_write_does_not_redirect_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "outside").mkdir()
@@ -428,7 +428,7 @@ def test_a_link_that_replaces_the_folder_during_a_write_does_not_divert_it(
     assert (tmp_path / "moved" / "file").read_bytes() == b"x"
 
 
-def test_a_file_that_is_written_in_place_must_have_one_name(tmp_path: Path) -> None:
+def test_a_file_with_hard_links_is_not_opened_to_append(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     (tmp_path / "log").hardlink_to(tmp_path / "thesis.txt")
     with pytest.raises(StorageError, match=r"log: the file has 2 names \(hard links\)"):
@@ -438,7 +438,7 @@ def test_a_file_that_is_written_in_place_must_have_one_name(tmp_path: Path) -> N
         atomic.open_to_append(tmp_path / "pipe")
 
 
-def test_a_folder_that_a_write_must_stay_within_is_not_made(tmp_path: Path) -> None:
+def test_the_folder_of_within_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot write .*: the folder .*/run does not exist"):
         atomic.write_bytes(tmp_path / "run" / "samples" / "file", b"x", within=tmp_path / "run")
     assert names_in(tmp_path) == []
@@ -449,7 +449,7 @@ def test_a_folder_that_a_write_must_stay_within_is_not_made(tmp_path: Path) -> N
 # Leftovers of killed processes
 
 
-def test_leftovers_of_any_name_are_removed_from_a_folder_but_not_those_of_living_writers(
+def test_leftovers_are_removed_but_not_those_of_active_writers(
     tmp_path: Path,
 ) -> None:
     for name in (".a.01234567.bytewright-tmp", "..b.01234567.bytewright-tmp.89abcdef.bytewright-tmp"):
@@ -472,14 +472,14 @@ def test_the_probe_of_a_killed_check_is_removed_by_the_next_one(tmp_path: Path) 
 # Checks before the work starts
 
 
-def test_a_target_that_will_do_is_left_untouched(tmp_path: Path, folder: Path) -> None:
+def test_checking_a_valid_target_changes_nothing(tmp_path: Path, folder: Path) -> None:
     atomic.check_target(tmp_path / "new")
     atomic.check_target(tmp_path / "new/below", folder=True)
     atomic.check_target(folder, folder=True, replace=True)
     assert names_in(tmp_path) == ["folder"]
 
 
-def test_a_target_that_will_not_do_is_refused_at_once(tmp_path: Path, folder: Path) -> None:
+def test_an_invalid_target_is_rejected(tmp_path: Path, folder: Path) -> None:
     atomic.write_bytes(tmp_path / "file", b"")
     for target, is_folder in [(folder, True), (tmp_path / "file", False)]:
         with pytest.raises(UsageError) as caught:
@@ -493,14 +493,14 @@ def test_a_target_that_will_not_do_is_refused_at_once(tmp_path: Path, folder: Pa
         atomic.check_target(tmp_path / "file/below")
 
 
-def test_a_target_in_a_folder_that_takes_no_files_is_refused_at_once() -> None:
+def test_a_target_in_a_file_system_without_writes_is_rejected() -> None:
     if not Path("/proc/self").is_dir():
         pytest.skip("needs a /proc, which takes no files even from root")
     with pytest.raises(StorageError, match="cannot write /proc/"):
         atomic.check_target("/proc/tokenizer", folder=True)
 
 
-def test_an_unwritable_folder_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_rejected(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")
     tmp_path.chmod(0o500)
@@ -514,7 +514,7 @@ def test_an_unwritable_folder_is_refused_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "number", ["1e400", "-1e400", "1" + 400 * "0", "-1" + 5000 * "0", "1" + 400 * "0" + ".5"]
 )
-def test_a_number_beyond_the_range_of_a_float_is_refused(number: str) -> None:
+def test_a_number_beyond_the_range_of_a_float_is_rejected(number: str) -> None:
     with pytest.raises(FormatError, match=r"state\.json: is not valid JSON .*beyond the range of a float"):
         atomic.parse_json(f'{{"seconds": {number}}}', "state.json")
 
@@ -527,13 +527,13 @@ def test_numbers_within_the_range_of_a_float_are_read_exactly() -> None:
     ]
 
 
-def test_bytes_of_a_path_that_are_not_utf8_survive_json(tmp_path: Path) -> None:
+def test_path_bytes_that_are_not_utf8_survive_json(tmp_path: Path) -> None:
     atomic.write_json(tmp_path / "x.json", {"path": "run\udcff", "text": "ä\n"})
     assert atomic.read_json(tmp_path / "x.json") == {"path": "run\udcff", "text": "ä\n"}
 
 
 @pytest.mark.parametrize("value", [5000 * "[" + 5000 * "]", 5000 * "{a=" + "1" + 5000 * "}", 5000 * "9"])
-def test_toml_that_python_cannot_hold_is_refused_in_one_sentence(tmp_path: Path, value: str) -> None:
+def test_toml_that_python_cannot_represent_is_rejected(tmp_path: Path, value: str) -> None:
     (tmp_path / "x.toml").write_text(f"seed = {value}\n")
     with pytest.raises(FormatError, match=r"x\.toml: is not valid TOML"):
         atomic.read_toml(tmp_path / "x.toml")

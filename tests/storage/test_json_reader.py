@@ -12,7 +12,7 @@ from bytewright.storage.json_reader import Json, read_lines, shorten
 FILE = Path("some.json")
 
 
-def test_a_place_is_named_by_the_keys_that_lead_to_it() -> None:
+def test_an_error_names_the_path_of_keys() -> None:
     root = Json({"a": {"b c": [1, {"d": None}]}}, FILE)
     element = list(root["a"]["b c"].elements())[1]
     assert element["d"].place == "a.'b c'[1].d"
@@ -34,26 +34,26 @@ def test_a_place_is_named_by_the_keys_that_lead_to_it() -> None:
         ("as_integer", "1", "should be an integer, but is '1'"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused(method: str, value: object, sentence: str) -> None:
+def test_a_value_of_the_wrong_type_is_rejected(method: str, value: object, sentence: str) -> None:
     with pytest.raises(FormatError) as caught:
         getattr(Json(value, FILE, "key"), method)()
     assert str(caught.value) == f"some.json: key {sentence}"
 
 
-def test_a_flag_is_true_or_false_or_left_out() -> None:
+def test_a_flag_is_true_false_or_missing() -> None:
     assert Json(None, FILE).as_boolean(default=True)
     assert not Json(False, FILE).as_boolean(default=True)
     with pytest.raises(FormatError, match="should be true or false, but is 1"):
         Json(1, FILE, "key").as_boolean(default=True)
 
 
-def test_an_unknown_key_is_refused() -> None:
+def test_an_unknown_key_is_rejected() -> None:
     with pytest.raises(FormatError, match="b is an unknown key") as caught:
         Json({"a": 1, "b": 2}, FILE).check_keys("a")
     assert (caught.value.path, caught.value.key) == (FILE, "b")
 
 
-def test_lines_end_in_lf_and_nothing_else_ends_a_line(tmp_path: Path) -> None:
+def test_only_lf_ends_a_line(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes("a\x85b\u2028c\n\x0cd".encode())
     assert read_lines(path) == ["a\x85b\u2028c", "\x0cd"]

@@ -187,7 +187,7 @@ def test_a_resume_without_any_checkpoint_starts_anew(tmp_path: Path, quiet: Cons
     "budget", [{"steps": 24}, {"steps": None, "tokens": 24 * 32}, {"steps": None, "minutes": 0.1}]
 )
 @pytest.mark.parametrize("is_marked", [True, False])
-def test_a_finished_run_without_checkpoints_is_not_begun_again(
+def test_a_finished_run_without_checkpoints_is_not_restarted(
     tmp_path: Path, quiet: Console, budget: dict[str, Any], is_marked: bool
 ) -> None:
     """Logs of earlier versions neither mark the last line nor record an ending."""

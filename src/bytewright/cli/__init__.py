@@ -1,7 +1,7 @@
 """The command line: one module per command or group of commands; each calls the library and prints results.
 
-Start with `main`, which maps each command to a class. `options` holds what commands share as options and
-checks, `console` what they print with. No other package imports this one.
+Start with `main`, which maps each command to a class. `options` holds the options and
+checks that commands share, and `console` their output functions. No other package imports this one.
 """
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from bytewright.cli import console, options
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
+
+if TYPE_CHECKING:
+    from bytewright.generate import Generator, SamplingConfig
+    from bytewright.tokenizer import Tokenizer
 
 BATCH = 32
 """How many texts are generated at the same time."""
@@ -68,7 +73,7 @@ class Generate:
         options.require_at_least(1, self.count, "--count")
         from bytewright.generate import Generator, SamplingConfig
         from bytewright.generate.reference import check_prompts
-        from bytewright.generate.text import encode_prompt, stop_tokens_of, stream_text
+        from bytewright.generate.text import encode_prompt, stop_tokens_of
         from bytewright.train.run import open_model
         from bytewright.train.setup import select_device
 
@@ -77,9 +82,8 @@ class Generate:
         device = select_device(self.device)
         precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
         model = saved.load(device=device, precision=precision)
-        given = [(text, encode_prompt(tokenizer, text)) for text in self.prompt or ("",)]
-        check_prompts(model.config, [prompt for _, prompt in given])  # before any text is printed
-        num_texts = self.count * len(given)
+        prompts = [(text, encode_prompt(tokenizer, text)) for text in self.prompt or ("",)]
+        check_prompts(model.config, [ids for _, ids in prompts])  # before any text is printed
         sampling = SamplingConfig(
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
@@ -90,37 +94,58 @@ class Generate:
             stop_tokens=stop_tokens_of(tokenizer),
             num_ids=tokenizer.vocab_size,
         )
-        cut = {
+        limits = {
             "length": f"reached --max-new-tokens, {self.max_new_tokens}",
             "context": f"filled the model's context of {model.config.context_length} tokens",
         }
-        generator = Generator(model, min(BATCH, num_texts))
-        if num_texts == 1:
-            ((text, prompt),) = given
-            console.write_model_text(text)
+        prompts = [prompt for prompt in prompts for _ in range(self.count)]
+        generator = Generator(model, min(BATCH, len(prompts)))
+        if len(prompts) == 1:
+            print_text(generator, tokenizer, *prompts[0], sampling, limits)
+        else:
+            print_texts(generator, tokenizer, prompts, sampling, limits)
 
-            def write(piece: str) -> None:
-                console.write_model_text(piece)
-                sys.stdout.flush()
 
-            reason = stream_text(generator, tokenizer, prompt, sampling, write)
-            print(flush=True)
-            if reason in cut:
-                console.stderr().print(f"the text was cut off: it {cut[reason]}")
-            return
-        prompts = (prompt for _, prompt in given for _ in range(self.count))
-        texts = (text for text, _ in given for _ in range(self.count))
-        counts: Counter[str] = Counter()
-        for text, completion in zip(texts, generator.generate_many(prompts, sampling, BATCH), strict=True):
-            text = f"{text}{tokenizer.decode(completion.ids)}".strip("\n")
-            console.write_model_text(text + (SEPARATOR if completion.reason == "stop" else "\n\n"))
-            sys.stdout.flush()
-            counts[completion.reason] += 1
-        if counts["stop"] < num_texts:
-            reasons = ", ".join(
-                f"{counts[reason]} {words}" for reason, words in cut.items() if counts[reason]
-            )
-            console.stderr().print(
-                f"{num_texts - counts['stop']} of {num_texts} texts were cut off and have no {END_OF_TEXT}"
-                f" after them: {reasons}"
-            )
+def print_text(
+    generator: Generator,
+    tokenizer: Tokenizer,
+    text: str,
+    prompt: list[int],
+    sampling: SamplingConfig,
+    limits: Mapping[str, str],
+) -> None:
+    """Print one text as it is generated, and why it was cut off, if it was."""
+    from bytewright.generate.text import stream_text
+
+    def write(piece: str) -> None:
+        console.write_model_text(piece)
+        sys.stdout.flush()
+
+    console.write_model_text(text)
+    reason = stream_text(generator, tokenizer, prompt, sampling, write)
+    print(flush=True)
+    if reason in limits:
+        console.stderr().print(f"the text was cut off: it {limits[reason]}")
+
+
+def print_texts(
+    generator: Generator,
+    tokenizer: Tokenizer,
+    prompts: Sequence[tuple[str, list[int]]],
+    sampling: SamplingConfig,
+    limits: Mapping[str, str],
+) -> None:
+    """Print several texts in the format of a corpus, and how many were cut off."""
+    counts: Counter[str] = Counter()
+    completions = generator.generate_many((ids for _, ids in prompts), sampling, BATCH)
+    for (text, _), completion in zip(prompts, completions, strict=True):
+        text = f"{text}{tokenizer.decode(completion.ids)}".strip("\n")
+        console.write_model_text(text + (SEPARATOR if completion.reason == "stop" else "\n\n"))
+        sys.stdout.flush()
+        counts[completion.reason] += 1
+    if counts["stop"] < len(prompts):
+        reasons = ", ".join(f"{counts[name]} {limit}" for name, limit in limits.items() if counts[name])
+        console.stderr().print(
+            f"{len(prompts) - counts['stop']} of {len(prompts)} texts were cut off and have no {END_OF_TEXT}"
+            f" after them: {reasons}"
+        )

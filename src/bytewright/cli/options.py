@@ -70,7 +70,10 @@ NumWorkers = Annotated[
 ]
 
 Replace = Annotated[
-    bool, tyro.conf.arg(help="Replace existing output.", help_behavior_hint="(default: refuse)")
+    bool,
+    tyro.conf.arg(
+        help="Replace existing output.", help_behavior_hint="(default: existing output is an error)"
+    ),
 ]
 
 

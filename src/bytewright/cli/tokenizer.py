@@ -168,9 +168,7 @@ class EncodeText:
         if self.text is not None:
             if self.source is not None or self.out is not None:
                 raise UsageError("give either --text or a file with --out, not both")
-            text = self.text.encode(
-                "utf-8", "surrogateescape"
-            )  # the bytes that were given, valid UTF-8 or not
+            text = self.text.encode("utf-8", "surrogateescape")  # also invalid UTF-8
             print(*options.load_tokenizer(self.tokenizer).encode(text))
             return
         if self.source is None or self.out is None:
