@@ -23,8 +23,8 @@ from bytewright.generate.sampling import (
     keep_min_p,
     keep_top_k,
     keep_top_p,
+    make_monotonic,
     next_token_probabilities,
-    rising,
 )
 
 
@@ -101,7 +101,7 @@ def test_sums_rounded_in_any_order_never_draw_what_has_no_probability(
     """Parallel sums are rounded differently; this moves each up or down by a few bits."""
     generator = torch.Generator().manual_seed(seed)
     noise = 1 + (torch.rand(probabilities.shape, generator=generator) - 0.5) * 1e-6
-    ends = rising(probabilities.cumsum(0) * noise, probabilities)
+    ends = make_monotonic(probabilities.cumsum(0) * noise, probabilities)
     assert (ends.diff() >= 0).all()
     assert (ends.diff()[probabilities[1:] == 0] == 0).all()
     id = int((ends <= bits / 2**23 * ends[-1]).sum())

@@ -318,7 +318,7 @@ def test_weights_in_several_files_are_read(llama: Path) -> None:
         ("pytorch_model.bin", "should be a plain name that ends in .safetensors"),
         (7, "should be a string, but is 7"),
         ("model-00003-of-00002.safetensors", "model-00003-of-00002.safetensors: no such file"),
-        ("model-00001-of-00002.safetensors", "lacks the weight 'model.norm.weight', which .* puts there"),
+        ("model-00001-of-00002.safetensors", "the weight 'model.norm.weight' is listed, but missing"),
     ],
 )
 def test_an_index_with_a_wrong_file_is_rejected(llama: Path, place: object, words: str) -> None:
@@ -334,7 +334,7 @@ def test_an_incomplete_index_is_rejected(llama: Path) -> None:
     placed = split_weights(llama)
     del placed["model.norm.weight"]
     write_index(llama, placed)
-    with pytest.raises(FormatError, match=r"holds the weight 'model.norm.weight', which .* elsewhere"):
+    with pytest.raises(FormatError, match=r"the weight 'model.norm.weight' is not listed"):
         read_llama(llama)
     write_index(llama, [])
     with pytest.raises(FormatError, match=r"index.json: weight_map should be an object"):

@@ -67,7 +67,7 @@ def test_the_model_with_kernels_equals_the_reference(
     config = dataclasses.replace(SMALL, **change)
     exact, gradients = loss_and_gradients(dataclasses.replace(config, implementation="reference"), None)
     if not ON_GPU:
-        monkeypatch.setattr(kernels, "can_serve", lambda x: True)
+        monkeypatch.setattr(kernels, "supports", lambda x: True)
         monkeypatch.setattr(kernels, "on_gpu", lambda x: True)
     loss, ours = loss_and_gradients(config, HALF)
     assert loss.item() == pytest.approx(exact.item(), rel=TOLERANCE)

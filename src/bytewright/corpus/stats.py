@@ -2,8 +2,8 @@
 
 A word is a run of letters and digits in lower case, including apostrophes inside: "Don't" is one word. All
 counts are exact up to `EXACT_WORDS` distinct words. Beyond that, the table drops the rarest words to bound
-memory. The number of distinct words then is an estimate (within about 1 %), `is_exact` is False, and the
-counts of common words are exact unless the words were rare at first.
+memory. The number of distinct words is then an estimate (within about 1 %), and `is_exact` is False. The
+counts of common words stay exact unless the words were rare at first.
 """
 
 from __future__ import annotations

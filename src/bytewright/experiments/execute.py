@@ -2,8 +2,8 @@
 
 Finished runs are skipped, and identical runs of sibling sweeps are copied. An interrupted run resumes from
 its checkpoint. A run that diverges is recorded with the reason. A run that does not fit into memory starts
-again with smaller parts. The `outcome.json` of a run is written last and marks it as done, so a sweep that is
-killed at any time and started again ends with the same numbers.
+again with smaller parts. The `outcome.json` of a run is written last and marks it as done. A sweep that is
+killed at any time and started again therefore ends with the same numbers.
 
 `execute_plan` trains in this process, where consecutive runs share a compiled step: for short runs on a GPU,
 starting a process and compiling would take longest. `run_commands` runs several processes at once.
@@ -187,7 +187,7 @@ def _train(trial: Trial, run: Path, predicted: Mapping[str, float], context: Swe
             if result.received:
                 raise SweepStopped(result.received)
         record = read_run(run)
-        # Without a signal the budget is spent, whatever an earlier session recorded.
+        # A session without a signal has spent the budget, even if an earlier session recorded another ending.
         status, reason = ("diverged", record.reason) if record.status == "diverged" else ("complete", "")
     except DivergenceError:
         record = read_run(run)

@@ -43,9 +43,9 @@ def read_inputs(paths: Sequence[Path]) -> tuple[SweepInfo | None, list[RunRecord
     runs = [path for path in paths if not _is_skipped(path, paths)]
     for path in runs:
         if (path / SWEEP).is_file():
-            raise UsageError(f"{path} is a sweep; a report has either one sweep or several runs", path=path)
+            raise UsageError(f"{path} is a sweep; expected either one sweep or several runs", path=path)
         if path.is_file():
-            raise UsageError(f"{path} is a file; a report has one results.json or folders of runs", path=path)
+            raise UsageError(f"{path} is a file; expected one results.json, or folders of runs", path=path)
         if not _has_started(path):
             read_record(path)  # raises the reason
     records, unreadable = _read_each(dict.fromkeys(runs))

@@ -156,7 +156,8 @@ def find_column(key: str, rows: Sequence[Row]) -> str:
             f"{key!r} is ambiguous: {' or '.join(ending)}; write the full name", key=key, expected=ending
         )
     close = get_close_matches(key, [*names, *(name.rpartition(".")[2] for name in names)], n=1)
-    raise UsageError(f"runs have no {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""), key=key)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise UsageError(f"no run has a figure or setting {key!r}{hint}", key=key)
 
 
 def _meets(value: object, sign: str, text: str) -> bool:

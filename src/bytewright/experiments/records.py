@@ -1,4 +1,4 @@
-"""`RunRecord`: what reports and tables show of a run: settings, curve, status, cost and samples.
+"""`RunRecord`: the data of a run in reports and tables: settings, curve, status, cost and samples.
 
 A record is read from a run's folder, or from `results.json`, the compact record that remains after the
 folders are removed. Its status is `Run.status`.
@@ -36,7 +36,7 @@ class RunRecord:
     status: State
     ending: Ending | None = None
     reason: str = ""
-    """The reason in a few words why it is not complete."""
+    """Why the run is not complete, in a few words."""
     labels: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     samples: Mapping[int, str] = field(default_factory=dict)
@@ -112,7 +112,7 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
     """Read the record of the texts at `path` that were sampled from the run at `model`."""
     outcome = Run(path).outcome
     if not isinstance(outcome.get("figures"), dict) or not isinstance(outcome.get("sampling"), dict):
-        raise UsageError(f"{path}: its outcome describes no sampled texts", path=path)
+        raise UsageError(f"{path}: its outcome.json does not describe sampled texts", path=path)
     check_no_link(path / "stories.txt", path)
     stories = atomic.read_text(path / "stories.txt") if (path / "stories.txt").is_file() else ""
     return RunRecord(

@@ -112,7 +112,7 @@ def read_results(path: Path) -> tuple[SweepInfo | None, list[RunRecord]]:
     """Read what `write_results` wrote."""
     file = Json(atomic.read_document(path), path)
     if file.get("format").value != FORMAT:
-        raise file.error(f'a record that says "format": "{FORMAT}"')
+        raise file.error(f'an object with "format": "{FORMAT}"')
     about = None if file["about"].value is None else parse_sweep_info(file["about"])
     settings, environment = file["settings"].as_object(), file["environment"].as_object()
     records = []

@@ -2,8 +2,8 @@
 
 Two runs are identical if they have equal settings, tokens (by SHA-256), code (version and commit), machine
 and torch version, and on a CPU the same number of threads, which affects rounding. A run is not reused if one
-of these is not on record, if the source tree differs from its commit, if the run was continued in another
-environment, or if its log is incomplete.
+of these is unknown, if its log is incomplete, or if it was continued in another environment. No run is reused
+if the source tree differs from its commit.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def _list_keys(cls: type, prefix: str = "") -> list[str]:
 
 def _check_corpus_keys(keys: Iterable[str]) -> None:
     """Raise `UsageError` if a key is set that the corpus determines."""
-    reasons = {f"data.{key}": "the corpus is the data" for key in PLACEHOLDER}
+    reasons = {f"data.{key}": "the corpus provides the data" for key in PLACEHOLDER}
     reasons["model.vocab_size"] = "the corpus determines it; set corpus.vocab_size instead"
     for key in reasons.keys() & keys:
         raise UsageError(f"sets both {key} and a corpus, but {reasons[key]}", key=key)

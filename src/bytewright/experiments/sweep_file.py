@@ -106,7 +106,7 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
     """
     fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
     if "model" in fields and "base" not in fields:
-        raise UsageError("is a recipe, not a sweep; `bytewright train` trains it", key="base")
+        raise UsageError("is a recipe, not a sweep; run it with `bytewright train`", key="base")
     _check_keys(fields, [*KEYS, *TABLES, "scale"])
     if scale is not None:
         fields = _apply_scale(fields, scale)
@@ -171,7 +171,7 @@ def _check_clashes(axes: Sequence[AxisGroup], variants: Mapping[str, Labels], se
     keys = [key for group in axes for key in group.keys]
     for key in keys:
         if keys.count(key) > 1:
-            raise UsageError(f"{key} is an axis twice", key=key)
+            raise UsageError(f"{key} is listed as an axis twice", key=key)
         for name, values in variants.items():
             if key in values:
                 raise UsageError(f"{key} is an axis, but the variant {name!r} also sets it", key=key)

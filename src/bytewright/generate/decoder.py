@@ -224,7 +224,7 @@ class Decoder:
 
 def normalise(x: Float[Tensor, "rows d_model"], gain: Float[Tensor, " d_model"]) -> Tensor:
     """Return `model.layers.rms_norm`: computed in at least float32, gains included, and rounded once."""
-    if kernels.can_serve(x):
+    if kernels.supports(x):
         from bytewright.model.kernels.decoding import rms_norm_rows
 
         normalised: Tensor = rms_norm_rows(x, gain, eps=EPSILON)

@@ -25,7 +25,7 @@ STEPS_BETWEEN_CHECKS = 16
 """On a GPU, the number of steps between two checks whether every sequence has ended."""
 
 DEFAULT_SAMPLING = SamplingConfig()
-"""Draw every token with the probability that the model gives it."""
+"""No filters and temperature 1: each token is drawn with the probability that the model assigns to it."""
 MAX_GRAPHS = 8
 """On a GPU, the number of CUDA graphs that a `Generator` keeps, each with its own buffers."""
 

@@ -89,7 +89,7 @@ def keep_top_p(probabilities: Float[Tensor, "*batch vocab"], p: float) -> Float[
     tensor([0.6667, 0.0000, 0.3333, 0.0000])
     """
     values, ids = probabilities.sort(dim=-1, descending=True, stable=True)
-    mass_before = rising(values.cumsum(dim=-1), values).roll(1, dims=-1)
+    mass_before = make_monotonic(values.cumsum(dim=-1), values).roll(1, dims=-1)
     mass_before[..., 0] = 0.0
     kept = torch.where(mass_before < p, values, 0.0)
     return _normalise(torch.zeros_like(probabilities).scatter(-1, ids, kept))
@@ -132,20 +132,20 @@ def draw(
     >>> draw(torch.tensor([0.25, 0.0, 0.5, 0.25]).expand(4, 4), torch.tensor([0.0, 0.25, 0.7, 0.75]))
     tensor([0, 2, 2, 3])
     """
-    ends = rising(probabilities.cumsum(dim=-1), probabilities)
+    ends = make_monotonic(probabilities.cumsum(dim=-1), probabilities)
     places = uniforms.unsqueeze(-1) * ends[..., -1:]
     return torch.where(ends[..., -1] > 0, (ends <= places).sum(dim=-1), NO_TOKEN)
 
 
-def rising(
+def make_monotonic(
     sums: Float[Tensor, "*batch vocab"], weights: Float[Tensor, "*batch vocab"]
 ) -> Float[Tensor, "*batch vocab"]:
-    """Make cumulative sums of `weights` monotonic, and constant where a weight is 0.
+    """Return the cumulative sums of `weights`, made monotonic, and constant where a weight is 0.
 
     A GPU computes the sums in parallel, with different rounding for each. A sum can be slightly below the one
     before it. It can also be above it at a weight of 0, whose token could then be drawn.
 
-    >>> rising(torch.tensor([0.5, 0.625, 0.5, 1.0]), torch.tensor([0.5, 0.0, 0.125, 0.375]))
+    >>> make_monotonic(torch.tensor([0.5, 0.625, 0.5, 1.0]), torch.tensor([0.5, 0.0, 0.125, 0.375]))
     tensor([0.5000, 0.5000, 0.5000, 1.0000])
     """
     return torch.where(weights > 0, sums, 0.0).cummax(dim=-1).values

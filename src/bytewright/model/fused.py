@@ -101,7 +101,7 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         if token_positions is None:
             self._check_length(x.shape[-2])
         qkv = x @ join_projections(self, x.dtype).T
-        if token_positions is None and self._kernel_serves(qkv):
+        if token_positions is None and self._kernel_supports(qkv):
             return self.output_proj(self._attend_by_kernel(qkv))
         qkv = qkv.reshape(*qkv.shape[:-1], -1, self.d_head)
         # One norm and one rotation for q and k together: half the operations, each on longer rows.
@@ -125,8 +125,8 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         )
         return self.output_proj(attended.transpose(-3, -2).flatten(-2))
 
-    def _kernel_serves(self, qkv: Float[Tensor, "*batch seq qkv_width"]) -> bool:
-        if not kernels.can_serve(qkv):
+    def _kernel_supports(self, qkv: Float[Tensor, "*batch seq qkv_width"]) -> bool:
+        if not kernels.supports(qkv):
             return False
         from bytewright.model.kernels.attention import LONGEST, SERVED_HEADS
 
@@ -168,7 +168,7 @@ class FusedSwiGLU(SwiGLU):
 
 def gate_by_silu(joined: Float[Tensor, "*batch two_d_ff"]) -> Float[Tensor, "*batch d_ff"]:
     """Return silu(gate) * up, where gate and up are the halves of the last dimension."""
-    if kernels.can_serve(joined):
+    if kernels.supports(joined):
         from bytewright.model.kernels.swiglu import silu_gate
 
         gated: Tensor = silu_gate(joined)
@@ -230,7 +230,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
     ) -> Tensor:
         compute = _total_cross_entropy
-        if kernels.can_serve(hidden):
+        if kernels.supports(hidden):
             from bytewright.model.kernels.cross_entropy import total_cross_entropy
 
             compute = total_cross_entropy

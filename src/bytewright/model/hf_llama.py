@@ -1,12 +1,12 @@
 """Export to and import from the folder format that `transformers` loads as `LlamaForCausalLM`.
 
-With default options our model is a Llama: the same equations under other names, with one difference that no
-shape shows. Llama rotates dimension i of a head with i + d_head/2, where we rotate 2i with 2i + 1. The rows
-of q and k are therefore reordered on export and on import; otherwise the scores would be silently wrong.
-Export rejects every option that is not in `EXPORTED_OPTIONS` and differs from its default. Import rejects
-settings that our model does not have.
+With default options our model is a Llama: the same equations under other names, with one difference that
+shapes do not reveal. Llama rotates dimension i of a head with i + d_head/2, where we rotate 2i with 2i + 1.
+The rows of q and k are therefore reordered on export and on import; otherwise the scores would be silently
+wrong. Export rejects every option that is not in `EXPORTED_OPTIONS` and differs from its default. Import
+rejects settings that our model does not have.
 
-A folder is untrusted input: invalid contents raise `FormatError`. The tokenizer's files are copied unread.
+A folder is untrusted input: invalid contents raise `FormatError`. The tokenizer's files are not parsed here.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ def _read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         found = _read_tensors(folder / part)
         if found.keys() != names:
             name = min(found.keys() ^ names)
-            does, where = ("holds", "elsewhere") if name in found else ("lacks", "there")
+            problem = "is not listed" if name in found else "is listed, but missing"
             raise FormatError(
-                f"{folder / part}: {does} the weight {name!r}, which {index} puts {where}",
+                f"{folder / part}: the weight {name!r} {problem}; the list is in {index}",
                 path=folder / part,
                 key=name,
             )

@@ -1,10 +1,10 @@
 """The fused optimizers: the rules of `reference` applied to whole groups of parameters at once.
 
-The parameters of a group are moved into one flat buffer and become views of it, and so does their state. A
-rule is then a few operations on large tensors instead of many small ones, and one kernel if compiled. Muon
-stacks matrices of the same shape, so that their products are batched. No function synchronises with the
-device: learning rate and update count are tensors. A step that is not accepted is discarded by selection
-(`torch.where`), not by a branch.
+The parameters of a group are moved into one flat buffer and become views of it. Their state has the same
+layout. A rule is then a few operations on large tensors instead of many small ones, and one kernel if
+compiled. Muon stacks matrices of the same shape, so that their products are batched. No function synchronises
+with the device: learning rate and update count are tensors. A step that is not accepted is discarded by
+selection (`torch.where`), not by a branch.
 """
 
 from __future__ import annotations

@@ -225,9 +225,9 @@ def _pieces(series: Series, places: Sequence[tuple[float, float]]) -> list[list[
 def _exits(series: Series, places: Sequence[tuple[float, float]], y: Scale) -> list[float]:
     """Return the x pixels of the crosses on the upper edge that mark divergence.
 
-    A diverged run has one cross: where its line first crosses the edge upwards, or at its start if that lies
-    above the edge and the line rises or stays there. Any other line shows final values, and has a cross at
-    every setting without a finite value.
+    A diverged run has one cross, where its line first crosses the edge upwards. If the line starts above the
+    edge and does not fall from there, the cross is at its start. Any other line shows final values, and has
+    a cross at every setting without a finite value.
     """
     if not series.diverged:
         both = zip(places, series.points, strict=True)

@@ -282,7 +282,7 @@ class _Documents:
     def search(self, ids: Ids) -> tuple[int, bool | None]:
         """Return the number of documents that end in a piece, and whether a document is open after it.
 
-        A document is open if more than white space follows the last end. None: as before the piece.
+        A document is open if more than white space follows the last end. None: the piece does not decide it.
         """
         is_end = ids == self._end if self._end is not None else np.zeros(0, dtype=np.bool_)
         ends = np.flatnonzero(is_end)

@@ -4,8 +4,9 @@ The trainer returns a `Vocabulary`, the file formats read and write it, and both
 it. It is validated once, on construction, and guarantees:
 
 - ids are unique and fit into 32 bits; at least one token is ordinary, and ordinary tokens are distinct;
-- both halves of a merge are bytes or results of *earlier* merges; its result is an ordinary token that no
-  other merge produces, so "merges in order" and "lowest rank first" are the same;
+- both halves of a merge are bytes or results of *earlier* merges;
+- the result of a merge is an ordinary token that no other merge produces, so "merges in order" and "lowest
+  rank first" are the same;
 - special tokens are non-empty, distinct, valid Unicode, and have their own ids.
 
 A byte may lack a token. Then only texts without that byte can be encoded.
@@ -218,10 +219,10 @@ def check_all_bytes(vocabulary: Vocabulary, purpose: str) -> None:
 
 
 @contextmanager
-def blaming(*files: str | os.PathLike[str]) -> Iterator[None]:
+def naming_files(*files: str | os.PathLike[str]) -> Iterator[None]:
     """Convert a `TokenizerError` in the block to a `FormatError` that names the files.
 
-    >>> with blaming("vocab.json", "merges.txt"):
+    >>> with naming_files("vocab.json", "merges.txt"):
     ...     raise TokenizerError("byte 0x61 is missing")
     Traceback (most recent call last):
     bytewright.errors.FormatError: vocab.json, merges.txt: byte 0x61 is missing

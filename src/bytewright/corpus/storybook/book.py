@@ -100,8 +100,8 @@ class Storybook:
             num_stories += 1
             if not parse.num_derivations:
                 raise UsageError(
-                    f"story {num_stories} is not in the storybook's language: no story continues its first"
-                    f" {parse.leaves_at} characters as it does; only stories in the language have a floor",
+                    f"story {num_stories} is not in the storybook's language: it leaves the language after"
+                    f" {parse.leaves_at} characters; only stories in the language have a floor",
                     key=f"story {num_stories}",
                     found=text[parse.leaves_at :],
                 )

@@ -6,8 +6,8 @@ A *story* has the right shape if its sentences are sound and follow each other a
 contains the position where it leaves the language and the variables with contradictory values. A *copy* is a
 story that occurs verbatim in the training text.
 
-A sentence ends with a full stop, a question mark or an exclamation mark outside quotation marks, or with a
-closing quotation mark after one of these unless lower case follows. `"Oh no!" cried the owl.` is one
+A sentence ends with a full stop, a question mark or an exclamation mark outside quotation marks. It also ends
+with a closing quotation mark after one of these, unless lower case follows. `"Oh no!" cried the owl.` is one
 sentence, and so is a speech of several sentences. A line end always ends a sentence. The same rule cuts the
 beats of the grammar into templates of single sentences.
 """

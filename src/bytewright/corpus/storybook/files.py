@@ -238,7 +238,7 @@ def _submit(executor: ProcessPoolExecutor, function: Callable[[Work], Result], w
 def _end_with_parent() -> None:
     """Start a thread that ends this worker when its parent ends, even by SIGKILL.
 
-    The executor does not: its workers hold both ends of the queue of tasks, so they never read its end.
+    The executor does not do this: its workers hold both ends of the task queue, so they never read its end.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None

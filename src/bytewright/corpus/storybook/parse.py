@@ -20,7 +20,7 @@ from bytewright.corpus.storybook.grammar import Choice, Grammar, Guard, Mention,
 LONGEST_LITERAL = 1000
 
 Known = int | frozenset[int] | None
-"""The knowledge about a variable: its value, its possible values, or None if it is unknown."""
+"""The possible values of a variable: one value, a set of values, or None if all are possible."""
 
 Facts = tuple[Known, ...]
 Trail = tuple["_Option", "Trail"] | None

@@ -2,8 +2,8 @@
 
 Each kernel replaces several passes over memory by one. None uses atomics: the same input gives the same bits.
 The kernels of training are operators (`torch.ops.bytewright.…`) with their own gradient, which
-`torch.compile` accepts. The reference modules define their results. Their modules import Triton: call
-`on_gpu` or `can_serve` first, and use tensor operations if it returns False.
+`torch.compile` accepts. The reference modules define their results. The modules of this package import
+Triton: call `on_gpu` or `supports` first, and use tensor operations if it returns False.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ def _is_supported_gpu() -> bool:
     return torch.cuda.get_device_capability() >= OLDEST_GPU
 
 
-def can_serve(x: Tensor) -> bool:
+def supports(x: Tensor) -> bool:
     """Return whether the kernels support `x`: in a half-precision type on an NVIDIA GPU."""
     return x.dtype in HALF_TYPES and on_gpu(x)

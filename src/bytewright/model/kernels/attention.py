@@ -81,7 +81,7 @@ def _load_rotated(base, rows, stride, num_rows, cos, sin, ROTATE: tl.constexpr, 
 
 
 @triton.jit
-def _store_turned_back(base, rows, stride, num_rows, cos, sin, x, ROTATE: tl.constexpr, D: tl.constexpr):
+def _store_unrotated(base, rows, stride, num_rows, cos, sin, x, ROTATE: tl.constexpr, D: tl.constexpr):
     """Store the gradient with respect to the rows before the rotation, given that of the rotated rows."""
     if ROTATE:
         HALF: tl.constexpr = D // 2
@@ -173,11 +173,11 @@ def _backward(
             if first_key > 0:
                 dq += _load_rows(dq_sums, rows, D, num_rows, D)
             if first_row < first_key + BLOCK_K:  # later keys are masked for these queries
-                _store_turned_back(dq_base, rows, stride, num_rows, cos, sin, dq * scale, ROTATE, D)
+                _store_unrotated(dq_base, rows, stride, num_rows, cos, sin, dq * scale, ROTATE, D)
             else:
                 _store_rows(dq_sums, rows, D, num_rows, dq, D)
         tl.debug_barrier()  # the sums are read again, possibly by other threads of this program
-        _store_turned_back(dk_base, keys, stride, num_rows, cos, sin, dk * scale, ROTATE, D)
+        _store_unrotated(dk_base, keys, stride, num_rows, cos, sin, dk * scale, ROTATE, D)
         _store_rows(dv_base, keys, stride, num_rows, dv, D)
 
 

@@ -30,9 +30,9 @@ def _row(
     logits, targets, losses, vocab_size, width,
     LOG2E: tl.constexpr, LN2: tl.constexpr, BLOCK: tl.constexpr, WITH_GRADIENT: tl.constexpr,
 ):  # fmt: skip
-    """Find the loss of one row by a running log-sum-exp in base 2; then turn it into softmax - onehot.
+    """Compute the loss of one row by a running log-sum-exp in base 2; overwrite it with softmax - onehot.
 
-    What lies beyond the vocabulary in a row of `width` logits has no probability, and no gradient.
+    Columns from the vocabulary size to `width` are padding; their probability and gradient are 0.
     """
     row = tl.program_id(0)
     logits += row.to(tl.int64) * width
@@ -87,7 +87,7 @@ def cross_entropy_(
 def total_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the summed loss of the logits `hidden @ weightᵀ`, and its gradients (empty if not wanted)."""
+    """Return the summed loss of the logits `hidden @ weightᵀ`, and its gradients (empty if not requested)."""
     matrix = _with_aligned_logits(weight.to(hidden.dtype))
     total = torch.zeros((), device=hidden.device)
     hidden_gradient = torch.empty_like(hidden) if wants_gradient else hidden.new_empty(0)

@@ -8,7 +8,7 @@
 | tiktoken ranks | `read_tiktoken`, `write_tiktoken` | special tokens, pattern, unreachable tokens |
 
 Files are untrusted. A reader returns a valid `Vocabulary` or raises a `FormatError` with the file, the
-position, what was expected and what was found, in memory and time proportional to the file. Special tokens
+position, and what was expected and found. Memory and time are proportional to the file. Special tokens
 and patterns that a format does not contain are arguments of its reader. Writers raise `TokenizerError` for
 anything else that a format cannot represent. `read_vocabulary` detects the format of a path.
 """

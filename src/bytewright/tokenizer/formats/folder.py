@@ -11,7 +11,7 @@ from bytewright.errors import FormatError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, shorten
 from bytewright.tokenizer.formats.gpt2 import read_ids, read_merge, read_token, spell_merges, spell_tokens
-from bytewright.tokenizer.vocabulary import Vocabulary, blaming
+from bytewright.tokenizer.vocabulary import Vocabulary, naming_files
 
 KIND = "bytewright tokenizer 1"
 FILE = "vocabulary.json"
@@ -67,5 +67,5 @@ def _read_vocabulary(root: Json) -> Vocabulary:
     vocab = root["tokens"]
     tokens = {id: read_token(spelling, vocab) for spelling, id in read_ids(vocab).items()}
     merges = [read_merge(merge) for merge in root["merges"].elements()]
-    with blaming(root.file):
+    with naming_files(root.file):
         return Vocabulary.from_parts(tokens, merges, specials, root["pattern"].as_text())

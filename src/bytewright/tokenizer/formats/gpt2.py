@@ -17,7 +17,7 @@ from pathlib import Path
 from bytewright.errors import FormatError, TokenizerError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, read_lines, shorten
-from bytewright.tokenizer.vocabulary import Merge, Vocabulary, blaming, list_special_tokens
+from bytewright.tokenizer.vocabulary import Merge, Vocabulary, list_special_tokens, naming_files
 
 VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _INVISIBLE = [byte for byte in range(256) if byte not in VISIBLE]
@@ -72,7 +72,7 @@ def read_gpt2(
             tokens[id] = spelling.encode(errors="surrogatepass")  # `Vocabulary` rejects surrogates
         else:
             tokens[id] = read_token(spelling, vocab)
-    with blaming(vocab_path, merges_path):
+    with naming_files(vocab_path, merges_path):
         vocabulary = Vocabulary.from_parts(tokens, merges, special_tokens)
     _check_complete(vocabulary, known, Path(merges_path))
     return vocabulary

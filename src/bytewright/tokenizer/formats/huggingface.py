@@ -23,7 +23,7 @@ from bytewright.tokenizer.formats.gpt2 import (
     spell_with_special_tokens,
 )
 from bytewright.tokenizer.formats.tiktoken import check_reachable, recover_merges
-from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, blaming
+from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, naming_files
 
 _WIDENING_FLAGS = ("single_word", "lstrip", "rstrip")
 _KEYS = (
@@ -76,7 +76,7 @@ def write_huggingface(vocabulary: Vocabulary, path: atomic.StrPath) -> None:
 def warn_of_pattern(vocabulary: Vocabulary) -> str | None:
     r"""Return a warning that the library may produce other ids, or None for the tested patterns.
 
-    In a pattern of the user's own, `\w` and other classes may hold other characters there: `²` is one.
+    In other patterns, classes such as `\w` may contain other characters in the library's engine, such as `²`.
     """
     if vocabulary.pattern in PATTERNS:
         return None
@@ -119,7 +119,7 @@ def read_huggingface(path: atomic.StrPath) -> Vocabulary:
     ids = read_ids(vocab)
     specials = _read_added_tokens(root.get("added_tokens"), ids)
     tokens = {id: read_token(key, vocab) for key, id in ids.items() if key not in specials}
-    with blaming(path):
+    with naming_files(path):
         merges = _without_idle_merges([read_merge(merge) for merge in model["merges"].elements()])
         vocabulary = Vocabulary.from_parts(tokens, merges, specials, pattern)
         if ignores_merges:  # whole words are looked up first: equivalent if each token is reachable
@@ -159,9 +159,8 @@ def _read_pattern(step: Json) -> str:
     split["pattern"].check_keys("Regex")
     expression = split["pattern"]["Regex"].as_text()
     _check_byte_level(byte_level, uses_regex=False)
-    return (
-        f"(?:{expression})" if expression in PATTERNS else expression
-    )  # there "gpt2" is an expression, not a name
+    # In a file, "gpt2" is an expression and not the name of a pattern.
+    return f"(?:{expression})" if expression in PATTERNS else expression
 
 
 def _check_byte_level(step: Json, *, uses_regex: bool) -> None:
@@ -196,7 +195,8 @@ def _read_added_tokens(added: Json, ids: dict[str, int]) -> dict[str, int]:
             _expect_flag(token.get(flag), False, default=False)
         if normalized is None:
             normalized = token.get("normalized").as_boolean(default=True)
-        _expect_flag(token.get("normalized"), normalized, default=True)  # or else one kind is matched first
+        # Otherwise the library would match one kind of token first.
+        _expect_flag(token.get("normalized"), normalized, default=True)
         content = token["content"].as_text()
         if content in specials:
             raise token["content"].error("a token that was not added before")

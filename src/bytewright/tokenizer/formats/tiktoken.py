@@ -3,9 +3,9 @@
 The file contains neither merges nor special tokens nor the pattern. The last two are arguments of the reader,
 as in tiktoken. tiktoken merges *any* two neighbours whose concatenation is a token, lowest rank first. This
 agrees with a list of merges on every text exactly if each token is *reachable*: if its bytes encode to it.
-(Nothing merges across the ends of a token before its own merge, so its bytes merge inside a text as they do
-alone.) All trained vocabularies are reachable. Others are rejected on reading and writing. Where one special
-token is a prefix of another, tiktoken's choice is undefined; we choose the longer one.
+(No merge crosses the ends of a token before its own merge, so its bytes are merged in a text as in
+isolation.) All trained vocabularies are reachable. Others are rejected on reading and writing. Where one
+special token is a prefix of another, tiktoken's choice is undefined; we choose the longer one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import pairwise
 from bytewright.errors import FormatError, TokenizerError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import read_lines, shorten
-from bytewright.tokenizer.vocabulary import Merge, Vocabulary, blaming, check_all_bytes, name_of_pattern
+from bytewright.tokenizer.vocabulary import Merge, Vocabulary, check_all_bytes, name_of_pattern, naming_files
 
 FORMAT = "tiktoken's format"
 _RANK = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -56,7 +56,7 @@ def read_tiktoken(
     """Return the vocabulary of a ranks file; special tokens without ids get the next free ones."""
     pattern = name_of_pattern(pattern)
     tokens = _read_ranks(path)
-    with blaming(path):
+    with naming_files(path):
         merges = recover_merges([tokens[rank] for rank in sorted(tokens) if len(tokens[rank]) > 1])
         vocabulary = Vocabulary.from_parts(tokens, merges, special_tokens, pattern)
         check_all_bytes(vocabulary, FORMAT)  # tiktoken panics without them; also detects truncated files
