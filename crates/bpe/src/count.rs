@@ -85,7 +85,7 @@ impl Counter {
         let mut rest = text;
         while !rest.is_empty() {
             let (chunk, behind) = rest.split_at(next_cut(pattern, specials, rest, CHUNK));
-            count_chunk(pattern, specials, chunk, counts, stats)?;
+            count_chunk(pattern, specials, chunk, counts, stats, &AtomicBool::new(false))?;
             rest = behind;
         }
         Ok(())
@@ -118,7 +118,7 @@ impl Counter {
                 let chunk = queue.lock().unwrap_or_else(PoisonError::into_inner).next(pattern, specials)?;
                 let Some((file, range)) = chunk else { break };
                 bytes_done.fetch_add(range.len() as u64, Ordering::Relaxed);
-                count_chunk(pattern, specials, &file[range], &mut counts, &mut stats)?;
+                count_chunk(pattern, specials, &file[range], &mut counts, &mut stats, &stop)?;
             }
             Ok(vec![(counts, stats)])
         })?;
@@ -135,13 +135,15 @@ impl Counter {
     }
 }
 
-/// Count a chunk that begins and ends at safe cuts.
+/// Count a chunk that begins and ends at safe cuts. Text without a safe cut is one chunk, however large it is, so
+/// `stop` is checked within a chunk.
 fn count_chunk(
     pattern: &Pattern,
     specials: &Specials,
     chunk: &[u8],
     counts: &mut WordCounts,
     stats: &mut CountStats,
+    stop: &AtomicBool,
 ) -> Result<()> {
     stats.num_bytes += chunk.len() as u64;
     let mut last = Instant::now();
@@ -149,6 +151,9 @@ fn count_chunk(
         let Piece::Text(text) = piece else { return Ok(()) };
         let mut start = 0;
         pattern.scan(text, |base, ends| {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
             let scanned = Instant::now();
             start = counts.count(text, start, base, ends)?;
             let counted = Instant::now();
