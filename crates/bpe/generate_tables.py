@@ -1,4 +1,4 @@
-"""Write `src/unicode_tables.rs`: the class of every code point, as the pinned `regex` package sees it.
+"""Write `src/unicode_tables.rs`: the class of every code point, according to the pinned `regex` package.
 
 Run from the repository root after changing the pin: `.venv/bin/python crates/bpe/generate_tables.py`.
 A test compares the result with the installed package over every code point, so a stale table is found.

@@ -26,9 +26,10 @@ def test_every_page_of_the_handbook_is_in_its_index() -> None:
     assert [page.name for page in handbook.glob("*.md") if f"({page.name}" not in index] == ["README.md"]
 
 
-def test_the_way_of_a_batch_turns_back_at_most_three_times() -> None:
+def test_the_path_of_a_batch_turns_back_at_most_three_times() -> None:
     """Each row names a module of the package and links to a function in it."""
-    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## The way of a batch")[2].partition("## ")[0]
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text.partition("## The path of a batch")[2].partition("## ")[0]
     rows = re.findall(r"^\| (↩ )?`([\w/]+\.py)` \| (.*?) \|", section, re.MULTILINE)
     modules = [module for _, module, _ in rows]
     assert len(set(modules)) >= 15

@@ -329,7 +329,7 @@ def test_a_str_subclass_is_encoded_by_its_contents() -> None:
     ],
 )
 def test_a_lone_surrogate_is_rejected_with_its_position(encode: Callable[[Tokenizer], object]) -> None:
-    with pytest.raises(TokenizerError, match="lone surrogate at character 3, which no UTF-8 can spell"):
+    with pytest.raises(TokenizerError, match="lone surrogate at character 3"):
         encode(Tokenizer.from_vocabulary(LETTERS))
 
 

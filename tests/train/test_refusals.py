@@ -126,5 +126,5 @@ def test_a_tokenizer_with_more_ids_than_the_tokens_claim_is_refused(tmp_path: Pa
     vocabulary = Vocabulary.from_parts(bytes_alone, [], {"<|endoftext|>": 2**32 - 1})
     write_bytewright(vocabulary, tmp_path / "tok")
     path = write_tokens(tmp_path / "a.npy", make_ids(50), fingerprint=vocabulary.fingerprint)
-    with pytest.raises(FormatError, match=r"a\.npy: its manifest says a vocabulary of 40, but that of"):
+    with pytest.raises(FormatError, match=r"a\.npy: its manifest has a vocabulary of 40, but that of"):
         read_vocabulary_of(TokenFile.open(path), tmp_path / "tok")

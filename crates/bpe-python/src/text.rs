@@ -35,8 +35,8 @@ fn lone_surrogate(text: &Bound<'_, PyString>, error: PyErr) -> PyErr {
     let start = error.value(text.py()).getattr("start").and_then(|start| start.extract::<usize>());
     match start {
         Ok(position) => TokenizerError::new_err(format!(
-            "the text holds a lone surrogate at character {position}, which no UTF-8 can spell; \
-             decode it anew or replace it"
+            "the text has a lone surrogate at character {position}, which UTF-8 cannot represent; \
+             decode the text again or replace the character"
         )),
         Err(_) => error,
     }

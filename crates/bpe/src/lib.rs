@@ -9,9 +9,9 @@
 //!   learns merges from the counts.
 //! - [`encode`] encodes text to ids, at once, on several threads or as a stream; [`decode`] decodes ids.
 //!
-//! Private modules: `table`, the hash table of short words for counting and encoding; `threads`; and `lowlevel`, the
-//! only module with `unsafe`, which also reads the features of the processor ([`read_amx`]; the Python package needs it
-//! before it imports torch).
+//! Private modules: `table` is the hash table of short words for counting and encoding. `threads` runs work on several
+//! threads. `lowlevel` is the only module with `unsafe`. It also reads the features of the processor ([`read_amx`]),
+//! which the Python package needs before it imports torch.
 //!
 //! The crate has no Python types, no panics that input can cause, and equal results for any number of threads.
 

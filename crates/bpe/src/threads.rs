@@ -149,7 +149,7 @@ mod tests {
             false
         };
         let mut heartbeat = Heartbeat::new(&mut on_progress);
-        assert!(heartbeat.beat(1).is_ok(), "it is not yet time");
+        assert!(heartbeat.beat(1).is_ok(), "the interval has not passed");
         std::thread::sleep(2 * HEARTBEAT);
         assert!(matches!(heartbeat.beat(2), Err(Error::Interrupted)));
         heartbeat.finish(3);

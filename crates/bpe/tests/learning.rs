@@ -15,7 +15,7 @@ use texts::{Random, SPECIALS};
 
 type Words = BTreeMap<Vec<u8>, u64>;
 
-/// Count all pairs, join the commonest everywhere, start again.
+/// Learn by the definition: count all pairs, join the most frequent one everywhere, repeat.
 fn by_definition(
     words: &Words,
     initial: &[(Symbol, Symbol)],

@@ -3,8 +3,8 @@
 `save_checkpoint` and `load_checkpoint` use one safetensors file, given by path or as a file object. A run has
 a folder per checkpoint instead (`checkpoints/step-000500/`, written atomically): `model.safetensors`, which
 any tool can read, `optimizer.safetensors`, and `state.json` with everything else that a resume needs.
-`CheckpointFolder` keeps the last few of them and the best; `load_model` loads the model of one. A file that
-is rejected changes neither the model nor the optimizer: whatever is wrong with it raises `FormatError`.
+`CheckpointFolder` keeps the last few of them and the best; `load_model` loads the model of one. An invalid
+file raises `FormatError` and changes neither the model nor the optimizer.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def write_tensors(
 ) -> None:
     """Write tensors in the safetensors format: eight bytes of length, a JSON header, the data in its order.
 
-    Names are sorted, so equal tensors give equal bytes. Tensors may share memory; each is written whole.
+    Names are sorted, so equal tensors give equal bytes. Tensors may share memory; each is written completely.
     """
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0

@@ -2,8 +2,8 @@
 
 A `TrainConfig` holds the model, the data, the budget, the optimizer, its schedule, and the intervals of
 records, evaluations and checkpoints. Two runs with equal configs and data on the same machine have the same
-weights, bit for bit, unless the budget is minutes alone: then the clock determines the number of steps.
-`recipe` reads these values from TOML and JSON.
+weights, bit for bit. The exception is a budget of minutes alone: then the clock determines the number of
+steps. `recipe` reads these values from TOML and JSON.
 """
 
 from __future__ import annotations

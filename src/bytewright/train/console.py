@@ -1,4 +1,4 @@
-"""What a run shows while it trains: a live panel in a terminal, plain lines in a pipe, TensorBoard events.
+"""The output of a run while it trains: a live panel in a terminal, plain lines in a pipe, TensorBoard events.
 
 A display receives the title of the run and then every record of the metrics log. The panel is redrawn at most
 ten times a second.

@@ -56,8 +56,8 @@ class EvaluationSet:
     """Windows of a token file that a model is evaluated on, in batches of at most `batch_size`.
 
     `starts` holds the positions where windows may begin; by default they are side by side. `max_tokens`
-    selects windows spread evenly over them, and leaves out up to an eighth of them so that all batches have
-    the same size: a smaller last batch would need another compilation. `token_bytes` holds the bytes of each
+    selects windows spread evenly over them. Up to an eighth of them is left out so that all batches have the
+    same size: a smaller last batch would need another compilation. `token_bytes` holds the bytes of each
     token id; without it there are no bits per byte.
     """
 

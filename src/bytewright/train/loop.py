@@ -1,4 +1,4 @@
-"""The training loop: take steps until the budget is spent; record, evaluate, sample and save on the way.
+"""The training loop: run steps until the budget is spent; record, evaluate, sample and save when due.
 
 `train` starts a run in a new folder, `resume` continues one from its last checkpoint. The batch and the
 learning rate of a step depend on its number alone, and everything else that the next step depends on is in
@@ -231,7 +231,7 @@ class Trainer:
     ) -> TrainResult:
         """Train until the budget is spent or a signal arrives; record why the session ended.
 
-        `is_restart` means that the steps of an earlier session are lost, for want of a checkpoint.
+        `is_restart` means that an earlier session left no checkpoint, so its steps are lost.
         """
         with contextlib.ExitStack() as stack:
             log = MetricsLog(self.writer.metrics, self.progress.metrics_position)

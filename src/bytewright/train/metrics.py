@@ -5,8 +5,8 @@ column to the report of a sweep, add its entry here and its value to the records
 
 metrics.jsonl has one line of JSON per record. Metrics that are not `is_measured` are equal in two runs of
 the same config; a number that is not finite is written as null. Each line ends with its CRC-32, which
-reveals damage. A checkpoint records the length of the log in bytes, and a resume truncates the log to it:
-this removes later records and the incomplete line of a killed process or a full disk. An append is not
+reveals damage. A checkpoint records the length of the log in bytes, and a resume truncates the log to it.
+This removes later records and the incomplete line of a killed process or a full disk. An append is not
 atomic, unlike the writes of `storage.atomic`.
 """
 
@@ -352,7 +352,7 @@ def is_finite(value: object) -> TypeGuard[float]:
 
 
 def finite(value: Any) -> Any:
-    """Replace numbers that JSON does not know by None, at any depth.
+    """Return a value with non-finite numbers, which JSON lacks, replaced by None at any depth.
 
     >>> finite({"loss": float("nan"), "norms": [1.0, float("inf")]})
     {'loss': None, 'norms': [1.0, None]}

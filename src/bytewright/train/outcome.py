@@ -75,7 +75,7 @@ class RunStatus:
 
     @property
     def is_final(self) -> bool:
-        """Whether the run spent its budget or gave up after non-finite steps."""
+        """Whether the run spent its budget or stopped after non-finite steps."""
         return self.state in ("complete", "diverged") and self.ending in (*BUDGET_ENDINGS, Ending.DIVERGED)
 
 
@@ -246,7 +246,7 @@ def _first_limit(settings: Mapping[str, Any]) -> Ending | None:
 
 
 def refused_in_a_row(records: Sequence[Record]) -> list[int]:
-    """List the last refused steps that directly follow each other."""
+    """Return the last refused steps that directly follow each other."""
     row: list[int] = []
     for record in records:
         if record.get("event") == "refused_step":
@@ -291,7 +291,8 @@ def status_from_outcome(
 def ending_on_record(fields: Mapping[str, Any], state: object, reason: str) -> Ending | None:
     """Return the ending in an outcome.json or results.json.
 
-    Earlier versions recorded none. They worded the reason of a run that gave up as "… was not finite …".
+    Earlier versions recorded none. Their reason for a run that stopped after non-finite steps contains "was
+    not finite".
     """
     if fields.get("ending") in list(Ending):
         return Ending(fields["ending"])
@@ -311,8 +312,8 @@ def find_divergence(settings: Mapping[str, Any], lines: Sequence[Record]) -> str
     """Return in a few words how the loss curve diverged, or an empty string.
 
     A run has diverged if it ends `DIVERGED_RISE` above its own lowest validation loss or above uniform
-    guessing (the logarithm of the vocabulary), or if it ever rose that far and above guessing. A validation
-    loss that rises while the training loss falls is overfitting, not divergence.
+    guessing (the logarithm of the vocabulary). So has a run whose loss rises that far above guessing and then
+    falls. A validation loss that rises while the training loss falls is overfitting, not divergence.
     """
     name = "validation_loss" if any("validation_loss" in line for line in lines) else "loss"
     values = [(line["step"], line[name]) for line in lines if is_finite(line.get(name))]

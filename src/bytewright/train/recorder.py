@@ -1,7 +1,7 @@
 """The progress of a session: results copied from the device, metrics, the clock, and the plan of steps.
 
 Steps return their results as tensors on the device. `Recorder` copies them to the host all at once, when a
-record or a checkpoint is due. `TrainState` is what a checkpoint stores besides weights and optimizer; it
+record or a checkpoint is due. A checkpoint stores `TrainState` besides weights and optimizer. It
 includes the steps since the last record, so the means of a record do not depend on checkpoints or kills.
 
 A run whose only budget is minutes needs a number of steps, since its learning rate falls over the whole run.

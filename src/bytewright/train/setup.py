@@ -1,4 +1,4 @@
-"""From a config to what a run computes with: its data, device, model, optimizer and compiled step.
+"""Build the parts of a run from its config: data, device, model, optimizer and compiled step.
 
 All data is opened and checked here, before any computation: token files must be intact, of one tokenizer,
 within the model's vocabulary, and at least one window long. The initial weights depend only on the config
@@ -172,7 +172,7 @@ def read_vocabulary_of(tokens: TokenFile, path: Path) -> Vocabulary:
     tokens.require_tokenizer(vocabulary.fingerprint)
     if vocabulary.size != tokens.manifest.vocabulary_size:  # tables of that size are made
         raise FormatError(
-            f"{tokens.path}: its manifest says a vocabulary of {tokens.manifest.vocabulary_size},"
+            f"{tokens.path}: its manifest has a vocabulary of {tokens.manifest.vocabulary_size},"
             f" but that of {path} is {vocabulary.size}",
             path=tokens.path,
             expected=vocabulary.size,

@@ -1,10 +1,10 @@
 """One training step: forward, backward, clip, update, without host synchronisation.
 
-`TrainStep` takes the batches of one update and returns loss, gradient norm and whether the update was
+`TrainStep` receives the batches of one update and returns loss, gradient norm and whether the update was
 accepted, as tensors on the device. An update with a non-finite loss or gradient is not accepted: it changes
 neither the weights nor the optimizer's state. With fused optimizers a step never waits for the previous one:
-norm, clipping and update are one compiled function, and on a GPU the whole step is captured as a CUDA graph
-and replayed.
+norm, clipping and update are one compiled function. On a GPU the whole step is captured as a CUDA graph and
+replayed.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ impl Ranks {
             let token = boxed(&[left, right])?;
             let len = u32::try_from(token.len()).map_err(|_| complain("makes a token longer than 4 GiB"))?;
             if symbol_of.insert(boxed(&[&token])?, product(rank as u32)).is_some() {
-                return Err(complain("makes a token that is there already"));
+                return Err(complain("makes a token that exists already"));
             }
             tokens.push(token);
             ranks.lens.push(len);
@@ -260,7 +260,11 @@ mod tests {
         assert_eq!(merged("x")?, [120]);
         assert_eq!(merged("")?, []);
         for len in [SHORT_WORD, SHORT_WORD + 1, 1000] {
-            assert_eq!(merged(&"a".repeat(len))?.len(), len / 2, "pairs, and at the end three as one");
+            assert_eq!(
+                merged(&"a".repeat(len))?.len(),
+                len / 2,
+                "all tokens are pairs, except the last if the length is odd"
+            );
         }
         Ok(())
     }

@@ -121,7 +121,7 @@ mod tests {
                     stream.finish(&encoder, &mut ids)?;
                     assert_eq!(ids, expected, "{text:?} by {size} with {pattern}");
                     stream.finish(&encoder, &mut ids)?;
-                    assert_eq!(ids, expected, "what is finished is empty");
+                    assert_eq!(ids, expected, "a finished stream is empty");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! A reserve of memory for small requests. An operation that has run out of memory reports its error from it.
+//! A reserve of memory for small requests. An operation that has run out of memory uses it to report its error.
 //!
 //! Rust ends the process when an ordinary allocation fails. Memory that grows with the input is therefore allocated by
 //! functions that return an error. Other requests are small: the reserve serves them if the system has no memory.
@@ -62,7 +62,7 @@ fn give_back(pointer: *mut u8, size: usize) {
 pub struct Allocator;
 
 // SAFETY: every block comes from `System`, or is a part of `BYTES` that no other block overlaps and that has the size
-// and alignment asked for. It goes back to where it came from. Nothing here panics.
+// and alignment requested. It is freed where it was allocated. Nothing here panics.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -90,7 +90,7 @@ unsafe impl GlobalAlloc for Allocator {
         }
         let pointer = take(layout);
         if !pointer.is_null() {
-            // SAFETY: the block has so many bytes, and is ours alone.
+            // SAFETY: the block has this size, and nothing else refers to it.
             unsafe { pointer.write_bytes(0, layout.size()) };
         }
         pointer
@@ -105,12 +105,12 @@ unsafe impl GlobalAlloc for Allocator {
                 return moved;
             }
         }
-        // SAFETY: the caller promises that the size, rounded up to the alignment, does not overflow.
+        // SAFETY: the caller guarantees that the size, rounded up to the alignment, does not overflow.
         let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         // SAFETY: as above.
         let moved = unsafe { self.alloc(new_layout) };
         if !moved.is_null() {
-            // SAFETY: both blocks have so many bytes, they do not overlap, and the old one is not used any more.
+            // SAFETY: both blocks have at least this size, they do not overlap, and the old one is not used any more.
             unsafe {
                 moved.copy_from_nonoverlapping(pointer, layout.size().min(new_size));
                 self.dealloc(pointer, layout);

@@ -1,4 +1,4 @@
-//! Random texts, the same for the same seed, strung together from pieces that are likely to break something.
+//! Random texts, determined by a seed, and composed of pieces that are likely to cause errors.
 
 /// Pieces of every class that a pattern distinguishes, contractions, white space of all kinds, and bytes that are not UTF-8.
 const PIECES: &[&[u8]] = &[

@@ -1,4 +1,4 @@
-//! What goes into the cache comes out of it.
+//! The cache returns the ids that were stored for a word.
 
 use super::super::packing::{Narrow, Packing};
 use super::*;
