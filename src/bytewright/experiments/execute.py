@@ -163,7 +163,7 @@ def execute_run(planned: PlannedRun, data: DataConfig | None, context: SweepCont
                 f"{planned.run}: no model to sample from; the run {outcome['status']}: {outcome['reason']}",
                 path=planned.run,
             )
-        context.engines.forget()  # free the memory for generation
+        context.engines.clear()  # free the memory for generation
     return outcome
 
 
@@ -221,7 +221,7 @@ def _train_in_parts(config: TrainConfig, run: Path, context: SweepContext) -> Tr
             return _start_or_resume(config, run, context)
         except _OutOfMemory as error:
             reason = str(error)
-            context.engines.forget()
+            context.engines.clear()
         if Run(run).exists:  # an earlier session may have used smaller parts than planned
             config = dataclasses.replace(config, accumulate=Run(run).config.accumulate)
         smaller = in_more_parts(config)

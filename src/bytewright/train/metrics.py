@@ -311,7 +311,7 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
         yield _with_typed_event({name: value for name, value in record.items() if name != "crc32"})
     if SEALED.match(rest) and not SEALED.fullmatch(rest):
         raise FormatError(
-            f"{path}: its last line does not end as a line does, so it was damaged or edited", path=path
+            f"{path}: its last line has text after the CRC, so it was damaged or edited", path=path
         )
 
 

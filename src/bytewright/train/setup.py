@@ -309,7 +309,7 @@ class CompiledStepCache:
         """Release the last engine, unless a run of `config` can reuse it."""
         # With a time budget every run compiles its own step, so that all runs of a sweep pay the same.
         if self._made_for != _key(config, device, loss) or config.budget.minutes is not None:
-            self.forget()
+            self.clear()
 
     def engine_for(
         self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
@@ -322,7 +322,7 @@ class CompiledStepCache:
             self._last.start_over(config)
         return self._last
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Release the last engine and all compiled code.
 
         This frees its memory for the next run. It also resets the limit of torch.compile, which stops
