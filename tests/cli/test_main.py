@@ -148,11 +148,12 @@ def test_a_signal_ends_training_with_its_code_and_no_incomplete_files(
     number: signal.Signals, code: int, stories: Path, tmp_path: Path
 ) -> None:
     big = tmp_path / "big.txt"
-    big.write_bytes(stories.read_bytes())
-    os.truncate(big, 2**36)  # a sparse file of 69 GB: the signal arrives long before its end
+    text = stories.read_bytes()
+    big.write_bytes(text * (2**24 // len(text)))
     options = ["--vocab-size", "400", "--num-threads", "1", "--pattern", r"\w+|\W"]
     training = subprocess.Popen(
-        [*PROGRAM, "tokenizer", "train", str(big), "--out", str(tmp_path / "out"), *options],
+        # 4 GB of text, so that the signal arrives long before the end
+        [*PROGRAM, "tokenizer", "train", *256 * [str(big)], "--out", str(tmp_path / "out"), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
