@@ -292,6 +292,7 @@ def test_a_second_signal_during_the_save_reports_where_a_resume_continues(
     assert stopped.code == code
     assert stopped.err.splitlines()[-1] == f"bytewright: {sentence}"
     monkeypatch.undo()
+    assert TrainedRun.open(place / "a").status.ending == "signal"
 
 
 @pytest.mark.parametrize(

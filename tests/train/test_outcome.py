@@ -58,7 +58,7 @@ REFUSED = {"event": "refused_step"}
     [
         (lines(3, 2, 1, 1), [], "complete", ""),
         (lines(3, 2), [], "stopped", "step 10"),
-        ([], [], "stopped", "before its first line"),
+        ([], [], "stopped", "killed before its first line"),
         (lines(3, 2), [REFUSED | {"step": step} for step in (11, 12, 13)], "diverged", "from step 11"),
         (lines(3, 2, 1, 1), [REFUSED | {"step": 7}], "complete", ""),
         (lines(3, 2), [REFUSED | {"step": step} for step in (2, 7, 11)], "stopped", "step 10"),
@@ -275,7 +275,9 @@ def test_a_run_that_gave_up_after_non_finite_steps_has_diverged(tmp_path: Path) 
 def test_a_run_without_a_recorded_ending_is_running_or_was_killed(tmp_path: Path) -> None:
     with RunWriter.create(tmp_path / "run", make_config(tmp_path)):
         assert Run(tmp_path / "run").status == RunStatus("running", None, 0)
-    assert Run(tmp_path / "run").status == RunStatus("stopped", Ending.KILLED, 0, "before its first line")
+    assert Run(tmp_path / "run").status == RunStatus(
+        "stopped", Ending.KILLED, 0, "killed before its first line"
+    )
 
 
 def test_a_spent_budget_that_was_raised_does_not_complete_a_run() -> None:

@@ -1,4 +1,7 @@
-"""The reference loss: the mean cross-entropy of the next token, in nats."""
+"""The reference loss: the mean cross-entropy of the next token, in nats.
+
+`fused.language_model_loss` selects between this loss and the fused one.
+"""
 
 from __future__ import annotations
 

@@ -197,7 +197,10 @@ class Stateful(Protocol):
 def save_checkpoint(
     model: Module, optimizer: Stateful, iteration: int, out: str | os.PathLike[str] | Writable
 ) -> None:
-    """Write model, optimizer and iteration into one file, given by path or open for writing."""
+    """Write model, optimizer and iteration into one file, given by path or open for writing.
+
+    A run writes folders instead: see `CheckpointFolder.save`.
+    """
     if not hasattr(iteration, "__index__") or not 0 <= operator.index(iteration) < 10**18:
         raise UsageError(
             f"iteration must be a whole number from 0 to 10^18 - 1, but is {iteration!r}",

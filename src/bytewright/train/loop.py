@@ -357,8 +357,10 @@ class Trainer:
             return bool(every) and (is_last or step % every == 0)
 
         save_due = due(config.save_every) and (self.final_checkpoint or not is_last)
-        if save_due and not is_last and self._is_refusing():
-            save_due = False  # the existing checkpoint may be the last intact one
+        if save_due and not is_last:
+            self.recorder.process_results()
+            # After a refused step the weights may be broken: keep the existing checkpoints.
+            save_due = not self.progress.refused_in_a_row
         evaluation = None
         if self.validation and (save_due or due(config.eval_every)):
             with self.recorder.untimed():
@@ -397,11 +399,6 @@ class Trainer:
         lr = self.config.optimizer.lr * self._factor
         self.recorder.line(lr=lr, evaluation=None, extra={}, in_log_alone=True)
 
-    def _is_refusing(self) -> bool:
-        """Return whether the last step was refused: the update before it may have broken the weights."""
-        self.recorder.process_results()
-        return self.progress.refused_in_a_row > 0
-
     def _note_best(self, evaluation: Evaluation | None) -> None:
         best = self.progress.best_loss
         if evaluation and math.isfinite(evaluation.loss) and (best is None or evaluation.loss < best):
@@ -416,6 +413,6 @@ class Trainer:
             config = to_plain(self.config, run=self.writer.path)
             state |= {"data": dict(self.inputs.identity), "config": config}
             self.writer.checkpoints.save(self.model, self.optimizer, state)
-            if not self._is_refusing():
+            if not self.progress.refused_in_a_row:
                 self.writer.checkpoints.prune(self.config.keep_last, self.progress.best_step)
             gc.collect()  # garbage collection is paused while steps run

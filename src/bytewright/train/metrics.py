@@ -198,6 +198,7 @@ METRICS = {
     metric.name: metric for metric in (*TRAINING_METRICS, *SAMPLING_METRICS, _NUM_STORIES, *COST_METRICS)
 }
 """Every metric by its name in the log, in the order of columns."""
+assert all(metric.is_measured for metric in COST_METRICS), "reports select costs by their tuple"
 MEASURED_FIELDS = tuple(name for name, metric in METRICS.items() if metric.is_measured)
 
 SENTENCES_OF_EARLIER_VERSIONS = {

@@ -1,10 +1,11 @@
 """Why a run ended: every reason, how it is decided, and the status that the files of a run imply.
 
-The trainer records the end of a session as the event `ended` in the metrics log. `find_budget_ending` and
-`ending_of_error` choose its value, an `Ending`. `find_status` derives the `RunStatus` of a run from its log;
-`Run.status`, `bytewright runs` and reports show that value. A session that was killed records nothing: a run
-without a recorded ending that no process writes counts as killed. Runs of earlier versions recorded no
-endings; their status follows from their metrics and from the outcome.json of their sweep.
+The trainer records the end of a session as the event `ended` in the metrics log. Its value is an `Ending`:
+`find_budget_ending` and `ending_of_error` return it, and `Trainer` records a signal. `find_status` derives
+the `RunStatus` of a run from its log; `Run.status`, `bytewright runs` and reports show that value. A session
+that was killed records nothing: a run without a recorded ending that no process writes counts as killed.
+Runs of earlier versions recorded no endings; their status follows from their metrics and from the
+outcome.json of their sweep.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def ending_of_error(error: BaseException) -> Ending:
     """Return the ending of a session that an exception terminates."""
     if isinstance(error, DivergenceError):
         return Ending.DIVERGED
-    if isinstance(error, KeyboardInterrupt):
+    if not isinstance(error, Exception):  # KeyboardInterrupt, or the command line's exception for SIGTERM
         return Ending.SIGNAL
     if is_out_of_memory(error):
         return Ending.OUT_OF_MEMORY
@@ -200,9 +201,9 @@ def _judge_log(
         return RunStatus("failed", ending, step, f"{ending.label} {at_step}: {ended.get('detail', '')}")
     if ending is Ending.SIGNAL:
         return RunStatus("stopped", ending, step, f"{ended.get('detail') or 'signal'} {at_step}")
-    if ending is not None:  # the budget has been raised since it was spent
-        return RunStatus("stopped", ending, step, at_step)
-    return RunStatus("stopped", Ending.KILLED, step, at_step)
+    if ending is not None:  # the budget or max_refused was raised after the run had ended
+        return RunStatus("stopped", ending, step, f"{ending.label} {at_step}; its limit was raised since")
+    return RunStatus("stopped", Ending.KILLED, step, f"killed {at_step}")
 
 
 def _find_spent_limit(

@@ -61,11 +61,13 @@ class TrainStep:
         def forward(ids: Tensor, targets: Tensor) -> Tensor:
             return loss(model, ids, targets)
 
-        def finish(value: Tensor) -> tuple[Tensor, Tensor]:
+        def clip_and_update(value: Tensor) -> tuple[Tensor, Tensor]:
             return apply_clipped(self._fused, value, self.max_norm)
 
         self.loss: Callable[[Tensor, Tensor], Tensor] = compile_with(backend, forward)
-        self._finish: Callable[[Tensor], tuple[Tensor, Tensor]] = compile_with(backend, finish)
+        self._clip_and_update: Callable[[Tensor], tuple[Tensor, Tensor]] = compile_with(
+            backend, clip_and_update
+        )
         flat_groups = [flat for part in self._fused for flat in part.flat_groups]
         self._parameters = [parameter for flat in flat_groups for parameter in flat.parameters]
         self._gradients = [view for flat in flat_groups for view in flat.gradient_views]
@@ -111,7 +113,7 @@ class TrainStep:
             losses.append(loss.detach())
         with torch.no_grad():
             loss = torch.stack(losses).mean()
-            return (loss, *self._finish(loss))
+            return (loss, *self._clip_and_update(loss))
 
     def measure(
         self, ids: Integer[Tensor, "batch seq"], targets: Integer[Tensor, "batch seq"]
