@@ -141,7 +141,7 @@ def test_the_command_prints_a_table_or_json(run: Run, tmp_path: Path) -> None:
         (["empty.txt"], "is empty"),
         (["cut.txt.gz"], "cut.txt.gz: "),
         (["a.jsonl"], "a.jsonl, line 1: "),
-        (["a.txt", "--top", "-1"], "--top is -1"),
+        (["a.txt", "--top", "-1"], "--top must be at least 0"),
     ],
 )
 def test_an_unreadable_file_is_one_sentence(

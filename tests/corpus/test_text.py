@@ -155,7 +155,7 @@ def test_the_command_reports_omitted_and_split_documents(run: Run, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--out", "new.txt"], "a file is needed"),
+        (["--out", "new.txt"], "a file is missing"),
         (["nowhere.jsonl", "--out", "new.txt"], "nowhere.jsonl does not exist"),
         ([".", "--out", "new.txt"], "is a directory"),
         (["empty.jsonl", "--out", "new.txt"], "is empty"),

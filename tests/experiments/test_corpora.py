@@ -170,7 +170,7 @@ def test_a_sweep_samples_from_one_model_with_several_settings(
 
     done = run("sweep", "heat.toml")
     assert done.code == 0, done
-    assert re.search(r"model +12 +\d+ m?s +[\d.]+ \w*B +new, all sample from it", done.out)
+    assert re.search(r"model +12 +\d+ m?s +[\d.]+ \w*B +new, all trials sample from it", done.out)
     assert re.search("3 of 3 runs to do, about .* of training", done.out)
     folder = tmp_path / "runs/heat"
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [

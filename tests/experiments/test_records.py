@@ -79,7 +79,7 @@ def test_results_contain_no_absolute_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda value: value.update(format="other"), 'says "format"'),
+        (lambda value: value.update(format="other"), 'an object with "format"'),
         (lambda value: value.pop("runs"), "runs is missing"),
         (lambda value: value["runs"][0].update(status="fine"), "one of complete"),
         (lambda value: value["runs"][0]["metrics"]["loss"].pop(), "as many as there are steps"),
