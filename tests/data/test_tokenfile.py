@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bytewright.data import TokenFile, TokenFileWriter, dtype_for
+from bytewright.data import TokenFile, TokenFileWriter, dtype_for, tokenfile
 from bytewright.data.tokenfile import CHUNK, Manifest, manifest_path_of
 from bytewright.errors import FormatError, StorageError, TokenizerError
 from bytewright.storage import atomic, filesystem
@@ -148,7 +148,8 @@ def test_writing_and_verifying_use_bounded_memory(tmp_path: Path) -> None:
     assert peak < 4 * chunk.nbytes < (tmp_path / "big.npy").stat().st_size / 2
 
 
-def test_ids_are_hashed_while_they_are_written(tmp_path: Path) -> None:
+def test_ids_are_hashed_while_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenfile, "usable_cores", lambda: 4)
     begun = threading.Event()
 
     class Digest:
