@@ -1,4 +1,4 @@
-"""The same promises on a GPU: twins, batches, bad steps and an exact resume."""
+"""The same promises on a GPU: fused equals reference, batches, refused steps and exact resume."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_batch(number: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 @pytest.mark.parametrize("backend", [None, "inductor"])
-def test_the_fused_step_follows_the_readable_one(
+def test_the_fused_step_follows_the_reference(
     request: pytest.FixtureRequest, name: Any, backend: str | None
 ) -> None:
     if backend and rerun_unchecked(request):

@@ -126,7 +126,7 @@ def test_accumulating_over_parts_equals_the_whole_batch(implementation: Any) -> 
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_the_fused_step_follows_the_readable_one(name: Any) -> None:
+def test_the_fused_step_follows_the_reference(name: Any) -> None:
     losses = {}
     for implementation in ("fused", "reference"):
         model = make_model(implementation=implementation)
