@@ -87,21 +87,30 @@ def causal_mask(num_tokens: int, device: torch.device | None = None) -> Bool[Ten
     return torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=device).tril()
 
 
+def attention_weights(
+    q: Float[Tensor, "*batch queries d_k"],
+    k: Float[Tensor, "*batch keys d_k"],
+    mask: Bool[Tensor, "*#batch queries keys"] | None = None,
+) -> Float[Tensor, "*batch queries keys"]:
+    """Return softmax(q kᵀ / √d_k): the weight of each key for each query.
+
+    Where `mask` is False, the score is -∞ and the weight 0. The weights of a query without any allowed key
+    are NaN.
+    """
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return softmax(scores, dim=-1)
+
+
 def scaled_dot_product_attention(
     q: Float[Tensor, "*batch queries d_k"],
     k: Float[Tensor, "*batch keys d_k"],
     v: Float[Tensor, "*batch keys d_v"],
     mask: Bool[Tensor, "*#batch queries keys"] | None = None,
 ) -> Float[Tensor, "*batch queries d_v"]:
-    """Return softmax(q kᵀ / √d_k) v: for each query, the average of the values weighted by its scores.
-
-    Where `mask` is False, the score is -∞ and the weight 0. The result of a query without any allowed key is
-    NaN.
-    """
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
-    return softmax(scores, dim=-1) @ v
+    """Return `attention_weights(q, k, mask)` v: for each query, the weighted average of the values."""
+    return attention_weights(q, k, mask) @ v
 
 
 class MultiHeadSelfAttention(Layer):
@@ -144,7 +153,23 @@ class MultiHeadSelfAttention(Layer):
         token_positions: Integer[Tensor, "*#batch seq"] | None = None,
     ) -> Float[Tensor, "*batch seq d_model"]:
         """Return the attention of every position to itself and all before it; positions count from 0."""
-        num_tokens = x.shape[-2]
+        q, k, v = self._project(x, token_positions)
+        attended = scaled_dot_product_attention(q, k, v, causal_mask(x.shape[-2], x.device))
+        return self.output_proj(merge_heads(attended))
+
+    def weights(
+        self,
+        x: Float[Tensor, "*batch seq d_model"],
+        token_positions: Integer[Tensor, "*#batch seq"] | None = None,
+    ) -> Float[Tensor, "*batch heads seq seq"]:
+        """Return the weights by which `forward` averages the values, for each head and query."""
+        q, k, _ = self._project(x, token_positions)
+        return attention_weights(q, k, causal_mask(x.shape[-2], x.device))
+
+    def _project(
+        self, x: Float[Tensor, "*batch seq d_model"], token_positions: Integer[Tensor, "*#batch seq"] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of every query head: normalised, rotated, repeated per group."""
         q = split_heads(self.q_proj(x), self.d_head)
         k = split_heads(self.k_proj(x), self.d_head)
         v = split_heads(self.v_proj(x), self.d_head)
@@ -152,14 +177,12 @@ class MultiHeadSelfAttention(Layer):
             q, k = self.q_norm(q), self.k_norm(k)
         if self.rope is not None:
             if token_positions is None:
-                self._check_length(num_tokens)
-                token_positions = torch.arange(num_tokens, device=x.device)
+                self._check_length(x.shape[-2])
+                token_positions = torch.arange(x.shape[-2], device=x.device)
             positions_of_heads = token_positions.unsqueeze(-2)  # the same for every head
             q, k = self.rope(q, positions_of_heads), self.rope(k, positions_of_heads)
         group = self.num_heads // self.num_kv_heads
-        k, v = k.repeat_interleave(group, dim=-3), v.repeat_interleave(group, dim=-3)
-        attended = scaled_dot_product_attention(q, k, v, causal_mask(num_tokens, x.device))
-        return self.output_proj(merge_heads(attended))
+        return q, k.repeat_interleave(group, dim=-3), v.repeat_interleave(group, dim=-3)
 
     def _check_length(self, num_tokens: int) -> None:
         """Raise if the rotary tables have fewer than `num_tokens` positions."""
