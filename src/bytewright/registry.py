@@ -63,6 +63,14 @@ class Registry:
             )
         return self._parts[name]
 
+    def check(self, name: str, key: str) -> None:
+        """Raise `UsageError` about the setting `key` unless a part is registered under `name`."""
+        if name not in self.names():
+            message = (
+                f"{key} is {name!r}, which is not a registered {self.kind}{suggest(str(name), self.names())}"
+            )
+            raise UsageError(message, key=key, expected=self.names(), found=name)
+
     def __contains__(self, name: object) -> bool:
         return name in self.names()
 

@@ -1,15 +1,20 @@
-"""Builds configuration dataclasses from parsed JSON and TOML, with errors that name the file and the key."""
+"""Builds configuration dataclasses from parsed JSON and TOML, with errors that name the file and the key.
+
+`read_options` does the same for the table `options` of a registered part: its parameters are the keys.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import sys
 import types
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from bytewright.errors import UsageError, suggest
+from bytewright.errors import UsageError, suggest, wrong_value
 
 T = TypeVar("T")
 
@@ -80,6 +85,10 @@ def convert(kind: Any, value: object, source: str, name: str) -> object:
             (of,) = get_args(kind)
             return [convert(of, item, source, f"{name}[{i}]") for i, item in enumerate(value)]
         expected = "a list"
+    elif get_origin(kind) is dict:
+        if isinstance(value, dict):
+            return dict(value)
+        expected = "a table"
     elif kind is float and isinstance(value, int | float) and type(value) is not bool and _fits_float(value):
         return float(value)
     elif kind is Path and isinstance(value, str) and _is_file_name(value):
@@ -102,6 +111,77 @@ def convert(kind: Any, value: object, source: str, name: str) -> object:
         expected=expected,
         found=value,
     )
+
+
+def read_options(
+    part: Callable[..., Any], options: Mapping[str, Any], *, provided: Collection[str], key: str
+) -> dict[str, Any]:
+    """Return the options of a registered part, converted to the types of its keyword parameters.
+
+    A part is a class or a function. Its options are the parameters that the caller does not pass itself
+    (`provided`). An unknown or missing option and a value of a wrong type raise `UsageError`, whose key
+    starts with `key`. Parameters without a type accept values of the type of their default.
+
+    >>> def inverse_root(t: float, warmup: int, power: float = 0.5) -> float: ...
+    >>> read_options(inverse_root, {"power": 1}, provided=("t", "warmup"), key="schedule.options")
+    {'power': 1.0}
+    >>> read_options(inverse_root, {"pwer": 1}, provided=("t", "warmup"), key="schedule.options")
+    Traceback (most recent call last):
+    bytewright.errors.UsageError: unknown key schedule.options.pwer; did you mean schedule.options.power?
+    """
+    declared = list_options(part, provided)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(part).parameters.values())
+    for name in options:
+        if name not in declared and not takes_any:
+            found = f"unknown key {key}.{name}"
+            hint = suggest(name, declared, f"{key}.") if declared else f"; {part.__name__} has no options"
+            raise UsageError(found + hint, key=f"{key}.{name}", expected=list(declared))
+    values = {}
+    for name, parameter in declared.items():
+        if name in options:
+            values[name] = _convert_option(parameter, options[name], f"{key}.{name}")
+        elif parameter.default is parameter.empty:
+            raise UsageError(f"{key}.{name} is missing; {part.__name__} requires it", key=f"{key}.{name}")
+    return {**{name: value for name, value in options.items() if name not in declared}, **values}
+
+
+def list_options(part: Callable[..., Any], provided: Collection[str]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a part that the caller does not pass itself, with their types and defaults."""
+    of = part.__init__ if isinstance(part, type) else part  # type: ignore[misc]
+    try:
+        kinds = get_type_hints(of)
+    except (NameError, TypeError):  # a type that is imported for type checkers only
+        kinds = {}
+    declared = {}
+    for name, parameter in inspect.signature(part).parameters.items():
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            default = type(parameter.default) if parameter.default is not parameter.empty else Any
+            declared[name] = parameter.replace(annotation=kinds.get(name, default))
+    return {name: parameter for name, parameter in declared.items() if name not in provided}
+
+
+def _convert_option(parameter: inspect.Parameter, value: object, key: str) -> object:
+    """Return a value as one of the types of a parameter; types that TOML does not have accept any value."""
+    if value is None and parameter.default is None:
+        return None
+    kinds = [parameter.annotation]
+    if get_origin(parameter.annotation) in (Union, types.UnionType):
+        kinds = [kind for kind in get_args(parameter.annotation) if kind is not type(None)]
+    expected = []
+    for kind in kinds:
+        origin = get_origin(kind)
+        if kind is tuple or origin is tuple:
+            if isinstance(value, list | tuple):
+                return tuple(value)
+            expected.append("a list")
+        elif kind in (int, float, bool, str, Path) or origin in (Literal, list, dict):
+            try:
+                return convert(kind, value, "", key)
+            except UsageError as error:
+                expected.append(str(error.expected))
+        elif kind is Any or isinstance(parameter.annotation, str) or len(kinds) == 1:
+            return value
+    raise wrong_value(key, " or ".join(expected), value)
 
 
 def _fits_float(value: float) -> bool:

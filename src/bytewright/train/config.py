@@ -20,16 +20,17 @@ from bytewright.errors import UsageError
 from bytewright.field_docs import described
 from bytewright.model import ModelConfig
 from bytewright.optim.schedules import (
+    PROVIDED,
     Plan,
     constant_schedule,
-    cosine_schedule,
-    linear_schedule,
+    evaluate_schedule,
+    is_lengthenable,
     schedule_position,
-    wsd_schedule,
 )
+from bytewright.registry import schedules
+from bytewright.storage.config_reader import read_options
 
 OptimizerName = Literal["adamw", "muon", "sgd"]
-ScheduleKind = Literal["cosine", "linear", "wsd", "constant"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["fp32", "bf16"]
 Switch = Literal["auto", "on", "off"]
@@ -166,17 +167,23 @@ class OptimizerConfig:
 class ScheduleConfig:
     """The learning rate over the run, as a fraction of its peak."""
 
-    kind: ScheduleKind = "cosine"
-    """How the rate falls after the warm-up: as a cosine, as a line, only at the end (wsd), or not at all."""
+    kind: str = "cosine"
+    """A registered schedule; cosine, linear, wsd and constant differ in how the rate falls after the warm-up:
+    as a cosine, as a line, only at the end (wsd), or not at all."""
     warmup: int = 0
     """Updates until the peak is reached."""
     final: float = 0.1
     """Fraction of the peak at the end; ignored if the rate is constant."""
     decay: float = 0.2
     """Of wsd: the fraction of the run over which the rate falls at the end."""
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Further parameters of the schedule; the built-in ones have none."""
 
     def __post_init__(self) -> None:
         check_not_negative({"warmup": self.warmup}, "schedule.")
+        schedules.check(self.kind, "schedule.kind")
+        options = read_options(schedules[self.kind], self.options, provided=PROVIDED, key="schedule.options")
+        object.__setattr__(self, "options", options)
         for name in ("final", "decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(
@@ -193,12 +200,22 @@ class ScheduleConfig:
         >>> [ScheduleConfig(kind="linear", warmup=2, final=0.0).factor(t, 4) for t in (1, 2, 3, 4)]
         [0.5, 1.0, 0.5, 0.0]
         """
-        if num_steps is None or self.kind == "constant":
+        if num_steps is None:
             return constant_schedule(t, 1.0, self.warmup)
-        if self.kind == "wsd":
-            return wsd_schedule(t, 1.0, self.final, self.warmup, num_steps, round(self.decay * num_steps))
-        shape = cosine_schedule if self.kind == "cosine" else linear_schedule
-        return shape(t, 1.0, self.final, self.warmup, num_steps)
+        arguments = {
+            "t": t,
+            "warmup": self.warmup,
+            "end": num_steps,
+            "max_lr": 1.0,
+            "min_lr": self.final,
+            "decay_steps": round(self.decay * num_steps),
+        }
+        return evaluate_schedule(self.kind, arguments, self.options)
+
+    @property
+    def is_lengthenable(self) -> bool:
+        """Whether a finished run with this schedule can be lengthened."""
+        return is_lengthenable(self.kind)
 
     def planned_factor(self, t: int, plan: Plan) -> float:
         """Return the fraction of the peak at update `t`; updates before the first plan only warm up.
