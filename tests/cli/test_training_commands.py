@@ -73,7 +73,10 @@ def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
     trained = run("train", "small.toml", "--out", "runs/a")
     assert trained.code == 0, trained
     assert "step 20/20" in trained.err
-    assert trained.out.startswith("runs/a: 20 steps, validation loss ")
+    assert trained.out.startswith(
+        "runs/a: complete after 20 steps, its budget of steps is spent, validation loss "
+    )
+    assert "step 20/20  ended: steps\n" in trained.err
     sample = (place / "runs/a/samples/step-000020.txt").read_text()
     assert sample.startswith("One morning")
 
@@ -257,7 +260,9 @@ def test_resuming_a_complete_run_reports_that_it_is_complete(place: Path, run: R
     assert run("train", "small.toml", "--out", "a", *short).code == 0
     resumed = run("resume", "a")
     assert resumed.code == 0
-    assert resumed.out == ("a: already complete with 2 steps (best checkpoint: step 2).\n")
+    assert resumed.out == (
+        "a: already complete after 2 steps, its budget of steps is spent (best checkpoint: step 2).\n"
+    )
 
 
 @pytest.mark.parametrize(

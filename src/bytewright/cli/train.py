@@ -92,13 +92,18 @@ def report_interruption(run: Path) -> Iterator[None]:
 
 def print_result(result: TrainResult) -> int:
     """Print how a session ended, and return the exit code."""
+    from bytewright.train import Run
     from bytewright.train.outcome import exit_code_of
 
+    status = Run(result.run).status
     loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
     best = "" if result.best_step is None else f" (best checkpoint: step {result.best_step})"
-    sentence = f"{result.run}: {result.step:,} steps{loss}{best}."
-    if not result.num_new_steps:
-        sentence = f"{result.run}: already complete with {result.step:,} steps{best}."
+    again = "" if result.num_new_steps else "already "
+    detail = f" ({status.detail})" if status.state == "diverged" else ""
+    sentence = (
+        f"{result.run}: {again}{status.state}{detail} after {result.step:,} steps, its budget of"
+        f" {result.ending.label} is spent{loss}{best}."
+    )
     if result.received:
         sentence = (
             f"{result.run}: saved step {result.step:,} after {result.received.name};"

@@ -166,6 +166,9 @@ def describe_event(record: Mapping[str, Any]) -> str:
     'planned 1,200 steps for the time budget'
     """
     match record:
+        case {"event": "ended", "ending": str() as ending}:
+            detail = f" ({record['detail']})" if record.get("detail") else ""
+            return f"ended: {ending.replace('_', ' ')}{detail}"
         case {"detail": str() as detail}:
             return detail
         case {"event": "refused_step", "cause": cause}:

@@ -315,7 +315,7 @@ class Trainer:
     def _record_ending(
         self, log: MetricsLog, ending: Ending, signals: StopSignals, error: BaseException | None = None
     ) -> None:
-        """Append the event `ended` after the last checkpoint: a resume truncates it with the lines there."""
+        """Record and show the event `ended`; it follows the last checkpoint, so a resume truncates it."""
         fields: dict[str, Any] = {"step": self.progress.step, "event": "ended", "ending": ending.value}
         if ending in BUDGET_ENDINGS:
             fields["limit"] = getattr(self.config.budget, ending.value)
@@ -325,6 +325,8 @@ class Trainer:
             fields["detail"] = first_line(error)
         with contextlib.suppress(StorageError):  # a full disk: the status then follows from the other lines
             log.write_last(fields)
+        if self.recorder.display:
+            self.recorder.display.record(fields, self.progress.num_steps)
 
     def _advance(self) -> None:
         """Make the next update; its result stays on the device."""
