@@ -106,11 +106,8 @@ class AccountFor:
         if self.plot is not None and not self.family:
             raise UsageError("--plot needs --family", key="--plot")
         if self.tokens is not None and not 1 <= self.tokens < float("inf"):
-            raise UsageError(
-                f"--tokens must be a number of at least 1, but is {self.tokens:g}",
-                key="--tokens",
-                found=self.tokens,
-            )
+            message = f"--tokens must be a number of at least 1, but is {self.tokens:g}"
+            raise UsageError(message, key="--tokens", found=self.tokens)
         if self.tokens is not None and self.device is None:
             raise UsageError("--tokens needs --device, which determines the time", key="--tokens")
         if self.mfu is not None and self.device is None:
@@ -160,9 +157,8 @@ class AccountFor:
         given = [field.name for field in others if getattr(self, field.name) != field.default]
         if given:
             option = "--" + given[0].replace("_", "-")
-            raise UsageError(
-                f"{option} has no effect with --family, which uses the sizes of GPT-2", key=option
-            )
+            message = f"{option} has no effect with --family, which uses the sizes of GPT-2"
+            raise UsageError(message, key=option)
 
     def _show_family(self) -> None:
         from bytewright.account.flops import growth

@@ -327,13 +327,11 @@ class ConvertTokenizer:
         from bytewright.tokenizer import formats
 
         if self.to == "huggingface" and self.out.suffix != ".json":
-            raise UsageError(
-                f"{self.out}: the name must end in .json, which identifies this format", path=self.out
-            )
+            message = f"{self.out}: the name must end in .json, which identifies this format"
+            raise UsageError(message, path=self.out)
         if self.to == "tiktoken" and self.out.suffix == ".json":
-            raise UsageError(
-                f"{self.out}: the name must not end in .json, which identifies huggingface", path=self.out
-            )
+            message = f"{self.out}: the name must not end in .json, which identifies huggingface"
+            raise UsageError(message, path=self.out)
         atomic.check_target(self.out, folder=self.to in ("bytewright", "gpt2"), replace=self.replace)
         vocabulary = options.load_vocabulary(self.tokenizer, self.special_tokens, self.pattern)
         match self.to:

@@ -62,9 +62,8 @@ def check_data_exists(config: TrainConfig, recipe: Path) -> None:
             hint = (
                 f"; the comments at the top of {recipe} show how to create the data" if has_comments else ""
             )
-            raise UsageError(
-                f"data.{key} is {path}, which does not exist{hint}", path=path, key=f"data.{key}"
-            )
+            message = f"data.{key} is {path}, which does not exist{hint}"
+            raise UsageError(message, path=path, key=f"data.{key}")
 
 
 class InterruptedRunError(BytewrightError):

@@ -52,9 +52,8 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         if (self.storybook is None) == (self.text is None):
-            raise UsageError(
-                "corpus needs exactly one of storybook (bytes) and text (a file)", key="corpus.storybook"
-            )
+            message = "corpus needs exactly one of storybook (bytes) and text (a file)"
+            raise UsageError(message, key="corpus.storybook")
         check_positive(
             {"storybook": self.storybook, "validation_size": self.validation_size}, prefix="corpus."
         )
@@ -183,9 +182,8 @@ def _hold_out(source: Path, train: Path, validation: Path, progress: PhaseProgre
         stream.readline()
         cut = stream.tell()
         if not 0 < cut < size:
-            raise UsageError(
-                f"corpus: {source} is too short, or its lines are too long, to hold out its end", path=source
-            )
+            message = f"corpus: {source} is too short, or its lines are too long, to hold out its end"
+            raise UsageError(message, path=source)
         for target, start, end in ((train, 0, cut), (validation, cut, size)):
             stream.seek(start)
             with atomic.write_stream(target) as out:

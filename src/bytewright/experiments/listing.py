@@ -110,22 +110,17 @@ def filter_rows(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
     for condition in conditions:
         match = re.fullmatch(r"([\w.]+)\s*(<=|>=|!=|=|<|>)\s*(.*)", condition)
         if match is None:
-            raise UsageError(
+            message = (
                 f"the condition {condition!r} is not a comparison; write a setting, one of = != < <= > >=,"
-                " and a value",
-                key="condition",
-                found=condition,
+                " and a value"
             )
+            raise UsageError(message, key="condition", found=condition)
         key, sign, text = match.groups()
         name = find_column(key, rows)
         values = [row.get(name) for row in rows]
         if sign not in ("=", "!=") and any(map(_is_number, values)) and not _is_number_text(text):
-            raise UsageError(
-                f"the condition {condition!r} compares numbers with {text!r}, which is not a number",
-                key="condition",
-                expected="a number",
-                found=text,
-            )
+            message = f"the condition {condition!r} compares numbers with {text!r}, which is not a number"
+            raise UsageError(message, key="condition", expected="a number", found=text)
         rows = [row for row, value in zip(rows, values, strict=True) if _meets(value, sign, text)]
     return list(rows)
 
@@ -152,9 +147,8 @@ def find_column(key: str, rows: Sequence[Row]) -> str:
     if len(ending) == 1:
         return ending[0]
     if ending:
-        raise UsageError(
-            f"{key!r} is ambiguous: {' or '.join(ending)}; write the full name", key=key, expected=ending
-        )
+        message = f"{key!r} is ambiguous: {' or '.join(ending)}; write the full name"
+        raise UsageError(message, key=key, expected=ending)
     close = get_close_matches(key, [*names, *(name.rpartition(".")[2] for name in names)], n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise UsageError(f"no run has a figure or setting {key!r}{hint}", key=key)

@@ -299,12 +299,11 @@ def fit_to_memory(config: TrainConfig, machine: Device, *, name: str) -> TrainCo
         if needed <= USABLE * machine.memory_bytes:
             return fitted
         fitted = in_more_parts(fitted)
-    raise UsageError(
+    message = (
         f"{name} does not fit into memory: one window is predicted to need {format_size(needed)}, but"
-        f" {format_size(machine.memory_bytes)} are available",
-        expected=machine.memory_bytes,
-        found=needed,
+        f" {format_size(machine.memory_bytes)} are available"
     )
+    raise UsageError(message, expected=machine.memory_bytes, found=needed)
 
 
 def in_more_parts(config: TrainConfig) -> TrainConfig | None:

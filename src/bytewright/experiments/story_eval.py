@@ -213,12 +213,11 @@ def check_lengths(stories: Sequence[Tokens], context_length: int) -> None:
         raise UsageError("no whole stories to evaluate: found no end token")
     longest = max(range(len(stories)), key=lambda number: len(stories[number]))
     if len(stories[longest]) + 1 > context_length:
-        raise UsageError(
+        message = (
             f"story {longest} has {len(stories[longest])} tokens, but a context of {context_length} holds"
-            f" {context_length - 1} and the end token",
-            expected=context_length - 1,
-            found=len(stories[longest]),
+            f" {context_length - 1} and the end token"
         )
+        raise UsageError(message, expected=context_length - 1, found=len(stories[longest]))
 
 
 def pad_stories(

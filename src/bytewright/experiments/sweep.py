@@ -145,18 +145,13 @@ class _Expansion:
                 values |= {f"{table}.{key}": value for key, value in dataclasses.asdict(of_table).items()}
         for key in self.varied:
             if key not in values:
-                raise UsageError(
-                    f"the axis {key} is not a setting of the recipe{suggest(key, values)}", key=key
-                )
+                message = f"the axis {key} is not a setting of the recipe{suggest(key, values)}"
+                raise UsageError(message, key=key)
         centre = {key: values[key] for key in self.varied}
         if self.file.baseline and self.file.baseline != centre:
             listed = ", ".join(f"{key} = {value!r}" for key, value in centre.items())
-            raise UsageError(
-                f"the baseline of a star is its centre, {listed}; remove baseline",
-                key="baseline",
-                expected=centre,
-                found=self.file.baseline,
-            )
+            message = f"the baseline of a star is its centre, {listed}; remove baseline"
+            raise UsageError(message, key="baseline", expected=centre, found=self.file.baseline)
         return centre
 
     def _trial(self, labels: Labels, values: Labels, seed: int | None) -> Trial:
@@ -224,11 +219,8 @@ class _Expansion:
             num_settings *= max(1, len(self.file.variants))
         num_trials = num_settings * len(self.file.seeds or [None])
         if num_trials > MAX_TRIALS:
-            raise UsageError(
-                f"expands to {num_trials:,} runs; the limit is {MAX_TRIALS:,}",
-                expected=MAX_TRIALS,
-                found=num_trials,
-            )
+            message = f"expands to {num_trials:,} runs; the limit is {MAX_TRIALS:,}"
+            raise UsageError(message, expected=MAX_TRIALS, found=num_trials)
 
     def _check(self, trials: Sequence[Trial], about: SweepInfo) -> None:
         names = [trial.name for trial in trials]
@@ -236,17 +228,15 @@ class _Expansion:
             if names.count(name) > 1:
                 raise UsageError(f"expands to two runs named {name!r}", found=name)
             if name.lower() in TAKEN or (self.samples and name.lower() == MODEL):
-                raise UsageError(
-                    f"expands to a run named {name!r}, which is the name of a file of the sweep", found=name
-                )
+                message = f"expands to a run named {name!r}, which is the name of a file of the sweep"
+                raise UsageError(message, found=name)
         if self.samples and len({repr(to_plain(trial.config)) for trial in trials}) > 1:
             raise UsageError("varies both sampling and training; sample from one model only", key="sampling")
         unseeded = [{k: v for k, v in trial.labels.items() if k != "seed"} for trial in trials]
         if about.baseline and about.baseline not in unseeded:
             wanted = ", ".join(str(value) for value in about.baseline.values())
-            raise UsageError(
-                f"the baseline is not one of the runs: {wanted}", key="baseline", found=about.baseline
-            )
+            message = f"the baseline is not one of the runs: {wanted}"
+            raise UsageError(message, key="baseline", found=about.baseline)
 
 
 def _put_corpus(fields: dict[str, Any], corpus: CorpusConfig) -> None:
@@ -265,9 +255,8 @@ def _check_full_names(keys: Iterable[str]) -> None:
     ]
     for key in sorted(set(keys) - set(known)):
         if meant := [name for name in known if name.endswith(f".{key}")]:
-            raise UsageError(
-                f"unknown key {key}; did you mean {' or '.join(meant)}?", key=key, expected=meant
-            )
+            message = f"unknown key {key}; did you mean {' or '.join(meant)}?"
+            raise UsageError(message, key=key, expected=meant)
 
 
 def _list_keys(cls: type, prefix: str = "") -> list[str]:

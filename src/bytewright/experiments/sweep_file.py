@@ -196,9 +196,8 @@ def _check_not_varied(
     if key == "seed" and seeds is not None:
         reasons.append("the sweep has seeds")
     if reasons:
-        raise UsageError(
-            f"{key} cannot have one value in all runs: {reasons[0]}; edit the file instead", key=key
-        )
+        message = f"{key} cannot have one value in all runs: {reasons[0]}; edit the file instead"
+        raise UsageError(message, key=key)
 
 
 def _is_same(key: str, other: str) -> bool:
@@ -218,9 +217,8 @@ def _read_axes(fields: Mapping[str, Any]) -> list[AxisGroup]:
     ]
     pairs = fields.get("pairs", [])
     if not isinstance(pairs, list):
-        raise UsageError(
-            "pairs must be written [[pairs]], one table per group of axes", key="pairs", found=pairs
-        )
+        message = "pairs must be written [[pairs]], one table per group of axes"
+        raise UsageError(message, key="pairs", found=pairs)
     return groups + [_read_pair(pair) for pair in pairs]
 
 
@@ -234,9 +232,8 @@ def _read_pair(pair: object) -> AxisGroup:
     lengths = {key: len(values) for key, values in lists.items()}
     if len(set(lengths.values())) > 1:
         listed = " and ".join(f"{key} has {length}" for key, length in lengths.items())
-        raise UsageError(
-            f"axes in [[pairs]] must have equal numbers of values, but {listed}", key="pairs", found=lengths
-        )
+        message = f"axes in [[pairs]] must have equal numbers of values, but {listed}"
+        raise UsageError(message, key="pairs", found=lengths)
     rows = [list(row) for row in zip(*lists.values(), strict=True)]
     return AxisGroup(list(lists), rows, list(lists)[:1])
 
@@ -247,9 +244,8 @@ def _read_variants(fields: Mapping[str, Any]) -> dict[str, Labels]:
         raise UsageError("[variants] is empty; add at least one", key="variants")
     for name, values in variants.items():
         if not isinstance(values, Mapping):
-            raise UsageError(
-                f"the variant {name!r} must be a table of values, but is {values!r}", key=name, found=values
-            )
+            message = f"the variant {name!r} must be a table of values, but is {values!r}"
+            raise UsageError(message, key=name, found=values)
     return {name: flatten(values) for name, values in variants.items()}
 
 
@@ -346,9 +342,8 @@ def expand_axis(value: object, key: str, *, allow_repeats: bool = False) -> list
         if item in values[:number] and not allow_repeats:
             raise UsageError(f"{key} has the value {item!r} twice", key=key, found=item)
         if isinstance(item, list | dict):
-            raise UsageError(
-                f"the values of {key} must not be lists or tables: {item!r}", key=key, found=item
-            )
+            message = f"the values of {key} must not be lists or tables: {item!r}"
+            raise UsageError(message, key=key, found=item)
     return values
 
 
@@ -364,17 +359,12 @@ def _expand_range(fields: Mapping[str, Any], key: str) -> list[float]:
             raise UsageError(f"the range of {key} has the unknown key {name!r}; known are {known}", key=key)
     for name in fields.keys() - {"log"}:
         if type(fields[name]) not in (int, float) or not -LARGEST <= fields[name] <= LARGEST:
-            raise UsageError(
-                f"{name!r} in the range of {key} must be a number, but is {fields[name]!r}",
-                key=key,
-                expected="a number",
-                found=fields[name],
-            )
+            message = f"{name!r} in the range of {key} must be a number, but is {fields[name]!r}"
+            raise UsageError(message, key=key, expected="a number", found=fields[name])
     ways = [name for name in ("step", "factor", "count") if name in fields]
     if "to" not in fields or len(ways) != 1:
-        raise UsageError(
-            f"the range of {key} needs 'from', 'to' and one of 'step', 'factor' and 'count'", key=key
-        )
+        message = f"the range of {key} needs 'from', 'to' and one of 'step', 'factor' and 'count'"
+        raise UsageError(message, key=key)
     (way,) = ways
     if fields.get("log") and way != "count":
         raise UsageError(f"the range of {key} has 'log', which needs 'count' instead of {way!r}", key=key)
@@ -389,15 +379,11 @@ def _expand_range(fields: Mapping[str, Any], key: str) -> list[float]:
 
 def _spaced_evenly(first: float, last: float, count: float, *, log: bool, key: str) -> list[float]:
     if type(count) is not int or not 1 <= count <= MAX_VALUES:
-        raise UsageError(
-            f"'count' in the range of {key} must be an integer from 1 to {MAX_VALUES}", key=key, found=count
-        )
+        message = f"'count' in the range of {key} must be an integer from 1 to {MAX_VALUES}"
+        raise UsageError(message, key=key, found=count)
     if count == 1 and first != last:
-        raise UsageError(
-            f"the range of {key} from {first} to {last} has at least two values, but 'count' is 1",
-            key=key,
-            found=1,
-        )
+        message = f"the range of {key} from {first} to {last} has at least two values, but 'count' is 1"
+        raise UsageError(message, key=key, found=1)
     if log and min(first, last) <= 0:
         raise UsageError(f"the log range of {key} must be above 0, but is from {first} to {last}", key=key)
     shares = [number / (count - 1) for number in range(1, count - 1)]

@@ -141,9 +141,8 @@ def write_tensors(
     for name in sorted(tensors):
         tensor = tensors[name]
         if tensor.dtype not in DTYPES:
-            raise UsageError(
-                f"{name!r} is of {tensor.dtype}, which cannot be saved", key=name, found=tensor.dtype
-            )
+            message = f"{name!r} is of {tensor.dtype}, which cannot be saved"
+            raise UsageError(message, key=name, found=tensor.dtype)
         end = offset + tensor.numel() * tensor.element_size()
         header[name] = {
             "dtype": DTYPES[tensor.dtype],
@@ -202,11 +201,8 @@ def save_checkpoint(
     A run writes folders instead: see `CheckpointFolder.save`.
     """
     if not hasattr(iteration, "__index__") or not 0 <= operator.index(iteration) < 10**18:
-        raise UsageError(
-            f"iteration must be a whole number from 0 to 10^18 - 1, but is {iteration!r}",
-            key="iteration",
-            found=iteration,
-        )
+        message = f"iteration must be a whole number from 0 to 10^18 - 1, but is {iteration!r}"
+        raise UsageError(message, key="iteration", found=iteration)
     iteration = operator.index(iteration)
     tensors = {f"model.{name}": tensor for name, tensor in plain_state_dict(model).items()}
     of_optimizer, skeleton = pack(optimizer.state_dict(), "optimizer")
@@ -292,14 +288,12 @@ def check_weights(expected: Mapping[str, Shape], weights: Mapping[str, Tensor], 
     """Raise if `weights` differ from `expected` in names or shapes."""
     for name in expected:
         if name not in weights:
-            raise FormatError(
-                f"{source}: the weight {name!r} of this model is missing", path=source, key=name
-            )
+            message = f"{source}: the weight {name!r} of this model is missing"
+            raise FormatError(message, path=source, key=name)
     for name, weight in weights.items():
         if name not in expected:
-            raise FormatError(
-                f"{source}: holds a weight {name!r}, which this model does not have", path=source, key=name
-            )
+            message = f"{source}: holds a weight {name!r}, which this model does not have"
+            raise FormatError(message, path=source, key=name)
         if tuple(weight.shape) != expected[name]:
             raise FormatError(
                 f"{source}: the weight {name!r} has the shape {tuple(weight.shape)}, "
@@ -314,11 +308,8 @@ def check_weights(expected: Mapping[str, Shape], weights: Mapping[str, Tensor], 
 def check_model_weights(config: ModelConfig, weights: Mapping[str, Tensor], source: str) -> None:
     """Raise unless `weights` are those of a model of `config`; memory is proportional to the weights."""
     if too_few_for_layers(weights, config):
-        raise FormatError(
-            f"{source}: has fewer layers than the {config.num_layers} of its config",
-            path=source,
-            expected=config.num_layers,
-        )
+        message = f"{source}: has fewer layers than the {config.num_layers} of its config"
+        raise FormatError(message, path=source, expected=config.num_layers)
     check_weights(weight_shapes(config), weights, source)
 
 
@@ -367,9 +358,8 @@ class CheckpointFolder:
         folder = open_checkpoint(self.at(step))
         state = folder.read_json(STATE)
         if not isinstance(state, dict) or state.get("step") != step or "optimizer" not in state:
-            raise FormatError(
-                f"{folder.path / STATE}: is not the state of step {step}", path=folder.path / STATE
-            )
+            message = f"{folder.path / STATE}: is not the state of step {step}"
+            raise FormatError(message, path=folder.path / STATE)
         return state
 
     def read_last(self) -> SavedState | None:
@@ -383,9 +373,8 @@ class CheckpointFolder:
             if isinstance(error, StorageError) and error.errno not in WRONG_PATH:
                 raise  # it may be intact, but unreadable now
             without = f"continue from step {steps[-2]}" if len(steps) > 1 else "start from step 0"
-            raise type(error)(
-                f"{error}; to {without}, remove {self.at(steps[-1])}", path=self.at(steps[-1])
-            ) from None
+            message = f"{error}; to {without}, remove {self.at(steps[-1])}"
+            raise type(error)(message, path=self.at(steps[-1])) from None
 
     def prune(self, keep_last: int, best: int | None) -> None:
         """Remove all checkpoints but the last few and the best, and the temporary files of killed writers."""
@@ -416,9 +405,8 @@ def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
     checkpoints = CheckpointFolder(path / CHECKPOINTS)
     steps = checkpoints.steps()
     if not steps:
-        raise UsageError(
-            f"{path}: holds no checkpoint; it is not a run, or its model was not kept", path=path
-        )
+        message = f"{path}: holds no checkpoint; it is not a run, or its model was not kept"
+        raise UsageError(message, path=path)
     if which == "best":
         best = open_checkpoint(checkpoints.at(steps[-1])).read_json(STATE)
         if isinstance(best, dict) and best.get("best_step") in steps:
@@ -434,16 +422,11 @@ def read_model_config(checkpoint: Path) -> ModelConfig:
     try:
         config = build(ModelConfig, fields, source="its manifest")
     except UsageError as error:
-        raise FormatError(
-            f"{checkpoint}: {error}", path=checkpoint, key=error.key, found=error.found
-        ) from None
+        message = f"{checkpoint}: {error}"
+        raise FormatError(message, path=checkpoint, key=error.key, found=error.found) from None
     if config.context_length > MAX_CONTEXT:  # the weights do not limit it
-        raise FormatError(
-            f"{checkpoint}: its context length is {config.context_length}; the limit is {MAX_CONTEXT}",
-            path=checkpoint,
-            key="context_length",
-            found=config.context_length,
-        )
+        message = f"{checkpoint}: its context length is {config.context_length}; the limit is {MAX_CONTEXT}"
+        raise FormatError(message, path=checkpoint, key="context_length", found=config.context_length)
     return config
 
 

@@ -99,9 +99,8 @@ class BudgetConfig:
     def __post_init__(self) -> None:
         limits = {"steps": self.steps, "tokens": self.tokens, "minutes": self.minutes}
         if all(limit is None for limit in limits.values()):
-            raise UsageError(
-                "the budget has no limit; set budget.steps, budget.tokens or budget.minutes", key="budget"
-            )
+            message = "the budget has no limit; set budget.steps, budget.tokens or budget.minutes"
+            raise UsageError(message, key="budget")
         check_positive(limits, "budget.")
 
     def num_steps(self, tokens_per_step: int) -> int | None:
@@ -145,21 +144,15 @@ class OptimizerConfig:
         check_positive({"lr": self.lr, "muon_lr": self.muon_lr, "eps": self.eps}, "optimizer.")
         for name in ("lr", "muon_lr"):
             if getattr(self, name) > MAX_FLOAT32:
-                raise UsageError(
-                    f"optimizer.{name} is {getattr(self, name)}; the largest float32 is 3.4e38",
-                    key=f"optimizer.{name}",
-                    found=getattr(self, name),
-                )
+                message = f"optimizer.{name} is {getattr(self, name)}; the largest float32 is 3.4e38"
+                raise UsageError(message, key=f"optimizer.{name}", found=getattr(self, name))
         check_not_negative(
             {"weight_decay": self.weight_decay, "max_grad_norm": self.max_grad_norm}, "optimizer."
         )
         for name in ("beta1", "beta2", "momentum"):
             if not 0 <= getattr(self, name) < 1:
-                raise UsageError(
-                    f"optimizer.{name} must be at least 0 and less than 1, but is {getattr(self, name)}",
-                    key=f"optimizer.{name}",
-                    found=getattr(self, name),
-                )
+                message = f"optimizer.{name} must be at least 0 and less than 1, but is {getattr(self, name)}"
+                raise UsageError(message, key=f"optimizer.{name}", found=getattr(self, name))
 
 
 @described
@@ -186,11 +179,8 @@ class ScheduleConfig:
         object.__setattr__(self, "options", options)
         for name in ("final", "decay"):
             if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(
-                    f"schedule.{name} must be a fraction from 0 to 1, but is {getattr(self, name)}",
-                    key=f"schedule.{name}",
-                    found=getattr(self, name),
-                )
+                message = f"schedule.{name} must be a fraction from 0 to 1, but is {getattr(self, name)}"
+                raise UsageError(message, key=f"schedule.{name}", found=getattr(self, name))
 
     def factor(self, t: float, num_steps: int | None) -> float:
         """Return the fraction of the peak at update `t`, counted from 1, of `num_steps` in all.
@@ -283,11 +273,8 @@ class TrainConfig:
         check_positive({name: getattr(self, name) for name in (*counts, *intervals)})
         check_not_negative({"sample_every": self.sample_every, "norms_every": self.norms_every})
         if self.batch_size % self.accumulate:
-            raise UsageError(
-                f"batch_size ({self.batch_size}) must be a multiple of accumulate ({self.accumulate})",
-                key="accumulate",
-                found=self.accumulate,
-            )
+            message = f"batch_size ({self.batch_size}) must be a multiple of accumulate ({self.accumulate})"
+            raise UsageError(message, key="accumulate", found=self.accumulate)
 
     @property
     def tokens_per_step(self) -> int:
@@ -304,15 +291,13 @@ def check_positive(values: Mapping[str, float | None], prefix: str = "") -> None
     """Raise unless every number is positive and finite; None is accepted."""
     for name, value in values.items():
         if value is not None and not 0 < value < math.inf:
-            raise UsageError(
-                f"{prefix}{name} must be a number above 0, but is {value}", key=prefix + name, found=value
-            )
+            message = f"{prefix}{name} must be a number above 0, but is {value}"
+            raise UsageError(message, key=prefix + name, found=value)
 
 
 def check_not_negative(values: Mapping[str, float], prefix: str = "") -> None:
     """Raise unless every number is at least 0 and finite."""
     for name, value in values.items():
         if not 0 <= value < math.inf:
-            raise UsageError(
-                f"{prefix}{name} must be a number from 0 on, but is {value}", key=prefix + name, found=value
-            )
+            message = f"{prefix}{name} must be a number from 0 on, but is {value}"
+            raise UsageError(message, key=prefix + name, found=value)

@@ -220,12 +220,8 @@ class MetricsLog:
             on_error.callback(self._file.close)
             found = self._file.tell()
             if found < position:
-                raise FormatError(
-                    f"{path}: has {found} bytes, but had {position} when the checkpoint was made",
-                    path=path,
-                    expected=position,
-                    found=found,
-                )
+                message = f"{path}: has {found} bytes, but had {position} when the checkpoint was made"
+                raise FormatError(message, path=path, expected=position, found=found)
             filesystem.before_operation("truncate", path)
             self._file.truncate(position)
             self._file.seek(position)
@@ -242,13 +238,10 @@ class MetricsLog:
         """Append one line."""
         found = os.fstat(self._file.fileno()).st_size
         if found != self.position:
-            raise StorageError(
-                f"{self.path} was changed while it was in use: it has {found} bytes,"
-                f" expected {self.position}",
-                path=self.path,
-                expected=self.position,
-                found=found,
+            message = (
+                f"{self.path} was changed while it was in use: it has {found} bytes, expected {self.position}"
             )
+            raise StorageError(message, path=self.path, expected=self.position, found=found)
         line = memoryview(dump_line(record))
         with explain("write", self.path):
             while line:  # the system may write fewer bytes than requested
@@ -311,9 +304,8 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
         check_record(record, place)
         yield _with_typed_event({name: value for name, value in record.items() if name != "crc32"})
     if SEALED.match(rest) and not SEALED.fullmatch(rest):
-        raise FormatError(
-            f"{path}: its last line has text after the CRC, so it was damaged or edited", path=path
-        )
+        message = f"{path}: its last line has text after the CRC, so it was damaged or edited"
+        raise FormatError(message, path=path)
 
 
 def _with_typed_event(record: dict[str, Any]) -> dict[str, Any]:

@@ -95,9 +95,8 @@ def parse_override(override: str) -> tuple[str, Any]:
     """
     key, equals, text = override.partition("=")
     if not equals:
-        raise UsageError(
-            f"{override!r} has no value; write key=value, such as optimizer.lr=3e-4", found=override
-        )
+        message = f"{override!r} has no value; write key=value, such as optimizer.lr=3e-4"
+        raise UsageError(message, found=override)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # too many digits, nested too deeply

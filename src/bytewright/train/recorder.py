@@ -72,9 +72,8 @@ class TrainState:
         counts = ("step", "seconds", "num_refused", "refused_in_a_row", "metrics_position")
         check_not_negative({name: getattr(self, name) for name in counts})
         if any(len(pair) != 2 for pair in self.since_line):
-            raise UsageError(
-                f"since_line must be pairs of numbers, but is {str(self.since_line)[:60]}", key="since_line"
-            )
+            message = f"since_line must be pairs of numbers, but is {str(self.since_line)[:60]}"
+            raise UsageError(message, key="since_line")
 
     def set_length(self, num_steps: int) -> None:
         """Plan `num_steps` for the run from this step on."""
@@ -88,9 +87,8 @@ def check_plan(plan: list[list[int]], *, step: int, num_steps: int | None) -> No
         raise UsageError(f"plan must be pairs of a step and a later end, but is {str(plan)[:60]}", key="plan")
     starts, ends = [start for start, _ in plan], [end for _, end in plan]
     if any(not before < start < end for before, start, end in zip(starts, starts[1:], ends, strict=False)):
-        raise UsageError(
-            f"the steps of plan must increase and precede each end, but are {str(plan)[:60]}", key="plan"
-        )
+        message = f"the steps of plan must increase and precede each end, but are {str(plan)[:60]}"
+        raise UsageError(message, key="plan")
     if plan and (starts[-1] > step or ends[-1] != num_steps):
         raise UsageError(f"plan must end with {num_steps} steps, made at most at step {step}", key="plan")
 
@@ -171,12 +169,11 @@ class Recorder:
         windows = self._windows_of(step)
         self._write({"step": step, "event": "refused_step", "cause": cause, "loss": loss, "windows": windows})
         if self.progress.refused_in_a_row >= self._max_refused:
-            raise DivergenceError(
+            message = (
                 f"{self.log.path.parent}: {self.progress.refused_in_a_row} steps in a row, up to step {step},"
-                " had a loss or gradient that is not finite; the run stops, its checkpoints are intact",
-                path=self.log.path.parent,
-                found=self.progress.refused_in_a_row,
+                " had a loss or gradient that is not finite; the run stops, its checkpoints are intact"
             )
+            raise DivergenceError(message, path=self.log.path.parent, found=self.progress.refused_in_a_row)
 
     def line(
         self,

@@ -58,11 +58,8 @@ def check_not_finished(writer: RunWriter, config: TrainConfig) -> None:
     )
     if status.is_final:
         ended = "has diverged" if status.ending is Ending.DIVERGED else "is complete"
-        raise UsageError(
-            f"{writer.path} {ended}, and its checkpoints were not kept; there is nothing to resume",
-            path=writer.path,
-            found=status.ending,
-        )
+        message = f"{writer.path} {ended}, and its checkpoints were not kept; there is nothing to resume"
+        raise UsageError(message, path=writer.path, found=status.ending)
 
 
 def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, run: Path) -> TrainState:
@@ -74,20 +71,16 @@ def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, r
         check_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
         return TrainState(num_steps=config.num_steps)
     if saved.rest.pop("data", None) != inputs.identity:
-        raise FormatError(
-            f"{run}: the data has changed since step {saved.rest['step']} was saved", path=run, key="data"
-        )
+        message = f"{run}: the data has changed since step {saved.rest['step']} was saved"
+        raise FormatError(message, path=run, key="data")
     saved_config = saved.rest.pop("config", None)
     try:
         progress = build(TrainState, saved.rest, source=saved.source)
     except UsageError as error:
         raise FormatError(str(error)) from None
     if progress.step * config.batch_size > MAX_INTEGER:
-        raise FormatError(
-            f"{saved.source}: has {progress.step} steps, more than a 64-bit count of windows allows",
-            path=saved.source,
-            key="step",
-        )
+        message = f"{saved.source}: has {progress.step} steps, more than a 64-bit count of windows allows"
+        raise FormatError(message, path=saved.source, key="step")
     progress.plan = continue_config(
         config,
         saved_config,
@@ -110,22 +103,16 @@ def continue_config(
     """
     before = read_saved(saved, checkpoint)
     if before.num_steps is not None and plan != [[0, before.num_steps]]:
-        raise FormatError(
-            f"{checkpoint}: its plan is {str(plan)[:60]}, its budget {before.num_steps} steps",
-            path=checkpoint,
-            key="plan",
-        )
+        message = f"{checkpoint}: its plan is {str(plan)[:60]}, its budget {before.num_steps} steps"
+        raise FormatError(message, path=checkpoint, key="plan")
     changes = find_changes(to_plain(before), to_plain(now))
     for name, (old, new) in changes.items():
         if not name.startswith(BY_RATE):
-            raise UsageError(
+            message = (
                 f"{source}: {name} is {new!r}, but the {step} completed steps used {old!r};"
-                " restore it, or start a new run",
-                path=source,
-                key=name,
-                expected=old,
-                found=new,
+                " restore it, or start a new run"
             )
+            raise UsageError(message, path=source, key=name, expected=old, found=new)
     if not changes:
         return plan
     new_plan = plan
@@ -134,14 +121,11 @@ def continue_config(
     for t in steps_to_compare(step):
         if now.schedule.planned_factor(t, new_plan) != before.schedule.planned_factor(t, plan):
             name, (old, new) = next(iter(changes.items()))
-            raise UsageError(
+            message = (
                 f"{source}: {name} is {new!r} and was {old!r}; this would change the learning rate of"
-                f" completed step {t}; restore it, or start a new run",
-                path=source,
-                key=name,
-                expected=old,
-                found=new,
+                f" completed step {t}; restore it, or start a new run"
             )
+            raise UsageError(message, path=source, key=name, expected=old, found=new)
     return new_plan
 
 
@@ -163,9 +147,8 @@ def read_saved(saved: object, checkpoint: str) -> TrainConfig:
     try:
         return build(TrainConfig, saved, source=checkpoint)
     except UsageError as error:
-        raise FormatError(
-            f"{error}; this is not the config of a run", path=checkpoint, key=error.key
-        ) from None
+        message = f"{error}; this is not the config of a run"
+        raise FormatError(message, path=checkpoint, key=error.key) from None
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

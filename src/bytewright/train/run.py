@@ -216,11 +216,10 @@ class Run:
         from bytewright.tokenizer.formats import read_vocabulary
 
         if self.tokenizer_path is None:
-            raise UsageError(
-                f"{self.path} has no tokenizer, so it cannot process text; train with data.tokenizer set",
-                path=self.path,
-                key="data.tokenizer",
+            message = (
+                f"{self.path} has no tokenizer, so it cannot process text; train with data.tokenizer set"
             )
+            raise UsageError(message, path=self.path, key="data.tokenizer")
         return Tokenizer.from_vocabulary(read_vocabulary(self.tokenizer_path))
 
     @property

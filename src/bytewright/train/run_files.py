@@ -112,10 +112,8 @@ class RunWriter:
         filesystem.check_still_present(self.path / LOCK, self._lock.fileno())
         filesystem.check_still_present(self.path / CONFIG)
         if atomic.read_bytes(self.path / CONFIG) != self._config:
-            raise StorageError(
-                f"{self.path / CONFIG} was changed while it was in use; restore it, then resume",
-                path=self.path / CONFIG,
-            )
+            message = f"{self.path / CONFIG} was changed while it was in use; restore it, then resume"
+            raise StorageError(message, path=self.path / CONFIG)
 
     def close(self) -> None:
         """Release the lock."""
@@ -152,11 +150,8 @@ def check_new_run(path: Path) -> None:
     if path.is_dir():
         foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
         if [name for name in foreign if name != ENVIRONMENT]:
-            raise UsageError(
-                f"{path} is not empty (it holds {foreign[0]!r}); choose another folder for the run",
-                path=path,
-                found=foreign[0],
-            )
+            message = f"{path} is not empty (it holds {foreign[0]!r}); choose another folder for the run"
+            raise UsageError(message, path=path, found=foreign[0])
 
 
 def discard_run(path: Path) -> None:
@@ -172,13 +167,11 @@ def check_space(path: Path, num_bytes: int) -> None:
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if free < num_bytes:
-        raise StorageError(
+        message = (
             f"{path}: the checkpoints of this run need {num_bytes / 1e6:,.0f} MB, "
-            f"but the disk has {free / 1e6:,.0f} MB left",
-            path=path,
-            expected=num_bytes,
-            found=free,
+            f"but the disk has {free / 1e6:,.0f} MB left"
         )
+        raise StorageError(message, path=path, expected=num_bytes, found=free)
 
 
 def describe_environment() -> dict[str, object]:
@@ -277,11 +270,8 @@ def _lock(path: Path) -> io.FileIO:
         if not _acquire(lock):
             lock.seek(0)
             holder = lock.read(100).decode(errors="replace").strip() or "another process"
-            raise UsageError(
-                f"{path} is being written by {holder}; wait until it ends or stop it, then try again",
-                path=path,
-                found=holder,
-            )
+            message = f"{path} is being written by {holder}; wait until it ends or stop it, then try again"
+            raise UsageError(message, path=path, found=holder)
         lock.truncate(0)
         lock.write(f"process {os.getpid()}\n".encode())
         on_error.pop_all()

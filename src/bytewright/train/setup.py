@@ -93,12 +93,11 @@ def _find_validation_starts(
     length = config.model.context_length
     starts = find_documents(validation.tokens, find_end_token(vocabulary), length)
     if not len(starts):
-        raise UsageError(
+        message = (
             f"{validation.path}: no end token has a whole window of {length} tokens after it, which"
-            ' data.windows = "documents" needs',
-            path=validation.path,
-            key="data.windows",
+            ' data.windows = "documents" needs'
         )
+        raise UsageError(message, path=validation.path, key="data.windows")
     return starts
 
 
@@ -154,13 +153,11 @@ def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
             found=file.manifest.vocabulary_size,
         )
     if len(file) < model.context_length + 1:
-        raise UsageError(
+        message = (
             f"{path}: has {len(file)} tokens, but a context of {model.context_length} needs at least "
-            f"{model.context_length + 1}: one window and the token after it",
-            path=path,
-            expected=model.context_length + 1,
-            found=len(file),
+            f"{model.context_length + 1}: one window and the token after it"
         )
+        raise UsageError(message, path=path, expected=model.context_length + 1, found=len(file))
     return file
 
 
@@ -195,9 +192,8 @@ def select_device(name: DeviceName) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     is_there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not is_there[name]:
-        raise UsageError(
-            f"device is {name!r}, but this machine has none; use 'cpu' or 'auto'", key="device", found=name
-        )
+        message = f"device is {name!r}, but this machine has none; use 'cpu' or 'auto'"
+        raise UsageError(message, key="device", found=name)
     return torch.device(name)
 
 
@@ -244,9 +240,8 @@ def make_optimizer(model: TransformerLM, config: OptimizerConfig) -> AnyOptimize
     if config.name == "adamw":
         return adamw
     if not by_muon:
-        raise UsageError(
-            "optimizer.name is muon, but the model has no matrices inside blocks", key="optimizer.name"
-        )
+        message = "optimizer.name is muon, but the model has no matrices inside blocks"
+        raise UsageError(message, key="optimizer.name")
     muon = (FusedMuon if is_fused else Muon)(
         by_muon, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
