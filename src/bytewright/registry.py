@@ -55,12 +55,8 @@ class Registry:
     def __getitem__(self, name: str) -> Any:
         """Return the part with this name; `UsageError` names the closest one if there is none."""
         if name not in self.names():
-            raise UsageError(
-                f"unknown {self.kind} {name!r}{suggest(name, self.names())}",
-                key=self.kind,
-                expected=self.names(),
-                found=name,
-            )
+            message = f"unknown {self.kind} {name!r}{suggest(name, self.names())}"
+            raise UsageError(message, key=self.kind, expected=self.names(), found=name)
         return self._parts[name]
 
     def check(self, name: str, key: str) -> None:

@@ -158,13 +158,11 @@ def _gunzip(packed: Path, target: Path, expected: Entry, progress: DownloadProgr
             if progress is not None:
                 progress("unpack", done, expected.num_bytes)
         if (found := Entry(done, digest.hexdigest())) != expected:
-            raise FormatError(
+            message = (
                 f"{packed}: decompresses to {found.num_bytes} bytes with SHA-256 {found.sha256[:12]}…;"
-                f" expected {expected.num_bytes} bytes with {expected.sha256[:12]}…",
-                path=packed,
-                expected=expected,
-                found=found,
+                f" expected {expected.num_bytes} bytes with {expected.sha256[:12]}…"
             )
+            raise FormatError(message, path=packed, expected=expected, found=found)
 
 
 def _blocks(source: gzip.GzipFile, packed: Path) -> Iterator[bytes]:
@@ -236,13 +234,11 @@ def _fetch(url: str, part: BinaryIO, expected: Entry, report: DownloadProgress, 
             return
         num_failed = 0 if _size_of(part) > before else num_failed + 1
         if num_failed == MOST_ATTEMPTS:
-            raise DownloadError(
+            message = (
                 f"{url}: no data in {MOST_ATTEMPTS} attempts ({reason}); {_size_of(part)} of"
-                f" {expected.num_bytes} bytes are in {part.name}; run the command again to resume",
-                path=part.name,
-                expected=expected.num_bytes,
-                found=_size_of(part),
+                f" {expected.num_bytes} bytes are in {part.name}; run the command again to resume"
             )
+            raise DownloadError(message, path=part.name, expected=expected.num_bytes, found=_size_of(part))
         if num_failed:
             time.sleep(retry_seconds * 2 ** (num_failed - 1))
 
@@ -282,11 +278,8 @@ def _check_announced_size(url: str, start: int, answer: http.client.HTTPResponse
         content_range = answer.headers.get("Content-Range", "")
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", content_range)
         if match is None or int(match[1]) != start:
-            raise DownloadError(
-                f"{url}: expected the bytes from {start} on, but the server sends {content_range!r}",
-                expected=start,
-                found=content_range,
-            )
+            message = f"{url}: expected the bytes from {start} on, but the server sends {content_range!r}"
+            raise DownloadError(message, expected=start, found=content_range)
         total = None if match[2] == "*" else int(match[2])
     elif (announced := answer.headers.get("Content-Length", "")).isdigit():
         total = int(announced)
@@ -322,11 +315,8 @@ def _check(url: str, part: BinaryIO, target: Path, expected: Entry, report: Down
     found = _digest(part, expected.num_bytes, report)
     if found != expected.sha256:
         atomic.remove_if_present(part_of(target))
-        raise DownloadError(
-            f"{url}: expected SHA-256 {expected.sha256[:12]}…, found {found[:12]}…; the file was removed",
-            expected=expected.sha256,
-            found=found,
-        )
+        problem = f"expected SHA-256 {expected.sha256[:12]}…, found {found[:12]}…; the file was removed"
+        raise DownloadError(f"{url}: {problem}", expected=expected.sha256, found=found)
 
 
 def _digest(file: BinaryIO, total: int, report: DownloadProgress | None) -> str:

@@ -278,11 +278,8 @@ def _lines(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
             yield b"".join(rest)
             rest, length = [line], len(line)
         if length > LONGEST_LINE:
-            raise FormatError(
-                f"{path}: a line has more than {LONGEST_LINE} bytes; the file is probably not JSON Lines",
-                path=path,
-                expected=LONGEST_LINE,
-            )
+            problem = f"a line has more than {LONGEST_LINE} bytes; the file is probably not JSON Lines"
+            raise FormatError(f"{path}: {problem}", path=path, expected=LONGEST_LINE)
     if length:
         yield b"".join(rest)
 
@@ -301,9 +298,8 @@ def _chunks_of_lines(path: Path, lines: Iterator[bytes], field: str) -> Iterator
         try:
             text = row[field].encode()
         except UnicodeEncodeError:
-            raise FormatError(
-                f"{place}: {field!r} contains an unpaired surrogate", path=path, key=field
-            ) from None
+            message = f"{place}: {field!r} contains an unpaired surrogate"
+            raise FormatError(message, path=path, key=field) from None
         yield from _chunks_of_document(text)
 
 
@@ -325,12 +321,8 @@ def _chunks_of_rows(path: Path, field: str, progress: ByteProgress | None) -> It
                     number += 1
                     if not isinstance(text, str):
                         found = type(text).__name__
-                        raise FormatError(
-                            f"{path}, row {number}: {field!r} must be a string, but is {found}",
-                            path=path,
-                            key=field,
-                            found=found,
-                        )
+                        message = f"{path}, row {number}: {field!r} must be a string, but is {found}"
+                        raise FormatError(message, path=path, key=field, found=found)
                     document = text.encode()
                     num_bytes += len(document)
                     _check_expansion(path, total, num_bytes)
@@ -353,11 +345,8 @@ def _claimed_bytes(file: Any, field: str) -> int:
 
 def _check_expansion(path: Path, size: int, num_bytes: int) -> None:
     if num_bytes > MOST_EXPANSION * size:
-        raise FormatError(
-            f"{path}: the text is more than {MOST_EXPANSION} times as large as the file ({size} bytes)",
-            path=path,
-            expected=MOST_EXPANSION,
-        )
+        message = f"{path}: the text is more than {MOST_EXPANSION} times as large as the file ({size} bytes)"
+        raise FormatError(message, path=path, expected=MOST_EXPANSION)
 
 
 def _texts_of(column: Any, path: Path, num_before: int) -> list[Any]:
@@ -385,8 +374,5 @@ def import_extra(module: str, path: Path) -> Any:
         return importlib.import_module(module)
     except ImportError:
         package = module.split(".")[0]
-        raise UsageError(
-            f"{path}: reading this file needs {package}; install it with pip install 'bytewright[corpus]'",
-            path=path,
-            expected=package,
-        ) from None
+        problem = f"reading this file needs {package}; install it with pip install 'bytewright[corpus]'"
+        raise UsageError(f"{path}: {problem}", path=path, expected=package) from None

@@ -140,10 +140,8 @@ class DocumentSampler:
 
     def __post_init__(self) -> None:
         if not len(self.first_tokens):
-            raise UsageError(
-                "no window can start at a document: no end token has a whole window after it",
-                key="first_tokens",
-            )
+            message = "no window can start at a document: no end token has a whole window after it"
+            raise UsageError(message, key="first_tokens")
 
     def windows(self, step: int) -> Int64[np.ndarray, " batch"]:
         """Return the numbers of the documents of `step`; steps count from 0."""
@@ -247,10 +245,8 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def _too_short(num_tokens: int, context_length: int) -> UsageError:
-    return UsageError(
+    message = (
         f"the data has {num_tokens} tokens, but a context of {context_length} needs at least"
-        f" {context_length + 1}: one window and the token after it",
-        key="tokens",
-        expected=context_length + 1,
-        found=num_tokens,
+        f" {context_length + 1}: one window and the token after it"
     )
+    return UsageError(message, key="tokens", expected=context_length + 1, found=num_tokens)

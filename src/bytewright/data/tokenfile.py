@@ -120,40 +120,32 @@ class TokenFile:
         """
         path = Path(path)
         tokens, described, is_settled = _read_both(path)
-        fitting = [
-            each for each in described if (each.dtype, each.num_tokens) == (tokens.dtype.name, len(tokens))
-        ]
+        found = len(tokens), tokens.dtype.name
+        fitting = [each for each in described if (each.num_tokens, each.dtype) == found]
         if not fitting:
-            raise FormatError(
-                f"{path}: holds {len(tokens)} ids of type {tokens.dtype.name}, but its manifest says"
-                f" {described[-1].num_tokens} of type {described[-1].dtype}",
-                path=path,
-                key="num_tokens",
-                expected=described[-1].num_tokens,
-                found=len(tokens),
+            expected = described[-1].num_tokens, described[-1].dtype
+            message = (
+                f"{path}: holds {found[0]} ids of type {found[1]}, but its manifest says"
+                f" {expected[0]} of type {expected[1]}"
             )
+            raise FormatError(message, path=path, key="num_tokens", expected=expected[0], found=found[0])
         highest = -1
         if verify or not is_settled:
             sha256, highest = _scan(tokens)
             intact = [each for each in fitting if each.sha256 == sha256]
             if not intact:
-                raise FormatError(
+                message = (
                     f"{path}: the SHA-256 of its ids is {sha256[:12]}…, but its manifest says"
-                    f" {fitting[-1].sha256[:12]}…; the file was damaged or changed",
-                    path=path,
-                    key="sha256",
-                    expected=fitting[-1].sha256,
-                    found=sha256,
+                    f" {fitting[-1].sha256[:12]}…; the file was damaged or changed"
                 )
+                raise FormatError(message, path=path, key="sha256", expected=fitting[-1].sha256, found=sha256)
             fitting = intact
         if highest >= fitting[0].vocabulary_size:
-            raise FormatError(
+            message = (
                 f"{path}: token id {highest} at position {int(np.argmax(tokens))} is outside the vocabulary"
-                f" ({fitting[0].vocabulary_size})",
-                path=path,
-                expected=fitting[0].vocabulary_size,
-                found=highest,
+                f" ({fitting[0].vocabulary_size})"
             )
+            raise FormatError(message, path=path, expected=fitting[0].vocabulary_size, found=highest)
         return cls(path=path, tokens=tokens, manifest=fitting[0])
 
     def __len__(self) -> int:
@@ -161,15 +153,10 @@ class TokenFile:
 
     def require_tokenizer(self, fingerprint: str) -> None:
         """Raise unless the ids were made by the tokenizer with this fingerprint."""
-        if self.manifest.tokenizer_fingerprint != fingerprint:
-            raise TokenizerError(
-                f"{self.path}: was encoded with tokenizer {self.manifest.tokenizer_fingerprint[:12]}…,"
-                f" but {fingerprint[:12]}… is used here",
-                path=self.path,
-                key="tokenizer_fingerprint",
-                expected=fingerprint,
-                found=self.manifest.tokenizer_fingerprint,
-            )
+        key, path, found = "tokenizer_fingerprint", self.path, self.manifest.tokenizer_fingerprint
+        if found != fingerprint:
+            problem = f"was encoded with tokenizer {found[:12]}…, but {fingerprint[:12]}… is used here"
+            raise TokenizerError(f"{path}: {problem}", path=path, key=key, expected=fingerprint, found=found)
 
 
 class TokenFileWriter:
@@ -216,11 +203,8 @@ class TokenFileWriter:
         """Write ids, which end `num_documents` documents."""
         array = np.asarray(ids)
         if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
-            raise TokenizerError(
-                f"ids must be a list of integers, not an array {array.shape} of {array.dtype}",
-                key="ids",
-                found=array.dtype,
-            )
+            message = f"ids must be a list of integers, not an array {array.shape} of {array.dtype}"
+            raise TokenizerError(message, key="ids", found=array.dtype)
         for start in range(0, array.size, CHUNK):
             self._append_chunk(array[start : start + CHUNK])
         self.num_documents += num_documents
@@ -228,13 +212,10 @@ class TokenFileWriter:
     def _append_chunk(self, chunk: npt.NDArray[np.integer]) -> None:
         if chunk.max() >= self._vocabulary_size or (chunk.dtype.kind == "i" and chunk.min() < 0):
             place = int(np.argmax((chunk < 0) | (chunk >= self._vocabulary_size)))
-            raise TokenizerError(
-                f"{self.path}: token id {chunk[place]} at position {self.num_tokens + place} is outside the"
-                f" vocabulary ({self._vocabulary_size})",
-                path=self.path,
-                expected=self._vocabulary_size,
-                found=int(chunk[place]),
-            )
+            expected, found, path = self._vocabulary_size, int(chunk[place]), self.path
+            position = self.num_tokens + place
+            problem = f"token id {found} at position {position} is outside the vocabulary ({expected})"
+            raise TokenizerError(f"{path}: {problem}", path=path, expected=expected, found=found)
         data = np.ascontiguousarray(chunk, dtype=self._dtype).data
         hashing = self._hasher.submit(self._digest.update, data)  # while the system copies the same bytes
         self._stream.write(data)
@@ -292,35 +273,24 @@ def _map_array(path: Path) -> tuple[Ids, os.stat_result]:
     with atomic.explain("read", path), filesystem.open_to_read(path) as file:
         start = file.read(10)
         if start[:6] != _MAGIC:
-            raise FormatError(
-                f"{path}: is not an .npy file: it begins with {start[:6]!r}",
-                path=path,
-                key="magic",
-                expected=_MAGIC,
-                found=start[:6],
-            )
+            message = f"{path}: is not an .npy file: it begins with {start[:6]!r}"
+            raise FormatError(message, path=path, key="magic", expected=_MAGIC, found=start[:6])
         literal = file.read(int.from_bytes(start[8:10], "little"))
         match = _LITERAL.fullmatch(literal)
         if start[6:8] != _VERSION or not match:
-            raise FormatError(
+            message = (
                 f"{path}: its header is {shorten(literal)}; expected version 1.0 with a one-dimensional array"
-                " of '<u2' or '<u4'",
-                path=path,
-                key="header",
-                found=literal,
+                " of '<u2' or '<u4'"
             )
+            raise FormatError(message, path=path, key="header", found=literal)
         dtype = np.dtype(f"<u{match[1].decode()}")
         num_tokens, offset = int(match[2]), len(start) + len(literal)
         status = os.fstat(file.fileno())
         expected = offset + num_tokens * dtype.itemsize
         if status.st_size != expected:
-            raise FormatError(
-                f"{path}: has {status.st_size} bytes, but the {num_tokens} ids of its header need {expected}",
-                path=path,
-                key="size",
-                expected=expected,
-                found=status.st_size,
-            )
+            problem = f"has {status.st_size} bytes, but the {num_tokens} ids of its header need {expected}"
+            found = status.st_size
+            raise FormatError(f"{path}: {problem}", path=path, key="size", expected=expected, found=found)
         return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=(num_tokens,)), status
 
 
@@ -338,10 +308,8 @@ def _read_manifests(path: Path) -> tuple[list[Manifest], bool]:
     """Return the described arrays, and whether there is only one (several while the array is replaced)."""
     file = manifest_path_of(path)
     if path.exists() and not file.exists():
-        raise FormatError(
-            f"{path}: has no manifest {file.name} next to it; `bytewright tokenizer encode` writes both",
-            path=path,
-        )
+        message = f"{path}: has no manifest {file.name} next to it; `bytewright tokenizer encode` writes both"
+        raise FormatError(message, path=path)
     root = Json(atomic.read_document(file, max_bytes=MAX_MANIFEST_BYTES), file)
     if root["format"].value != FORMAT:
         raise root["format"].error(shorten(FORMAT))

@@ -420,11 +420,9 @@ def _check_replaceable(parent: Directory, name: str, *, replace: bool) -> None:
         raise _exists_already(target)
     foreign = found - {MANIFEST, *open_folder(target).files}
     if foreign:
-        raise StorageError(
-            f"cannot replace {target}: its file {min(foreign)!r} is not in the manifest and would be lost",
-            path=target,
-            found=min(foreign),
-        )
+        lost = min(foreign)
+        message = f"cannot replace {target}: its file {lost!r} is not in the manifest and would be lost"
+        raise StorageError(message, path=target, found=lost)
 
 
 def _names_in(parent: Directory, name: str) -> set[str]:

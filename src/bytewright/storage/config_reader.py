@@ -37,21 +37,13 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
     """
     if not isinstance(fields, dict):
         key = path.rstrip(".")
-        raise UsageError(
-            f"{source}: {key or 'the file'} must be a table, not {fields!r}",
-            path=source,
-            key=key,
-            expected="a table",
-            found=fields,
-        )
+        message = f"{source}: {key or 'the file'} must be a table, not {fields!r}"
+        raise UsageError(message, path=source, key=key, expected="a table", found=fields)
     kinds = get_type_hints(cls)
     for key in fields:
         if key not in kinds:
-            raise UsageError(
-                f"{source}: unknown key {path}{key}{suggest(str(key), kinds, path)}",
-                path=source,
-                key=f"{path}{key}",
-            )
+            message = f"{source}: unknown key {path}{key}{suggest(str(key), kinds, path)}"
+            raise UsageError(message, path=source, key=f"{path}{key}")
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name in fields:
@@ -63,9 +55,8 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
         return cls(**values)
     except UsageError as error:
         name = error.key if error.key is None or error.key.startswith(path) else path + error.key
-        raise UsageError(
-            f"{source}: {error}", path=source, key=name, expected=error.expected, found=error.found
-        ) from None
+        message = f"{source}: {error}"
+        raise UsageError(message, path=source, key=name, expected=error.expected, found=error.found) from None
 
 
 def convert(kind: Any, value: object, source: str, name: str) -> object:
@@ -104,13 +95,8 @@ def convert(kind: Any, value: object, source: str, name: str) -> object:
             Path: "a path",
         }
         expected = words[kind]
-    raise UsageError(
-        f"{source}: {name} must be {expected}, but is {repr(value)[:60]}",
-        path=source,
-        key=name,
-        expected=expected,
-        found=value,
-    )
+    message = f"{source}: {name} must be {expected}, but is {repr(value)[:60]}"
+    raise UsageError(message, path=source, key=name, expected=expected, found=value)
 
 
 def read_options(

@@ -94,12 +94,8 @@ def read_bytes(path: StrPath, *, max_bytes: int | None = None) -> bytes:
     with explain("read", path), open_to_read(path) as file:
         size = os.fstat(file.fileno()).st_size
         if max_bytes is not None and size > max_bytes:
-            raise FormatError(
-                f"{path}: has {size} bytes, more than the limit of {max_bytes} for such a file",
-                path=path,
-                expected=max_bytes,
-                found=size,
-            )
+            message = f"{path}: has {size} bytes, more than the limit of {max_bytes} for such a file"
+            raise FormatError(message, path=path, expected=max_bytes, found=size)
         return file.read()
 
 
@@ -134,13 +130,11 @@ def check_still_present(path: Path, descriptor: int | None = None) -> None:
         found = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         missing = path if path.parent.is_dir() else path.parent
-        raise StorageError(
-            f"{missing} was removed while it was in use, so nothing more can be saved", path=missing
-        ) from None
+        message = f"{missing} was removed while it was in use, so nothing more can be saved"
+        raise StorageError(message, path=missing) from None
     if descriptor is not None and not os.path.samestat(found, os.fstat(descriptor)):
-        raise StorageError(
-            f"{path} was replaced while it was in use, so nothing more can be saved", path=path
-        )
+        message = f"{path} was replaced while it was in use, so nothing more can be saved"
+        raise StorageError(message, path=path)
 
 
 @dataclass(frozen=True)

@@ -184,22 +184,17 @@ def without_checksum(value: object, source: StrPath) -> dict[str, Any]:
 if you edited it, remove its "checksum"
     """
     if not isinstance(value, dict):
-        raise FormatError(
-            f"{source}: must be a JSON object, but is {shorten(value)}",
-            path=source,
-            expected=dict,
-            found=value,
-        )
+        message = f"{source}: must be a JSON object, but is {shorten(value)}"
+        raise FormatError(message, path=source, expected=dict, found=value)
     fields = {name: field for name, field in value.items() if name != CHECKSUM}
     is_damaged = any(is_damaged_name(name, CHECKSUM) for name in value)
     is_sound = value[CHECKSUM] == _hash_fields(fields) if CHECKSUM in value else not is_damaged
     if not is_sound:
-        raise FormatError(
+        message = (
             f"{source}: does not match its checksum, so it was damaged or edited;"
-            f' if you edited it, remove its "{CHECKSUM}"',
-            path=source,
-            key=CHECKSUM,
+            f' if you edited it, remove its "{CHECKSUM}"'
         )
+        raise FormatError(message, path=source, key=CHECKSUM)
     return fields
 
 
@@ -244,13 +239,8 @@ class Json:
         else:
             found = shorten(self.value)
             found = {"None": "null", "True": "true", "False": "false"}.get(found, found)
-        return FormatError(
-            f"{self.file}: {self.place or 'the file'} should be {expected}, but is {found}",
-            path=self.file,
-            key=self.place,
-            expected=expected,
-            found=self.value,
-        )
+        message = f"{self.file}: {self.place or 'the file'} should be {expected}, but is {found}"
+        return FormatError(message, path=self.file, key=self.place, expected=expected, found=self.value)
 
     def __getitem__(self, key: str) -> Json:
         """Return the value of a key of an object; a missing key is an error."""

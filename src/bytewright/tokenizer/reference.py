@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import regex
 
-from bytewright.errors import TokenizerError, UsageError
+from bytewright.errors import TokenizerError, wrong_value
 from bytewright.storage.json_reader import shorten
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, check_all_bytes, name_of_pattern
 
@@ -259,12 +259,7 @@ def train_bpe_reference(
     num_merges = vocab_size - len(BYTES) - len(special_tokens)
     if num_merges < 0:
         least = len(BYTES) + len(special_tokens)
-        raise UsageError(
-            f"vocab_size must be at least {least} (256 bytes and the special tokens), but is {vocab_size}",
-            key="vocab_size",
-            expected=least,
-            found=vocab_size,
-        )
+        raise wrong_value("vocab_size", f"at least {least} (256 bytes and the special tokens)", vocab_size)
     counts = count_words_reference(source, special_tokens, pattern)
     words = {tuple(BYTES[byte] for byte in word): times for word, times in counts.items()}
     learned = learn_merges(words, num_merges, min_count)
@@ -290,12 +285,7 @@ def extend_reference(
     (((b'a', b'b'), (b'a', b'ab'), (b' ', b'aab')), [2, 1], b'aab', 257)
     """
     if vocab_size < vocabulary.size:
-        raise UsageError(
-            f"vocab_size must be at least {vocabulary.size}, the size of the vocabulary, but is {vocab_size}",
-            key="vocab_size",
-            expected=vocabulary.size,
-            found=vocab_size,
-        )
+        raise wrong_value("vocab_size", f"at least {vocabulary.size}, the size of the vocabulary", vocab_size)
     check_all_bytes(vocabulary, "extending a vocabulary")
     counts = count_words_reference(source, vocabulary.special_tokens, vocabulary.pattern)
     ranks = ranks_of(vocabulary.merges)

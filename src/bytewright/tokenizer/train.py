@@ -16,7 +16,7 @@ from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
 from bytewright.corpus.readers import check_plain_text
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, wrong_value
 from bytewright.storage.atomic import explain
 from bytewright.storage.json_reader import shorten
 from bytewright.system import SampledPeakMemory
@@ -136,12 +136,7 @@ def extend_tokenizer(
     """Continue training: existing ids and merges are kept, and new tokens get the next ids."""
     start = tokenizer.vocabulary
     if vocab_size < start.size:
-        raise UsageError(
-            f"vocab_size must be at least {start.size}, the size of the vocabulary, but is {vocab_size}",
-            key="vocab_size",
-            expected=start.size,
-            found=vocab_size,
-        )
+        raise wrong_value("vocab_size", f"at least {start.size}, the size of the vocabulary", vocab_size)
     check_all_bytes(start, "extending a vocabulary")
     check_vocab_size(vocab_size, list(start.special_tokens))
     _check_options(min_count, num_threads)
@@ -217,20 +212,13 @@ def check_vocab_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
     """Raise unless a vocabulary has room for bytes and special tokens and fits the encoder's tables."""
     least = NUM_BYTES + len(special_tokens)
     if not least <= vocab_size <= MAX_VOCAB_SIZE:
-        raise UsageError(
-            f"vocab_size must be from {least} (256 bytes and the special tokens) to {MAX_VOCAB_SIZE},"
-            f" but is {shorten(vocab_size)}",
-            key="vocab_size",
-            expected=least if vocab_size < least else MAX_VOCAB_SIZE,
-            found=vocab_size,
-        )
+        expected = f"from {least} (256 bytes and the special tokens) to {MAX_VOCAB_SIZE}"
+        raise wrong_value("vocab_size", expected, vocab_size)
 
 
 def _check_options(min_count: int, num_threads: int | None) -> None:
     if min_count < 1:
-        raise UsageError(
-            f"min_count must be at least 1, but is {min_count}", key="min_count", found=min_count
-        )
+        raise wrong_value("min_count", "at least 1", min_count)
     if num_threads is not None:
         check_num_threads(num_threads)
 
@@ -305,13 +293,11 @@ class _Learner:
         if isinstance(source, WordCounter):
             pattern = name_of_pattern(start.pattern)
             if source.pattern not in (None, pattern):
-                raise UsageError(
+                message = (
                     f"pattern must be {shorten(source.pattern)}, with which the words were counted,"
-                    f" but is {shorten(pattern)}",
-                    key="pattern",
-                    expected=source.pattern,
-                    found=pattern,
+                    f" but is {shorten(pattern)}"
                 )
+                raise UsageError(message, key="pattern", expected=source.pattern, found=pattern)
             self._counter = source.copy()
         else:
             self._counter = WordCounter(name_of_pattern(start.pattern), special_tokens)

@@ -194,12 +194,11 @@ def name_of_pattern(pattern: str) -> str:
 must contain more than letters, digits, _ and -)
     """
     if isinstance(pattern, str) and pattern not in PATTERNS and _LOOKS_LIKE_A_NAME.fullmatch(pattern):
-        raise TokenizerError(
+        message = (
             f"unknown pattern {shorten(pattern)}; known are {' and '.join(PATTERNS)} (a regular expression"
-            " must contain more than letters, digits, _ and -)",
-            key="pattern",
-            found=pattern,
+            " must contain more than letters, digits, _ and -)"
         )
+        raise TokenizerError(message, key="pattern", found=pattern)
     return SPELLINGS.get(pattern, pattern)
 
 

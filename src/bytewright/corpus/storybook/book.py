@@ -99,12 +99,11 @@ class Storybook:
             parse = self.parse(text)
             num_stories += 1
             if not parse.num_derivations:
-                raise UsageError(
+                message = (
                     f"story {num_stories} is not in the storybook's language: it leaves the language after"
-                    f" {parse.leaves_at} characters; only stories in the language have a floor",
-                    key=f"story {num_stories}",
-                    found=text[parse.leaves_at :],
+                    f" {parse.leaves_at} characters; only stories in the language have a floor"
                 )
+                raise UsageError(message, key=f"story {num_stories}", found=text[parse.leaves_at :])
             bits += parse.bits
             text_bytes += len(text.encode())
         file_bytes = text_bytes + num_stories * len(SEPARATOR)

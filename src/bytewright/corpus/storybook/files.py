@@ -30,7 +30,7 @@ from bytewright.corpus.readers import ByteProgress
 from bytewright.corpus.storybook.book import Storybook
 from bytewright.corpus.storybook.check import CheckReport, StoryCheck
 from bytewright.corpus.storybook.tell import Split
-from bytewright.errors import BytewrightError, FormatError, UsageError
+from bytewright.errors import BytewrightError, FormatError, wrong_value
 from bytewright.storage import atomic, filesystem
 from bytewright.system import usable_cores
 
@@ -85,12 +85,7 @@ def write_stories(
             if progress and num_stories % STORIES_PER_TASK == 0:
                 progress(num_bytes, size)
         if not num_stories:
-            raise UsageError(
-                f"size must be at least {len(text)} bytes, the length of the first story, but is {size}",
-                key="size",
-                expected=len(text),
-                found=size,
-            )
+            raise wrong_value("size", f"at least {len(text)} bytes, the length of the first story", size)
     return Written(num_stories=num_stories, num_bytes=num_bytes, bits=bits)
 
 
@@ -123,12 +118,11 @@ def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
                 yield _decode(story, path, done)
                 done += len(story) + len(end)
             if len(begun) > LONGEST_STORY:
-                raise FormatError(
+                message = (
                     f"{path}: no {END_OF_TEXT} in {LONGEST_STORY} bytes from byte {done} on;"
-                    " expected a file of stories",
-                    path=path,
-                    expected=END_OF_TEXT,
+                    " expected a file of stories"
                 )
+                raise FormatError(message, path=path, expected=END_OF_TEXT)
         if begun.strip():
             yield _decode(begun, path, done)
 
@@ -186,11 +180,8 @@ def _decode(story: bytes, path: Path, done: int) -> str:
     try:
         return story.decode().strip()
     except UnicodeDecodeError as error:
-        raise FormatError(
-            f"{path}: byte {done + error.start} is not UTF-8; expected a file of stories",
-            path=path,
-            expected="UTF-8",
-        ) from None
+        message = f"{path}: byte {done + error.start} is not UTF-8; expected a file of stories"
+        raise FormatError(message, path=path, expected="UTF-8") from None
 
 
 # Worker processes

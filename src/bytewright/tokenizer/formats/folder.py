@@ -49,13 +49,11 @@ def read_bytewright(path: atomic.StrPath) -> Vocabulary:
     vocabulary = _read_vocabulary(Json(folder.read_json(FILE), file))
     if about["fingerprint"].as_text() != vocabulary.fingerprint:
         expected = about["fingerprint"].as_text()
-        raise FormatError(
+        message = (
             f"{file}: expected the fingerprint {shorten(expected[:12])} of the manifest,"
-            f" found {vocabulary.fingerprint[:12]}…",
-            path=file,
-            expected=expected,
-            found=vocabulary.fingerprint,
+            f" found {vocabulary.fingerprint[:12]}…"
         )
+        raise FormatError(message, path=file, expected=expected, found=vocabulary.fingerprint)
     return vocabulary
 
 

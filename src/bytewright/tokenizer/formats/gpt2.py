@@ -98,12 +98,11 @@ def _check_complete(vocabulary: Vocabulary, known: set[bytes], merges_path: Path
         if token in known or len(token) > LONGEST_TOKEN_TO_SPLIT:
             continue
         if any(token[:cut] in ordinary and token[cut:] in ordinary for cut in range(1, len(token))):
-            raise FormatError(
+            message = (
                 f"{merges_path}: no line makes token {shorten(token)} (id {id}); the file is truncated,"
-                " or a special token is not declared",
-                path=merges_path,
-                expected=token,
+                " or a special token is not declared"
             )
+            raise FormatError(message, path=merges_path, expected=token)
 
 
 # The printable byte alphabet
@@ -153,9 +152,8 @@ def read_ids(vocab: Json) -> dict[str, int]:
         if type(id) is not int:
             raise vocab[spelling].error("an integer")
         if id in owner:
-            raise FormatError(
-                f"{vocab.file}: {shorten(owner[id])} and {shorten(spelling)} have the same id {shorten(id)}"
-            )
+            problem = f"{shorten(owner[id])} and {shorten(spelling)} have the same id {shorten(id)}"
+            raise FormatError(f"{vocab.file}: {problem}", path=vocab.file, found=id)
         owner[id] = spelling
         ids[spelling] = id
     return ids
@@ -165,12 +163,11 @@ def read_token(spelling: str, vocab: Json) -> bytes:
     """Return the ordinary token of a spelling."""
     token = unspell(spelling)
     if not token:
-        raise FormatError(
+        message = (
             f"{vocab.file}: {shorten(spelling)} is not in the printable byte alphabet"
-            " (special tokens must be declared)",
-            path=vocab.file,
-            found=spelling,
+            " (special tokens must be declared)"
         )
+        raise FormatError(message, path=vocab.file, found=spelling)
     return token
 
 
