@@ -5,10 +5,14 @@ expected and found, and how to fix it. Its fields hold the same values for progr
 the sentence and exits with `exit_code`. Any other exception that reaches the user is a bug.
 """
 
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 42
 
 
 class BytewrightError(Exception):
@@ -68,15 +72,30 @@ class StorageError(BytewrightError, OSError):
     exit_code = 1
 
 
-def wrong_value(key: str, expected: str, found: object) -> UsageError:
-    """Return the error about an argument or setting that has an invalid value.
+def wrong_value(
+    key: str, expected: str, found: object, *, path: str | PathLike[str] | None = None
+) -> UsageError:
+    """Return the error about an argument, or a setting of the file `path`, that has an invalid value.
 
     >>> raise wrong_value("batch_size", "at least 1", 0)
     Traceback (most recent call last):
     bytewright.errors.UsageError: batch_size must be at least 1, but is 0
     """
-    message = f"{key} must be {expected}, but is {repr(found)[:60]}"
-    return UsageError(message, key=key, expected=expected, found=found)
+    source = "" if path is None else f"{path}: "
+    message = f"{source}{key} must be {expected}, but is {shorten(found)}"
+    return UsageError(message, path=path, key=key, expected=expected, found=found)
+
+
+def shorten(value: object) -> str:
+    """Return a value as it is shown in an error message: on one line and short.
+
+    >>> shorten(b"newest"), shorten("a" * 10_000)
+    ("b'newest'", "'aaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaa'")
+    """
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python does not write out integers of thousands of digits
+        return f"<{type(value).__name__} too long to show>"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

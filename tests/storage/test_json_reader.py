@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bytewright.errors import FormatError
-from bytewright.storage.json_reader import Json, read_lines, shorten
+from bytewright.errors import FormatError, shorten
+from bytewright.storage.json_reader import Json, read_lines
 
 FILE = Path("some.json")
 

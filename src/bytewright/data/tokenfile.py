@@ -24,9 +24,9 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from bytewright.errors import BytewrightError, FormatError, TokenizerError
+from bytewright.errors import BytewrightError, FormatError, TokenizerError, shorten
 from bytewright.storage import atomic, filesystem
-from bytewright.storage.json_reader import Json, shorten
+from bytewright.storage.json_reader import Json
 from bytewright.system import Background, usable_cores
 
 FORMAT = "bytewright token file 1"

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from bytewright.errors import shorten
 from bytewright.experiments.records import Line, RunRecord, numbers_in
 from bytewright.storage import atomic
-from bytewright.storage.json_reader import Json, shorten
+from bytewright.storage.json_reader import Json
 from bytewright.train.metrics import METRICS, check_record, finite, is_finite
 from bytewright.train.outcome import State, ending_on_record
 from bytewright.train.recipe import check_kinds

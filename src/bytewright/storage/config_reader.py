@@ -95,8 +95,7 @@ def convert(kind: Any, value: object, source: str, name: str) -> object:
             Path: "a path",
         }
         expected = words[kind]
-    message = f"{source}: {name} must be {expected}, but is {repr(value)[:60]}"
-    raise UsageError(message, path=source, key=name, expected=expected, found=value)
+    raise wrong_value(name, expected, value, path=source)
 
 
 def read_options(

@@ -11,14 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import reprlib
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bytewright.errors import FormatError
+from bytewright.errors import FormatError, shorten
 from bytewright.storage.filesystem import StrPath, read_bytes
 
 KINDS = {dict: "an object", list: "an array", str: "a string", int: "an integer", bool: "true or false"}
@@ -27,21 +26,6 @@ MAX_DIGITS = 308
 """The largest number of digits of an integer that always fits in a float."""
 MAX_DEPTH = 100
 """How deep the values of a file may be nested: less than recursive functions can follow."""
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 42
-
-
-def shorten(value: object) -> str:
-    """Return a value as it is shown in an error message: on one line and short.
-
-    >>> shorten(b"newest"), shorten("a" * 10_000)
-    ("b'newest'", "'aaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaa'")
-    """
-    try:
-        return _SHORT.repr(value)
-    except ValueError:  # Python does not write out integers of thousands of digits
-        return f"<{type(value).__name__} too long to show>"
 
 
 def read_text(path: StrPath, *, max_bytes: int | None = None) -> str:

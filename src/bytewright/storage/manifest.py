@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bytewright.errors import FormatError
+from bytewright.errors import FormatError, shorten
 from bytewright.storage import filesystem
-from bytewright.storage.json_reader import dump_json, parse_json, read_document, shorten, with_checksum
+from bytewright.storage.json_reader import dump_json, parse_json, read_document, with_checksum
 
 MANIFEST = "manifest.json"
 FORMAT = "bytewright folder 1"

@@ -19,8 +19,7 @@ from itertools import pairwise
 
 import regex
 
-from bytewright.errors import TokenizerError, wrong_value
-from bytewright.storage.json_reader import shorten
+from bytewright.errors import TokenizerError, shorten, wrong_value
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, check_all_bytes, name_of_pattern
 
 BYTES = tuple(bytes([byte]) for byte in range(256))

@@ -16,9 +16,8 @@ from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
 from bytewright.corpus.readers import check_plain_text
-from bytewright.errors import UsageError, wrong_value
+from bytewright.errors import UsageError, shorten, wrong_value
 from bytewright.storage.atomic import explain
-from bytewright.storage.json_reader import shorten
 from bytewright.system import SampledPeakMemory
 from bytewright.tokenizer.formats.tiktoken import check_reachable
 from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads

@@ -25,8 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from bytewright.errors import FormatError, TokenizerError, UsageError
-from bytewright.storage.json_reader import shorten
+from bytewright.errors import FormatError, TokenizerError, UsageError, shorten
 
 MAX_TOKEN_ID = 2**32 - 1
 

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
-from bytewright.errors import FormatError, StorageError
+from bytewright.errors import FormatError, StorageError, shorten
 from bytewright.formatting import format_memory, format_seconds
 from bytewright.storage import filesystem
 from bytewright.storage.atomic import explain, open_to_append, parse_json, read_text
-from bytewright.storage.json_reader import is_damaged_name, shorten
+from bytewright.storage.json_reader import is_damaged_name
 
 SEALED = re.compile(r'(\{.*), "crc32": "([0-9a-f]{8})"\}')
 """A line with its CRC, which is of the text of the first group."""

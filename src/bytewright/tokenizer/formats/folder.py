@@ -7,9 +7,9 @@ SHA-256 of the file; both are checked on reading.
 
 from __future__ import annotations
 
-from bytewright.errors import FormatError
+from bytewright.errors import FormatError, shorten
 from bytewright.storage import atomic
-from bytewright.storage.json_reader import Json, shorten
+from bytewright.storage.json_reader import Json
 from bytewright.tokenizer.formats.gpt2 import read_ids, read_merge, read_token, spell_merges, spell_tokens
 from bytewright.tokenizer.vocabulary import Vocabulary, naming_files
 

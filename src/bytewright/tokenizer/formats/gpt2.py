@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bytewright.errors import FormatError, TokenizerError
+from bytewright.errors import FormatError, TokenizerError, shorten
 from bytewright.storage import atomic
-from bytewright.storage.json_reader import Json, read_lines, shorten
+from bytewright.storage.json_reader import Json, read_lines
 from bytewright.tokenizer.vocabulary import Merge, Vocabulary, list_special_tokens, naming_files
 
 VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}

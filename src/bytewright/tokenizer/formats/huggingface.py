@@ -12,9 +12,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NoReturn
 
-from bytewright.errors import TokenizerError
+from bytewright.errors import TokenizerError, shorten
 from bytewright.storage import atomic
-from bytewright.storage.json_reader import Json, shorten
+from bytewright.storage.json_reader import Json
 from bytewright.tokenizer.formats.gpt2 import (
     read_ids,
     read_merge,

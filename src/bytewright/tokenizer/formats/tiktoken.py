@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from bytewright.errors import FormatError, TokenizerError
+from bytewright.errors import FormatError, TokenizerError, shorten
 from bytewright.storage import atomic
-from bytewright.storage.json_reader import read_lines, shorten
+from bytewright.storage.json_reader import read_lines
 from bytewright.tokenizer.vocabulary import Merge, Vocabulary, check_all_bytes, name_of_pattern, naming_files
 
 FORMAT = "tiktoken's format"
