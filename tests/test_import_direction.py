@@ -19,7 +19,7 @@ def _names(text: str) -> list[str]:
 ORDER = {
     "bytewright": _names("""
         errors field_docs formatting registry system
-        storage _native torch_environment data corpus tokenizer model optim account generate train
+        storage plugins _native torch_environment data corpus tokenizer model optim account generate train
         experiments report demo cli __main__
     """),
     "bytewright.train": _names("""

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from bytewright.errors import UsageError
-from bytewright.registry import Registry, registering_from
+from bytewright.registry import Registry, accepting_unknown_parts, registering_from
 
 
 @pytest.fixture
 def shapes() -> Registry:
-    registry = Registry("shape", "bytewright.errors")
+    registry = Registry("shape", "bytewright.errors", "drawing.shape")
     registry.register("round")(lambda: "o")
     return registry
 
@@ -21,7 +21,6 @@ def test_a_registered_part_is_found_by_its_name(shapes: Registry) -> None:
     assert shapes["round"]() == "o"
     assert "round" in shapes
     assert list(shapes) == ["round"]
-    assert shapes.plugin_of("round") is None
 
 
 def test_an_unknown_name_is_answered_with_the_closest_one(shapes: Registry) -> None:
@@ -37,11 +36,30 @@ def test_a_taken_or_malformed_name_is_rejected(shapes: Registry, name: str) -> N
     assert list(shapes) == ["round"]
 
 
-def test_a_part_is_attributed_to_the_plugin_being_loaded(shapes: Registry) -> None:
+def test_a_part_is_attributed_to_the_plugin_being_loaded_or_to_the_file_that_registers_it(
+    shapes: Registry,
+) -> None:
     with registering_from(Path("lab.py")):
         shapes.register("square")(lambda: "#")
-    shapes.register("flat")(lambda: "_")
-    assert [shapes.plugin_of(name) for name in shapes] == [None, Path("lab.py"), None]
+    here = Path(__file__).resolve()
+    assert [shapes.plugin_of(name) for name in shapes] == [here, Path("lab.py")]
+    assert shapes.names_from(here) == ("round",)
+
+
+def test_built_in_and_interactive_parts_belong_to_no_file(shapes: Registry) -> None:
+    register = "shapes.register(name)(print)"
+    exec(register, {"shapes": shapes, "name": "built_in", "__name__": "bytewright.model", "__file__": "a.py"})
+    exec(register, {"shapes": shapes, "name": "interactive", "__name__": "__main__"})
+    assert shapes.plugin_of("built_in") is shapes.plugin_of("interactive") is None
+
+
+def test_unknown_names_are_accepted_only_where_parts_are_not_used(shapes: Registry) -> None:
+    with accepting_unknown_parts():
+        assert "square" in shapes
+        with pytest.raises(UsageError):
+            shapes["square"](side=2)
+    assert "square" not in shapes
+    assert list(shapes) == ["round"]
 
 
 def test_a_removed_part_can_be_registered_again(shapes: Registry) -> None:

@@ -98,6 +98,8 @@ class AccountFor:
     plot: options.OutputFile = None
     """With --family: write a chart as SVG."""
 
+    plugin: options.Plugins = ()
+
     json: bool = False
     """Print all figures as JSON."""
 

@@ -40,6 +40,8 @@ class Export:
     which: Literal["best", "last"] = "best"
     """The checkpoint of the run."""
 
+    plugin: options.Plugins = ()
+
     replace: options.Replace = False
 
     def run(self) -> None:

@@ -68,6 +68,8 @@ class Generate:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """The precision of the computation; auto is that of the run on a GPU, and fp32 elsewhere."""
 
+    plugin: options.Plugins = ()
+
     def run(self) -> None:
         """Generate and print the texts."""
         options.require_at_least(1, self.count, "--count")

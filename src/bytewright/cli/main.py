@@ -21,6 +21,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol, cast
 
@@ -108,7 +109,9 @@ def _run(arguments: list[str]) -> int:
     rest = arguments[len(path) :]
     name = " ".join(path)
     if name in COMMANDS:
-        return _parse(name, rest).run() or 0
+        command = _parse(name, rest)
+        load_plugins(getattr(command, "plugin", ()))
+        return command.run() or 0
     if rest and rest[0] in ("-h", "--help"):
         print(_overview(name))
         return 0
@@ -116,6 +119,15 @@ def _run(arguments: list[str]) -> int:
         print(f"bytewright {bytewright.__version__}")
         return 0
     raise UsageError(_describe_unknown_command(name, rest))
+
+
+def load_plugins(paths: Sequence[Path]) -> None:
+    """Load the plugins of a command line, before any recipe or run is read."""
+    if paths:
+        from bytewright.plugins import load_plugin
+
+        for path in paths:
+            load_plugin(path)
 
 
 def _command_path(arguments: list[str]) -> list[str]:

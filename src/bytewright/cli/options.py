@@ -69,6 +69,16 @@ NumWorkers = Annotated[
     ),
 ]
 
+Plugins = Annotated[
+    tyro.conf.UseAppendAction[tuple[Path, ...]],
+    tyro.conf.arg(
+        metavar="FILE",
+        help="A Python file that registers parts (see docs/handbook/plugins.md). The file is executed.",
+        help_behavior_hint="(optional, repeatable)",
+    ),
+]
+"""The field `plugin` of commands that read recipes or runs; `main` loads the files first."""
+
 Replace = Annotated[
     bool,
     tyro.conf.arg(

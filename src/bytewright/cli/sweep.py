@@ -65,6 +65,8 @@ class RunSweep:
     set: options.Overrides = ()
     """Values to replace in every run, such as budget.tokens=1_000_000."""
 
+    plugin: options.Plugins = ()
+
     def run(self) -> int:
         """Plan and execute the runs, and write the report."""
         options.require_at_least(1, self.jobs, "--jobs")
@@ -153,6 +155,7 @@ class RunSweep:
         shared += ["--jobs", str(min(self.jobs, sum(planned.is_open for planned in plan)))]
         shared += ["--scale", self.scale] if self.scale else []
         shared += ["--set", *options.list_overrides(self.set)] if self.set else []
+        shared += [word for path in self.plugin for word in ("--plugin", str(path))]
         commands = {
             planned.trial.name: [
                 *(sys.executable, "-m", "bytewright.cli.main", "sweep", str(path)),

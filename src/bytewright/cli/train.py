@@ -43,6 +43,8 @@ class Train:
     set: options.Overrides = ()
     """Values to replace in the recipe, such as optimizer.lr=3e-4."""
 
+    plugin: options.Plugins = ()
+
     def run(self) -> int:
         """Train, and print how the session ended."""
         from bytewright.train import read_recipe, train
@@ -127,6 +129,8 @@ class Resume:
 
     path: options.RunFolder
 
+    plugin: options.Plugins = ()
+
     def run(self) -> int:
         """Resume, and print how the session ended."""
         from bytewright.train import resume
@@ -163,6 +167,8 @@ class Evaluate:
     """The checkpoint of the run."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+
+    plugin: options.Plugins = ()
 
     json: bool = False
     """Print the figures as JSON."""

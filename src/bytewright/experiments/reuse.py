@@ -1,9 +1,9 @@
 """Reuse identical runs of sibling sweeps, such as a common baseline.
 
-Two runs are identical if they have equal settings, tokens (by SHA-256), code (version and commit), machine
-and torch version, and on a CPU the same number of threads, which affects rounding. A run is not reused if one
-of these is unknown, if its log is incomplete, or if it was continued in another environment. No run is reused
-if the source tree differs from its commit.
+Two runs are identical if they have equal settings, tokens and plugins (by SHA-256), code (version and
+commit), machine and torch version, and on a CPU the same number of threads, which affects rounding. A run is
+not reused if one of these is unknown, if its log is incomplete, or if it was continued in another
+environment. No run is reused if the source tree differs from its commit.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from bytewright.errors import BytewrightError
 from bytewright.experiments.sweep_file import Labels
+from bytewright.plugins import plugin_digests
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run import Run
@@ -32,6 +33,7 @@ def find_identical_run(config: TrainConfig, data: Mapping[str, str], folder: Pat
     """
     config = dataclasses.replace(config, data=config.data.absolute())
     wanted = flatten(to_plain(config)) | {"accumulate": None}
+    plugins = plugin_digests(wanted)
     names = [*CODE_AND_MACHINE, *([] if select_device(config.device).type == "cuda" else ON_A_CPU)]
     here = _select(describe_environment(), names)
     if not data or here["commit"] is None or str(here["commit"]).endswith("-dirty"):
@@ -42,7 +44,8 @@ def find_identical_run(config: TrainConfig, data: Mapping[str, str], folder: Pat
             outcome = run.outcome
             if outcome.get("status") in ("complete", "diverged") and outcome.get("data") == data:
                 found = run.settings | {"accumulate": None}
-                if found == wanted and _select(run.environment, names) == here and _is_complete(run):
+                is_same = found == wanted and run.plugin_digests == plugins
+                if is_same and _select(run.environment, names) == here and _is_complete(run):
                     return path
         except BytewrightError:  # a damaged run of another sweep cannot be reused
             continue

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from bytewright.errors import FormatError, UsageError
+from bytewright.registry import accepting_unknown_parts
 from bytewright.storage.atomic import StrPath, read_document, read_toml
 from bytewright.storage.config_reader import build, convert
 from bytewright.train.config import TrainConfig
@@ -38,9 +39,10 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def check_config(fields: Mapping[str, Any], source: Path) -> None:
-    """Raise `FormatError` unless the fields form a valid config; unknown fields are ignored."""
+    """Raise `FormatError` unless the fields form a valid config; unknown fields and parts are ignored."""
     try:
-        build(TrainConfig, _known_fields(TrainConfig, fields), source=str(source))
+        with accepting_unknown_parts():
+            build(TrainConfig, _known_fields(TrainConfig, fields), source=str(source))
     except UsageError as error:
         raise FormatError(str(error), path=source, key=error.key, found=error.found) from None
 

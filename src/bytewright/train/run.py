@@ -20,6 +20,8 @@ import torch
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.model import TransformerLM, language_model_loss
+from bytewright.plugins import RecordedPlugin, check_loaded, read_plugins
+from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
 from bytewright.train import loop
 from bytewright.train.checkpoint import (
@@ -33,7 +35,7 @@ from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
 from bytewright.train.evaluate import Evaluation, EvaluationSet, Progress
 from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import RunStatus, find_status
-from bytewright.train.recipe import check_config, flatten
+from bytewright.train.recipe import check_config, flatten, read_config
 from bytewright.train.run_files import (
     CONFIG,
     ENVIRONMENT,
@@ -125,6 +127,16 @@ class Run:
             if isinstance(path := settings.get(name), str):
                 settings[name] = os.path.normpath(os.path.join(os.path.realpath(self.path), path))
         return settings
+
+    @property
+    def plugins(self) -> list[RecordedPlugin]:
+        """The plugins that registered parts of the run's config."""
+        return read_plugins(self.path)
+
+    @property
+    def plugin_digests(self) -> dict[str, str]:
+        """SHA-256 of the plugin of each part, by the key of the part."""
+        return {key: plugin.sha256 for plugin in self.plugins for key in plugin.parts}
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -283,8 +295,14 @@ class SavedModel:
 
     @property
     def config(self) -> TrainConfig | None:
-        """The config of the run, or None for an imported model or a checkpoint outside a run."""
-        return self.run.config if self.run.exists else None
+        """The config of the run, or None for an imported model or a checkpoint outside a run.
+
+        Plugins that registered only parts of the training, such as an optimizer, need not be loaded.
+        """
+        if not self.run.exists:
+            return None
+        with accepting_unknown_parts():
+            return read_config(self.run.path / CONFIG)
 
     @property
     def training_precision(self) -> Precision:
@@ -304,11 +322,16 @@ class SavedModel:
 
 
 def open_model(path: atomic.StrPath, *, which: Which = "best") -> SavedModel:
-    """Find the model that `path` means: a run, an imported model, or the folder of one checkpoint."""
+    """Find the model that `path` means: a run, an imported model, or the folder of one checkpoint.
+
+    The plugins that registered parts of the model must be loaded.
+    """
     checkpoint = find_checkpoint(path, which=which)
     folder = checkpoint.absolute().parent
-    # A checkpoint outside a run has neither config nor tokenizer; neither does its own folder.
-    return SavedModel(checkpoint, Run(folder.parent if folder.name == CHECKPOINTS else checkpoint))
+    if folder.name != CHECKPOINTS:  # outside a run, without config and tokenizer
+        return SavedModel(checkpoint, Run(checkpoint))
+    check_loaded(folder.parent, of_model_only=True)
+    return SavedModel(checkpoint, Run(folder.parent))
 
 
 class _NoOptimizer:

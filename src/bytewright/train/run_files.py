@@ -2,8 +2,9 @@
 
 A run is a folder of plain files: `config.json` (the resolved config), `environment.json` (machine and
 versions at its start), `tokenizer/` (if one was given), `metrics.jsonl`, `checkpoints/` and `samples/`. A
-sweep adds `outcome.json`. `RunWriter` holds a lock of the operating system while the process lives, so a
-killed writer leaves nothing to clean up. Read a run with `run.Run`.
+sweep adds `outcome.json`. A run whose config names parts of plugins has `plugins.json` and copies of these
+files in `plugins/`. `RunWriter` holds a lock of the operating system while the process lives, so a killed
+writer leaves nothing to clean up. Read a run with `run.Run`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ import torch
 
 import bytewright
 from bytewright.errors import BytewrightError, StorageError, UsageError
+from bytewright.plugins import COPIES, PLUGINS, check_loaded, write_plugins
 from bytewright.storage import atomic, filesystem
 from bytewright.train.checkpoint import CHECKPOINTS, CheckpointFolder
 from bytewright.train.config import TrainConfig
-from bytewright.train.recipe import read_config, to_plain
+from bytewright.train.recipe import flatten, read_config, to_plain
 
 if TYPE_CHECKING:
     from bytewright.tokenizer import Vocabulary  # at run time only if a run has a tokenizer
@@ -41,8 +43,8 @@ OUTCOME = "outcome.json"
 LOCK = ".lock"
 SAMPLES = "samples"
 TOKENIZER = "tokenizer"
-FOLDERS = (TOKENIZER, CHECKPOINTS, SAMPLES, "tensorboard")
-FILE_NAMES = (CONFIG, ENVIRONMENT, METRICS, OUTCOME, *FOLDERS)
+FOLDERS = (TOKENIZER, CHECKPOINTS, SAMPLES, COPIES, "tensorboard")
+FILE_NAMES = (CONFIG, ENVIRONMENT, PLUGINS, METRICS, OUTCOME, *FOLDERS)
 LOCK_ATTEMPTS = 30
 """How often a held lock is tried, at intervals of 10 ms."""
 QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 10}
@@ -70,6 +72,7 @@ class RunWriter:
             on_error.callback(writer.close)
             check_new_run(path)  # another process may have created it before this one got the lock
             atomic.write_document(path / ENVIRONMENT, describe_environment(), within=path)
+            write_plugins(path, flatten(to_plain(config)))
             atomic.write_document(path / CONFIG, to_plain(config, run=path), within=path)
             writer._config = atomic.read_bytes(path / CONFIG)
             on_error.pop_all()
@@ -127,9 +130,10 @@ class RunWriter:
 
 
 def read_run_config(path: Path) -> TrainConfig:
-    """Read the config of a run; the paths of its data become absolute."""
+    """Read the config of a run; the paths of its data become absolute, and its plugins must be loaded."""
     if not (path / CONFIG).is_file():
         raise UsageError(f"{path}: is not a run: it has no {CONFIG}", path=path)
+    check_loaded(path)
     return read_config(path / CONFIG)
 
 
@@ -149,14 +153,14 @@ def check_new_run(path: Path) -> None:
     atomic.check_target(path / CONFIG)
     if path.is_dir():
         foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-        if [name for name in foreign if name != ENVIRONMENT]:
+        if [name for name in foreign if name not in (ENVIRONMENT, PLUGINS, COPIES)]:
             message = f"{path} is not empty (it holds {foreign[0]!r}); choose another folder for the run"
             raise UsageError(message, path=path, found=foreign[0])
 
 
 def discard_run(path: Path) -> None:
     """Remove the files of a run that has no metrics yet, and its folder if nothing else is in it."""
-    for name in (CONFIG, ENVIRONMENT, METRICS, LOCK, *FOLDERS):
+    for name in (CONFIG, ENVIRONMENT, PLUGINS, METRICS, LOCK, *FOLDERS):
         atomic.remove_if_present(path / name, within=path)
     with contextlib.suppress(OSError):
         path.rmdir()

@@ -1,0 +1,236 @@
+"""Load plugins: Python files of users that register parts, and check the plugins that a run was made with.
+
+    from bytewright.plugins import load_plugin
+    load_plugin("my_lab.py")
+
+A plugin is executed once per process, as a module. It is loaded only if a user names it, on the command line
+or in Python. Recipes and folders of runs never execute code. A run records the plugins of the parts that its
+config names: path, SHA-256 and a copy of the file. `check_loaded` compares this record with the plugins of
+the process. A part that an imported module registers belongs to the file of that module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bytewright.errors import FormatError, UsageError, first_line
+from bytewright.registry import REGISTRIES, Registry, registering_from
+from bytewright.storage import atomic
+
+MAX_PLUGIN_BYTES = 2**20
+PLUGINS = "plugins.json"
+"""The file of a run that lists its plugins."""
+COPIES = "plugins"
+"""The folder of a run with copies of its plugins."""
+IN_MODEL = "model."
+"""The start of the keys of parts that a model consists of; the others are used in training only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """A file that registers parts; `source` is what was executed."""
+
+    path: Path
+    sha256: str
+    source: bytes = field(repr=False)
+
+    @property
+    def parts(self) -> dict[str, tuple[str, ...]]:
+        """The names of the parts that it registered, by the key of a config."""
+        found = {registry.key: registry.names_from(self.path) for registry in REGISTRIES}
+        return {key: names for key, names in found.items() if names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedPlugin:
+    """A plugin in the record of a run; `parts` are the parts of the run's config that it registered."""
+
+    path: str
+    sha256: str
+    copy: Path
+    parts: Mapping[str, str]
+
+
+_loaded: dict[Path, Plugin] = {}
+
+
+def load_plugin(path: atomic.StrPath) -> Plugin:
+    """Execute the Python file at `path`, so that the parts that it registers can be used by their names.
+
+    Loading a file again, or a copy of it, has no effect. A file that has changed since replaces its parts. An
+    error in the file raises `UsageError` with the file and line, and none of its parts is registered.
+    """
+    file = Path(os.path.realpath(path))
+    source = _read(Path(path))
+    plugin = Plugin(path=file, sha256=hashlib.sha256(source).hexdigest(), source=source)
+    for loaded in _loaded.values():
+        if loaded.sha256 == plugin.sha256:
+            return loaded
+    if file not in _loaded and plugin.parts:  # a module that was imported before
+        _loaded[file] = plugin
+        return plugin
+    unload_plugin(file)
+    _execute(plugin, shown=Path(path))
+    _loaded[file] = plugin
+    return plugin
+
+
+def unload_plugin(path: atomic.StrPath) -> None:
+    """Remove the parts that the file at `path` registered, if any."""
+    file = Path(os.path.realpath(path))
+    _loaded.pop(file, None)
+    sys.modules.pop(_module_name(file), None)
+    for registry in REGISTRIES:
+        for name in registry.names_from(file):
+            registry.remove(name)
+
+
+def _read(path: Path) -> bytes:
+    if not path.exists():
+        raise UsageError(f"the plugin {path} does not exist", path=path)
+    if not path.is_file():
+        raise UsageError(f"the plugin {path} is not a regular file; name a Python file", path=path)
+    return atomic.read_bytes(path, max_bytes=MAX_PLUGIN_BYTES)
+
+
+def _module_name(file: Path) -> str:
+    """Return a name that no other module has: two plugins may have files of the same name."""
+    stem = re.sub(r"\W", "_", file.stem)
+    return f"bytewright_plugin_{stem}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
+
+
+def _execute(plugin: Plugin, shown: Path) -> None:
+    module = ModuleType(_module_name(plugin.path))
+    module.__file__ = str(plugin.path)
+    sys.modules[module.__name__] = module  # dataclasses and `inspect` find the source through it
+    try:
+        with registering_from(plugin.path):
+            exec(compile(plugin.source, str(plugin.path), "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        unload_plugin(plugin.path)
+        line = _line_of(error, plugin.path)
+        place = f"{shown}, line {line}" if line else str(shown)
+        what = "" if isinstance(error, UsageError | SyntaxError) else f"{type(error).__name__}: "
+        message = error.msg if isinstance(error, SyntaxError) else first_line(error)
+        raise UsageError(f"{place}: {what}{message}", path=shown, key="plugin", found=line) from error
+
+
+def _line_of(error: BaseException, path: Path) -> int | None:
+    """Return the line of a file at which an error occurred: the innermost one that is in the file."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return lines[-1] if lines else None
+
+
+def find_plugins(settings: Mapping[str, Any]) -> list[tuple[Plugin, dict[str, str]]]:
+    """Return the plugins of the parts that a config names, each with these parts by their keys.
+
+    `settings` is the config with dotted keys.
+    """
+    used: dict[Path, dict[str, str]] = {}
+    for registry in REGISTRIES:
+        name = settings.get(registry.key)
+        file = registry.plugin_of(name) if isinstance(name, str) else None
+        if file is not None:
+            used.setdefault(file, {})[registry.key] = str(name)
+    return [(_plugin_at(file), parts) for file, parts in used.items()]
+
+
+def plugin_digests(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of the plugin of each part that a config names, by the key of the part."""
+    return {key: plugin.sha256 for plugin, parts in find_plugins(settings) for key in parts}
+
+
+def _plugin_at(file: Path) -> Plugin:
+    if file in _loaded:
+        return _loaded[file]
+    source = _read(file)  # of a module that was imported
+    return Plugin(path=file, sha256=hashlib.sha256(source).hexdigest(), source=source)
+
+
+# The record of a run
+
+
+def write_plugins(run: Path, settings: Mapping[str, Any]) -> None:
+    """Record the plugins of a config in the folder of a run; a run without plugins records nothing."""
+    used = find_plugins(settings)
+    records = []
+    for number, (plugin, parts) in enumerate(used):
+        taken = [other.path.name for other, _ in used[:number]]
+        name = f"{number}-{plugin.path.name}" if plugin.path.name in taken else plugin.path.name
+        atomic.write_bytes(run / COPIES / name, plugin.source, within=run)
+        records.append({"path": str(plugin.path), "sha256": plugin.sha256, "copy": name, "parts": parts})
+    if records:
+        atomic.write_document(run / PLUGINS, {"plugins": records}, within=run)
+
+
+def read_plugins(run: Path) -> list[RecordedPlugin]:
+    """Return the plugins that a run recorded."""
+    file = run / PLUGINS
+    if not file.is_file():
+        return []
+    records = atomic.read_document(file, max_bytes=MAX_PLUGIN_BYTES).get("plugins")
+    if not isinstance(records, list) or not all(map(_is_record, records)):
+        raise FormatError(f"{file}: is not a list of plugins with path, sha256, copy and parts", path=file)
+    return [
+        RecordedPlugin(
+            path=record["path"],
+            sha256=record["sha256"],
+            copy=run / COPIES / record["copy"],
+            parts=record["parts"],
+        )
+        for record in records
+    ]
+
+
+def _is_record(record: object) -> bool:
+    if not isinstance(record, dict) or not isinstance(record.get("parts"), dict):
+        return False
+    texts = [*(record.get(name) for name in ("path", "sha256", "copy")), *record["parts"].values()]
+    return all(isinstance(text, str) for text in texts) and "/" not in record["copy"]
+
+
+def check_loaded(run: Path, *, of_model_only: bool = False) -> None:
+    """Raise `UsageError` unless the plugins that a run recorded are loaded, with the same contents.
+
+    With `of_model_only`, only plugins that registered parts of the model are required.
+    """
+    for recorded in read_plugins(run):
+        for key, name in recorded.parts.items():
+            if key.startswith(IN_MODEL) or not of_model_only:
+                _check_part(recorded, run, key, name)
+
+
+def _check_part(recorded: RecordedPlugin, run: Path, key: str, name: str) -> None:
+    registry = _registry_of(key, run)
+    part = f"{run} uses the {registry.kind} {name!r} of the plugin {Path(recorded.path).name}"
+    copy = f"the recorded copy is {recorded.copy}"
+    if name not in registry.names():
+        message = f"{part}, which is not loaded; add --plugin {recorded.path} ({copy})"
+        raise UsageError(message, path=run, key=key, expected=recorded.sha256)
+    file = registry.plugin_of(name)
+    found = None if file is None else _plugin_at(file).sha256
+    if found != recorded.sha256:
+        message = (
+            f"{part} with the SHA-256 {recorded.sha256[:12]}…, but {file or 'the loaded part'} has"
+            f" {found[:12] if found else 'none'}…; restore the file, or load its copy ({copy})"
+        )
+        raise UsageError(message, path=run, key=key, expected=recorded.sha256, found=found)
+
+
+def _registry_of(key: str, run: Path) -> Registry:
+    for registry in REGISTRIES:
+        if registry.key == key:
+            return registry
+    raise FormatError(f"{run / PLUGINS}: {key} is not the key of a part", path=run / PLUGINS, key=key)

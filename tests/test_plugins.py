@@ -1,0 +1,197 @@
+"""A plugin is executed once and registers its parts or nothing; a run records the plugins that it uses."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bytewright import plugins
+from bytewright.errors import FormatError, UsageError
+from bytewright.plugins import (
+    check_loaded,
+    find_plugins,
+    load_plugin,
+    plugin_digests,
+    read_plugins,
+    unload_plugin,
+    write_plugins,
+)
+from bytewright.registry import losses
+from bytewright.storage import atomic
+
+SOURCE = """
+from bytewright.registry import losses, samplers
+
+@losses.register("odd")
+def odd(hidden, output_weight, targets, *, scale: float = 2.0):
+    return scale * hidden.mean()
+"""
+SETTINGS = {"loss.name": "odd", "seed": 0}
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Write]:
+    written = []
+
+    def write_plugin(source: str = SOURCE, name: str = "lab.py") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+        written.append(path)
+        return path
+
+    yield write_plugin
+    for path in written:
+        unload_plugin(path)
+    assert "odd" not in losses
+
+
+def test_a_loaded_plugin_registers_its_parts(write: Write) -> None:
+    plugin = load_plugin(write())
+    assert losses["odd"].__name__ == "odd"
+    assert plugin.parts == {"loss.name": ("odd",)}
+    assert plugin.sha256 == hashlib.sha256(SOURCE.encode()).hexdigest()
+
+
+def test_loading_a_plugin_or_a_copy_of_it_again_has_no_effect(write: Write) -> None:
+    first = load_plugin(write())
+    part = losses["odd"]
+    assert load_plugin(write()) is first
+    assert load_plugin(write(name="copy.py")) is first
+    assert losses["odd"] is part
+
+
+def test_a_changed_plugin_replaces_its_parts(write: Write) -> None:
+    load_plugin(write())
+    load_plugin(write(SOURCE.replace('"odd"', '"odd_too"')))
+    assert "odd" not in losses
+    assert "odd_too" in losses
+
+
+def test_a_module_that_was_imported_before_is_not_executed_again(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(name="imported_lab.py")
+    monkeypatch.syspath_prepend(str(path.parent))
+    module = importlib.import_module("imported_lab")
+    monkeypatch.delitem(sys.modules, "imported_lab")
+    assert losses.plugin_of("odd") == path.resolve()
+    assert plugin_digests(SETTINGS) == {"loss.name": hashlib.sha256(SOURCE.encode()).hexdigest()}
+    load_plugin(path)
+    assert losses["odd"] is module.odd
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "words"),
+    [
+        ("x = (", 1, "never closed"),
+        ("\n\nimport no_such_module\n", 3, "ModuleNotFoundError"),
+        ("def f():\n    return 1 / 0\nf()\n", 2, "ZeroDivisionError"),
+        ("import json\n\njson.loads('{')\n", 3, "JSONDecodeError"),
+        ("raise SystemExit('bye')", 1, "SystemExit: bye"),
+        ('from bytewright.registry import losses\nlosses.register("a b")', 2, "of the form"),
+        (SOURCE + "\nlosses.register('odd')(print)\n", 8, "already registered"),
+    ],
+)
+def test_an_error_in_a_plugin_names_file_and_line(write: Write, source: str, line: int, words: str) -> None:
+    path = write(source)
+    with pytest.raises(UsageError, match=words) as caught:
+        load_plugin(path)
+    assert (caught.value.path, caught.value.found) == (path, line)
+    assert f"{path}, line {line}: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "odd" not in losses  # nothing remains of a file that fails
+
+
+def test_a_missing_file_and_a_folder_are_rejected(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.py", tmp_path):
+        with pytest.raises(UsageError) as caught:
+            load_plugin(path)
+        assert caught.value.path == path
+
+
+def test_two_plugins_with_the_same_file_name_are_both_loaded_and_copied(write: Write, tmp_path: Path) -> None:
+    other = """
+from bytewright.registry import samplers
+
+@samplers.register("even")
+def even(probabilities):
+    return probabilities
+"""
+    load_plugin(write())
+    load_plugin(write(other, name="other/lab.py"))
+    run = tmp_path / "run"
+    run.mkdir()
+    write_plugins(run, SETTINGS | {"sampler.name": "even"})
+    first, second = read_plugins(run)
+    assert first.copy.read_text() == SOURCE
+    assert second.copy.read_text() == other
+    check_loaded(run)
+
+
+def test_a_run_records_only_the_plugins_that_its_config_uses(write: Write, tmp_path: Path) -> None:
+    load_plugin(write())
+    assert find_plugins({"loss.name": "cross_entropy", "optimizer.name": "adamw"}) == []
+    run = tmp_path / "run"
+    run.mkdir()
+    write_plugins(run, {"loss.name": "cross_entropy"})
+    assert list(run.iterdir()) == []
+    assert read_plugins(run) == []
+    check_loaded(run)
+
+
+def _record(write: Write, tmp_path: Path) -> Path:
+    load_plugin(write())
+    run = tmp_path / "run"
+    run.mkdir()
+    write_plugins(run, SETTINGS)
+    check_loaded(run)
+    return run
+
+
+def test_a_run_whose_plugin_is_not_loaded_is_rejected(write: Write, tmp_path: Path) -> None:
+    run = _record(write, tmp_path)
+    unload_plugin(write())
+    with pytest.raises(UsageError, match="add --plugin") as caught:
+        check_loaded(run)
+    assert (caught.value.path, caught.value.key) == (run, "loss.name")
+    assert str(run / "plugins" / "lab.py") in str(caught.value)
+    check_loaded(run, of_model_only=True)  # a loss is not a part of the model
+
+
+def test_a_changed_plugin_is_rejected_and_its_recorded_copy_accepted(write: Write, tmp_path: Path) -> None:
+    run = _record(write, tmp_path)
+    changed = load_plugin(write(SOURCE.replace("2.0", "3.0")))
+    with pytest.raises(UsageError) as caught:
+        check_loaded(run)
+    assert caught.value.expected == hashlib.sha256(SOURCE.encode()).hexdigest()
+    assert caught.value.found == changed.sha256
+    unload_plugin(changed.path)
+    copy = run / "plugins" / "lab.py"
+    load_plugin(copy)
+    check_loaded(run)
+    unload_plugin(copy)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        None,
+        [1],
+        [{"path": "a.py", "sha256": "0", "copy": "a.py"}],
+        [{"path": "a.py", "sha256": "0", "copy": "../a.py", "parts": {}}],
+        [{"path": "a.py", "sha256": "0", "copy": "a.py", "parts": {"loss.name": 1}}],
+        [{"path": "a.py", "sha256": "0", "copy": "a.py", "parts": {"seed": "1"}}],
+    ],
+)
+def test_a_malformed_record_is_rejected(tmp_path: Path, records: object) -> None:
+    atomic.write_document(tmp_path / plugins.PLUGINS, {"plugins": records})
+    with pytest.raises(FormatError):
+        check_loaded(tmp_path)
