@@ -24,7 +24,7 @@ ORDER = {
     """),
     "bytewright.train": _names("""
         config step evaluate metrics console outcome recipe checkpoint setup recorder run_files resume_policy
-        loop run
+        initial_weights loop run
     """),
     "bytewright.experiments": _names("""
         records stories story_eval corpora groups predict results inputs sweep_file listing

@@ -3,7 +3,7 @@
 Each child is forked, so torch is loaded once. It is killed by SIGKILL before its k-th disk operation, during
 its k-th forward pass, or after k milliseconds. Usage: `kill_and_resume.py FOLDER SEED NUM_KILLS KIND…` trains
 the config in `FOLDER/config.json` twice: `FOLDER/whole` without interruption and `FOLDER/killed` with kills.
-It prints the kills.
+Both start from the weights in `FOLDER/init`, if it exists. It prints the kills.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def run_session(run: Path, kind: str | None, k: int) -> None:
     if (run / "config.json").exists():
         resume(run, console=console, loss=loss)
     else:
-        train(read_config(run.parent / "config.json"), run, console=console, loss=loss)
+        init = run.parent / "init" if (run.parent / "init").exists() else None
+        train(read_config(run.parent / "config.json"), run, init=init, console=console, loss=loss)
 
 
 def fork_session(run: Path, kind: str | None, k: int) -> int:

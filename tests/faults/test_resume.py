@@ -61,6 +61,19 @@ def test_a_run_killed_during_steps_and_saves_ends_with_the_same_bits(tmp_path: P
     assert len(killed) == 6, killed
 
 
+@pytest.mark.parametrize(("seed", "num_kills"), [(0, 6), pytest.param(2, 20, marks=pytest.mark.slow)])
+def test_a_run_that_started_from_weights_and_was_killed_ends_with_the_same_bits(
+    tmp_path: Path, seed: int, num_kills: int
+) -> None:
+    """The first kills are early: before and during the write of the initial weights as a checkpoint."""
+    config = make_config(tmp_path, budget={"steps": 8})
+    train(config, tmp_path / "init", console=Console(file=io.StringIO()))
+    changes = {"budget": {"steps": 40 if num_kills < 10 else 300}, "schedule": {"kind": "constant"}}
+    killed = kill_and_resume(tmp_path, seed, num_kills, "operation", "forward", **changes)
+    assert len(killed) == num_kills, killed
+    assert Run(tmp_path / "killed").init == Run(tmp_path / "whole").init
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_run_killed_twenty_times_ends_with_the_same_bits(tmp_path: Path, optimizer: str) -> None:

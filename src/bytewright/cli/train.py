@@ -29,9 +29,15 @@ class Train:
     time: Ctrl-C and SIGTERM save a checkpoint first; a second signal stops at once. `bytewright resume`
     continues with identical results, also after a crash.
 
+    With --init the run starts from the weights of another model, for fine-tuning with a schedule of its own.
+    The recipe can then leave [model] out. Weights and tokenizer must fit; a larger model.vocab_size adds
+    rows, each the mean of the existing rows.
+
     For example:
       bytewright train recipes/tiny.toml --out runs/tiny
       bytewright train recipes/base.toml --out runs/short --set budget.tokens=10_000_000 optimizer.lr=1e-3
+      bytewright train tune.toml --init runs/base --out runs/tuned
+      bytewright train tune.toml --init llama-folder --out runs/tuned --set model.context_length=512
     """
 
     recipe: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -43,16 +49,33 @@ class Train:
     set: options.Overrides = ()
     """Values to replace in the recipe, such as optimizer.lr=3e-4."""
 
+    init: Annotated[Path | None, tyro.conf.arg(metavar="SOURCE", help_behavior_hint="(optional)")] = None
+    """Start from these weights: a run, a checkpoint, a file of save_checkpoint, or a Hugging Face Llama."""
+
+    init_which: Literal["best", "last"] = "best"
+    """The checkpoint of the run that --init names."""
+
+    init_optimizer: bool = False
+    """Start with the optimizer state of that checkpoint, too."""
+
     plugin: options.Plugins = ()
 
     def run(self) -> int:
         """Train, and print how the session ended."""
-        from bytewright.train import read_recipe, train
+        from bytewright.train import InitialWeights, read_recipe, train
 
-        config = read_recipe(self.recipe, options.list_overrides(self.set))
+        init = None
+        if self.init is not None:
+            source = options.require_exists(self.init)
+            init = InitialWeights.read(source, which=self.init_which, with_optimizer=self.init_optimizer)
+        elif self.init_optimizer:
+            raise UsageError("--init-optimizer needs --init with a source", key="--init-optimizer")
+        config = read_recipe(
+            self.recipe, options.list_overrides(self.set), model=None if init is None else init.model
+        )
         check_data_exists(config, self.recipe)
         with report_interruption(self.out):
-            return print_result(train(config, self.out, console=console.stderr()))
+            return print_result(train(config, self.out, init=init, console=console.stderr()))
 
 
 def check_data_exists(config: TrainConfig, recipe: Path) -> None:

@@ -56,7 +56,9 @@ def compare_record(record: RunRecord) -> RunRecord:
     if "sampling.temperature" in record.settings:
         return record
     try:
-        config = build(TrainConfig, unflatten(record.settings), source=record.name)
+        fields = unflatten(record.settings)
+        fields.pop("init", None)
+        config = build(TrainConfig, fields, source=record.name)
     except UsageError:  # written by another version with other settings
         return record
     name = record.environment.get("cuda")

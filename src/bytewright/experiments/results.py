@@ -84,7 +84,7 @@ def without_absolute_paths(record: RunRecord) -> RunRecord:
     Only runs of earlier versions recorded the command.
     """
     settings = {
-        key: _last_parts(value, 3) if key.startswith("data.") else value
+        key: _last_parts(value, 3) if key.startswith(("data.", "init.")) else value
         for key, value in record.settings.items()
     }
     environment = dict(record.environment)

@@ -12,6 +12,7 @@ from bytewright.optim.reference import SGD, AdamW, Muon
 from bytewright.optim.schedules import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
 from bytewright.train.checkpoint import load_checkpoint, load_model, save_checkpoint
 from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+from bytewright.train.initial_weights import InitialWeights
 from bytewright.train.loop import TrainResult, resume, train
 from bytewright.train.outcome import Ending, RunStatus
 from bytewright.train.recipe import read_recipe
@@ -23,6 +24,7 @@ __all__ = [
     "BudgetConfig",
     "DataConfig",
     "Ending",
+    "InitialWeights",
     "Muon",
     "OptimizerConfig",
     "Run",

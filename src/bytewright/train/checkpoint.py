@@ -216,13 +216,20 @@ def save_checkpoint(
 
 def load_checkpoint(src: str | os.PathLike[str] | Readable, model: Module, optimizer: Stateful) -> int:
     """Load what `save_checkpoint` wrote into `model` and `optimizer`; return the iteration."""
+    if isinstance(src, str | os.PathLike) and os.path.isdir(src):
+        raise UsageError(
+            f"{src}: is a folder, but load_checkpoint reads one file that save_checkpoint wrote;"
+            " use load_model for the model of a run or of one of its checkpoints, or resume to train on",
+            path=src,
+        )
+    saved = read_checkpoint_file(src)
+    saved.load_into(model, optimizer)
+    return int(saved.rest["iteration"])
+
+
+def read_checkpoint_file(src: str | os.PathLike[str] | Readable) -> SavedState:
+    """Read what `save_checkpoint` wrote; the iteration is in `rest`."""
     if isinstance(src, str | os.PathLike):
-        if os.path.isdir(src):
-            raise UsageError(
-                f"{src}: is a folder, but load_checkpoint reads one file that save_checkpoint wrote;"
-                " use load_model for the model of a run or of one of its checkpoints, or resume to train on",
-                path=src,
-            )
         source, data = os.fspath(src), atomic.read_bytes(src)
     else:
         source, data = str(getattr(src, "name", "checkpoint")), src.read()
@@ -230,14 +237,12 @@ def load_checkpoint(src: str | os.PathLike[str] | Readable, model: Module, optim
     if metadata.get("format") != FORMAT or not re.fullmatch(r"\d{1,18}", metadata.get("iteration", "")):
         raise FormatError(f"{source}: is a safetensors file, but not a checkpoint of Bytewright", path=source)
     skeleton = atomic.parse_json(metadata.get("optimizer", ""), source)
-    saved = SavedState(
+    return SavedState(
         source=source,
         weights={name.removeprefix("model."): tensors[name] for name in tensors if name.startswith("model.")},
         optimizer=unpack(tensors, skeleton, source),
         rest={"iteration": int(metadata["iteration"])},
     )
-    saved.load_into(model, optimizer)
-    return int(metadata["iteration"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -444,11 +449,16 @@ def load_model(
     """
     checkpoint = find_checkpoint(path, which=which)
     config = read_model_config(checkpoint)
-    weights = _read(open_checkpoint(checkpoint), "model.safetensors")
+    weights = read_weights(checkpoint)
     check_model_weights(config, weights, str(checkpoint))
     model = TransformerLM(config, device, compute_dtype=compute_dtype)
     load_weights(model, weights, str(checkpoint))
     return model
+
+
+def read_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """Read the weights in the folder of a checkpoint."""
+    return _read(open_checkpoint(checkpoint), "model.safetensors")
 
 
 def _read(folder: atomic.Folder, name: str) -> dict[str, Tensor]:

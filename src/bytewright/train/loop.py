@@ -27,6 +27,7 @@ from rich.console import Console
 from bytewright.account import flops_utilisation, peak_flops
 from bytewright.data.sampler import Batch, DocumentSampler, TokenStore, WindowSampler
 from bytewright.errors import (
+    BytewrightError,
     DivergenceError,
     StorageError,
     first_line,
@@ -35,9 +36,11 @@ from bytewright.errors import (
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
 from bytewright.system import keep_freed_memory, pause_garbage_collection
+from bytewright.train.checkpoint import load_weights
 from bytewright.train.config import TrainConfig
 from bytewright.train.console import Display, TensorBoard, import_summary_writer, make_display
 from bytewright.train.evaluate import Evaluation, EvaluationSet, measure_norms
+from bytewright.train.initial_weights import InitialWeights, adapt_optimizer_state, read_recorded
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.outcome import (
     BUDGET_ENDINGS,
@@ -114,10 +117,22 @@ class SessionOptions(TypedDict, total=False):
     """Returns seconds; `time.perf_counter` by default."""
 
 
-def train(config: TrainConfig, run: atomic.StrPath, **options: Unpack[SessionOptions]) -> TrainResult:
-    """Train a model in the new folder `run`; check the config, the data and the disk before creating it."""
+def train(
+    config: TrainConfig,
+    run: atomic.StrPath,
+    *,
+    init: InitialWeights | atomic.StrPath | None = None,
+    **options: Unpack[SessionOptions],
+) -> TrainResult:
+    """Train a model in the new folder `run`; check the config, the data and the disk before creating it.
+
+    `init` names the model whose weights the run starts from, instead of random ones: see `InitialWeights`.
+    """
     run = Path(run)
     inputs = open_inputs(config)
+    if init is not None:
+        init = init if isinstance(init, InitialWeights) else InitialWeights.read(init)
+        fitted = init.fit(config.model, inputs)
     sampler = make_window_sampler(config, inputs)
     if options.get("sample") is None:
         options["sample"] = text_sampler_of(config, inputs)
@@ -128,10 +143,18 @@ def train(config: TrainConfig, run: atomic.StrPath, **options: Unpack[SessionOpt
     check_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
     config = dataclasses.replace(config, data=config.data.absolute())
     try:
-        with RunWriter.create(run, config) as writer:
+        with RunWriter.create(run, config, init=None if init is None else init.describe(run)) as writer:
             if inputs.vocabulary is not None:
                 writer.write_tokenizer(inputs.vocabulary)
-            return Trainer(config, inputs, sampler, writer, **options).run()
+            trainer = Trainer(config, inputs, sampler, writer, **options)
+            if init is not None:
+                try:
+                    trainer.start_from(fitted)
+                except BytewrightError:
+                    discard_run(run)  # the state of another optimizer: nothing has been computed yet
+                    raise
+                del init, fitted  # as large as the model
+            return trainer.run()
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error) and not has_records(run):
             discard_run(run)  # nothing is lost, and the same folder can be used with a smaller batch
@@ -167,6 +190,8 @@ def resume(run: atomic.StrPath, **options: Unpack[SessionOptions]) -> TrainResul
             saved.load_into(trainer.model, trainer.optimizer)
             trainer.progress = progress
             del saved  # as large as the model and its optimizer
+        elif (init := read_recorded(run)) is not None:
+            trainer.start_from(init.fit(config.model, inputs))
         is_restart = trainer.progress.step == 0 and has_records(run)
         return trainer.run(environment_changes=find_environment_changes(run), is_restart=is_restart)
 
@@ -209,6 +234,15 @@ class Trainer:
         self.evaluation: Evaluation | None = None
         self._factor = 0.0
         self._session_steps = 0
+        self._has_new_weights = False
+
+    def start_from(self, init: InitialWeights) -> None:
+        """Replace the random weights by those of another model, and save them before the first step."""
+        if init.optimizer is not None:
+            state = adapt_optimizer_state(self.optimizer, init.optimizer, init.source)
+            self.optimizer.load_state_dict(state)
+        load_weights(self.model, init.weights, str(init.source))
+        self._has_new_weights = True
 
     def _open_validation(self) -> EvaluationSet | None:
         if self.inputs.validation is None:
@@ -289,6 +323,8 @@ class Trainer:
         stack.callback(self.recorder.display.close)
 
     def _take_steps(self, signals: StopSignals) -> Ending:
+        if self._has_new_weights:
+            self._save()
         ending = self._find_ending()
         while ending is None:
             self._advance()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from bytewright.errors import FormatError, UsageError
+from bytewright.model import ModelConfig
 from bytewright.registry import accepting_unknown_parts
 from bytewright.storage.atomic import StrPath, read_document, read_toml
 from bytewright.storage.config_reader import build, convert
@@ -22,13 +23,20 @@ from bytewright.train.config import TrainConfig
 MAX_RECIPE_BYTES = 2**20
 
 
-def read_recipe(path: StrPath, overrides: Sequence[str] = ()) -> TrainConfig:
-    """Read a TOML recipe; each override, `"optimizer.lr=3e-4"`, replaces one value of it."""
+def read_recipe(
+    path: StrPath, overrides: Sequence[str] = (), *, model: ModelConfig | None = None
+) -> TrainConfig:
+    """Read a TOML recipe; each override, `"optimizer.lr=3e-4"`, replaces one value of it.
+
+    `model` supplies the settings that the recipe leaves out of [model].
+    """
     fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
     if "question" in fields:
         raise UsageError(f"{path}: is a sweep, not a recipe; run it with `bytewright sweep`", path=path)
     for override in overrides:
         put(fields, *parse_override(override))
+    if model is not None and isinstance(fields.setdefault("model", {}), dict):
+        fields["model"] = model.to_dict() | fields["model"]
     return build(TrainConfig, fields, source=str(path))
 
 

@@ -33,6 +33,7 @@ from bytewright.train.checkpoint import (
 )
 from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
 from bytewright.train.evaluate import Evaluation, EvaluationSet, Progress
+from bytewright.train.initial_weights import read_init
 from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import RunStatus, find_status
 from bytewright.train.recipe import check_config, flatten, read_config
@@ -118,7 +119,10 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The config with dotted keys; unlike `config`, also of a run that another version wrote."""
+        """The config with dotted keys; unlike `config`, also of a run that another version wrote.
+
+        The source of initial weights is in `init.source`, `init.sha256`, `init.step` and `init.optimizer`.
+        """
         fields = _read_object(self.path / CONFIG)
         if fields:
             check_config(fields, self.path / CONFIG)
@@ -126,7 +130,7 @@ class Run:
         for name in ("data.train", "data.validation", "data.tokenizer"):
             if isinstance(path := settings.get(name), str):
                 settings[name] = os.path.normpath(os.path.join(os.path.realpath(self.path), path))
-        return settings
+        return settings | flatten({"init": self.init})
 
     @property
     def plugins(self) -> list[RecordedPlugin]:
@@ -142,6 +146,11 @@ class Run:
     def environment(self) -> dict[str, Any]:
         """The machine and the versions that the run started with."""
         return _read_object(self.path / ENVIRONMENT)
+
+    @property
+    def init(self) -> dict[str, Any]:
+        """Where the weights came from (source, sha256, step, optimizer); empty if they were random."""
+        return read_init(self.path)
 
     @property
     def outcome(self) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """The files of a run's folder, and the one process at a time that writes them.
 
 A run is a folder of plain files: `config.json` (the resolved config), `environment.json` (machine and
-versions at its start), `tokenizer/` (if one was given), `metrics.jsonl`, `checkpoints/` and `samples/`. A
-sweep adds `outcome.json`. A run whose config names parts of plugins has `plugins.json` and copies of these
-files in `plugins/`. `RunWriter` holds a lock of the operating system while the process lives, so a killed
-writer leaves nothing to clean up. Read a run with `run.Run`.
+versions at its start), `init.json` (if it started from saved weights), `tokenizer/` (if one was given),
+`metrics.jsonl`, `checkpoints/` and `samples/`. A sweep adds `outcome.json`. A run whose config names parts of
+plugins has `plugins.json` and copies of these files in `plugins/`. `RunWriter` holds a lock of the operating
+system while the process lives, so a killed writer leaves nothing to clean up. Read a run with `run.Run`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
+INIT = "init.json"
+"""Where the weights of a run came from, if it did not start from random ones."""
 METRICS = "metrics.jsonl"
 OUTCOME = "outcome.json"
 """What a sweep records about a run: its labels, the prediction, and how it ended."""
@@ -44,7 +46,7 @@ LOCK = ".lock"
 SAMPLES = "samples"
 TOKENIZER = "tokenizer"
 FOLDERS = (TOKENIZER, CHECKPOINTS, SAMPLES, COPIES, "tensorboard")
-FILE_NAMES = (CONFIG, ENVIRONMENT, PLUGINS, METRICS, OUTCOME, *FOLDERS)
+FILE_NAMES = (CONFIG, ENVIRONMENT, INIT, PLUGINS, METRICS, OUTCOME, *FOLDERS)
 LOCK_ATTEMPTS = 30
 """How often a held lock is tried, at intervals of 10 ms."""
 QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 10}
@@ -64,14 +66,20 @@ class RunWriter:
             atomic.remove_leftovers(folder, within=path)
 
     @classmethod
-    def create(cls, path: Path, config: TrainConfig) -> RunWriter:
-        """Start a run in a new or empty folder."""
+    def create(
+        cls, path: Path, config: TrainConfig, *, init: Mapping[str, object] | None = None
+    ) -> RunWriter:
+        """Start a run in a new or empty folder; `init` describes the weights that it starts from."""
         check_new_run(path)
         writer = cls(path, _lock(path))
         with contextlib.ExitStack() as on_error:
             on_error.callback(writer.close)
             check_new_run(path)  # another process may have created it before this one got the lock
             atomic.write_document(path / ENVIRONMENT, describe_environment(), within=path)
+            if init is not None:
+                atomic.write_document(path / INIT, init, within=path)
+            elif (path / INIT).exists():  # of a process that was killed before it wrote the config
+                atomic.remove_if_present(path / INIT, within=path)
             write_plugins(path, flatten(to_plain(config)))
             atomic.write_document(path / CONFIG, to_plain(config, run=path), within=path)
             writer._config = atomic.read_bytes(path / CONFIG)
@@ -153,14 +161,14 @@ def check_new_run(path: Path) -> None:
     atomic.check_target(path / CONFIG)
     if path.is_dir():
         foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-        if [name for name in foreign if name not in (ENVIRONMENT, PLUGINS, COPIES)]:
+        if [name for name in foreign if name not in (ENVIRONMENT, INIT, PLUGINS, COPIES)]:
             message = f"{path} is not empty (it holds {foreign[0]!r}); choose another folder for the run"
             raise UsageError(message, path=path, found=foreign[0])
 
 
 def discard_run(path: Path) -> None:
     """Remove the files of a run that has no metrics yet, and its folder if nothing else is in it."""
-    for name in (CONFIG, ENVIRONMENT, PLUGINS, METRICS, LOCK, *FOLDERS):
+    for name in (CONFIG, ENVIRONMENT, INIT, PLUGINS, METRICS, LOCK, *FOLDERS):
         atomic.remove_if_present(path / name, within=path)
     with contextlib.suppress(OSError):
         path.rmdir()

@@ -52,6 +52,8 @@ class Inputs:
     validation_starts: Int64[np.ndarray, " windows"] | None
     """Where validation windows may begin; None: side by side."""
     vocabulary: Vocabulary | None
+    fingerprint: str
+    """The fingerprint of the tokenizer that encoded the tokens."""
     identity: Mapping[str, object]
     """SHA-256 of each token file; a checkpoint stores them, and a resume on other data is rejected."""
 
@@ -80,6 +82,7 @@ def open_inputs(config: TrainConfig) -> Inputs:
         if validation is None
         else _find_validation_starts(config, validation, vocabulary),
         vocabulary=vocabulary,
+        fingerprint=train.manifest.tokenizer_fingerprint,
         identity=identity,
     )
 

@@ -1,0 +1,378 @@
+"""Start a run from the weights of another model: `train(config, run, init="runs/base")`.
+
+`InitialWeights.read` reads a run or one of its checkpoints, a file of `save_checkpoint`, or a Hugging Face
+Llama folder. `fit` checks them against the config and the data of the new run. Model, settings and tokenizer
+must be the same, with two exceptions:
+
+- the context may be longer or shorter, because no weight depends on it;
+- the vocabulary may grow: each new row of the embedding and of the head is the mean of the old rows, so the
+  logit of a new token is the mean of the old logits. The state of the optimizer for new rows is zero.
+
+The run records its source in init.json: path, step, and the SHA-256 of the weights as a checkpoint of them
+stores them (model.safetensors). Its first checkpoint, of step 0, holds the weights, so a resume does not need
+the source; only a run that was killed before this checkpoint reads the source again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from bytewright.data.tokenfile import TokenFile
+from bytewright.errors import FormatError, TokenizerError, UsageError
+from bytewright.model import ModelConfig
+from bytewright.model.config import weight_shapes
+from bytewright.model.hf_llama import read_llama
+from bytewright.storage import atomic
+from bytewright.storage.json_reader import Json
+from bytewright.train.checkpoint import (
+    CHECKPOINTS,
+    STATE,
+    CheckpointFolder,
+    find_checkpoint,
+    read_checkpoint_file,
+    read_model_config,
+    read_weights,
+    write_tensors,
+)
+from bytewright.train.run_files import CONFIG, INIT, TOKENIZER, read_run_config
+from bytewright.train.setup import Inputs
+
+if TYPE_CHECKING:
+    from bytewright.tokenizer import Vocabulary  # at run time only if the source has a tokenizer
+
+VOCABULARY_WEIGHTS = ("token_embeddings.weight", "lm_head.weight")
+"""The weights with one row per token."""
+FREE_SETTINGS = ("vocab_size", "context_length", "implementation")
+"""Settings of the model that may differ from those of the source."""
+LLAMA_TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialWeights:
+    """A saved model whose weights a run starts from."""
+
+    source: Path
+    """The folder of the checkpoint, the file, or the Hugging Face folder."""
+    weights: Mapping[str, Tensor]
+    step: int | None = None
+    """The number of updates that the weights have had, if it is on record."""
+    model: ModelConfig | None = None
+    """Their config; None for a file of `save_checkpoint`, which has none."""
+    optimizer: Any = None
+    """The state dict of the optimizer, if it is to be used too."""
+    tokenizer: Path | None = None
+    """The tokenizer of the source, if it has one."""
+    fingerprint: str | None = None
+    """That of the tokenizer, if it is on record without the tokenizer."""
+
+    @classmethod
+    def read(
+        cls,
+        source: atomic.StrPath,
+        *,
+        which: Literal["best", "last"] = "best",
+        with_optimizer: bool = False,
+    ) -> InitialWeights:
+        """Read the weights at `source`; of a run, those of its "best" or "last" checkpoint."""
+        source = Path(source)
+        if source.is_file():
+            saved = read_checkpoint_file(source)
+            optimizer = saved.optimizer if with_optimizer else None
+            return cls(
+                source=source, weights=saved.weights, step=saved.rest["iteration"], optimizer=optimizer
+            )
+        if is_llama_folder(source):
+            if with_optimizer:
+                raise UsageError(
+                    f"{source} is a Hugging Face folder, which has no optimizer state; start without it",
+                    path=source,
+                    key="init_optimizer",
+                )
+            model = read_llama(source)
+            tokenizer = source / LLAMA_TOKENIZER
+            return cls(
+                source=source,
+                weights=model.state_dict(),
+                model=model.config,
+                tokenizer=tokenizer if tokenizer.is_file() else None,
+            )
+        return cls._read_checkpoint(find_checkpoint(source, which=which), with_optimizer)
+
+    @classmethod
+    def _read_checkpoint(cls, checkpoint: Path, with_optimizer: bool) -> InitialWeights:
+        folder = CheckpointFolder(checkpoint.parent)
+        step = int(read_step(checkpoint))
+        optimizer = folder.read(step).optimizer if with_optimizer else None
+        if with_optimizer and not optimizer:
+            raise UsageError(
+                f"{checkpoint} is an imported model, which has no optimizer state; start without it",
+                path=checkpoint,
+                key="init_optimizer",
+            )
+        run = (
+            checkpoint.absolute().parent.parent if checkpoint.absolute().parent.name == CHECKPOINTS else None
+        )
+        tokenizer = run / TOKENIZER if run and (run / TOKENIZER).is_dir() else None
+        return cls(
+            source=checkpoint,
+            weights=read_weights(checkpoint),
+            step=step,
+            model=read_model_config(checkpoint),
+            optimizer=optimizer,
+            tokenizer=tokenizer,
+            fingerprint=find_fingerprint(run) if run and not tokenizer else None,
+        )
+
+    @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 of the weights as the model.safetensors of a checkpoint."""
+        digest = _Digest()
+        write_tensors(digest, self.weights, {"format": "pt"})
+        return digest.sha256.hexdigest()
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary | None:
+        """The vocabulary of the source, if it has a tokenizer."""
+        if self.tokenizer is None:
+            return None
+        from bytewright.tokenizer.formats import read_vocabulary
+
+        return read_vocabulary(self.tokenizer)
+
+    def describe(self, run: Path) -> dict[str, Any]:
+        """Return the contents of init.json of the run at `run`; the path is relative to that folder."""
+        return {
+            "source": os.path.relpath(os.path.realpath(self.source), os.path.realpath(run)),
+            "sha256": self.sha256,
+            "step": self.step,
+            "optimizer": self.optimizer is not None,
+        }
+
+    def fit(self, config: ModelConfig, inputs: Inputs) -> InitialWeights:
+        """Return the weights with the rows that a model of `config` has; raise if anything else differs."""
+        self._check_settings(config)
+        self._check_tokenizer(inputs)
+        weights = dict(self.weights)
+        expected = weight_shapes(config)
+        for name in VOCABULARY_WEIGHTS:
+            if name in expected and name in weights and weights[name].ndim == 2:
+                weights[name] = grow_rows(weights[name], expected[name][0])
+        for name in sorted(expected.keys() | weights.keys()):
+            found = tuple(weights[name].shape) if name in weights else None
+            if found != expected.get(name):
+                raise self._mismatch(name, expected.get(name), found)
+        return dataclasses.replace(self, weights=weights)
+
+    def _check_settings(self, config: ModelConfig) -> None:
+        if self.model is None:
+            rows = self.weights.get(VOCABULARY_WEIGHTS[0])
+            vocab_size = len(rows) if rows is not None and rows.ndim else 0
+        else:
+            vocab_size = self.model.vocab_size
+            ours, theirs = _resolved(config), _resolved(self.model)
+            for name, value in theirs.items():
+                if name not in FREE_SETTINGS and ours[name] != value:
+                    raise UsageError(
+                        f"model.{name} is {ours[name]!r}, but the weights in {self.source} are of a model"
+                        f" with {value!r}; set model.{name} = {value!r}, or leave it out of the recipe",
+                        path=self.source,
+                        key=f"model.{name}",
+                        expected=value,
+                        found=ours[name],
+                    )
+        if config.vocab_size < vocab_size:
+            raise UsageError(
+                f"model.vocab_size is {config.vocab_size}, but the weights in {self.source} have {vocab_size}"
+                f" rows, and rows are only added; set model.vocab_size to {vocab_size} or more",
+                path=self.source,
+                key="model.vocab_size",
+                expected=vocab_size,
+                found=config.vocab_size,
+            )
+
+    def _check_tokenizer(self, inputs: Inputs) -> None:
+        """Raise unless the data's tokenizer is that of the source, or has all of its ids."""
+        known = self.fingerprint if self.vocabulary is None else self.vocabulary.fingerprint
+        if known is None or known == inputs.fingerprint:
+            return
+        if self.vocabulary is not None and inputs.vocabulary is not None:
+            ours, theirs = inputs.vocabulary.tokens, self.vocabulary.tokens
+            other = next((id for id in sorted(theirs) if ours.get(id) != theirs[id]), None)
+            if other is None:
+                return
+            detail = f"id {other} is {theirs[other]!r} there and {ours.get(other)!r} here"
+        else:
+            detail = "without data.tokenizer it cannot be checked whether it has the same ids"
+        raise TokenizerError(
+            f"the data was encoded with tokenizer {inputs.fingerprint[:12]}…, but the weights in"
+            f" {self.source} belong to {known[:12]}… ({detail}); encode the data with"
+            f" {self.tokenizer or 'that tokenizer'}, or with an extension of it",
+            path=self.source,
+            key="tokenizer_fingerprint",
+            expected=known,
+            found=inputs.fingerprint,
+        )
+
+    def _mismatch(self, name: str, expected: object, found: object) -> FormatError:
+        problem = f"is {found} in {self.source}, but {expected} in this model"
+        if found is None:
+            problem = f"is missing in {self.source}"
+        elif expected is None:
+            problem = f"is in {self.source}, but not in this model"
+        return FormatError(
+            f"the weight {name} {problem}; give [model] the settings that the weights were trained with",
+            path=self.source,
+            key=name,
+            expected=expected,
+            found=found,
+        )
+
+
+def read_recorded(run: Path) -> InitialWeights | None:
+    """Read the initial weights of a run again; None if it did not start from weights.
+
+    Raises if they are no longer those that init.json records.
+    """
+    record = read_init(run)
+    if not record:
+        return None
+    recorded = Json(record, run / INIT)
+    source, sha256 = Path(recorded["source"].as_text()), recorded["sha256"].as_text()
+    again = f"{run} has no checkpoint yet; restore the source, or start a new run"
+    if not source.exists():
+        message = f"{source}, where the weights of the run came from, does not exist, and {again}"
+        raise UsageError(message, path=source)
+    init = InitialWeights.read(source, with_optimizer=recorded["optimizer"].as_boolean(default=False))
+    if init.sha256 != sha256:
+        raise FormatError(
+            f"{source}: its weights have changed since the run started from them, and {again}",
+            path=source,
+            key="sha256",
+            expected=sha256,
+            found=init.sha256,
+        )
+    return init
+
+
+def read_init(run: Path) -> dict[str, Any]:
+    """Read the init.json of a run, with the absolute path of the source; empty if it has none."""
+    if not (run / INIT).is_file():
+        return {}
+    record = atomic.read_document(run / INIT, max_bytes=2**20)
+    if isinstance(source := record.get("source"), str):
+        record["source"] = os.path.normpath(os.path.join(os.path.realpath(run), source))
+    return record
+
+
+def is_llama_folder(path: Path) -> bool:
+    """Return whether a folder is a model of `transformers`, not a run or a checkpoint."""
+    is_ours = (path / CHECKPOINTS).is_dir() or (path / STATE).is_file()
+    return (
+        not is_ours
+        and (path / CONFIG).is_file()
+        and Json.read(path / CONFIG).get("model_type").value is not None
+    )
+
+
+def read_step(checkpoint: Path) -> int:
+    """Return the step of a checkpoint, from its manifest."""
+    step = atomic.open_folder(checkpoint).about.get("step")
+    if not isinstance(step, int):
+        raise FormatError(f"{checkpoint}: its manifest does not name a step", path=checkpoint, key="step")
+    return step
+
+
+def find_fingerprint(run: Path) -> str | None:
+    """Return the fingerprint of the tokenizer of a run without one, from its training data if it exists."""
+    if not (run / CONFIG).is_file():
+        return None
+    data = read_run_config(run).data.train
+    return TokenFile.open(data).manifest.tokenizer_fingerprint if data.exists() else None
+
+
+def grow_rows(weight: Tensor, num_rows: int) -> Tensor:
+    """Return `weight` with rows added up to `num_rows`; each new row is the mean of the old ones.
+
+    >>> grow_rows(torch.tensor([[1.0, 2.0], [3.0, 6.0]]), 3)
+    tensor([[1., 2.],
+            [3., 6.],
+            [2., 4.]])
+    """
+    num_new = num_rows - len(weight)
+    if num_new <= 0:
+        return weight
+    mean = weight.double().mean(dim=0, keepdim=True).to(weight.dtype)
+    return torch.cat([weight, mean.expand(num_new, -1)])
+
+
+def adapt_optimizer_state(optimizer: Any, saved: Any, source: Path) -> Any:
+    """Return a state dict for `optimizer`: its own settings, and the tensors and counts of `saved`.
+
+    Tensors of a smaller vocabulary get rows of zeros.
+    """
+    parts = getattr(optimizer, "optimizers", None)
+    if parts is not None:
+        states = saved.get("optimizers") if isinstance(saved, dict) else None
+        if not isinstance(states, list) or len(states) != len(parts):
+            raise _other_optimizer(source)
+        pairs = zip(parts, states, strict=True)
+        return {"optimizers": [adapt_optimizer_state(part, state, source) for part, state in pairs]}
+    fields = saved if isinstance(saved, dict) else {}
+    groups, state = fields.get("param_groups"), fields.get("state")
+    fresh = optimizer.state_dict()
+    if not isinstance(state, dict) or _setting_names(groups) != _setting_names(fresh["param_groups"]):
+        raise _other_optimizer(source)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    padded = {
+        number: {name: _pad(value, parameters[number]) for name, value in tensors.items()}
+        if isinstance(number, int) and number < len(parameters) and isinstance(tensors, dict)
+        else tensors
+        for number, tensors in state.items()
+    }
+    return {**fresh, "state": padded}
+
+
+def _setting_names(groups: Any) -> list[set[str]]:
+    return [set(group) for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
+
+
+def _pad(value: Any, parameter: Tensor) -> Any:
+    if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[1:] != parameter.shape[1:]:
+        return value
+    num_new = max(0, len(parameter) - len(value))
+    return torch.cat([value, value.new_zeros(num_new, *value.shape[1:])]) if num_new else value
+
+
+def _other_optimizer(source: Path) -> UsageError:
+    return UsageError(
+        f"{source}: its optimizer state is of another kind of optimizer; set optimizer.name to that of its"
+        " run, or start without the state",
+        path=source,
+        key="optimizer.name",
+    )
+
+
+def _resolved(config: ModelConfig) -> dict[str, Any]:
+    """Return the settings of a model with derived sizes filled in."""
+    return config.to_dict() | {"d_ff": config.ffn_width, "num_kv_heads": config.kv_heads}
+
+
+class _Digest:
+    """A stream that only computes a SHA-256."""
+
+    def __init__(self) -> None:
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any, /) -> None:
+        """Add the bytes."""
+        self.sha256.update(data)
