@@ -34,6 +34,7 @@ from bytewright.corpus.download import (
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from bytewright.storage.manifest import Entry
 from conftest import HANG_SECONDS, Run
+from expecting import expect_error
 
 DATA = random.Random(5).randbytes(1_000_000)
 
@@ -250,9 +251,8 @@ def test_two_processes_do_not_write_one_file(served: Served) -> None:
     served.target.parent.mkdir()
     with part_of(served.target).open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match="another process is downloading this file") as caught:
+        with expect_error(UsageError, path=served.target):
             fetch(served)
-        assert caught.value.path == served.target
 
 
 def test_too_little_disk_space_is_reported_before_the_first_request(served: Served) -> None:

@@ -18,6 +18,7 @@ from bytewright.corpus.readers import read_documents
 from bytewright.corpus.text import write_documents
 from bytewright.errors import FormatError, StorageError, UsageError
 from conftest import HANG_SECONDS, Run
+from expecting import expect_error
 
 TALES = ["One owl.\nTwo owls!", "Zoë said: 🦉", "  indented, and <|endof not ended"]
 AS_TEXT = "".join(f"{tale}\n{END_OF_TEXT}\n" for tale in TALES)
@@ -96,17 +97,17 @@ def test_an_error_leaves_existing_files_unchanged(tmp_path: Path) -> None:
     out.write_text("mine")
     (tmp_path / "link.txt").symlink_to(good)
     before = sorted(tmp_path.iterdir())
-    for sources, target, error, sentence in (
-        ([], out, UsageError, "expected at least one source file"),
-        ([good, bad], out, FormatError, "bad.jsonl, line 4: "),
-        ([good, tmp_path / "nowhere.jsonl"], out, StorageError, "nowhere.jsonl"),
-        ([blank], out, UsageError, "blank.jsonl: no text found$"),
-        ([blank, blank], out, UsageError, r"blank.jsonl \(and 1 other files\): "),
-        ([good], tmp_path / "link.txt", UsageError, "link.txt"),
-        ([good], tmp_path / "new.jsonl", UsageError, "new.jsonl: .* must not be named \\*.jsonl"),
-        ([good], tmp_path / "new.txt.GZ", UsageError, "new.txt.GZ: .*.gz"),
+    for sources, target, error, wrong in (
+        ([], out, UsageError, None),
+        ([good, bad], out, FormatError, bad),
+        ([good, tmp_path / "nowhere.jsonl"], out, StorageError, tmp_path / "nowhere.jsonl"),
+        ([blank], out, UsageError, blank),
+        ([blank, blank], out, UsageError, blank),
+        ([good], tmp_path / "link.txt", UsageError, tmp_path / "link.txt"),
+        ([good], tmp_path / "new.jsonl", UsageError, tmp_path / "new.jsonl"),
+        ([good], tmp_path / "new.txt.GZ", UsageError, tmp_path / "new.txt.GZ"),
     ):
-        with pytest.raises(error, match=sentence):
+        with expect_error(error, path=wrong):
             write_documents(sources, target)
         assert sorted(tmp_path.iterdir()) == before
         assert out.read_text() == "mine"

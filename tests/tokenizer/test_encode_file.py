@@ -11,6 +11,7 @@ from prose import END, the_prose, the_tokenizer
 from bytewright.data import TokenFile
 from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.tokenizer.tokenizer import Tokenizer
+from expecting import expect_error
 
 BYTES = {byte: bytes([byte]) for byte in range(256)}
 THREADS = [1, 2, 3, 8]
@@ -98,11 +99,8 @@ def test_a_file_longer_than_one_step_is_cut_safely(
 
 def test_an_unreadable_source_leaves_the_target_unchanged(prose_tokenizer: Tokenizer, tmp_path: Path) -> None:
     target = tmp_path / "prose.npy"
-    for source, sentence in (
-        (tmp_path / "missing.txt", "cannot read .*missing.txt: no such file"),
-        (tmp_path, "directory"),
-    ):
-        with pytest.raises(StorageError, match=sentence):
+    for source in (tmp_path / "missing.txt", tmp_path):
+        with pytest.raises(StorageError):
             prose_tokenizer.encode_file(source, target)
     assert list(tmp_path.iterdir()) == []
 
@@ -125,7 +123,7 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(prose_tokenizer: Tokenizer, tmp
     assert loaded.fingerprint == prose_tokenizer.fingerprint
     text = "once upon a time" + END
     assert loaded.encode(text) == prose_tokenizer.encode(text)
-    with pytest.raises((FormatError, StorageError), match="nowhere"):
+    with expect_error(FormatError, StorageError, path=tmp_path / "nowhere"):
         Tokenizer.load(tmp_path / "nowhere")
 
 
@@ -134,7 +132,7 @@ def test_a_file_is_never_encoded_onto_itself(prose_tokenizer: Tokenizer, tmp_pat
     source.write_text("low lower")
     (tmp_path / "twin.txt").hardlink_to(source)
     for target in (source, tmp_path / "twin.txt"):
-        with pytest.raises(UsageError, match="is the input itself"):
+        with expect_error(UsageError, path=target):
             prose_tokenizer.encode_file(source, target)
     assert source.read_text() == "low lower"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["self.txt", "twin.txt"]

@@ -30,6 +30,7 @@ from bytewright.tokenizer.formats import (
 from bytewright.tokenizer.formats.gpt2 import spell, unspell
 from bytewright.tokenizer.reference import BYTES, encode_reference, train_bpe_reference
 from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
+from expecting import expect_error
 
 TEXT = (
     "It's the newest, the widest, the lowest! Don't they're WE'LL 1234567 12.5%\n\n  indented\ttabs \r\n"
@@ -104,7 +105,7 @@ def test_our_folder_supports_special_tokens_spelled_like_ordinary_ones(tmp_path:
 
 def test_our_folder_is_replaced_only_on_request(tmp_path: Path) -> None:
     write_bytewright(trained(), tmp_path / "tokenizer")
-    with pytest.raises(UsageError, match="exists"):
+    with expect_error(UsageError, path=tmp_path / "tokenizer", key="replace"):
         write_bytewright(trained("gpt4"), tmp_path / "tokenizer")
     assert read_bytewright(tmp_path / "tokenizer").pattern == "gpt2"
     write_bytewright(trained("gpt4"), tmp_path / "tokenizer", replace=True)
@@ -161,13 +162,13 @@ def test_a_special_token_spelled_like_an_ordinary_one_is_not_written(
     tmp_path: Path, writer: Callable[[Vocabulary, Path], None]
 ) -> None:
     vocabulary = Vocabulary.from_parts(dict(enumerate(BYTES)), [], ["Ġ"])
-    with pytest.raises(TokenizerError, match="special token 'Ġ' is spelled like the ordinary token b' '"):
+    with expect_error(TokenizerError, found="Ġ"):
         writer(vocabulary, tmp_path / "file")
     assert not list(tmp_path.iterdir())
 
 
 def test_gpt2_files_cannot_contain_another_pattern(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="imply the pattern gpt2, not 'gpt4'"):
+    with expect_error(TokenizerError, key="pattern", expected="gpt2", found="gpt4"):
         write_gpt2(trained("gpt4"), tmp_path / "vocab.json", tmp_path / "merges.txt")
     assert not list(tmp_path.iterdir())
 
@@ -374,17 +375,18 @@ def test_bytes_and_special_tokens_may_have_any_ids_in_a_ranks_file(
 
 
 def test_ids_out_of_the_order_of_merges_cannot_be_ranks(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"in the order of ids, but merge 1 produces id \d+ after \d+"):
+    with expect_error(TokenizerError) as caught:
         write_tiktoken(renumbered(trained()), tmp_path / "ours.tiktoken")
+    assert "merge 1 produces" in str(caught.value)
 
 
 def test_a_token_that_merges_do_not_reach_cannot_be_a_rank(tmp_path: Path) -> None:
     tokens = dict(enumerate([*BYTES, b"ab", b"bc", b"abc"]))
     vocabulary = Vocabulary.from_parts(tokens, [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc")])
-    with pytest.raises(TokenizerError, match="token b'abc' cannot be reached: its merge is"):
+    with expect_error(TokenizerError, found=b"abc"):
         write_tiktoken(vocabulary, tmp_path / "ours.tiktoken")
     orphan = Vocabulary.from_parts(dict(enumerate([*BYTES, b"<|end|>"])), [])
-    with pytest.raises(TokenizerError, match="special tokens must be declared"):
+    with expect_error(TokenizerError, found=b"<|end|>"):
         write_tiktoken(orphan, tmp_path / "ours.tiktoken")
 
 
@@ -402,32 +404,27 @@ def test_the_format_of_a_path_is_detected(tmp_path: Path) -> None:
     assert read_vocabulary(tmp_path / "hf") == vocabulary
     assert read_vocabulary(tmp_path / "hf" / "tokenizer.json") == vocabulary
     assert read_vocabulary(tmp_path / "ours.tiktoken", ["<|end|>"]) == vocabulary
-    with pytest.raises(UsageError, match="contains its special tokens") as caught:
+    with expect_error(UsageError, path=tmp_path / "ours", key="special_tokens"):
         read_vocabulary(tmp_path / "ours", ["<|end|>"])
-    assert (caught.value.path, caught.value.key) == (tmp_path / "ours", "special_tokens")
     assert read_vocabulary(tmp_path / "ours.tiktoken", pattern="gpt4").pattern == "gpt4"
     for path in ("ours", "gpt2", "hf/tokenizer.json"):
-        with pytest.raises(UsageError, match="contains its pattern") as caught:
+        with expect_error(UsageError, path=tmp_path / path, key="pattern"):
             read_vocabulary(tmp_path / path, pattern="gpt4")
-        assert (caught.value.path, caught.value.key) == (tmp_path / path, "pattern")
 
 
 @pytest.mark.parametrize(("lost", "kept"), [("merges.txt", "vocab.json"), ("vocab.json", "merges.txt")])
 def test_a_missing_one_of_gpt2s_two_files_is_named(tmp_path: Path, lost: str, kept: str) -> None:
     write_gpt2(trained(), tmp_path / "vocab.json", tmp_path / "merges.txt")
     (tmp_path / lost).unlink()
-    with pytest.raises(
-        FormatError, match=f"{lost} is missing; GPT-2's format needs it next to {kept}"
-    ) as caught:
+    with expect_error(FormatError, path=tmp_path, expected=lost, found=kept):
         read_vocabulary(tmp_path, ["<|end|>"])
-    assert (caught.value.path, caught.value.expected, caught.value.found) == (tmp_path, lost, kept)
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.json").mkdir()
     for folder in (tmp_path / "empty.json", tmp_path / "empty"):
         folder.mkdir(exist_ok=True)
-        with pytest.raises(FormatError, match="the folder is empty; expected a tokenizer in it"):
+        with expect_error(FormatError, path=folder):
             read_vocabulary(folder)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,99 +21,86 @@ from bytewright.tokenizer.train import (
     train_bpe,
     train_tokenizer,
 )
+from expecting import expect_error
 
 CATASTROPHE = "(?:a|(?=a)a)+b|[a ]{1,3}"
 """Backtracking that doubles with each letter, until the engine fails."""
 
-MISTAKES: dict[str, tuple[type[BytewrightError], str, Callable[[Path], object]]] = {
+Mistake = tuple[type[BytewrightError], dict[str, object], Callable[[Path], object]]
+
+MISTAKES: dict[str, Mistake] = {
     "a missing file": (
         StorageError,
-        "missing.txt: no such file or folder",
+        {"errno": errno.ENOENT},
         lambda folder: train_bpe(folder / "missing.txt", 300, []),
     ),
     "a text in place of a path": (
         StorageError,
-        "the name is too long",
+        {"errno": errno.ENAMETOOLONG},
         lambda folder: train_bpe("Once upon a time " * 1000, 300, []),
     ),
-    "an empty path": (
-        UsageError,
-        "a path must not be empty",
-        lambda folder: train_bpe("", 300, []),
-    ),
+    "an empty path": (UsageError, {"key": "source"}, lambda folder: train_bpe("", 300, [])),
     "a negative number of threads": (
         UsageError,
-        "num_threads must be at least 1, but is -1",
+        {"key": "num_threads", "found": -1},
         lambda folder: train_bpe(folder / "text.txt", 300, [], num_threads=-1),
     ),
     "the mistyped name of a pattern": (
         TokenizerError,
-        "gpt5",
+        {"key": "pattern", "found": "gpt5"},
         lambda folder: train_bpe(folder / "text.txt", 300, [], pattern="gpt5"),
     ),
-    "an empty file": (
-        UsageError,
-        "empty.txt: the file is empty",
-        lambda folder: train_bpe(folder / "empty.txt", 300, []),
-    ),
-    "an empty folder": (
-        UsageError,
-        "empty: the folder contains no files",
-        lambda folder: train_bpe(folder / "empty", 300, []),
-    ),
-    "no file at all": (
-        UsageError,
-        "expected at least one file to train on",
-        lambda folder: train_bpe([], 300, []),
-    ),
+    "an empty file": (UsageError, {}, lambda folder: train_bpe(folder / "empty.txt", 300, [])),
+    "an empty folder": (UsageError, {}, lambda folder: train_bpe(folder / "empty", 300, [])),
+    "no file at all": (UsageError, {"key": "source"}, lambda folder: train_bpe([], 300, [])),
     "a vocabulary smaller than the bytes": (
         UsageError,
-        "vocab_size must be from 256 .* to 2097151, but is 255",
+        {"key": "vocab_size", "found": 255},
         lambda folder: train_bpe(folder / "text.txt", 255, []),
     ),
     "no room for the special tokens": (
         UsageError,
-        "257",
+        {"key": "vocab_size", "found": 256},
         lambda folder: train_bpe(folder / "text.txt", 256, ["<a>"]),
     ),
     "a special token twice": (
         UsageError,
-        "special token '<a>' is given twice",
+        {"key": "special_tokens", "found": "<a>"},
         lambda folder: train_bpe(folder / "text.txt", 300, ["<a>", "<a>"]),
     ),
     "an empty special token": (
         UsageError,
-        "special token '' must have at least one character",
+        {"key": "special_tokens", "found": ""},
         lambda folder: train_bpe(folder / "text.txt", 300, [""]),
     ),
     "special tokens that are one text": (
         UsageError,
-        "special_tokens",
+        {"key": "special_tokens", "found": "<a>"},
         lambda folder: train_bpe(folder / "text.txt", 300, "<a>"),
     ),
     "a special token that is not Unicode": (
         UsageError,
-        "lone surrogate",
+        {"key": "special_tokens", "found": "\ud800"},
         lambda folder: train_bpe(folder / "text.txt", 300, ["\ud800"]),
     ),
     "a minimal count of nothing": (
         UsageError,
-        "min_count must be at least 1, but is 0",
+        {"key": "min_count", "expected": "at least 1", "found": 0},
         lambda folder: train_bpe(folder / "text.txt", 300, [], min_count=0),
     ),
     "a broken pattern": (
         UsageError,
-        "not a valid regular expression",
+        {},
         lambda folder: train_bpe(folder / "text.txt", 300, [], pattern="("),
     ),
     "a pattern that is not Unicode": (
         TokenizerError,
-        "pattern .* lone surrogate",
+        {"found": "\ud800"},
         lambda folder: train_bpe(folder / "text.txt", 300, [], pattern="\ud800"),
     ),
     "extending to less": (
         UsageError,
-        "vocab_size must be at least 257, the size of the vocabulary, but is 256",
+        {"key": "vocab_size", "found": 256},
         lambda folder: extend_tokenizer(
             Tokenizer.from_vocabulary(train_tokenizer(count_words({b"ab": 1}), 257).vocabulary),
             folder / "text.txt",
@@ -121,19 +109,15 @@ MISTAKES: dict[str, tuple[type[BytewrightError], str, Callable[[Path], object]]]
     ),
     "a negative count": (
         UsageError,
-        "the count of b'a' must be from 0 to .*, but is -1",
+        {"key": "words", "found": -1},
         lambda folder: count_words({b"a": -1}),
     ),
     "a count beyond 63 bits": (
         UsageError,
-        "9223372036854775808",
+        {"key": "words", "found": 2**63},
         lambda folder: count_words({b"a": 2**63}),
     ),
-    "a text that is not Unicode": (
-        TokenizerError,
-        "lone surrogate at character 1",
-        lambda folder: count_texts(["a\ud800"]),
-    ),
+    "a text that is not Unicode": (TokenizerError, {}, lambda folder: count_texts(["a\ud800"])),
 }
 
 
@@ -147,9 +131,9 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_an_invalid_argument_raises_one_sentence(folder: Path, mistake: str) -> None:
-    kind, sentence, make = MISTAKES[mistake]
+    kind, fields, make = MISTAKES[mistake]
     before = sorted(folder.rglob("*"))
-    with pytest.raises(kind, match=sentence) as caught:
+    with expect_error(kind, **fields) as caught:
         make(folder)
     assert "\n" not in str(caught.value)
     assert sorted(folder.rglob("*")) == before
@@ -178,7 +162,7 @@ def test_a_failure_leaves_the_counts_unchanged(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"the pattern failed on the text at byte 0"):
         counter.add_text("a" * 50)
     (tmp_path / "fine.txt").write_text("bb")
-    with pytest.raises(StorageError, match=r"missing\.txt"):
+    with pytest.raises(StorageError):
         counter.add_files([str(tmp_path / "fine.txt"), str(tmp_path / "missing.txt")], 2, None)
     assert counter.counts() == before
 
@@ -203,7 +187,7 @@ def test_an_unreadable_subfolder_is_an_error() -> None:
         (folder / "some.txt").write_text("low lower lowest")
         (folder / "secret").mkdir(mode=0)
         (folder / ".hidden").mkdir(mode=0)
-        with ordinary_user(), pytest.raises(StorageError, match=r"cannot read .*secret: permission denied$"):
+        with ordinary_user(), expect_error(StorageError, errno=errno.EACCES, path=folder / "secret"):
             files_of(folder)
         (folder / "secret").chmod(0o755)
         with ordinary_user():

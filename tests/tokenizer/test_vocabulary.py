@@ -9,6 +9,7 @@ import pytest
 from bytewright.errors import TokenizerError, UsageError
 from bytewright.tokenizer.reference import pretokenize
 from bytewright.tokenizer.vocabulary import MAX_TOKEN_ID, PATTERNS, Vocabulary, first_duplicate
+from expecting import expect_error
 
 BYTES = {id: bytes([id]) for id in range(256)}
 
@@ -101,9 +102,7 @@ def test_an_inconsistency_is_one_sentence(
 
 
 def test_a_pattern_that_is_not_text_is_rejected() -> None:
-    with pytest.raises(
-        TokenizerError, match=r"pattern .* is not Unicode text: character 0 is a lone surrogate"
-    ):
+    with expect_error(TokenizerError, found="\udc80"):
         vocabulary(pattern="\udc80")
 
 
@@ -114,11 +113,8 @@ def test_an_unknown_name_is_not_a_regular_expression(pattern: str) -> None:
         lambda: pretokenize(b"gpt5", pattern),
     ]
     for use in uses:
-        with pytest.raises(
-            TokenizerError, match=f"unknown pattern '{pattern}'; known are gpt2 and gpt4"
-        ) as caught:
+        with expect_error(TokenizerError, key="pattern", found=pattern):
             use()
-        assert (caught.value.key, caught.value.found) == ("pattern", pattern)
     assert vocabulary(pattern=f"(?:{pattern})").pattern == f"(?:{pattern})"
 
 
@@ -156,9 +152,8 @@ def test_a_copy_of_a_vocabulary_is_the_same_vocabulary() -> None:
 
 @pytest.mark.parametrize("text", ["abc", ""])
 def test_a_single_string_instead_of_a_list_of_special_tokens_is_rejected(text: str) -> None:
-    with pytest.raises(UsageError, match="special_tokens must be a list of strings") as caught:
+    with expect_error(UsageError, key="special_tokens", found=text):
         Vocabulary.from_parts(BYTES, [], text)
-    assert (caught.value.key, caught.value.found) == ("special_tokens", text)
 
 
 def test_special_tokens_the_vocabulary_lacks_get_the_next_free_ids() -> None:
@@ -182,7 +177,7 @@ def test_a_special_token_spelled_like_an_ordinary_one_gets_an_id_of_its_own() ->
 
 
 def test_a_duplicate_special_token_is_rejected() -> None:
-    with pytest.raises(TokenizerError, match="special token '<e>' is given twice"):
+    with expect_error(TokenizerError, key="special_tokens", found="<e>"):
         Vocabulary.from_parts(BYTES, [], ["<e>", "<e>"])
 
 
