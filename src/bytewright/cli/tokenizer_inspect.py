@@ -1,9 +1,10 @@
-"""`bytewright tokenizer inspect` and `compare`: print properties of one tokenizer or of two."""
+"""`bytewright tokenizer tokens`, `inspect` and `compare`: print how tokenizers split text."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -160,6 +161,52 @@ def colour_pieces(pieces: Sequence[Piece], *, coloured: bool) -> Text:
 EXAMPLES_SHOWN = 8
 FIRST_HELP = f"The first tokenizer: {options.ANY_FORMAT}."
 TEXTS = tyro.conf.arg(metavar="[TEXT ...]", help_behavior_hint="(optional)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListTokens:
+    """List the tokens of a text: position in bytes, id, bytes and text.
+
+    For example:
+      bytewright tokenizer tokens stories-10k --text "The owl couldn't sleep."
+      bytewright tokenizer tokens runs/tiny/tokenizer story.txt --json > tokens.json
+    """
+
+    tokenizer: options.TokenizerPath
+
+    source: options.OptionalFile = None
+    """A text file."""
+
+    text: options.GivenText = None
+    """A text."""
+
+    json: bool = False
+    """Print a JSON list of objects."""
+
+    def run(self) -> None:
+        """Print one line per token."""
+        from bytewright.tokenizer.inspect import show_token, split_text
+
+        if (self.source is None) == (self.text is None):
+            raise UsageError("give either a file or --text")
+        data = (self.text or "").encode("utf-8", "surrogateescape")
+        if self.source is not None:
+            check_plain_text(self.source)
+            data = options.read_text_bytes(self.source)
+        pieces = split_text(options.load_tokenizer(self.tokenizer), data)
+        starts = accumulate((len(piece.token) for piece in pieces), initial=0)
+        rows = [
+            {"start": start, "id": piece.id, "bytes": piece.token.hex(), "special": piece.is_special}
+            for start, piece in zip(starts, pieces, strict=False)
+        ]
+        if self.json:
+            print(json.dumps(rows))
+            return
+        table = console.table("token", "start", "id", "bytes")
+        for row, piece in zip(rows, pieces, strict=True):
+            shown = show_token(piece.token, options.BYTES_SHOWN)
+            table.add_row(shown, str(row["start"]), str(piece.id), piece.token.hex(" "))
+        console.stdout().print(table)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,11 +74,15 @@ def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> None
                 expected=config.context_length - 1,
                 found=len(prompt),
             )
-        for place, id in enumerate(prompt):
-            if not hasattr(id, "__index__") or not 0 <= id < config.vocab_size:
-                raise UsageError(
-                    f"prompt {number} has the id {id} at position {place}; ids must be from 0 to "
-                    f"{config.vocab_size - 1}",
-                    key="prompts",
-                    found=id,
-                )
+        check_ids(config, prompt, f"prompt {number}")
+
+
+def check_ids(config: ModelConfig, ids: Sequence[int], name: str) -> None:
+    """Raise `UsageError` if an id is not in the vocabulary of the model; `name` is what has the ids."""
+    for place, id in enumerate(ids):
+        if not hasattr(id, "__index__") or not 0 <= id < config.vocab_size:
+            raise UsageError(
+                f"{name} has the id {id} at position {place}; ids must be from 0 to {config.vocab_size - 1}",
+                key="prompts",
+                found=id,
+            )

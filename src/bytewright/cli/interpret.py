@@ -1,0 +1,288 @@
+"""`bytewright next`, `losses`, `attention` and `lens`: look inside the model of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from bytewright.cli import console, options
+from bytewright.errors import UsageError, wrong_value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bytewright.generate.interpret import LensLayer
+    from bytewright.model import TransformerLM
+    from bytewright.tokenizer import Tokenizer
+
+SHADES = " ░▒▓█"
+"""Characters for attention weights from 0 to 1."""
+WIDTH = 24
+"""How many bytes of a token a table shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfModel:
+    """The options of all four commands."""
+
+    path: options.RunPath
+
+    which: Literal["best", "last"] = "best"
+    """The checkpoint of the run."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+
+    json: bool = False
+    """Print the figures as one JSON object."""
+
+    def _open(self) -> tuple[TransformerLM, Tokenizer]:
+        from bytewright.train.run import open_model
+        from bytewright.train.setup import select_device
+
+        saved = open_model(options.require_exists(self.path), which=self.which)
+        return saved.load(device=select_device(self.device)), saved.run.tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextTokens(_OfModel):
+    """Print the most probable next tokens after a prompt, without temperature or filters.
+
+    For example:
+      bytewright next runs/tiny --prompt 'Once upon a' --top 5
+    """
+
+    prompt: str = ""
+    """The text before the next token. Without it: the first token of a document."""
+
+    top: int = 10
+    """How many tokens to print."""
+
+    def run(self) -> None:
+        """Print the tokens with their probabilities."""
+        from bytewright.generate.interpret import predict_next_token
+        from bytewright.generate.text import encode_prompt
+
+        model, tokenizer = self._open()
+        _check_top(self.top, tokenizer)
+        probabilities = predict_next_token(model, encode_prompt(tokenizer, self.prompt))
+        best = probabilities[: tokenizer.vocab_size].topk(self.top)
+        rows = [
+            {**_describe(tokenizer, id), "probability": probability}
+            for id, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+        if self.json:
+            print(json.dumps({"prompt": self.prompt, "next": rows}))
+            return
+        table = console.table("token", "id", "probability")
+        for row in rows:
+            table.add_row(row["shown"], str(row["id"]), f"{row['probability']:.4f}")
+        console.stdout().print(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLosses(_OfModel):
+    """Print the loss of every token of a text: -ln of the probability that the model gave it.
+
+    The text is scored as a document of a corpus: after <|endoftext|> and a line break. A text longer than the
+    context is read in windows that overlap by half.
+
+    For example:
+      bytewright losses runs/tiny --text 'Once there was a kitten.'
+      bytewright losses runs/tiny story.txt --json > losses.json
+    """
+
+    source: options.OptionalFile = None
+    """A text file."""
+
+    text: options.GivenText = None
+    """A text."""
+
+    def run(self) -> None:
+        """Print the tokens with their losses, and the means."""
+        from bytewright.generate.interpret import token_losses
+        from bytewright.generate.text import stop_tokens_of
+
+        if (self.source is None) == (self.text is None):
+            raise UsageError("give either a file or --text")
+        data = (self.text or "").encode("utf-8", "surrogateescape")
+        if self.source is not None:
+            data = options.read_text_bytes(self.source)
+        model, tokenizer = self._open()
+        ids = [int(id) for id in tokenizer.encode_array(data)]
+        before = [*stop_tokens_of(tokenizer)[:1], *tokenizer.encode("\n")]
+        if not ids:
+            raise UsageError("the text is empty; give at least one character", key="text")
+        with console.phase_progress("score", "tokens") as progress:
+            losses = token_losses(model, before + ids, progress=progress)[-len(ids) :].tolist()
+        rows = [{**_describe(tokenizer, id), "loss": loss} for id, loss in zip(ids, losses, strict=True)]
+        means = {
+            "tokens": len(losses),
+            "loss": math.fsum(losses) / len(losses),
+            "bits_per_byte": math.fsum(losses) / math.log(2) / len(data),
+        }
+        if self.json:
+            print(json.dumps({**means, "losses": rows}))
+            return
+        table = console.table("token", "id", "loss", "probability")
+        for row in rows:
+            table.add_row(row["shown"], str(row["id"]), f"{row['loss']:.3f}", f"{math.exp(-row['loss']):.4f}")
+        out = console.stdout()
+        out.print(table)
+        out.print()
+        out.print(
+            f"{means['tokens']:,} tokens: mean loss {means['loss']:.4f}, perplexity "
+            f"{math.exp(means['loss']):.3f}, {means['bits_per_byte']:.4f} bits per byte"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowAttention(_OfModel):
+    """Print which earlier tokens each attention head weights, by the reference attention.
+
+    Without --layer and --head, print one line per head: the mean weight on the token itself, on the one
+    before it and on the first one, and the mean distance. With both, draw the weights of that head: one row
+    per token, one column per earlier token, darker for higher weights. --json has all weights.
+
+    For example:
+      bytewright attention runs/tiny --prompt 'Once there was a kitten, and her name was'
+      bytewright attention runs/tiny --prompt 'Once there was a kitten' --layer 1 --head 0
+    """
+
+    prompt: str
+
+    layer: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(optional)")] = None
+    """The layer, counted from 0."""
+
+    head: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(optional)")] = None
+    """The head, counted from 0."""
+
+    def run(self) -> None:
+        """Print the figures of all heads, or the weights of one."""
+        from bytewright.generate.interpret import attention_weights_by_layer
+        from bytewright.generate.text import encode_prompt
+
+        if (self.layer is None) != (self.head is None):
+            raise UsageError("--layer and --head must be given together", key="--layer")
+        model, tokenizer = self._open()
+        sizes = model.config.num_layers, model.config.num_heads
+        for option, value, size in zip(("--layer", "--head"), (self.layer, self.head), sizes, strict=True):
+            if value is not None and not 0 <= value < size:
+                raise wrong_value(option, f"from 0 to {size - 1}", value)
+        ids = encode_prompt(tokenizer, self.prompt)
+        weights = attention_weights_by_layer(model, ids)
+        tokens = [_describe(tokenizer, id) for id in ids]
+        if self.json:
+            print(json.dumps({"tokens": tokens, "weights": weights.tolist()}))
+        elif self.layer is None or self.head is None:
+            _print_heads(weights)
+        else:
+            _draw_head(weights[self.layer, self.head], [token["shown"] for token in tokens])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowLens(_OfModel):
+    """Print what the model would predict if it ended after each layer (the logit lens).
+
+    One row per token of the prompt, one column per layer: the most probable next token after it. The last
+    column has the predictions of the model. --json has the probabilities, and --top tokens of each.
+
+    For example:
+      bytewright lens runs/tiny --prompt 'Once there was a kitten'
+    """
+
+    prompt: str
+
+    top: int = 1
+    """How many tokens per layer and position; a table shows the first."""
+
+    def run(self) -> None:
+        """Print the predictions of all layers."""
+        from bytewright.generate.interpret import logit_lens
+        from bytewright.generate.text import encode_prompt
+
+        model, tokenizer = self._open()
+        _check_top(self.top, tokenizer)
+        ids = encode_prompt(tokenizer, self.prompt)
+        layers = logit_lens(model, ids, top=self.top)
+        if self.json:
+            print(json.dumps(_lens_to_dict(tokenizer, ids, layers)))
+            return
+        table = console.table("token", "embeddings", *(f"layer {i}" for i in range(len(layers) - 1)))
+        for place, id in enumerate(ids):
+            best = [int(layer.ids[place, 0]) for layer in layers]
+            table.add_row(_show(tokenizer, id), *(_show(tokenizer, one) for one in best))
+        console.stdout().print(table)
+
+
+def _check_top(top: int, tokenizer: Tokenizer) -> None:
+    if not 1 <= top <= tokenizer.vocab_size:
+        raise wrong_value("--top", f"from 1 to {tokenizer.vocab_size}, the size of the vocabulary", top)
+
+
+def _show(tokenizer: Tokenizer, id: int) -> str:
+    """Return a token for a table; a model can have ids that its tokenizer lacks."""
+    from bytewright.tokenizer.inspect import show_token
+
+    return show_token(tokenizer.decode_bytes([id]), WIDTH) if id < tokenizer.vocab_size else f"id {id}"
+
+
+def _describe(tokenizer: Tokenizer, id: int) -> dict[str, Any]:
+    """Return a token as JSON values."""
+    return {"id": id, "bytes": tokenizer.decode_bytes([id]).hex(), "shown": _show(tokenizer, id)}
+
+
+def _print_heads(weights: Tensor) -> None:
+    """Print one line per head; the first token is left out, because it can only attend to itself."""
+    import torch
+
+    num_tokens = weights.shape[-1]
+    if num_tokens < 2:
+        raise UsageError("the prompt has one token, which attends to itself; give a longer prompt")
+    places = torch.arange(num_tokens, device=weights.device)
+    distances = (places[:, None] - places).clamp(min=0)
+    table = console.table("layer", "head", "itself", "previous", "first", "distance")
+    for layer, heads in enumerate(weights):
+        for head, matrix in enumerate(heads):
+            figures = {
+                "itself": matrix.diagonal()[1:],
+                "previous": matrix.diagonal(-1),
+                "first": matrix[1:, 0],
+                "distance": (matrix * distances).sum(-1)[1:],
+            }
+            means = [float(values.mean()) for values in figures.values()]
+            table.add_row(str(layer), str(head), *(f"{mean:.2f}" for mean in means[:-1]), f"{means[-1]:.1f}")
+    console.stdout().print(table)
+
+
+def _draw_head(weights: Tensor, tokens: Sequence[str]) -> None:
+    """Draw the weights of one head, one row per token, with the token of the highest weight."""
+    out = console.stdout()
+    width = max(map(len, tokens))
+    for place, (token, row) in enumerate(zip(tokens, weights.tolist(), strict=True)):
+        levels = [min(int(weight * len(SHADES)), len(SHADES) - 1) for weight in row[: place + 1]]
+        drawn = "".join(SHADES[level] * 2 for level in levels)
+        best = max(range(place + 1), key=row.__getitem__)
+        out.print(
+            f"{token:>{width}} |{drawn:<{2 * len(tokens)}}| {row[best]:.2f} {tokens[best]}", soft_wrap=True
+        )
+
+
+def _lens_to_dict(tokenizer: Tokenizer, ids: Sequence[int], layers: Sequence[LensLayer]) -> dict[str, Any]:
+    return {
+        "tokens": [_describe(tokenizer, id) for id in ids],
+        "layers": [
+            [
+                [
+                    {"id": id, "shown": _show(tokenizer, id), "probability": probability}
+                    for id, probability in zip(best, probabilities, strict=True)
+                ]
+                for best, probabilities in zip(layer.ids.tolist(), layer.probabilities.tolist(), strict=True)
+            ]
+            for layer in layers
+        ],
+    }

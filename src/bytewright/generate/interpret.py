@@ -1,0 +1,148 @@
+"""Look inside a model: next-token probabilities, loss per token, attention weights and the logit lens.
+
+All functions handle ids, work for both implementations and for parts of plugins, and change nothing in the
+model. Attention weights are those of the reference attention, computed from the inputs that the layers of the
+model receive: fused attention never has them in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+from torch.nn import Module
+
+from bytewright.errors import UsageError, wrong_value
+from bytewright.generate.reference import check_ids
+from bytewright.model.layers import at_least_float32, softmax
+from bytewright.model.transformer import TransformerLM
+
+
+@torch.no_grad()
+def predict_next_token(model: TransformerLM, ids: Sequence[int]) -> Float[Tensor, " vocab"]:
+    """Return the probability of every id as the next token after `ids`, without temperature or filters."""
+    return softmax(at_least_float32(model(_prompt(model, ids))[-1]), dim=-1)
+
+
+@torch.no_grad()
+def token_losses(
+    model: TransformerLM, ids: Sequence[int], *, progress: Callable[[int, int], None] | None = None
+) -> Float[Tensor, " seq_minus_one"]:
+    """Return -ln p of each token after the first, given the tokens before it.
+
+    A text longer than the context is read in windows that overlap by half, so every token after the first
+    window has at least half a context before it. `progress` receives the scored tokens and their total.
+    """
+    check_ids(model.config, ids, "ids")
+    if len(ids) < 2:
+        raise wrong_value("ids", "at least two tokens: the first is not predicted", list(ids))
+    tokens = torch.tensor(list(ids), device=_device(model))
+    length = model.config.context_length
+    losses: list[Tensor] = []
+    num_scored = 0
+    for start in range(0, len(ids) - 1, max(1, length // 2)):
+        window = tokens[start : start + length + 1]
+        log_probabilities = torch.log_softmax(at_least_float32(model(window[:-1])), dim=-1)
+        scored = -log_probabilities.gather(-1, window[1:, None]).squeeze(-1)
+        losses.append(scored[num_scored - start :])
+        num_scored = start + len(scored)
+        if progress is not None:
+            progress(num_scored, len(ids) - 1)
+        if num_scored == len(ids) - 1:
+            break
+    return torch.cat(losses)
+
+
+@torch.no_grad()
+def attention_weights_by_layer(
+    model: TransformerLM, ids: Sequence[int]
+) -> Float[Tensor, "layers heads queries keys"]:
+    """Return the weight of each earlier token for each token, by layer and head; rows sum to 1.
+
+    Raise `UsageError` if an attention layer has no method `weights`, as one of a plugin may not.
+    """
+    attentions = [layer.get_submodule("attn") for layer in model.layers]
+    for number, attention in enumerate(attentions):
+        if not callable(getattr(attention, "weights", None)):
+            raise UsageError(
+                f"the attention of layer {number}, {type(attention).__name__}, has no method weights(x) that "
+                "returns its attention weights",
+                key="attention",
+                found=type(attention).__name__,
+            )
+    with _recorded_inputs(attentions) as inputs:
+        model.hidden_states(_prompt(model, ids))
+    weights = [attention.weights(x) for attention, x in zip(attentions, inputs, strict=True)]  # type: ignore[operator]
+    return at_least_float32(torch.stack(weights))
+
+
+class LensLayer(NamedTuple):
+    """The most probable next tokens at every position, if the model ended after one layer."""
+
+    ids: Integer[Tensor, "seq top"]
+    probabilities: Float[Tensor, "seq top"]
+
+
+@torch.no_grad()
+def logit_lens(model: TransformerLM, ids: Sequence[int], *, top: int = 1) -> list[LensLayer]:
+    """Return the predictions that the final norm and the head make from each layer's output.
+
+    Entry 0 is of the embeddings, entry i of the output of layer i. The last entry has the predictions of the
+    model itself.
+    """
+    if not 1 <= top <= model.config.vocab_size:
+        raise wrong_value("top", f"from 1 to {model.config.vocab_size}", top)
+    last = model.layers[-1]
+    outputs: list[Tensor] = []
+    handle = last.register_forward_hook(lambda _, __, output: outputs.append(output))
+    try:
+        with _recorded_inputs(list(model.layers)) as inputs:
+            model.hidden_states(_prompt(model, ids))
+    finally:
+        handle.remove()
+    found = []
+    for hidden in (*inputs, *outputs):
+        normed = hidden if model.ln_final is None else model.ln_final(hidden)
+        logits = at_least_float32(normed @ model.output_weight.to(normed.dtype).T)
+        best = softmax(logits, dim=-1).topk(top, dim=-1)
+        found.append(LensLayer(best.indices, best.values))
+    return found
+
+
+@contextmanager
+def _recorded_inputs(modules: Sequence[Module]) -> Iterator[list[Tensor]]:
+    """Yield a list that receives the first argument of each call of `modules`."""
+    inputs: list[Tensor] = []
+    handles = [
+        module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+        for module in modules
+    ]
+    try:
+        yield inputs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _prompt(model: TransformerLM, ids: Sequence[int]) -> Integer[Tensor, " seq"]:
+    """Return checked ids on the device of the model."""
+    check_ids(model.config, ids, "ids")
+    if not ids:
+        raise wrong_value("ids", "at least one token", [])
+    if len(ids) > model.config.context_length:
+        raise UsageError(
+            f"the text has {len(ids)} tokens, but the model's context is {model.config.context_length}; "
+            "shorten the text",
+            key="ids",
+            expected=model.config.context_length,
+            found=len(ids),
+        )
+    return torch.tensor(list(ids), device=_device(model))
+
+
+def _device(model: TransformerLM) -> torch.device:
+    return model.token_embeddings.weight.device
