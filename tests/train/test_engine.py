@@ -16,6 +16,7 @@ from bytewright.system import DevicePeakMemory
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.run import Run
 from bytewright.train.setup import CompiledStepCache
+from rejection import PowerCutError
 from runs import digest, make_config, metrics_without_clock, rerun_unchecked
 
 CPU = torch.device("cpu")
@@ -67,12 +68,12 @@ def test_a_resumed_run_with_a_used_engine_is_equal_bit_for_bit(tmp_path: Path, q
     def failing(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         calls[0] += 1
         if calls[0] == 20:
-            raise RuntimeError("the power is gone")
+            raise PowerCutError
         return language_model_loss(model, ids, targets)
 
     config = make_config(tmp_path)
     train(config, tmp_path / "whole", console=quiet)
-    with pytest.raises(RuntimeError, match="the power is gone"):
+    with pytest.raises(PowerCutError):
         train(config, tmp_path / "parts", console=quiet, loss=failing)
     train(make_config(tmp_path, seed=1), tmp_path / "between", console=quiet, engines=engines)
     resume(tmp_path / "parts", console=quiet, engines=engines)

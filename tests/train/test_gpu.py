@@ -19,6 +19,7 @@ from bytewright.train.config import OptimizerConfig
 from bytewright.train.run import Run
 from bytewright.train.setup import CompiledStepCache, make_optimizer
 from bytewright.train.step import StepResult, TrainStep
+from rejection import PowerCutError
 from runs import digest, make_config, rerun_unchecked
 
 pytestmark = [
@@ -103,12 +104,12 @@ def test_a_resumed_run_is_equal_bit_for_bit(
     def fail_at_the_17th(step: TrainStep, batches: Any) -> StepResult:
         calls[0] += 1
         if calls[0] == 17:
-            raise RuntimeError("the power is gone")
+            raise PowerCutError
         return original(step, batches)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainStep, "__call__", fail_at_the_17th)
-        with pytest.raises(RuntimeError, match="the power is gone"):
+        with pytest.raises(PowerCutError):
             train(config, tmp_path / "parts", console=quiet)
     resume(tmp_path / "parts", console=quiet)
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")

@@ -25,6 +25,7 @@ from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.metrics import METRICS, MetricsLog, read_metrics
 from bytewright.train.outcome import exit_code_of
 from example_records import make_record
+from rejection import rejects
 
 
 def test_lines_after_the_position_are_cut(tmp_path: Path) -> None:
@@ -46,13 +47,13 @@ def test_lines_after_the_position_are_cut(tmp_path: Path) -> None:
 
 def test_a_log_that_is_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(FormatError, match="has 12 bytes, but had 100 when the checkpoint was made"):
+    with rejects(FormatError, path=tmp_path / "metrics.jsonl", expected=100, found=12):
         MetricsLog(tmp_path / "metrics.jsonl", 100)
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n')
-    with pytest.raises(FormatError, match="line 2: is not valid JSON"):
+    with pytest.raises(FormatError, match="line 2"):
         list(read_metrics(tmp_path / "metrics.jsonl"))
 
 
@@ -79,7 +80,7 @@ def test_a_log_of_an_earlier_version_is_read_and_continued(tmp_path: Path) -> No
     log.close()
     assert [record["step"] for record in read_metrics(path)] == [1, 2]
     path.write_text(path.read_text() + '{"step": 3}\n')
-    with pytest.raises(FormatError, match="line 3: does not match its CRC"):
+    with rejects(FormatError, path=path, key="line 3"):
         list(read_metrics(path))
 
 
@@ -100,7 +101,7 @@ def test_tensorboard_that_is_not_installed_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UsageError, match="needs the package tensorboard"):
+    with rejects(UsageError, key="tensorboard"):
         TensorBoard(tmp_path, 0)
 
 

@@ -22,6 +22,7 @@ from bytewright.train.recorder import Recorder
 from bytewright.train.resume_policy import FREE, find_changes
 from bytewright.train.run import Run
 from bytewright.train.step import StepResult
+from rejection import rejects
 from runs import digest, make_config
 
 
@@ -126,9 +127,7 @@ def test_a_decay_that_has_begun_cannot_be_taken_back(tmp_path: Path, quiet: Cons
     config = make_config(tmp_path, schedule={"kind": "wsd", "decay": 0.25}, save_every=7)
     train(config, tmp_path / "run", console=quiet)
     edit(tmp_path / "run", budget={"steps": 40})
-    with pytest.raises(
-        UsageError, match=r"is 40 and was 24; this would change the learning rate of completed step 19;"
-    ):
+    with rejects(UsageError, key="budget.steps", expected=24, found=40):
         resume(tmp_path / "run", console=quiet)
 
 
@@ -172,7 +171,7 @@ def test_a_checkpoint_that_keeps_no_config_is_refused(run: Path, quiet: Console)
         for name, content in kept.items():
             folder.write_bytes(name, content)
         folder.write_json("state.json", state)
-    with pytest.raises(FormatError, match=r"step-000021: .*; this is not the config of a run"):
+    with rejects(FormatError, path=run / "checkpoints/step-000021"):
         resume(run, console=quiet)
 
 

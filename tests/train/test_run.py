@@ -23,6 +23,7 @@ from bytewright.train.checkpoint import find_checkpoint
 from bytewright.train.metrics import MetricsLog, read_metrics
 from bytewright.train.run import open_model
 from bytewright.train.run_files import RunWriter, read_run_config
+from rejection import PowerCutError, rejects
 from runs import make_config
 
 
@@ -70,7 +71,7 @@ def test_a_run_folder_with_a_symbolic_link_is_refused_and_nothing_is_written_thr
     (tmp_path / "run/.lock").unlink()
     target = "../thesis.txt" if name in (".lock", "metrics.jsonl") else "../outside"
     (tmp_path / "run" / name).symlink_to(target)
-    with pytest.raises(StorageError, match=rf"run/{name}: it is a symbolic link"):
+    with rejects(StorageError, path=tmp_path / "run" / name):
         resume(tmp_path / "run", console=quiet)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
     assert list((tmp_path / "outside").iterdir()) == []
@@ -96,18 +97,10 @@ def test_what_killed_processes_left_in_a_run_is_removed_when_it_is_resumed(
     assert not any(path.exists() for path in leftovers)
 
 
-@pytest.mark.parametrize(
-    ("name", "missing"),
-    [
-        (".", "run"),
-        (".lock", r"run/\.lock"),
-        ("metrics.jsonl", r"run/metrics\.jsonl"),
-        ("config.json", r"run/config\.json"),
-    ],
-)
+@pytest.mark.parametrize("name", [".", ".lock", "metrics.jsonl", "config.json"])
 @pytest.mark.parametrize("changes", [{}, {"save_every": 100, "log_every": 100, "eval_every": 100}])
 def test_a_run_that_is_removed_while_it_is_trained_fails_and_names_what_is_missing(
-    tmp_path: Path, quiet: Console, name: str, missing: str, changes: dict[str, Any]
+    tmp_path: Path, quiet: Console, name: str, changes: dict[str, Any]
 ) -> None:
     run = tmp_path / "run"
     calls = 0
@@ -119,7 +112,7 @@ def test_a_run_that_is_removed_while_it_is_trained_fails_and_names_what_is_missi
             shutil.rmtree(run) if name == "." else (run / name).unlink()
         return language_model_loss(model, ids, targets)
 
-    with pytest.raises(StorageError, match=rf"{missing} was removed"):
+    with rejects(StorageError, path=run / name):
         train(make_config(tmp_path, **changes), run, console=quiet, loss=removing, final_checkpoint=False)
     assert run.exists() == (name != ".")
 
@@ -138,7 +131,7 @@ def test_a_run_whose_files_are_overwritten_while_it_is_trained_fails(
             (run / name).write_text("{}")
         return language_model_loss(model, ids, targets)
 
-    with pytest.raises(StorageError, match=rf"run/{name} was changed while it was in use"):
+    with rejects(StorageError, path=run / name):
         train(make_config(tmp_path), run, console=quiet, loss=overwriting)
 
 
@@ -150,7 +143,7 @@ def test_a_run_that_is_removed_while_it_is_saved_is_named(
             shutil.rmtree(tmp_path / "run", ignore_errors=True)
 
     monkeypatch.setattr(filesystem, "before_operation", remove_run)
-    with pytest.raises(StorageError, match="run was removed"):
+    with rejects(StorageError, path=tmp_path / "run"):
         train(make_config(tmp_path), tmp_path / "run", console=quiet)
 
 
@@ -158,7 +151,7 @@ def test_a_log_that_is_replaced_while_it_is_written_is_noticed(tmp_path: Path) -
     log = MetricsLog(tmp_path / "metrics.jsonl")
     (tmp_path / "metrics.jsonl").rename(tmp_path / "old.jsonl")
     (tmp_path / "metrics.jsonl").touch()
-    with pytest.raises(StorageError, match=r"metrics\.jsonl was replaced"):
+    with rejects(StorageError, path=tmp_path / "metrics.jsonl"):
         log.write({"step": 1})
     log.close()
 
@@ -168,7 +161,7 @@ def test_a_checkpoint_whose_log_is_missing_is_refused_and_no_log_is_made(
 ) -> None:
     train(make_config(tmp_path), tmp_path / "run", console=quiet)
     (tmp_path / "run/metrics.jsonl").unlink()
-    with pytest.raises(StorageError, match=r"metrics\.jsonl: no such file"):
+    with rejects(StorageError, path=tmp_path / "run/metrics.jsonl"):
         resume(tmp_path / "run", console=quiet)
     assert not (tmp_path / "run/metrics.jsonl").exists()
 
@@ -216,11 +209,9 @@ def test_a_run_that_was_moved_away_from_its_data_names_the_place_to_correct(
     train(make_config(tmp_path, budget={"steps": 2}), tmp_path / "run", console=quiet)
     (tmp_path / "far/away").mkdir(parents=True)
     shutil.move(tmp_path / "run", tmp_path / "far/away/run")
-    with pytest.raises(
-        StorageError, match=r"away/train\.npy: no such .* correct data in .*run/config\.json"
-    ) as e:
+    with rejects(StorageError, path=tmp_path / "far/away/train.npy", exit_code=2) as caught:
         resume(tmp_path / "far/away/run", console=quiet)
-    assert e.value.exit_code == 2
+    assert "correct data in" in str(caught.value)
 
 
 def test_a_run_of_an_earlier_version_with_absolute_paths_is_resumed(tmp_path: Path, quiet: Console) -> None:
@@ -254,10 +245,10 @@ def test_a_run_that_goes_on_elsewhere_says_what_is_other_there(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_power(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("the power is gone")
+        raise PowerCutError
 
     monkeypatch.setenv("BYTEWRIGHT_COMMIT", "first")
-    with pytest.raises(RuntimeError, match="the power is gone"):
+    with pytest.raises(PowerCutError):
         train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=lose_power)
     monkeypatch.setenv("BYTEWRIGHT_COMMIT", "second")
     resume(tmp_path / "run", console=quiet)

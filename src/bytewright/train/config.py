@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, wrong_value
 from bytewright.field_docs import described
 from bytewright.model import ModelConfig
 from bytewright.optim.schedules import (
@@ -151,8 +151,7 @@ class OptimizerConfig:
         )
         for name in ("beta1", "beta2", "momentum"):
             if not 0 <= getattr(self, name) < 1:
-                message = f"optimizer.{name} must be at least 0 and less than 1, but is {getattr(self, name)}"
-                raise UsageError(message, key=f"optimizer.{name}", found=getattr(self, name))
+                raise wrong_value(f"optimizer.{name}", "at least 0 and less than 1", getattr(self, name))
 
 
 @described
@@ -179,8 +178,7 @@ class ScheduleConfig:
         object.__setattr__(self, "options", options)
         for name in ("final", "decay"):
             if not 0 <= getattr(self, name) <= 1:
-                message = f"schedule.{name} must be a fraction from 0 to 1, but is {getattr(self, name)}"
-                raise UsageError(message, key=f"schedule.{name}", found=getattr(self, name))
+                raise wrong_value(f"schedule.{name}", "a fraction from 0 to 1", getattr(self, name))
 
     def factor(self, t: float, num_steps: int | None) -> float:
         """Return the fraction of the peak at update `t`, counted from 1, of `num_steps` in all.
@@ -291,13 +289,11 @@ def check_positive(values: Mapping[str, float | None], prefix: str = "") -> None
     """Raise unless every number is positive and finite; None is accepted."""
     for name, value in values.items():
         if value is not None and not 0 < value < math.inf:
-            message = f"{prefix}{name} must be a number above 0, but is {value}"
-            raise UsageError(message, key=prefix + name, found=value)
+            raise wrong_value(prefix + name, "a number above 0", value)
 
 
 def check_not_negative(values: Mapping[str, float], prefix: str = "") -> None:
     """Raise unless every number is at least 0 and finite."""
     for name, value in values.items():
         if not 0 <= value < math.inf:
-            message = f"{prefix}{name} must be a number from 0 on, but is {value}"
-            raise UsageError(message, key=prefix + name, found=value)
+            raise wrong_value(prefix + name, "a number from 0 on", value)

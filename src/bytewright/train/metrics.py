@@ -294,13 +294,14 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
         place = f"{path}, line {number}"
         match = SEALED.fullmatch(line)
         if (match is None and is_checked) or (match and int(match[2], 16) != zlib.crc32(match[1].encode())):
-            raise FormatError(f"{place}: does not match its CRC, so it was damaged or edited", path=path)
+            message = f"{place}: does not match its CRC, so it was damaged or edited"
+            raise FormatError(message, path=path, key=f"line {number}")
         is_checked = match is not None
         record = parse_json(line, place)
         if not isinstance(record, dict):
-            raise FormatError(f"{place}: is not a JSON object", path=path)
+            raise FormatError(f"{place}: is not a JSON object", path=path, key=f"line {number}")
         if not is_checked and any(is_damaged_name(name, "crc32") for name in record):
-            raise FormatError(f"{place}: the name of its CRC was damaged", path=path)
+            raise FormatError(f"{place}: the name of its CRC was damaged", path=path, key=f"line {number}")
         check_record(record, place)
         yield _with_typed_event({name: value for name, value in record.items() if name != "crc32"})
     if SEALED.match(rest) and not SEALED.fullmatch(rest):
@@ -332,11 +333,13 @@ def check_record(record: Mapping[str, Any], place: str) -> None:
     bytewright.errors.FormatError: metrics.jsonl, line 1: seconds should be a number from 0 on, but is 'long'
     """
     if type(step := record.get("step")) is not int or step < 0:
-        raise FormatError(f"{place}: step should be a whole number from 0 on, but is {shorten(step)}")
+        message = f"{place}: step should be a whole number from 0 on, but is {shorten(step)}"
+        raise FormatError(message, key="step", found=step)
     for name in ("tokens", "seconds"):
         value = record.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise FormatError(f"{place}: {name} should be a number from 0 on, but is {shorten(value)}")
+            message = f"{place}: {name} should be a number from 0 on, but is {shorten(value)}"
+            raise FormatError(message, key=name, found=value)
 
 
 def is_finite(value: object) -> TypeGuard[float]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bytewright.errors import DivergenceError, UsageError
+from bytewright.errors import DivergenceError, UsageError, wrong_value
 from bytewright.train.config import TrainConfig, check_not_negative
 from bytewright.train.console import Display
 from bytewright.train.evaluate import Evaluation, EvaluationSet
@@ -72,8 +72,7 @@ class TrainState:
         counts = ("step", "seconds", "num_refused", "refused_in_a_row", "metrics_position")
         check_not_negative({name: getattr(self, name) for name in counts})
         if any(len(pair) != 2 for pair in self.since_line):
-            message = f"since_line must be pairs of numbers, but is {str(self.since_line)[:60]}"
-            raise UsageError(message, key="since_line")
+            raise wrong_value("since_line", "pairs of numbers", self.since_line)
 
     def set_length(self, num_steps: int) -> None:
         """Plan `num_steps` for the run from this step on."""
@@ -84,7 +83,7 @@ class TrainState:
 def check_plan(plan: list[list[int]], *, step: int, num_steps: int | None) -> None:
     """Raise `UsageError` unless `plan` is valid for a run of `num_steps` after `step` steps."""
     if any(len(pair) != 2 or not 0 <= pair[0] < pair[1] for pair in plan):
-        raise UsageError(f"plan must be pairs of a step and a later end, but is {str(plan)[:60]}", key="plan")
+        raise wrong_value("plan", "pairs of a step and a later end", plan)
     starts, ends = [start for start, _ in plan], [end for _, end in plan]
     if any(not before < start < end for before, start, end in zip(starts, starts[1:], ends, strict=False)):
         message = f"the steps of plan must increase and precede each end, but are {str(plan)[:60]}"
