@@ -9,9 +9,14 @@ from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 from bytewright.field_docs import describe_fields
 from bytewright.model import ModelConfig
+from bytewright.model.config import PARTS
+from bytewright.registry import schedules
 from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "text", Path: "path"}
+REGISTRIES = {(ModelConfig, part.name): part.registry for part in PARTS.values()} | {
+    (ScheduleConfig, "kind"): schedules
+}
 
 
 def as_toml(value):
@@ -27,6 +32,8 @@ def as_toml(value):
 def type_of(hint):
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (option for option in get_args(hint) if option is not type(None))
+    if get_origin(hint) is dict:
+        return "table"
     return ", ".join(map(as_toml, get_args(hint))) if get_origin(hint) is Literal else TYPES[hint]
 
 
@@ -36,7 +43,11 @@ def keys_of(cls):
     for field in dataclasses.fields(cls):
         if not dataclasses.is_dataclass(hints[field.name]):
             default = "required" if field.default is dataclasses.MISSING else as_toml(field.default)
-            rows.append((f"`{field.name}`", type_of(hints[field.name]), default, meanings[field.name]))
+            if field.default_factory is dict:
+                default = "`{}`"
+            registry = REGISTRIES.get((cls, field.name))
+            values = ", ".join(map(as_toml, registry)) if registry else type_of(hints[field.name])
+            rows.append((f"`{field.name}`", values, default, meanings[field.name]))
     return rows
 
 

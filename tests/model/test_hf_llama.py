@@ -16,7 +16,8 @@ import torch
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from bytewright.generate import SamplingConfig, generate
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.hf_llama import llama_config, llama_name, read_llama, write_llama
+from bytewright.model.exports import llama_names
+from bytewright.model.hf_llama import llama_config, read_llama, write_llama
 from model_choices import small_config
 
 LLAMAS = ["default", "tied", "two-kv-heads", "one-kv-head"]
@@ -66,7 +67,7 @@ def test_rows_of_queries_and_keys_are_reordered_and_no_others(tmp_path: Path) ->
         if "q_proj" in name or "k_proj" in name:
             heads = weight.reshape(-1, d_head, weight.shape[-1])
             weight = torch.cat((heads[:, 0::2], heads[:, 1::2]), dim=1).reshape(weight.shape)
-        assert torch.equal(theirs.pop(llama_name(name)), weight), name
+        assert torch.equal(theirs.pop(llama_names(model.config)[name]), weight), name
     assert not theirs
 
 
@@ -75,8 +76,8 @@ def test_rows_of_queries_and_keys_are_reordered_and_no_others(tmp_path: Path) ->
     [
         ("post-norm", "norm", "pre"),
         ("no-norm", "norm", "pre"),
-        ("no-position", "position", "rope"),
-        ("silu", "ffn", "swiglu"),
+        ("position-none", "position", "rope"),
+        ("ffn-silu", "ffn", "swiglu"),
         ("qk-norm", "qk_norm", False),
     ],
 )
@@ -173,8 +174,7 @@ def test_half_precision_and_repeated_tied_weights_are_read(llama: Path) -> None:
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
-        ({"rms_norm_eps": 1e-6}, "rms_norm_eps"),
-        ({"rms_norm_eps": None}, "rms_norm_eps"),
+        ({"rms_norm_eps": -1e-6}, "norm_options.eps"),
         ({"head_dim": 12}, "head_dim"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_parameters.rope_type"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type"),
@@ -256,7 +256,7 @@ def test_unsupported_weight_types_are_rejected(llama: Path, kind: str) -> None:
 def test_layers_without_weights_are_not_built(llama: Path) -> None:
     """The file names the last of a million layers; without the count, all of them would be built."""
     edit_config(llama, lambda fields: fields.update(num_hidden_layers=10**6))
-    last = llama_name("layers.999999.ln1.weight")
+    last = "model.layers.999999.input_layernorm.weight"
     edit_weights(llama, lambda weights: weights.update({last: torch.ones(1)}))
     with pytest.raises(FormatError, match=r"has fewer layers than the 1000000 of config\.json"):
         read_llama(llama)
@@ -375,7 +375,10 @@ def test_transformers_computes_the_same_logits_and_greedy_ids(
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_model_of_transformers_has_the_same_logits_here(tmp_path: Path, transformers: Any) -> None:
+@pytest.mark.parametrize("eps", [1e-5, 1e-6])
+def test_a_model_of_transformers_has_the_same_logits_here(
+    tmp_path: Path, transformers: Any, eps: float
+) -> None:
     torch.manual_seed(0)
     theirs = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
@@ -386,7 +389,7 @@ def test_a_model_of_transformers_has_the_same_logits_here(tmp_path: Path, transf
             num_attention_heads=6,
             num_key_value_heads=3,
             max_position_embeddings=32,
-            rms_norm_eps=1e-5,
+            rms_norm_eps=eps,
         )
     )
     theirs.save_pretrained(tmp_path / "llama")
@@ -395,5 +398,13 @@ def test_a_model_of_transformers_has_the_same_logits_here(tmp_path: Path, transf
     with torch.no_grad():
         assert (theirs(ids).logits - ours(ids)).abs().max().item() <= 1e-4
     assert ours.config == ModelConfig(
-        vocab_size=90, context_length=32, d_model=48, num_layers=2, num_heads=6, d_ff=80, num_kv_heads=3
+        vocab_size=90,
+        context_length=32,
+        d_model=48,
+        num_layers=2,
+        num_heads=6,
+        d_ff=80,
+        num_kv_heads=3,
+        norm_options={} if eps == 1e-5 else {"eps": eps},
     )
+    assert llama_config(ours.config)["rms_norm_eps"] == eps

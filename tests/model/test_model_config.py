@@ -10,7 +10,7 @@ import pytest
 
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.config import weight_shapes
+from bytewright.model.transformer import weight_shapes
 from bytewright.storage.config_reader import build
 from model_choices import CHOICES, small_config
 

@@ -80,9 +80,9 @@ def test_a_single_block_creates_its_own_rope(implementation: str) -> None:
     assert torch.equal(alone(x), inside(x))
     assert not torch.allclose(alone(x)[:, -1], alone(x.flip(1).roll(-1, 1))[:, -1], atol=1e-4)
     shared = inside.get_submodule("attn.rope")
-    assert TransformerBlock(config, shared).attn.rope is shared  # type: ignore[arg-type]
+    assert TransformerBlock(config, shared).attn.rope is shared
     assert model.get_submodule("layers.1.attn.rope") is shared
-    assert TransformerBlock(small_config("no-position", implementation=implementation)).attn.rope is None
+    assert TransformerBlock(small_config("position-none", implementation=implementation)).attn.rope is None
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -117,7 +117,7 @@ def test_without_positions_the_order_of_tokens_does_not_matter() -> None:
     swapped = torch.tensor([5, 3, 7, 9])
     with_positions = TransformerLM(small_config("default"))
     # Without positions, the last token of one block attends to a set.
-    without = TransformerLM(small_config("no-position", num_layers=1))
+    without = TransformerLM(small_config("position-none", num_layers=1))
     assert not torch.allclose(with_positions(ids)[-1], with_positions(swapped)[-1], atol=1e-4)
     torch.testing.assert_close(without(ids)[-1], without(swapped)[-1])
 

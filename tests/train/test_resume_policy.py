@@ -180,6 +180,9 @@ def test_other_windows_of_the_same_data_are_a_change_and_another_place_is_none(t
     moved = {**before, "data": {**before["data"], "train": "elsewhere.npy", "tokenizer": "tok"}}
     assert find_changes(before, moved) == {}
     cut_otherwise = {**before, "data": {**before["data"], "windows": "documents"}}
+    with_option = {**before, "model": {**before["model"], "norm_options": {"eps": 1e-6}}}
+    assert find_changes(before, with_option) == {"model.norm_options.eps": (None, 1e-6)}
+    assert find_changes(with_option, before) == {"model.norm_options.eps": (1e-6, None)}
     assert find_changes(before, cut_otherwise) == {"data.windows": ("side by side", "documents")}
 
 

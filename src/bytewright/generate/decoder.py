@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,7 +19,7 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
 from bytewright.generate.packed_weights import PackedBlock, PackedMatrix, pack_block, snapshot, snapshot_gain
 from bytewright.model import TransformerBlock, TransformerLM, kernels
-from bytewright.model.config import ModelConfig, Norm
+from bytewright.model.config import ModelConfig, NormPlace
 from bytewright.model.fused import gate_by_silu
 from bytewright.model.layers import EPSILON, at_least_float32
 
@@ -104,10 +105,13 @@ class Decoder:
         blocks = [block for block in model.layers if isinstance(block, TransformerBlock)]
         with torch.no_grad():
             self.blocks = [pack_block(block, self.dtype, batch_size) for block in blocks]
-        self.final_gain = None if model.ln_final is None else snapshot_gain(model.ln_final.weight)
+        final: Any = model.ln_final
+        self.final_gain = None if final is None else snapshot_gain(final.weight)
         self.head = PackedMatrix(snapshot(model.output_weight, self.dtype), batch_size)
+        self.eps: float = EPSILON if final is None else final.eps
         self.angles = None
-        if (rope := blocks[0].attn.rope) is not None:
+        attention: Any = blocks[0].attn
+        if (rope := attention.rope) is not None:
             self.angles = torch.cat((rope.cos, rope.cos), -1), torch.cat((-rope.sin, rope.sin), -1)
         self.has_kernel = kernels.on_gpu(weights) and self.config.d_head in HEAD_SIZES
 
@@ -194,8 +198,8 @@ class Decoder:
         inner = gate_by_silu(inner) if block.gated else silu(inner)
         return self._norm_if("post", block.down.add_to(x, inner), ffn_gain)
 
-    def _norm_if(self, place: Norm, x: Tensor, gain: Tensor | None) -> Tensor:
-        return x if gain is None or self.config.norm != place else normalise(x, gain)
+    def _norm_if(self, place: NormPlace, x: Tensor, gain: Tensor | None) -> Tensor:
+        return x if gain is None or self.config.norm != place else normalise(x, gain, self.eps)
 
     def _angles_at(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor] | None:
         if self.angles is None:
@@ -222,14 +226,14 @@ class Decoder:
         return self.head(self._norm_if("pre", x, self.final_gain))
 
 
-def normalise(x: Float[Tensor, "rows d_model"], gain: Float[Tensor, " d_model"]) -> Tensor:
+def normalise(x: Float[Tensor, "rows d_model"], gain: Float[Tensor, " d_model"], eps: float) -> Tensor:
     """Return `model.layers.rms_norm`: computed in at least float32, gains included, and rounded once."""
     if kernels.supports(x):
         from bytewright.model.kernels.decoding import rms_norm_rows
 
-        normalised: Tensor = rms_norm_rows(x, gain, eps=EPSILON)
+        normalised: Tensor = rms_norm_rows(x, gain, eps=eps)
         return normalised
-    return rms_norm(at_least_float32(x), gain.shape, gain, EPSILON).to(x.dtype)
+    return rms_norm(at_least_float32(x), gain.shape, gain, eps).to(x.dtype)
 
 
 def attend_to_cache(

@@ -8,6 +8,7 @@ weights are a snapshot: later training does not change them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -80,7 +81,9 @@ class PackedBlock:
 
 def pack_block(block: TransformerBlock, dtype: torch.dtype, num_rows: int) -> PackedBlock:
     """Return one block packed for products with about `num_rows` rows."""
-    attention, ffn = block.attn, block.ffn
+    attention: Any = block.attn
+    ffn: Any = block.ffn
+    norms: Any = block
 
     def packed(weight: Tensor) -> PackedMatrix:
         return PackedMatrix(snapshot(weight, dtype), num_rows)
@@ -96,5 +99,5 @@ def pack_block(block: TransformerBlock, dtype: torch.dtype, num_rows: int) -> Pa
         down=packed(ffn.w2.weight),
         gains=None
         if block.norm == "none"
-        else (snapshot_gain(block.ln1.weight), snapshot_gain(block.ln2.weight)),
+        else (snapshot_gain(norms.ln1.weight), snapshot_gain(norms.ln2.weight)),
     )

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
+from torch.nn import Module
 
 from bytewright.errors import UsageError, wrong_value
-from bytewright.model.config import check_heads
+from bytewright.model.config import ModelConfig, check_heads
 from bytewright.model.layers import Layer, Linear, RMSNorm, check_range, softmax
+from bytewright.registry import attentions, positions
 
 
+@positions.register("rope")
 class RotaryPositionalEmbedding(Layer):
     """Rotate the pairs (2i, 2i + 1) of a vector at position p by the angle p·θ^(-2i/d_k).
 
@@ -26,8 +30,16 @@ class RotaryPositionalEmbedding(Layer):
     are not parameters and are not saved.
     """
 
+    llama_weights: ClassVar[dict[str, str]] = {}
+
     cos: Tensor
     sin: Tensor
+
+    @staticmethod
+    def check_config(config: ModelConfig) -> None:
+        """Raise unless the size of a head is even."""
+        if config.d_head % 2:
+            raise wrong_value("d_model / num_heads", "even, because RoPE rotates pairs", config.d_head)
 
     def __init__(
         self, theta: float, d_k: int, max_seq_len: int, device: torch.device | str | None = None
@@ -76,6 +88,17 @@ class RotaryPositionalEmbedding(Layer):
             raise
 
 
+@positions.register("none")
+class NoPosition(Layer):
+    """No information about positions beyond the causal mask."""
+
+    place = "nowhere"
+    no_llama_because = "a Llama rotates queries and keys by their positions"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
 def causal_mask(num_tokens: int, device: torch.device | None = None) -> Bool[Tensor, "seq seq"]:
     """Return the mask of the keys (columns) that each query (row) can attend to: itself and all before it.
 
@@ -113,12 +136,21 @@ def scaled_dot_product_attention(
     return attention_weights(q, k, mask) @ v
 
 
+@attentions.register("multi_head")
 class MultiHeadSelfAttention(Layer):
     """Causal attention of a sequence to itself, by `num_heads` heads of d_model / num_heads dimensions each.
 
     With fewer `num_kv_heads`, consecutive query heads share one key/value head. `rope`, which all layers can
-    share, rotates queries and keys by their positions; `qk_norm` normalises them before.
+    share, rotates queries and keys by their positions; `qk_norm` normalises them before. Another position
+    encoding than RoPE can take its place.
     """
+
+    llama_weights: ClassVar = {
+        "q_proj.weight": "q_proj.weight",
+        "k_proj.weight": "k_proj.weight",
+        "v_proj.weight": "v_proj.weight",
+        "output_proj.weight": "o_proj.weight",
+    }
 
     def __init__(
         self,
@@ -126,7 +158,7 @@ class MultiHeadSelfAttention(Layer):
         num_heads: int,
         *,
         num_kv_heads: int | None = None,
-        rope: RotaryPositionalEmbedding | None = None,
+        rope: Module | None = None,
         qk_norm: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -137,7 +169,7 @@ class MultiHeadSelfAttention(Layer):
         self.num_heads = num_heads
         self.num_kv_heads = kv_heads
         self.d_head = d_model // num_heads
-        if rope is not None and rope.d_k != self.d_head:
+        if isinstance(rope, RotaryPositionalEmbedding) and rope.d_k != self.d_head:
             raise wrong_value("rope.d_k", f"{self.d_head}, the size of a head", rope.d_k)
         self.rope = rope
         self.q_proj = Linear(d_model, self.num_heads * self.d_head, device, dtype)
@@ -186,7 +218,7 @@ class MultiHeadSelfAttention(Layer):
 
     def _check_length(self, num_tokens: int) -> None:
         """Raise if the rotary tables have fewer than `num_tokens` positions."""
-        if self.rope is not None and num_tokens > self.rope.max_seq_len:
+        if isinstance(self.rope, RotaryPositionalEmbedding) and num_tokens > self.rope.max_seq_len:
             raise UsageError(
                 f"a sequence of {num_tokens} tokens is longer than max_seq_len, {self.rope.max_seq_len},"
                 " of the RoPE module",

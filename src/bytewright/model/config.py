@@ -1,8 +1,12 @@
-"""The configuration of a Transformer: its sizes, its architectural choices, and the shapes of its weights.
+"""The configuration of a Transformer: its sizes, and the names and options of its parts.
 
 `ModelConfig` is validated on construction, so its users need no checks. `d_ff` and `num_kv_heads` can be
 None; the properties `ffn_width` and `kv_heads` then derive them from the other sizes. The fields stay None,
 so that `dataclasses.replace(config, d_model=768)` derives them again.
+
+The norm, the position encoding, the attention and the feed-forward layer are parts: a field has the name of
+one that is registered in `bytewright.registry`, and a second field has its options. `PARTS` lists these
+fields. `model.parts` constructs the parts and documents what a part must provide.
 """
 
 from __future__ import annotations
@@ -10,28 +14,59 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
 
 from bytewright.errors import UsageError, wrong_value
 from bytewright.field_docs import described
+from bytewright.registry import Registry, attentions, feed_forwards, norms, positions
+from bytewright.storage.config_reader import list_options, read_options
 
-Norm = Literal["pre", "post", "none"]
-Position = Literal["rope", "none"]
-FeedForwardKind = Literal["swiglu", "silu"]
+NormPlace = Literal["pre", "post", "none"]
 Implementation = Literal["fused", "reference"]
 
 MAX_SIZE = 2**28
 """The largest allowed size; the number of bytes of a matrix of two such sizes still fits into 64 bits."""
 
-Shape = tuple[int, ...]
-
 _CHOICES: Mapping[str, tuple[str, ...]] = {
-    "norm": get_args(Norm),
-    "position": get_args(Position),
-    "ffn": get_args(FeedForwardKind),
+    "norm": get_args(NormPlace),
     "implementation": get_args(Implementation),
 }
+
+
+class PartField(NamedTuple):
+    """A field of `ModelConfig` that names a part, and where its options and its class are found."""
+
+    registry: Registry
+    name: str
+    """The field with the name of the part."""
+    options: str
+    """The field with its options."""
+    provided: tuple[str, ...]
+    """The parameters that the model passes to a part that declares them; all others are options."""
+
+    def class_of(self, config: ModelConfig) -> Any:
+        """Return the registered class."""
+        return self.registry[getattr(config, self.name)]
+
+
+PARTS: Mapping[str, PartField] = {
+    "norm": PartField(norms, "norm_kind", "norm_options", ("d_model", "device", "dtype")),
+    "position": PartField(
+        positions,
+        "position",
+        "position_options",
+        ("theta", "d_k", "max_seq_len", "d_model", "num_heads", "device", "dtype"),
+    ),
+    "attention": PartField(
+        attentions,
+        "attention",
+        "attention_options",
+        ("d_model", "num_heads", "num_kv_heads", "rope", "qk_norm", "device", "dtype"),
+    ),
+    "ffn": PartField(feed_forwards, "ffn", "ffn_options", ("d_model", "d_ff", "device", "dtype")),
+}
+"""The parts of a model."""
 
 
 @described
@@ -55,15 +90,28 @@ class ModelConfig:
     num_heads: int
     """Query heads; each has d_model / num_heads dimensions."""
     d_ff: int | None = None
-    """Inner width of the feed-forward layer; None: 8/3·d_model, to a multiple of 64; silu: 4·d_model."""
+    """Inner width of the feed-forward layer; None: 8/3·d_model, to a multiple of 64, for swiglu; otherwise
+    4·d_model, or what the layer states."""
     rope_theta: float = 10_000.0
     """Base of the rotary frequencies: pair i turns by θ^(-2i/d_head) radians per position."""
-    norm: Norm = "pre"
-    """Place of RMSNorm: before each sublayer and the head, after each residual sum, or nowhere."""
-    position: Position = "rope"
-    """Rotary embeddings on queries and keys, or no position information beyond the causal mask."""
-    ffn: FeedForwardKind = "swiglu"
-    """Feed-forward layer: gated W2(SiLU(W1 x) ⊙ W3 x), or W2 SiLU(W1 x)."""
+    norm: NormPlace = "pre"
+    """Place of the norms: before each sublayer and the head, after each residual sum, or nowhere."""
+    norm_kind: str = "rmsnorm"
+    """Name of the norm."""
+    norm_options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Options of the norm."""
+    position: str = "rope"
+    """Position encoding: rotary embeddings on queries and keys, or none beyond the causal mask."""
+    position_options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Options of the position encoding."""
+    attention: str = "multi_head"
+    """Name of the attention."""
+    attention_options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Options of the attention."""
+    ffn: str = "swiglu"
+    """Feed-forward layer: gated W2(SiLU(W1 x) ⊙ W3 x) for swiglu, W2 SiLU(W1 x) for silu."""
+    ffn_options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Options of the feed-forward layer."""
     tie_embeddings: bool = False
     """Use the embedding matrix also as the output head."""
     qk_norm: bool = False
@@ -83,8 +131,6 @@ class ModelConfig:
             if getattr(self, name) not in choices:
                 raise wrong_value(name, f"one of {', '.join(choices)}", getattr(self, name))
         check_heads(self.d_model, self.num_heads, self.kv_heads)
-        if self.position == "rope" and self.d_head % 2:
-            raise wrong_value("d_model / num_heads", "even, because RoPE rotates pairs", self.d_head)
         for name in ("tie_embeddings", "qk_norm"):
             if type(getattr(self, name)) is not bool:
                 raise wrong_value(name, "true or false", getattr(self, name))
@@ -92,6 +138,24 @@ class ModelConfig:
         is_number = isinstance(theta, int | float) and type(theta) is not bool
         if not is_number or not 0 < self.rope_theta <= sys.float_info.max:
             raise wrong_value("rope_theta", "a positive number", theta)
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        for part in PARTS.values():
+            part.registry.check(getattr(self, part.name), part.name)
+            options = getattr(self, part.options)
+            if not isinstance(options, dict):
+                raise wrong_value(part.options, "a table", options)
+            options = read_options(part.class_of(self), options, provided=part.provided, key=part.options)
+            object.__setattr__(self, part.options, options)
+        accepted = list_options(PARTS["attention"].class_of(self), ())
+        for name, is_used in (("num_kv_heads", self.kv_heads != self.num_heads), ("qk_norm", self.qk_norm)):
+            if is_used and name not in accepted:
+                message = f"the attention {self.attention!r} has no setting {name}; remove it"
+                raise UsageError(message, key=name, found=getattr(self, name))
+        for part in PARTS.values():
+            if check := getattr(part.class_of(self), "check_config", None):
+                check(self)
 
     @property
     def d_head(self) -> int:
@@ -105,15 +169,11 @@ class ModelConfig:
 
     @property
     def ffn_width(self) -> int:
-        """Inner width of the feed-forward layer, derived if `d_ff` is None.
-
-        SwiGLU has three matrices instead of two; the factor 8/3 instead of 4 keeps the parameter count equal.
-        """
+        """Inner width of the feed-forward layer; if `d_ff` is None, its `default_width` or 4·d_model."""
         if self.d_ff is not None:
             return self.d_ff
-        if self.ffn == "silu":
-            return 4 * self.d_model
-        return max(64, 64 * ((self.d_model + 12) // 24))  # 8/3·d_model = 64·(d_model/24), to the nearest
+        default_width = getattr(feed_forwards[self.ffn], "default_width", None)
+        return int(default_width(self.d_model)) if default_width else 4 * self.d_model
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields; `ModelConfig(**fields)` is an equal config."""
@@ -141,46 +201,3 @@ def _check_size(name: str, value: object) -> None:
         raise wrong_value(name, "a positive whole number", value)
     if value > MAX_SIZE:
         raise wrong_value(name, f"at most {MAX_SIZE}", value)
-
-
-def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Return the shape of every weight by name, as in `TransformerLM(config).state_dict()`.
-
-    Readers check a file against these shapes before they build a model.
-
-    >>> tiny = ModelConfig(vocab_size=50, context_length=8, d_model=16, num_layers=1, num_heads=2)
-    >>> shapes = weight_shapes(tiny)
-    >>> shapes["token_embeddings.weight"], shapes["layers.0.attn.q_proj.weight"], len(shapes)
-    ((50, 16), (16, 16), 12)
-    """
-    d = config.d_model
-    shapes: dict[str, Shape] = {"token_embeddings": (config.vocab_size, d)}
-    block = _block_shapes(config)
-    for layer in range(config.num_layers):
-        shapes |= {f"layers.{layer}.{name}": shape for name, shape in block.items()}
-    if config.norm == "pre":
-        shapes["ln_final"] = (d,)
-    if not config.tie_embeddings:
-        shapes["lm_head"] = (config.vocab_size, d)
-    return {f"{name}.weight": shape for name, shape in shapes.items()}
-
-
-def _block_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Return the shapes of the weights of one block; matrices are (out, in)."""
-    d, f, d_head = config.d_model, config.ffn_width, config.d_head
-    queries, keys = config.num_heads * d_head, config.kv_heads * d_head
-    shapes: dict[str, Shape] = {
-        "attn.q_proj": (queries, d),
-        "attn.k_proj": (keys, d),
-        "attn.v_proj": (keys, d),
-        "attn.output_proj": (d, queries),
-        "ffn.w1": (f, d),
-        "ffn.w2": (d, f),
-    }
-    if config.ffn == "swiglu":
-        shapes["ffn.w3"] = (f, d)
-    if config.qk_norm:
-        shapes |= {"attn.q_norm": (d_head,), "attn.k_norm": (d_head,)}
-    if config.norm != "none":
-        shapes |= {"ln1": (d,), "ln2": (d,)}
-    return shapes

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from bytewright.model import kernels
-from bytewright.model.attention import MultiHeadSelfAttention
+from bytewright.model.attention import MultiHeadSelfAttention, RotaryPositionalEmbedding
 from bytewright.model.layers import (
     EPSILON,
     Embedding,
@@ -37,7 +37,8 @@ from bytewright.model.layers import (
     rms_norm,
 )
 from bytewright.model.loss import check_targets, cross_entropy
-from bytewright.model.transformer import LAYER_CLASSES, LayerClasses, TransformerLM
+from bytewright.model.parts import fused_version_of
+from bytewright.model.transformer import TransformerLM
 
 LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**29}
 """Number of logits that the loss computes at a time: fits a CPU's cache, or keeps a GPU busy."""
@@ -89,6 +90,7 @@ def join_gains(attention: MultiHeadSelfAttention) -> Float[Tensor, "qk_heads d_h
     return torch.cat([gain.expand(count, -1) for gain, count in zip(gains, heads, strict=True)])
 
 
+@fused_version_of(MultiHeadSelfAttention)
 class FusedSelfAttention(MultiHeadSelfAttention):
     """`MultiHeadSelfAttention` with one input projection and torch's attention kernel."""
 
@@ -98,6 +100,9 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         token_positions: Integer[Tensor, "*#batch seq"] | None = None,
     ) -> Float[Tensor, "*batch seq d_model"]:
         """Return the attention of every position to itself and all before it; positions count from 0."""
+        rope = self.rope
+        if rope is not None and type(rope) is not RotaryPositionalEmbedding:
+            return super().forward(x, token_positions)
         if token_positions is None:
             self._check_length(x.shape[-2])
         qkv = x @ join_projections(self, x.dtype).T
@@ -109,11 +114,11 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         gains = join_gains(self)
         if gains is not None:
             qk = rms_norm(qk, gains, EPSILON)
-        if self.rope is not None:
+        if rope is not None:
             if token_positions is None:
-                cos, sin = self.rope.cos[: x.shape[-2]], self.rope.sin[: x.shape[-2]]
+                cos, sin = rope.cos[: x.shape[-2]], rope.sin[: x.shape[-2]]
             else:
-                cos, sin = self.rope.angles_at(token_positions)
+                cos, sin = rope.angles_at(token_positions)
             qk = rotate_halves(qk, cos, sin)
         q, k = torch.split(qk, [self.num_heads, self.num_kv_heads], dim=-2)
         attended = scaled_dot_product_attention(
@@ -138,11 +143,13 @@ class FusedSelfAttention(MultiHeadSelfAttention):
     ) -> Float[Tensor, "batch seq d_model"]:
         from bytewright.model.kernels.attention import rotary_attention
 
-        cos, sin = (None, None) if self.rope is None else (self.rope.cos, self.rope.sin)
+        rope = self.rope
+        cos, sin = (rope.cos, rope.sin) if isinstance(rope, RotaryPositionalEmbedding) else (None, None)
         attended: Tensor = rotary_attention(qkv, cos, sin, self.num_heads)[0]
         return attended
 
 
+@fused_version_of(Embedding)
 class FusedEmbedding(Embedding):
     """`Embedding` whose gradient is one sort and one kernel on a GPU."""
 
@@ -157,6 +164,7 @@ class FusedEmbedding(Embedding):
         return rows
 
 
+@fused_version_of(SwiGLU)
 class FusedSwiGLU(SwiGLU):
     """`SwiGLU` with one product for gate and up."""
 
@@ -175,9 +183,6 @@ def gate_by_silu(joined: Float[Tensor, "*batch two_d_ff"]) -> Float[Tensor, "*ba
         return gated
     gate, up = joined.chunk(2, dim=-1)
     return silu(gate) * up
-
-
-LAYER_CLASSES["fused"] = LayerClasses(FusedEmbedding, FusedSelfAttention, FusedSwiGLU)
 
 
 def language_model_loss(

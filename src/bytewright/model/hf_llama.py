@@ -3,15 +3,14 @@
 With default options our model is a Llama: the same equations under other names, with one difference that
 shapes do not reveal. Llama rotates dimension i of a head with i + d_head/2, where we rotate 2i with 2i + 1.
 The rows of q and k are therefore reordered on export and on import; otherwise the scores would be silently
-wrong. Export rejects every option that is not in `EXPORTED_OPTIONS` and differs from its default. Import
-rejects settings that our model does not have.
+wrong. `model.exports` decides whether a model can be exported. Import rejects settings that our model does
+not have.
 
 A folder is untrusted input: invalid contents raise `FormatError`. The tokenizer's files are not parsed here.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,35 +20,14 @@ import safetensors.torch
 from torch import Tensor
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.model.config import ModelConfig, weight_shapes
+from bytewright.model.config import ModelConfig
+from bytewright.model.exports import check_export, llama_names, llama_settings
 from bytewright.model.fused import halves_from_pairs, pairs_from_halves
 from bytewright.model.layers import EPSILON
-from bytewright.model.transformer import TransformerLM
+from bytewright.model.transformer import TransformerLM, weight_shapes
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.storage.manifest import is_plain_name
-
-LLAMA_NAMES = {
-    "token_embeddings": "model.embed_tokens",
-    "ln1": "input_layernorm",
-    "attn.q_proj": "self_attn.q_proj",
-    "attn.k_proj": "self_attn.k_proj",
-    "attn.v_proj": "self_attn.v_proj",
-    "attn.output_proj": "self_attn.o_proj",
-    "ln2": "post_attention_layernorm",
-    "ffn.w1": "mlp.gate_proj",
-    "ffn.w2": "mlp.down_proj",
-    "ffn.w3": "mlp.up_proj",
-    "ln_final": "model.norm",
-    "lm_head": "lm_head",
-}
-"""Llama's name of each module; for a block without the prefix, here `layers.0.`, there `model.layers.0.`."""
-
-EXPORTED_OPTIONS = (
-    *("vocab_size", "context_length", "d_model", "num_layers", "num_heads", "d_ff", "num_kv_heads"),
-    *("rope_theta", "tie_embeddings", "implementation"),
-)
-"""The options of `ModelConfig` that a Llama can express with any value, or that do not affect the result."""
 
 WEIGHTS = "model.safetensors"
 """The weights of a small model; a large one has several files and an index."""
@@ -73,10 +51,12 @@ def write_llama(
     `tokenizer_json` is the content of a `tokenizer.json`. `end_of_text` is the special token that ends a text
     and its id; `transformers` stops generating there.
     """
+    check_export(model, "hf")
     config = llama_config(model.config, end_of_text and end_of_text[1])
     config["dtype"] = str(model.output_weight.dtype).removeprefix("torch.")
+    names = llama_names(model.config)
     weights = {
-        llama_name(name): _reorder(name, weight.detach(), model.config, for_export=True).contiguous()
+        names[name]: _reorder(name, weight.detach(), model.config, for_export=True).contiguous()
         for name, weight in model.state_dict().items()
     }
     with atomic.write_folder(folder, about={"kind": "transformers model"}, replace=replace) as writer:
@@ -100,8 +80,9 @@ def read_llama(folder: atomic.StrPath) -> TransformerLM:
             expected=config.num_layers,
         )
     weights: dict[str, Tensor] = {}
+    names = llama_names(config)
     for name, expected in weight_shapes(config).items():
-        theirs = llama_name(name)
+        theirs = names[name]
         if theirs not in found:
             raise FormatError(f"{file}: the weight {theirs!r} is missing", path=file, key=theirs)
         weight = found.pop(theirs)
@@ -184,16 +165,7 @@ def too_few_for_layers(weights: Mapping[str, Tensor], config: ModelConfig) -> bo
 
 def llama_config(config: ModelConfig, end_of_text: int | None = None) -> dict[str, Any]:
     """Return the `config.json` of `transformers` for a model; raise `UsageError` if it is not a Llama."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name not in EXPORTED_OPTIONS and value != field.default:
-            raise UsageError(
-                f"this model has {field.name} = {value!r}, which a Llama cannot express;"
-                f" only {field.default!r} can be exported",
-                key=field.name,
-                expected=field.default,
-                found=value,
-            )
+    check_export(config, "hf")
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -206,7 +178,6 @@ def llama_config(config: ModelConfig, end_of_text: int | None = None) -> dict[st
         "head_dim": config.d_head,
         "intermediate_size": config.ffn_width,
         "hidden_act": "silu",
-        "rms_norm_eps": EPSILON,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
         "rope_theta": config.rope_theta,  # read by versions before 5
         "tie_word_embeddings": config.tie_embeddings,
@@ -216,6 +187,7 @@ def llama_config(config: ModelConfig, end_of_text: int | None = None) -> dict[st
         "bos_token_id": end_of_text,
         "eos_token_id": end_of_text,
         "pad_token_id": None,
+        **llama_settings(config),
     }
 
 
@@ -228,8 +200,6 @@ def read_llama_config(file: Path) -> ModelConfig:
         if root.get(key).value not in (needed, None):
             raise root[key].error(f"{needed!r}, the only supported value")
     epsilon = _number(root.get("rms_norm_eps"), 1e-6)
-    if epsilon != EPSILON:
-        raise root.get("rms_norm_eps").error(f"{EPSILON}, the only supported value")
     num_heads = root["num_attention_heads"].as_integer()
     try:
         config = ModelConfig(
@@ -242,6 +212,7 @@ def read_llama_config(file: Path) -> ModelConfig:
             num_kv_heads=_optional_integer(root.get("num_key_value_heads"), num_heads),
             rope_theta=_read_rope_theta(root),
             tie_embeddings=root.get("tie_word_embeddings").as_boolean(default=False),
+            norm_options={} if epsilon == EPSILON else {"eps": epsilon},
         )
     except UsageError as error:
         raise FormatError(f"{file}: {error}", path=file, key=error.key, found=error.found) from None
@@ -250,19 +221,6 @@ def read_llama_config(file: Path) -> ModelConfig:
     if _optional_integer(root.get("head_dim"), config.d_head) != config.d_head:
         raise root["head_dim"].error(f"hidden_size / num_attention_heads = {config.d_head}")
     return config
-
-
-def llama_name(name: str) -> str:
-    """Return Llama's name of one of our weights.
-
-    >>> llama_name("layers.3.ffn.w2.weight")
-    'model.layers.3.mlp.down_proj.weight'
-    """
-    part = name.removesuffix(".weight")
-    if not part.startswith("layers."):
-        return f"{LLAMA_NAMES[part]}.weight"
-    _, number, part = part.split(".", maxsplit=2)
-    return f"model.layers.{number}.{LLAMA_NAMES[part]}.weight"
 
 
 def _reorder(name: str, weight: Tensor, config: ModelConfig, *, for_export: bool) -> Tensor:

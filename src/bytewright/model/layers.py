@@ -8,7 +8,7 @@ parameters can stay in float32 while the model computes in bfloat16.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float, Integer
@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import Module, Parameter
 
 from bytewright.errors import UsageError, wrong_value
+from bytewright.registry import feed_forwards, norms
 
 EPSILON = 1e-5
 """Added to the mean square in every norm, so that a zero vector is not divided by zero."""
@@ -40,6 +41,8 @@ def truncated_normal_(x: Tensor, std: float) -> Tensor:
 
     p is uniform between the cumulative probabilities of the two bounds, and x = √2·erf⁻¹(2p - 1)·std.
     """
+    if x.is_meta:
+        return x  # without values
     with torch.no_grad():
         bound = math.erf(3 / math.sqrt(2))
         wide = torch.empty_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
@@ -193,8 +196,20 @@ def _(rows: Tensor, ids: Tensor, num_ids: int) -> Tensor:
     return rows.new_empty(num_ids, rows.shape[-1])
 
 
+@norms.register("rmsnorm")
 class RMSNorm(Layer):
     """`rms_norm` with a learned gain."""
+
+    acts_per_position = True
+    llama_weights: ClassVar = {"weight": "weight"}
+    llama_options: ClassVar = {"eps": "rms_norm_eps"}
+
+    @staticmethod
+    def check_config(config: Any) -> None:
+        """Raise unless `eps` is positive."""
+        eps = config.norm_options.get("eps", EPSILON)
+        if not 0 < eps < math.inf:
+            raise wrong_value("norm_options.eps", "a positive number", eps)
 
     def __init__(
         self,
@@ -216,8 +231,25 @@ class RMSNorm(Layer):
         return rms_norm(x, self.weight, self.eps)
 
 
+@feed_forwards.register("swiglu")
 class SwiGLU(Layer):
     """The gated feed-forward layer W2(SiLU(W1 x) ⊙ W3 x)."""
+
+    acts_per_position = True
+    llama_weights: ClassVar = {
+        "w1.weight": "gate_proj.weight",
+        "w2.weight": "down_proj.weight",
+        "w3.weight": "up_proj.weight",
+    }
+
+    @staticmethod
+    def default_width(d_model: int) -> int:
+        """Return 8/3·d_model to a multiple of 64: three matrices with as many parameters as two of 4·d_model.
+
+        >>> SwiGLU.default_width(512)  # 8/3·d_model = 64·(d_model/24), to the nearest
+        1344
+        """
+        return max(64, 64 * ((d_model + 12) // 24))
 
     def __init__(
         self,
@@ -236,8 +268,12 @@ class SwiGLU(Layer):
         return self.w2(silu(self.w1(x)) * self.w3(x))
 
 
+@feed_forwards.register("silu")
 class SiLUFeedForward(Layer):
     """The ungated feed-forward layer W2 SiLU(W1 x)."""
+
+    acts_per_position = True
+    no_llama_because = "the feed-forward layer of a Llama has a gate"
 
     def __init__(
         self,

@@ -1,75 +1,58 @@
 """The Transformer language model: embeddings, blocks, a final norm, and logits over the vocabulary.
 
 The reference and the fused implementation share this module, the parameters, their names and their
-initialisation. `config.implementation` selects the layer classes (`LAYER_CLASSES`), so a state dict of one
-implementation loads into the other. Parameters have the type `dtype`; the residual stream, and with it every
-matrix product, has the type `compute_dtype` (by default the same).
+initialisation. `parts` constructs the parts that the config names, with the classes of its implementation. A
+state dict of one implementation loads into the other. Parameters have the type `dtype`; the residual stream,
+and with it every matrix product, has the type `compute_dtype` (by default the same).
 
 `hidden_states` and `output_weight` allow a loss to compute the logits in chunks instead of all at once.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import cast
 
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
-from torch.nn import ModuleList, Parameter
+from torch.nn import Module, ModuleList, Parameter
 
 from bytewright.errors import UsageError
-from bytewright.model.attention import MultiHeadSelfAttention, RotaryPositionalEmbedding
-from bytewright.model.config import Implementation, ModelConfig
-from bytewright.model.layers import Embedding, Layer, Linear, RMSNorm, SiLUFeedForward, SwiGLU
+from bytewright.model.config import ModelConfig
+from bytewright.model.layers import Embedding, Layer, Linear
+from bytewright.model.parts import class_for, make_attention, make_ffn, make_norm, make_position
 
-
-class LayerClasses(NamedTuple):
-    """The layers that an implementation can replace; all others are shared."""
-
-    embedding: type[Embedding] = Embedding
-    attention: type[MultiHeadSelfAttention] = MultiHeadSelfAttention
-    swiglu: type[SwiGLU] = SwiGLU
-
-
-LAYER_CLASSES: dict[Implementation, LayerClasses] = {"reference": LayerClasses()}
-"""The layer classes of each implementation. `bytewright.model.fused` adds the entry "fused"."""
+Shape = tuple[int, ...]
 
 
 class TransformerBlock(Layer):
     """Attention, then the feed-forward layer, each added to the residual stream.
 
-    With norm "pre": x + f(norm(x)); "post": norm(x + f(x)); "none": x + f(x). With position "rope", blocks
-    can share one RoPE module; by default a block creates its own.
+    With norm "pre": x + f(norm(x)); "post": norm(x + f(x)); "none": x + f(x). `rope` is the position encoding
+    of queries and keys, which blocks can share; by default a block creates its own.
     """
 
     def __init__(
         self,
         config: ModelConfig,
-        rope: RotaryPositionalEmbedding | None = None,
+        rope: Module | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.norm = config.norm
         if config.norm != "none":
-            self.ln1 = RMSNorm(config.d_model, device=device, dtype=dtype)
-            self.ln2 = RMSNorm(config.d_model, device=device, dtype=dtype)
-        classes = LAYER_CLASSES[config.implementation]
-        if rope is None:
-            rope = make_rope(config, device)
-        self.attn = classes.attention(
-            config.d_model,
-            config.num_heads,
-            num_kv_heads=config.kv_heads,
-            rope=rope,
-            qk_norm=config.qk_norm,
-            device=device,
-            dtype=dtype,
+            self.ln1 = make_norm(config, device, dtype)
+            self.ln2 = make_norm(config, device, dtype)
+        self.attn = make_attention(
+            config, rope or make_position(config, "heads", device, dtype), device, dtype
         )
-        self.ffn = (classes.swiglu if config.ffn == "swiglu" else SiLUFeedForward)(
-            config.d_model, config.ffn_width, device, dtype
-        )
+        self.ffn = make_ffn(config, device, dtype)
 
     def forward(self, x: Float[Tensor, "*batch seq d_model"]) -> Float[Tensor, "*batch seq d_model"]:
         """Apply attention, then the feed-forward layer."""
@@ -81,15 +64,6 @@ class TransformerBlock(Layer):
             return self.ln2(x + self.ffn(x))
         x = x + self.attn(x)
         return x + self.ffn(x)
-
-
-def make_rope(
-    config: ModelConfig, device: torch.device | str | None = None
-) -> RotaryPositionalEmbedding | None:
-    """Return the RoPE module that `config` describes, or None for position "none"."""
-    if config.position == "none":
-        return None
-    return RotaryPositionalEmbedding(config.rope_theta, config.d_head, config.context_length, device)
 
 
 class TransformerLM(Layer):
@@ -108,14 +82,18 @@ class TransformerLM(Layer):
         self.compute_dtype = compute_dtype
         # Tied embeddings start as small as a head; otherwise the first logits would be √d_model large
         head_std = math.sqrt(2 / (config.vocab_size + config.d_model))
-        self.token_embeddings = LAYER_CLASSES[config.implementation].embedding(
+        embedding = cast("type[Embedding]", class_for(Embedding, config.implementation))
+        self.token_embeddings = embedding(
             config.vocab_size, config.d_model, device, dtype, std=head_std if config.tie_embeddings else 1.0
         )
-        rope = make_rope(config, device)
+        self.position = make_position(config, "embeddings", device, dtype)
+        rope = make_position(config, "heads", device, dtype)
+        if rope is not None and any(True for _ in rope.parameters()):
+            rope = None  # each block has its own, and a state dict holds every parameter once
         self.layers = ModuleList(
             TransformerBlock(config, rope, device, dtype) for _ in range(config.num_layers)
         )
-        self.ln_final = RMSNorm(config.d_model, device=device, dtype=dtype) if config.norm == "pre" else None
+        self.ln_final = make_norm(config, device, dtype) if config.norm == "pre" else None
         self.lm_head = (
             None if config.tie_embeddings else Linear(config.d_model, config.vocab_size, device, dtype)
         )
@@ -135,6 +113,8 @@ class TransformerLM(Layer):
                 found=ids.shape[-1],
             )
         x = self.token_embeddings(ids)
+        if self.position is not None:
+            x = self.position(x, torch.arange(ids.shape[-1], device=ids.device))
         if self.compute_dtype is not None:
             x = x.to(self.compute_dtype)
         for layer in self.layers:
@@ -145,3 +125,24 @@ class TransformerLM(Layer):
         """Return the logits: row t has one for each candidate for the token after position t."""
         x = self.hidden_states(ids)
         return x @ self.output_weight.to(x.dtype).T
+
+
+@functools.lru_cache(maxsize=64)
+def weight_shapes(config: ModelConfig) -> Mapping[str, Shape]:
+    """Return the shape of every weight by name, as in `TransformerLM(config).state_dict()`.
+
+    One block is constructed on the meta device, which allocates nothing. Readers check a file against these
+    shapes before they build a model.
+
+    >>> tiny = ModelConfig(vocab_size=50, context_length=8, d_model=16, num_layers=1, num_heads=2)
+    >>> shapes = weight_shapes(tiny)
+    >>> shapes["token_embeddings.weight"], shapes["layers.0.attn.q_proj.weight"], len(shapes)
+    ((50, 16), (16, 16), 12)
+    """
+    one = TransformerLM(dataclasses.replace(config, num_layers=1), device="meta")
+    shapes: dict[str, Shape] = {}
+    for name, weight in one.state_dict().items():
+        layers = range(config.num_layers if name.startswith("layers.0.") else 1)
+        for layer in layers:
+            shapes[name.replace("layers.0.", f"layers.{layer}.", 1)] = tuple(weight.shape)
+    return MappingProxyType(shapes)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import os
 import sys
@@ -115,9 +116,8 @@ def read_options(
     bytewright.errors.UsageError: unknown key schedule.options.pwer; did you mean schedule.options.power?
     """
     declared = list_options(part, provided)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(part).parameters.values())
     for name in options:
-        if name not in declared and not takes_any:
+        if name not in declared and not _takes_any_keyword(part):
             found = f"unknown key {key}.{name}"
             hint = suggest(name, declared, f"{key}.") if declared else f"; {part.__name__} has no options"
             raise UsageError(found + hint, key=f"{key}.{name}", expected=list(declared))
@@ -132,6 +132,11 @@ def read_options(
 
 def list_options(part: Callable[..., Any], provided: Collection[str]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a part that the caller does not pass itself, with their types and defaults."""
+    return {name: parameter for name, parameter in _parameters(part).items() if name not in provided}
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters(part: Any) -> dict[str, inspect.Parameter]:
     of = part.__init__ if isinstance(part, type) else part  # type: ignore[misc]
     try:
         kinds = get_type_hints(of)
@@ -142,7 +147,12 @@ def list_options(part: Callable[..., Any], provided: Collection[str]) -> dict[st
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             default = type(parameter.default) if parameter.default is not parameter.empty else Any
             declared[name] = parameter.replace(annotation=kinds.get(name, default))
-    return {name: parameter for name, parameter in declared.items() if name not in provided}
+    return declared
+
+
+@functools.lru_cache(maxsize=256)
+def _takes_any_keyword(part: Any) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(part).parameters.values())
 
 
 def _convert_option(parameter: inspect.Parameter, value: object, key: str) -> object:

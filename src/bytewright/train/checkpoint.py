@@ -27,8 +27,8 @@ from torch.nn import Module
 
 from bytewright.errors import FormatError, StorageError, UsageError, wrong_value
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.config import Shape, weight_shapes
 from bytewright.model.hf_llama import MAX_CONTEXT, too_few_for_layers
+from bytewright.model.transformer import Shape, weight_shapes
 from bytewright.storage import atomic
 from bytewright.storage.config_reader import build
 from bytewright.storage.filesystem import WRONG_PATH

@@ -30,8 +30,8 @@ from torch import Tensor
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import FormatError, TokenizerError, UsageError
 from bytewright.model import ModelConfig
-from bytewright.model.config import weight_shapes
 from bytewright.model.hf_llama import read_llama
+from bytewright.model.transformer import weight_shapes
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.train.checkpoint import (

@@ -158,6 +158,5 @@ def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     {'model.d_model': (8, 16)}
     """
     old, new = flatten(before), flatten(now)
-    return {
-        name: (old.get(name), new[name]) for name in new if new[name] != old.get(name) and name not in FREE
-    }
+    names = [name for name in {**new, **old} if name not in FREE]  # old: removed options
+    return {name: (old.get(name), new.get(name)) for name in names if new.get(name) != old.get(name)}

@@ -1,0 +1,151 @@
+"""Which models can be exported, and under which names: the knowledge that all exporters share.
+
+Both formats, the folder of `transformers` ("hf") and GGUF, describe a Llama. A model can be exported if every
+part states its names in a Llama (`model.parts`), if no option has a value that a Llama cannot express, and if
+its modules are those that its config names. `check_export` raises otherwise. A part or an option that states
+nothing is refused: nothing is exported that the other program would compute differently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, get_args
+
+from bytewright.errors import UsageError
+from bytewright.model.config import PARTS, ModelConfig
+from bytewright.model.parts import stated
+from bytewright.model.transformer import TransformerLM, weight_shapes
+from bytewright.storage.config_reader import list_options
+
+ExportFormat = Literal["hf", "gguf"]
+
+EXPORTED_OPTIONS = (
+    *("vocab_size", "context_length", "d_model", "num_layers", "num_heads", "d_ff", "num_kv_heads"),
+    *("rope_theta", "tie_embeddings", "implementation"),
+)
+"""The options of `ModelConfig` that a Llama can express with any value, or that do not affect the result."""
+
+PLACES = {
+    "ln1.": ("norm", "input_layernorm."),
+    "ln2.": ("norm", "post_attention_layernorm."),
+    "attn.": ("attention", "self_attn."),
+    "ffn.": ("ffn", "mlp."),
+}
+"""The modules of a block: the kind of part that each is, and its name in a block of a Llama."""
+
+OUTSIDE_BLOCKS = {
+    "token_embeddings.": (None, "model.embed_tokens."),
+    "ln_final.": ("norm", "model.norm."),
+    "lm_head.": (None, "lm_head."),
+}
+
+
+class Obstacle(NamedTuple):
+    """A reason why a model cannot be exported."""
+
+    key: str
+    expected: object
+    found: object
+    sentence: str
+
+
+def reasons_against_export(model: TransformerLM | ModelConfig, format: ExportFormat) -> list[str]:
+    """Return why a model cannot be exported, one sentence each; an empty list if it can be.
+
+    >>> tiny = ModelConfig(vocab_size=50, context_length=8, d_model=16, num_layers=1, num_heads=2, ffn="silu")
+    >>> reasons_against_export(tiny, "gguf")
+    ["the model has ffn = 'silu', but the feed-forward layer of a Llama has a gate"]
+    """
+    return [obstacle.sentence for obstacle in find_obstacles(model, format)]
+
+
+def check_export(model: TransformerLM | ModelConfig, format: ExportFormat) -> None:
+    """Raise `UsageError` with the first reason why a model cannot be exported, if there is one."""
+    for key, expected, found, sentence in find_obstacles(model, format):
+        raise UsageError(
+            f"this model cannot be exported: {sentence}", key=key, expected=expected, found=found
+        )
+
+
+def find_obstacles(model: TransformerLM | ModelConfig, format: ExportFormat) -> Iterator[Obstacle]:
+    """Yield the obstacles to an export."""
+    if format not in get_args(ExportFormat):
+        raise UsageError(f"unknown export format {format!r}", key="format", found=format)
+    config = model if isinstance(model, ModelConfig) else model.config
+    part_fields = {name for part in PARTS.values() for name in (part.name, part.options)}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name not in (*EXPORTED_OPTIONS, *part_fields) and value != field.default:
+            sentence = (
+                f"the model has {field.name} = {value!r}, which a Llama cannot express; only"
+                f" {field.default!r} can be exported"
+            )
+            yield Obstacle(field.name, field.default, value, sentence)
+    defaults = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
+    for part in PARTS.values():
+        cls, name = part.class_of(config), getattr(config, part.name)
+        found = f"the model has {part.name} = {name!r}"
+        if stated(cls, "llama_weights") is None:
+            reason = stated(cls, "no_llama_because") or f"{cls.__name__} does not state its names in a Llama"
+            yield Obstacle(part.name, defaults[part.name], name, f"{found}, but {reason}")
+            continue
+        for option, value in getattr(config, part.options).items():
+            parameter = list_options(cls, part.provided).get(option)
+            is_default = parameter is not None and value == parameter.default
+            if option not in stated(cls, "llama_options", {}) and not is_default:
+                key = f"{part.options}.{option}"
+                yield Obstacle(key, None, value, f"the model has {key} = {value!r}, which a Llama lacks")
+    if isinstance(model, TransformerLM):
+        yield from _find_other_modules(model)
+
+
+def _find_other_modules(model: TransformerLM) -> Iterator[Obstacle]:
+    """Yield the modules that are not those of the config; another class can compute something else."""
+    expected = TransformerLM(model.config, device="meta")
+    modules, of_config = dict(model.named_modules()), dict(expected.named_modules())
+    for name in sorted(modules.keys() | of_config.keys()):
+        cls, wanted = (type(one[name]) if name in one else None for one in (modules, of_config))
+        if cls is not wanted:
+            words = ["no module" if it is None else f"a {it.__name__}" for it in (cls, wanted)]
+            place = name or "the model itself"
+            sentence = f"the module {place} is {words[0]}, but the config describes {words[1]}"
+            yield Obstacle(name, wanted, cls, sentence)
+    for name, module in modules.items():
+        if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
+            sentence = f"the module {name or 'itself'} has a hook or another forward, which is not exported"
+            yield Obstacle(name, None, type(module), sentence)
+
+
+def llama_names(config: ModelConfig) -> dict[str, str]:
+    """Return Llama's name of every weight of a model that can be exported.
+
+    >>> tiny = ModelConfig(vocab_size=50, context_length=8, d_model=16, num_layers=4, num_heads=2)
+    >>> llama_names(tiny)["layers.3.ffn.w2.weight"]
+    'model.layers.3.mlp.down_proj.weight'
+    """
+    return {name: _llama_name(name, config) for name in weight_shapes(config)}
+
+
+def _llama_name(name: str, config: ModelConfig) -> str:
+    places, prefix, inside = OUTSIDE_BLOCKS, "", name
+    if name.startswith("layers."):
+        _, layer, inside = name.split(".", maxsplit=2)
+        places, prefix = PLACES, f"model.layers.{layer}."  # type: ignore[assignment]
+    place = next(place for place in places if inside.startswith(place))
+    kind, theirs = places[place]
+    weight = inside.removeprefix(place)
+    if kind is not None:
+        weight = stated(PARTS[kind].class_of(config), "llama_weights")[weight]
+    return prefix + theirs + weight
+
+
+def llama_settings(config: ModelConfig) -> dict[str, Any]:
+    """Return the values of the parts' options under their names in the config.json of a Llama."""
+    settings = {}
+    for part in PARTS.values():
+        cls = part.class_of(config)
+        declared = list_options(cls, part.provided)
+        for option, theirs in stated(cls, "llama_options", {}).items():
+            settings[theirs] = getattr(config, part.options).get(option, declared[option].default)
+    return settings

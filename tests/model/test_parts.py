@@ -1,0 +1,268 @@
+"""A user's part is selected by its name, gets the arguments and options that it declares, and is never wrong.
+
+Every registry is covered by its names, so that a new part is tested without a change here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bytewright.errors import UsageError
+from bytewright.model import Linear, ModelConfig, MultiHeadSelfAttention, SwiGLU, TransformerLM
+from bytewright.model.config import PARTS
+from bytewright.model.exports import reasons_against_export
+from bytewright.model.parts import class_for, fused_version_of, stated
+from bytewright.model.transformer import weight_shapes
+from bytewright.registry import Registry, attentions, feed_forwards, norms, positions
+from model_choices import CHOICES, SMALL, small_config
+from runs import rerun_unchecked
+
+IDS = torch.arange(24).reshape(2, 12) % SMALL.vocab_size
+
+
+class SquaredReLU(nn.Module):
+    def __init__(
+        self, d_model: int, d_ff: int, power: float = 2.0, *, scales: tuple[float, ...] = ()
+    ) -> None:
+        super().__init__()
+        self.power = power
+        self.up, self.down = Linear(d_model, d_ff), Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x).relu() ** self.power)
+
+
+class Learned(nn.Module):
+    """Added to the embeddings of the tokens."""
+
+    place = "embeddings"
+
+    def __init__(self, d_model: int, max_seq_len: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(max_seq_len, d_model))
+
+    def forward(self, x: Tensor, token_positions: Tensor) -> Tensor:
+        return x + self.table[token_positions]
+
+
+class ScaledHeads(nn.Module):
+    """Scales queries and keys by a learned factor for each position."""
+
+    def __init__(self, max_seq_len: int, device: Any = None) -> None:
+        super().__init__()
+        self.factors = nn.Parameter(torch.linspace(0.5, 2.0, max_seq_len, device=device))
+
+    def forward(self, x: Tensor, token_positions: Tensor) -> Tensor:
+        return x * self.factors[token_positions].unsqueeze(-1)
+
+
+class MeanAttention(nn.Module):
+    """The mean of all positions up to each; without heads."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.mix = Linear(d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        counts = torch.arange(1, x.shape[-2] + 1, device=x.device).unsqueeze(-1)
+        return self.mix(x.cumsum(-2) / counts)
+
+
+PARTS_OF_USERS: list[tuple[Registry, str, type[nn.Module]]] = [
+    (feed_forwards, "relu2", SquaredReLU),
+    (positions, "learned", Learned),
+    (positions, "scaled_heads", ScaledHeads),
+    (attentions, "mean", MeanAttention),
+]
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    for registry, name, part in PARTS_OF_USERS:
+        registry.register(name)(part)
+    yield
+    for registry, name, _ in PARTS_OF_USERS:
+        registry.remove(name)
+
+
+USERS: list[dict[str, Any]] = [
+    {"ffn": "relu2"},
+    {"ffn": "relu2", "ffn_options": {"power": 3}},
+    {"position": "learned"},
+    {"position": "scaled_heads"},
+    {"attention": "mean", "position": "none"},
+    {"attention": "mean", "position": "learned", "ffn": "relu2", "norm": "post"},
+]
+
+
+@pytest.mark.parametrize("implementation", ["reference", "fused"])
+@pytest.mark.parametrize("changes", USERS)
+def test_a_registered_class_is_part_of_the_model_at_once(
+    changes: dict[str, Any], implementation: Any
+) -> None:
+    config = dataclasses.replace(SMALL, **changes, implementation=implementation)
+    torch.manual_seed(0)
+    model = TransformerLM(config)
+    torch.autograd.backward(model(IDS).sum())
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    assert weight_shapes(config) == shapes
+    other: Any = {"reference": "fused", "fused": "reference"}[implementation]
+    twin = TransformerLM(dataclasses.replace(config, implementation=other))
+    twin.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model(IDS), twin(IDS))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_a_model_with_a_part_of_a_user_can_be_compiled(request: pytest.FixtureRequest) -> None:
+    if rerun_unchecked(request):
+        return
+    torch.manual_seed(0)
+    model = TransformerLM(dataclasses.replace(SMALL, ffn="relu2", position="learned"))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(IDS), model(IDS))
+
+
+def test_options_reach_the_constructor_with_the_declared_type() -> None:
+    config = dataclasses.replace(SMALL, ffn="relu2", ffn_options={"power": 3, "scales": [1.0]})
+    assert config.ffn_options == {"power": 3.0, "scales": (1.0,)}
+    ffn: Any = TransformerLM(config).get_submodule("layers.1.ffn")
+    assert ffn.power == 3.0
+    assert hash(config) == hash(dataclasses.replace(config))
+    assert config != dataclasses.replace(config, ffn_options={})
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"ffn_options": {"powr": 3.0}}, "ffn_options.powr"),
+        ({"ffn_options": {"power": "high"}}, "ffn_options.power"),
+        ({"ffn_options": {"d_ff": 3}}, "ffn_options.d_ff"),
+        ({"position_options": {"base": 3}}, "position_options.base"),
+        ({"attention": "mean", "position": "none", "num_kv_heads": 2}, "num_kv_heads"),
+        ({"attention": "mean", "position": "none", "qk_norm": True}, "qk_norm"),
+    ],
+)
+def test_an_option_that_the_part_does_not_declare_is_rejected(changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(UsageError) as rejection:
+        dataclasses.replace(SMALL, **{"ffn": "relu2", **changes})
+    assert rejection.value.key == key
+
+
+def test_an_attention_that_does_not_use_the_position_encoding_is_rejected() -> None:
+    with pytest.raises(UsageError) as rejection:
+        TransformerLM(dataclasses.replace(SMALL, attention="mean"))
+    assert rejection.value.key == "position"
+
+
+@pytest.mark.parametrize("part", list(PARTS.values()), ids=list(PARTS))
+def test_an_unknown_name_is_rejected_with_a_suggestion(part: Any) -> None:
+    name = next(iter(part.registry))
+    with pytest.raises(UsageError, match=f"did you mean {name}") as rejection:
+        dataclasses.replace(SMALL, **{part.name: name + "x"})
+    assert rejection.value.key == part.name
+
+
+def test_the_width_of_a_feed_forward_layer_is_four_times_d_model_unless_it_states_another() -> None:
+    assert dataclasses.replace(SMALL, ffn="relu2", d_ff=None).ffn_width == 4 * SMALL.d_model
+
+
+def test_a_fused_version_is_used_for_exactly_its_class() -> None:
+    @fused_version_of(SquaredReLU)
+    class Faster(SquaredReLU):
+        pass
+
+    assert class_for(SquaredReLU, "fused") is Faster
+    assert class_for(SquaredReLU, "reference") is SquaredReLU
+
+    class OtherGate(SwiGLU):
+        pass
+
+    assert class_for(OtherGate, "fused") is OtherGate
+
+
+def test_a_subclass_does_not_inherit_what_its_base_states() -> None:
+    class OtherGate(SwiGLU):
+        pass
+
+    assert stated(SwiGLU, "acts_per_position") is True
+    assert stated(OtherGate, "acts_per_position") is None
+
+
+@pytest.mark.parametrize("format", ["hf", "gguf"])
+@pytest.mark.parametrize("changes", USERS)
+def test_a_part_that_does_not_state_its_export_is_refused(changes: dict[str, Any], format: Any) -> None:
+    config = dataclasses.replace(SMALL, **changes)
+    reasons = reasons_against_export(config, format)
+    assert len(reasons) == len({"ffn", "position", "attention", "norm"} & changes.keys())
+
+
+def test_a_subclass_of_an_exported_part_is_refused() -> None:
+    feed_forwards.register("other_gate")(type("OtherGate", (SwiGLU,), {}))
+    try:
+        assert len(reasons_against_export(dataclasses.replace(SMALL, ffn="other_gate"), "hf")) == 1
+    finally:
+        feed_forwards.remove("other_gate")
+
+
+def test_a_model_with_other_modules_than_its_config_names_is_refused() -> None:
+    model = TransformerLM(SMALL)
+    assert reasons_against_export(model, "hf") == []
+
+    class Doubled(Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    block: Any = model.layers[1]
+    block.ffn.w1 = Doubled(SMALL.d_model, SMALL.ffn_width)
+    (reason,) = reasons_against_export(model, "hf")
+    assert "layers.1.ffn.w1" in reason
+    hooked = TransformerLM(SMALL)
+    hooked.layers[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    assert len(reasons_against_export(hooked, "gguf")) == 1
+
+
+def test_an_option_that_a_llama_lacks_is_refused() -> None:
+    class Mixed(MultiHeadSelfAttention):
+        llama_weights = MultiHeadSelfAttention.llama_weights
+
+        def __init__(self, d_model: int, num_heads: int, *, rope: Any = None, share: float = 0.0) -> None:
+            super().__init__(d_model, num_heads, rope=rope)
+
+    attentions.register("mixed")(Mixed)
+    try:
+        config = dataclasses.replace(SMALL, attention="mixed")
+        assert reasons_against_export(config, "hf") == []
+        assert (
+            reasons_against_export(dataclasses.replace(config, attention_options={"share": 0.0}), "hf") == []
+        )
+        changed = dataclasses.replace(config, attention_options={"share": 0.5})
+        assert len(reasons_against_export(changed, "hf")) == 1
+    finally:
+        attentions.remove("mixed")
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_built_in_part_states_its_export_or_why_there_is_none(choice: str) -> None:
+    for part in PARTS.values():
+        cls = part.class_of(small_config(choice))
+        assert (stated(cls, "llama_weights") is None) == isinstance(stated(cls, "no_llama_because"), str)
+
+
+@pytest.mark.parametrize("name", list(norms))
+def test_every_norm_acts_on_each_vector_separately_and_keeps_its_type(name: str) -> None:
+    norm: Any = norms[name](SMALL.d_model)
+    x = torch.randn(3, 5, SMALL.d_model)
+    torch.testing.assert_close(norm(x)[1, 2], norm(x[1, 2]))
+    assert norm(x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_config_fields_survive_a_round_trip() -> None:
+    config = dataclasses.replace(SMALL, ffn="relu2", ffn_options={"power": 3.0})
+    assert ModelConfig(**config.to_dict()) == config
