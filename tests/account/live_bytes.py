@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.kernels import cross_entropy
 from bytewright.optim.clip import clip_gradients
-from bytewright.optim.fused import apply_clipped, fused_parts
+from bytewright.optim.fused import apply_clipped, fused_updates
 from bytewright.train.config import OptimizerConfig, OptimizerName
 from bytewright.train.setup import make_optimizer
 
@@ -130,16 +130,17 @@ def measure_step(
     model = TransformerLM(config, device="meta", compute_dtype=compute_dtype)
     implementation: Any = optimizer_implementation or config.implementation
     stepper = make_optimizer(model, OptimizerConfig(name=optimizer, implementation=implementation))
-    flat_groups = [flat for part in fused_parts(stepper) for flat in part.flat_groups]
-    parameters = [one for flat in flat_groups for one in flat.parameters] or list(stepper.parameters)
+    flat_groups = [flat for part in fused_updates(stepper) for flat in part.flat_groups]
+    parameters = [one for flat in flat_groups for one in flat.parameters] or list(model.parameters())
     windows = torch.zeros(batch_size, config.context_length + 1, dtype=torch.int64, device="meta")
     counter = LiveBytes()
-    states: list[dict[str, Tensor]] = [state for one in _parts(stepper) for state in one.state]
+    states: list[dict[str, Tensor]] = list(stepper.state.values())
     for tensor in (windows, *model.parameters(), *model.buffers(), *(flat.gradients for flat in flat_groups)):
         counter.hold(tensor.data)
     for state in states:
         for tensor in state.values():
-            counter.hold(tensor)
+            if isinstance(tensor, Tensor):
+                counter.hold(tensor)
     with _as_on_a_gpu(), counter:
         for _ in range(2):
             counter.phase, counter.measured.moved = "forward", {}
@@ -156,17 +157,13 @@ def measure_step(
                     torch._foreach_copy_(
                         [view for flat in flat_groups for view in flat.gradient_views], gradients
                     )
-                    apply_clipped(fused_parts(stepper), loss.detach(), 1.0)
+                    apply_clipped(fused_updates(stepper), loss.detach(), 1.0)
                 else:
                     clip_gradients(parameters, 1.0)
                     stepper.step()
             del loss
             gradients = ()
     return counter.measured
-
-
-def _parts(optimizer: Any) -> list[Any]:
-    return list(getattr(optimizer, "optimizers", [optimizer]))
 
 
 @contextmanager

@@ -231,10 +231,14 @@ def test_combined_optimizers_step_and_save_as_one() -> None:
     other.load_state_dict(together.state_dict())
     assert_same_state(other.state_dict(), together.state_dict(), torch.equal)
     assert [group["lr"] for group in together.param_groups] == [0.1, 0.1]
-    with pytest.raises(FormatError, match="not that of a CombinedOptimizer"):
+    with pytest.raises(FormatError, match="not that of an optimizer"):
         make().load_state_dict({})
-    with pytest.raises(FormatError, match="has 1 optimizers, this run has 2"):
-        make().load_state_dict({"optimizers": together.state_dict()["optimizers"][:1]})
+    with pytest.raises(FormatError, match="has 1 optimizers, this run has 2") as rejection:
+        make().load_state_dict({"optimizers": [together.optimizers[0].state_dict()]})
+    assert (rejection.value.expected, rejection.value.found) == (2, 1)
+    with pytest.raises(FormatError) as rejection:
+        make().load_state_dict(together.optimizers[0].state_dict())
+    assert (rejection.value.key, rejection.value.found) == ("param_groups", 1)
 
 
 @pytest.mark.parametrize(
@@ -254,15 +258,6 @@ def test_an_invalid_setting_is_rejected(
     with pytest.raises(UsageError) as rejection:
         make([Parameter(torch.ones(2, 2))])
     assert (rejection.value.key, rejection.value.found) == (key, found)
-
-
-def test_only_the_reference_optimizers_accept_a_parameter_without_gradient() -> None:
-    used, unused = Parameter(torch.ones(2)), Parameter(torch.ones(2))
-    used.grad = torch.ones(2)
-    AdamW([used, unused], lr=0.1, weight_decay=0.5).step()
-    assert torch.equal(unused, torch.ones(2))
-    with pytest.raises(UsageError, match="parameter 1 has no gradient"):
-        FusedAdamW([used, unused]).step()
 
 
 def test_a_parameter_that_was_moved_after_construction_is_rejected() -> None:
@@ -296,7 +291,7 @@ def test_an_optimizer_without_parameters_is_rejected(optimizer: type[Optimizer])
 @pytest.mark.parametrize("count", [-1, 10**30, 1.0, None])
 def test_an_invalid_saved_update_count_is_rejected(count: object) -> None:
     saved = AdamW([Parameter(torch.ones(2))]).state_dict()
-    saved["state"][0]["t"] = count
+    saved["state"][0]["step"] = count
     for optimizer in (AdamW([Parameter(torch.ones(2))]), FusedAdamW([Parameter(torch.ones(2))])):
         with pytest.raises(FormatError, match="has no valid update count"):
             optimizer.load_state_dict(saved)

@@ -10,7 +10,7 @@ selection (`torch.where`), not by a branch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,19 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn import Parameter
 
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import UsageError
 from bytewright.optim.clip import clip_factor, global_norm
-from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon, Optimizer, orthogonalise
+from bytewright.optim.reference import (
+    SGD,
+    AdamW,
+    Closure,
+    CombinedOptimizer,
+    Group,
+    Muon,
+    Optimizer,
+    evaluate,
+    orthogonalise,
+)
 
 OnGroup = Float[Tensor, "*group"]
 """Weights, gradients or state of a whole group; in one call they have the same shape."""
@@ -30,12 +40,15 @@ ALIGNMENT = 64
 """Every parameter starts at a multiple of this many elements, for the alignment of matrix kernels."""
 
 
+Rule = Callable[["FlatGroup", OnGroup, Int64[Tensor, ""]], tuple[OnGroup, dict[str, OnGroup]]]
+"""Returns the new weights and state of a flat group from its gradients and the number of the update."""
+
+
 @dataclass
 class FlatGroup:
     """Parameters that are views of one buffer, with gradients and state in the same layout."""
 
     parameters: list[Parameter]
-    numbers: list[int]
     group: Group
     weights: Tensor
     gradients: Tensor
@@ -45,86 +58,38 @@ class FlatGroup:
     lr: Float[Tensor, ""]
 
 
-class FusedOptimizer(Optimizer):
-    """An optimizer whose parameters and state are in flat groups. A subclass defines `update_group`."""
+@dataclass
+class FusedUpdate:
+    """Flat groups that are updated together, with one update count: all that a compiled step traces.
 
-    t: Int64[Tensor, ""]
+    It refers to no optimizer: torch.compile treats a `torch.optim.Optimizer` in its own way.
+    """
+
+    rule: Rule
     flat_groups: list[FlatGroup]
+    t: Int64[Tensor, ""]
+    is_split: bool = False
+    """Whether the parameters have their own update counts, since one of them had no gradient in a step."""
 
-    def build_flat_groups(self) -> None:
-        """Move parameters and state into flat groups; called once, at the end of a constructor."""
-        kinds = {(parameter.device, parameter.dtype) for parameter in self.parameters}
-        if len(kinds) > 1:
-            raise UsageError(
-                f"a fused optimizer requires parameters of one device and type, but has {len(kinds)} kinds",
-                key="params",
-                expected=1,
-                found=len(kinds),
-            )
-        self.t = torch.zeros((), dtype=torch.int64, device=self.parameters[0].device)
-        self.flat_groups = []
-        first = 0
-        for group in self.param_groups:
-            numbers = range(first, first + len(group["params"]))
-            first += len(numbers)
-            for members in self.partition(list(numbers)):
-                self.flat_groups.append(self._build_flat_group(members, group))
-
-    def partition(self, numbers: list[int]) -> list[list[int]]:
-        """Split the parameters of a group into flat groups: here one for all."""
-        return [numbers] if numbers else []
-
-    def lay_out(self, parameters: Sequence[Parameter]) -> tuple[Tensor, list[Tensor]]:
-        """Return a zeroed buffer for `parameters` and a view of it for each: here one long row."""
-        starts = [0]
-        for parameter in parameters:
-            starts.append(starts[-1] + -(-parameter.numel() // ALIGNMENT) * ALIGNMENT)
-        flat = torch.zeros(starts[-1], dtype=parameters[0].dtype, device=parameters[0].device)
-        views = [
-            flat[start : start + parameter.numel()].view(parameter.shape)
-            for start, parameter in zip(starts, parameters, strict=False)
-        ]
-        return flat, views
-
-    def _build_flat_group(self, numbers: list[int], group: Group) -> FlatGroup:
-        parameters = [self.parameters[number] for number in numbers]
-        weights, weight_views = self.lay_out(parameters)
-        gradients, gradient_views = self.lay_out(parameters)
-        for parameter, view in zip(parameters, weight_views, strict=True):
-            view.copy_(parameter.detach())
-            parameter.data = view
-        state = {}
-        for name in self.state_names:
-            state[name], views = self.lay_out(parameters)
-            for number, view in zip(numbers, views, strict=True):
-                self.state[number][name] = view
-        lr = torch.zeros((), dtype=torch.float32, device=weights.device)
-        return FlatGroup(
-            parameters, numbers, group, weights, gradients, state, weight_views, gradient_views, lr
-        )
+    @property
+    def parameters(self) -> list[Parameter]:
+        """All parameters, flat group after flat group."""
+        return [parameter for flat in self.flat_groups for parameter in flat.parameters]
 
     def collect(self) -> None:
         """Copy the gradients of the parameters into the flat groups."""
-        self.check_not_moved()
         for flat in self.flat_groups:
-            gradients = []
-            for number, parameter in zip(flat.numbers, flat.parameters, strict=True):
-                if parameter.grad is None:
-                    raise UsageError(
-                        f"parameter {number} has no gradient: the loss does not depend on it",
-                        key="params",
-                        found=number,
-                    )
-                gradients.append(parameter.grad)
+            gradients = [parameter.grad for parameter in flat.parameters if parameter.grad is not None]
             torch._foreach_copy_(flat.gradient_views, gradients)
 
     def check_not_moved(self) -> None:
         """Raise if a parameter is no longer a view of its flat group: updates would not change it."""
         for flat in self.flat_groups:
-            for number, parameter, view in zip(flat.numbers, flat.parameters, flat.weight_views, strict=True):
+            for number, (parameter, view) in enumerate(zip(flat.parameters, flat.weight_views, strict=True)):
                 if parameter.data_ptr() != view.data_ptr():
                     raise UsageError(
-                        f"parameter {number} was moved after the optimizer was created; move the model first",
+                        f"parameter {number} of its group, of shape {tuple(parameter.shape)}, was moved after"
+                        " the optimizer was created; move the model first",
                         key="params",
                         found=number,
                     )
@@ -138,55 +103,145 @@ class FusedOptimizer(Optimizer):
         """Update every flat group with its gradients times `factor` if `accept` is true; can be compiled."""
         t = self.t + accept
         for flat in self.flat_groups:
-            weights, state = self.update_group(flat, flat.gradients * factor, t)
+            weights, state = self.rule(flat, flat.gradients * factor, t)
             flat.weights.copy_(torch.where(accept, weights, flat.weights))
             for name, value in state.items():
                 flat.state[name].copy_(torch.where(accept, value, flat.state[name]))
         self.t.copy_(t)
 
+
+class FusedOptimizer(Optimizer):
+    """An optimizer whose parameters and state are in flat groups. A subclass defines `update_group`.
+
+    `updates` has one member for the groups of the constructor, and one for each group that was added later:
+    its parameters have another update count.
+    """
+
+    updates: list[FusedUpdate]
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.updates = [self._build_update(self.param_groups)]
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add parameters with their own settings; they are updated from the next step on."""
+        super().add_param_group(param_group)
+        if "updates" in self.__dict__:  # not while the constructor adds its groups
+            self.updates.append(self._build_update([param_group]))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy: its parameters are moved into flat groups of their own."""
+        super().__setstate__(state)
+        counts = [int(self.state[parameter]["step"]) for parameter in self.parameters]
+        self.updates = [self._build_update(self.param_groups)]
+        self.set_num_updates(counts)
+
+    def _build_update(self, groups: list[Group]) -> FusedUpdate:
+        """Move the parameters of `groups` and their state into flat groups."""
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        kinds = {(parameter.device, parameter.dtype) for parameter in parameters}
+        if len(kinds) > 1:
+            raise UsageError(
+                f"a fused optimizer requires parameters of one device and type, but has {len(kinds)} kinds",
+                key="params",
+                expected=1,
+                found=len(kinds),
+            )
+        device = parameters[0].device if parameters else None
+        t = torch.zeros((), dtype=torch.int64, device=device)
+        flat_groups = [
+            self._build_flat_group(members, group, t)
+            for group in groups
+            for members in self.partition(group["params"])
+        ]
+        return FusedUpdate(type(self).update_group, flat_groups, t)
+
+    def partition(self, parameters: list[Parameter]) -> list[list[Parameter]]:
+        """Split the parameters of a group into flat groups: here one for all."""
+        return [list(parameters)] if parameters else []
+
+    def lay_out(self, parameters: Sequence[Parameter]) -> tuple[Tensor, list[Tensor]]:
+        """Return a zeroed buffer for `parameters` and a view of it for each: here one long row."""
+        starts = [0]
+        for parameter in parameters:
+            starts.append(starts[-1] + -(-parameter.numel() // ALIGNMENT) * ALIGNMENT)
+        flat = torch.zeros(starts[-1], dtype=parameters[0].dtype, device=parameters[0].device)
+        views = [
+            flat[start : start + parameter.numel()].view(parameter.shape)
+            for start, parameter in zip(starts, parameters, strict=False)
+        ]
+        return flat, views
+
+    def _build_flat_group(self, parameters: list[Parameter], group: Group, t: Int64[Tensor, ""]) -> FlatGroup:
+        weights, weight_views = self.lay_out(parameters)
+        gradients, gradient_views = self.lay_out(parameters)
+        for parameter, view in zip(parameters, weight_views, strict=True):
+            view.copy_(parameter.detach())
+            parameter.data = view
+            self.state[parameter]["step"] = t
+        state = {}
+        for name in self.state_names:
+            state[name], views = self.lay_out(parameters)
+            for parameter, view in zip(parameters, views, strict=True):
+                view.copy_(self.state[parameter][name])
+                self.state[parameter][name] = view
+        lr = torch.zeros((), dtype=torch.float32, device=weights.device)
+        return FlatGroup(parameters, group, weights, gradients, state, weight_views, gradient_views, lr)
+
+    @staticmethod
     def update_group(
-        self, flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
+        flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
     ) -> tuple[OnGroup, dict[str, OnGroup]]:
         """Return the new weights and state of a flat group; changes nothing."""
         raise NotImplementedError
 
     @torch.no_grad()
-    def step(self, *, accept: Bool[Tensor, ""] | None = None) -> None:
-        """Update all parameters if `accept` is true or None."""
-        self.collect()
-        self.load_learning_rates()
-        yes = torch.ones((), dtype=torch.bool, device=self.t.device)
-        self.apply(torch.ones((), device=self.t.device), yes if accept is None else accept)
+    def step(self, closure: Closure | None = None, *, accept: Bool[Tensor, ""] | None = None) -> Any:
+        """Update every parameter that has a gradient if `accept` is true or None; return the closure's loss.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that the reference implementation returns after the same steps."""
-        self.num_updates = [int(self.t)] * len(self.parameters)
-        return super().state_dict()
+        If a parameter has no gradient, the parameters are updated one after the other, from then on always:
+        their update counts differ.
+        """
+        loss = evaluate(closure)
+        for update in self.updates:
+            update.check_not_moved()
+            have_gradients = [parameter.grad is not None for parameter in update.parameters]
+            if update.is_split or not all(have_gradients):
+                if any(have_gradients) and (accept is None or accept):
+                    self._split(update)
+                    self.update_each(update.parameters)
+                continue
+            update.collect()
+            update.load_learning_rates()
+            yes = torch.ones((), dtype=torch.bool, device=update.t.device)
+            update.apply(torch.ones((), device=update.t.device), yes if accept is None else accept)
+        return loss
 
-    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Raise `FormatError` if `load_state_dict` cannot load `state_dict`; changes nothing."""
-        super().check_state_dict(state_dict)
-        if len({saved["t"] for saved in state_dict["state"].values()}) > 1:
-            raise FormatError(
-                "a fused optimizer requires equal update counts of all parameters; the saved counts differ",
-                key="state",
-            )
+    def _split(self, update: FusedUpdate) -> None:
+        """Give every parameter its own update count."""
+        if not update.is_split:
+            update.is_split = True
+            for parameter in update.parameters:
+                self.state[parameter]["step"] = int(update.t)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a state of either implementation."""
-        super().load_state_dict(state_dict)
-        self.t.fill_(self.num_updates[0])
+    def set_num_updates(self, counts: Sequence[int]) -> None:
+        """Set how many updates each parameter has had."""
+        of_parameter = dict(zip(self.parameters, counts, strict=True))
+        for update in self.updates:
+            own = {of_parameter[parameter] for parameter in update.parameters}
+            update.is_split = len(own) > 1
+            if not update.is_split:
+                update.t.fill_(own.pop() if own else 0)
+            for parameter in update.parameters:
+                self.state[parameter]["step"] = of_parameter[parameter] if update.is_split else update.t
 
 
 class FusedSGD(FusedOptimizer, SGD):
     """`SGD`, one flat group at a time."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.build_flat_groups()
-
+    @staticmethod
     def update_group(
-        self, flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
+        flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
     ) -> tuple[OnGroup, dict[str, OnGroup]]:
         """Apply one SGD update."""
         rate = flat.lr * t.float().rsqrt() if flat.group["decay"] else flat.lr
@@ -196,34 +251,27 @@ class FusedSGD(FusedOptimizer, SGD):
 class FusedAdamW(FusedOptimizer, AdamW):
     """`AdamW`, one flat group at a time."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.build_flat_groups()
-
+    @staticmethod
     def update_group(
-        self, flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
+        flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
     ) -> tuple[OnGroup, dict[str, OnGroup]]:
         """Apply the four equations of `AdamW`."""
         beta1, beta2 = flat.group["betas"]
-        m = beta1 * flat.state["m"] + (1 - beta1) * gradient
-        v = beta2 * flat.state["v"] + (1 - beta2) * gradient.square()
+        m = beta1 * flat.state["exp_avg"] + (1 - beta1) * gradient
+        v = beta2 * flat.state["exp_avg_sq"] + (1 - beta2) * gradient.square()
         rate = flat.lr * _one_minus_power(beta2, t).sqrt() / _one_minus_power(beta1, t)
         decayed = flat.weights - flat.lr * flat.group["weight_decay"] * flat.weights
-        return decayed - rate * m / (v.sqrt() + flat.group["eps"]), {"m": m, "v": v}
+        return decayed - rate * m / (v.sqrt() + flat.group["eps"]), {"exp_avg": m, "exp_avg_sq": v}
 
 
 class FusedMuon(FusedOptimizer, Muon):
     """`Muon`, all matrices of one shape at a time; on a GPU the products run in bfloat16."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.build_flat_groups()
-
-    def partition(self, numbers: list[int]) -> list[list[int]]:
+    def partition(self, parameters: list[Parameter]) -> list[list[Parameter]]:
         """Group the matrices by shape."""
-        by_shape: dict[torch.Size, list[int]] = {}
-        for number in numbers:
-            by_shape.setdefault(self.parameters[number].shape, []).append(number)
+        by_shape: dict[torch.Size, list[Parameter]] = {}
+        for parameter in parameters:
+            by_shape.setdefault(parameter.shape, []).append(parameter)
         return list(by_shape.values())
 
     def lay_out(self, parameters: Sequence[Parameter]) -> tuple[Tensor, list[Tensor]]:
@@ -233,42 +281,50 @@ class FusedMuon(FusedOptimizer, Muon):
         )
         return flat, list(flat)
 
+    @staticmethod
     def update_group(
-        self, flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
+        flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
     ) -> tuple[OnGroup, dict[str, OnGroup]]:
         """Apply the two equations of `Muon`."""
         mu = flat.group["momentum"]
-        m = mu * flat.state["m"] + (1 - mu) * gradient
+        m = mu * flat.state["momentum_buffer"] + (1 - mu) * gradient
         direction = (1 - mu) * gradient + mu * m
         if direction.is_cuda:
             direction = direction.bfloat16()
         direction = orthogonalise(direction).to(m.dtype)
         scale = math.sqrt(max(1.0, m.shape[-2] / m.shape[-1]))
         decayed = flat.weights - flat.lr * flat.group["weight_decay"] * flat.weights
-        return decayed - flat.lr * scale * direction, {"m": m}
+        return decayed - flat.lr * scale * direction, {"momentum_buffer": m}
 
 
 def apply_clipped(
-    optimizers: Sequence[FusedOptimizer], loss: Float[Tensor, ""], max_norm: float
+    updates: Sequence[FusedUpdate], loss: Float[Tensor, ""], max_norm: float
 ) -> tuple[Float[Tensor, ""], Bool[Tensor, ""]]:
     """Clip by the global norm and update unless loss or norm is not finite; return norm and acceptance.
 
     Gradients and learning rates must be in the flat groups already. Has no branches, so that it compiles into
     one function.
     """
-    norm = global_norm([flat.gradients for one in optimizers for flat in one.flat_groups])
+    norm = global_norm([flat.gradients for one in updates for flat in one.flat_groups])
     accept = torch.isfinite(loss) & torch.isfinite(norm)
     factor = clip_factor(norm, max_norm)
-    for one in optimizers:
+    for one in updates:
         one.apply(factor, accept)
     return norm, accept
 
 
-def fused_parts(optimizer: object) -> list[FusedOptimizer]:
-    """Return the fused optimizers of `optimizer`, or an empty list if not all of its parts are fused."""
+def fused_updates(optimizer: torch.optim.Optimizer) -> list[FusedUpdate]:
+    """Return the updates of a fused optimizer, or an empty list if not all of its parts are fused."""
     parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
-    fused = [part for part in parts if isinstance(part, FusedOptimizer)]
-    return fused if len(fused) == len(parts) else []
+    if not all(isinstance(part, FusedOptimizer) for part in parts):
+        return []
+    return [update for part in parts if isinstance(part, FusedOptimizer) for update in part.updates]
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether hooks are registered for the steps of an optimizer or of one of its parts."""
+    parts = [*optimizer.optimizers, optimizer] if isinstance(optimizer, CombinedOptimizer) else [optimizer]
+    return any(part._optimizer_step_pre_hooks or part._optimizer_step_post_hooks for part in parts)
 
 
 def _one_minus_power(beta: float, t: Int64[Tensor, ""]) -> Float[Tensor, ""]:

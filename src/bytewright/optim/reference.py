@@ -1,57 +1,52 @@
 """The reference optimizers: SGD, AdamW and Muon from their equations, one parameter after the other.
 
-`fused` has the same constructors, rules and state names, so a checkpoint of one implementation loads into the
-other. `step` accepts a flag `accept`: if it is false, weights, state and step count stay unchanged. The
-learning rate of a step is `param_groups[i]["lr"]` at the time of the call.
+They are `torch.optim.Optimizer` subclasses: torch's schedulers, hooks and `add_param_group` work, and `state`
+has torch's names. `fused` has the same constructors, rules and state names, so a checkpoint of one
+implementation loads into the other. `step` accepts a flag `accept`: if it is false, weights, state and step
+count stay unchanged. The learning rate of a step is `param_groups[i]["lr"]` at the time of the call.
+`saved_state` checks the states that are loaded.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import Parameter
 
-from bytewright.errors import FormatError, UsageError, wrong_value
+from bytewright.errors import UsageError, wrong_value
+from bytewright.optim.saved_state import check_saved_state, split_combined_state, translate_state
 
 Group = dict[str, Any]
 Weight = Float[Tensor, "*weight"]
 """A parameter, its gradient or one of its state tensors; in one call they have the same shape."""
-Parameters = Iterable[Parameter] | Iterable[Group]
+Parameters = Iterable[Parameter] | Iterable[Group] | Iterable[tuple[str, Parameter]]
+Closure = Callable[[], Any]
 
 
-class Optimizer:
+class Optimizer(torch.optim.Optimizer):
     """Base class: parameters in groups that share settings, and the state of each parameter.
 
-    A subclass defines `state_names` (the state tensors, each of the parameter's shape) and `update`.
+    A subclass defines `state_names` (the state tensors, each of the parameter's shape) and `update`. Unlike
+    torch's optimizers it creates the state of a parameter together with its group, not in the first step.
     """
 
-    state_names: tuple[str, ...] = ()
+    state_names: ClassVar[tuple[str, ...]] = ()
+    former_names: ClassVar[Mapping[str, str]] = {"t": "step"}
+    """Names in checkpoints written before the optimizers were those of torch, and what they are now."""
+    torch_settings: ClassVar[Mapping[str, Any]] = {}
+    """Settings that only torch's class of this name has, and the value for which both rules are the same."""
 
     def __init__(self, params: Parameters, **settings: Any) -> None:
-        given = list(params)
-        groups = [item if isinstance(item, dict) else {"params": [item]} for item in given]
-        if given and not isinstance(given[0], dict):
-            groups = [{"params": given}]
-        self.param_groups: list[Group] = [
-            settings | group | {"params": list(group["params"])} for group in groups
-        ]
-        for group in self.param_groups:
-            _check_settings(group)
+        given = [dict(item) if isinstance(item, dict) else item for item in params]
+        super().__init__(_require_some(given), settings)
         if not self.parameters:
-            raise UsageError(
-                "the optimizer has no parameters (an iterator yields them only once)", key="params"
-            )
-        if len(set(self.parameters)) != len(self.parameters):
-            raise UsageError("a parameter was passed to the optimizer twice", key="params")
-        self.num_updates = [0 for _ in self.parameters]
-        self.state: list[dict[str, Tensor]] = [
-            {name: torch.zeros_like(parameter) for name in self.state_names} for parameter in self.parameters
-        ]
+            raise _no_parameters()
 
     def __repr__(self) -> str:
         settings = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
@@ -60,64 +55,96 @@ class Optimizer:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """All parameters, group after group; the state is numbered in this order."""
+        """All parameters, group after group; a state dict numbers them in this order."""
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
-    def zero_grad(self) -> None:
-        """Set all gradients to None."""
-        for parameter in self.parameters:
-            parameter.grad = None
+    def add_param_group(self, param_group: Group) -> None:
+        """Add parameters with their own settings; missing settings are those of the constructor."""
+        _check_settings({**self.defaults, **param_group})
+        given = param_group["params"]
+        param_group["params"] = [given] if isinstance(given, Tensor) else list(given)
+        members = [item[1] if isinstance(item, tuple) else item for item in param_group["params"]]
+        if len({*members, *self.parameters}) != len(members) + len(self.parameters):
+            raise UsageError("a parameter was passed to the optimizer twice", key="params")
+        self.check_parameters(members)
+        super().add_param_group(param_group)
+        for parameter in members:
+            self.state[parameter] = self.initial_state(parameter)
+
+    def check_parameters(self, parameters: Sequence[Tensor]) -> None:
+        """Raise if the rule cannot update one of the parameters."""
+
+    def initial_state(self, parameter: Tensor) -> dict[str, Any]:
+        """Return the state of a parameter before its first update."""
+        return {"step": 0, **{name: torch.zeros_like(parameter) for name in self.state_names}}
 
     @torch.no_grad()
-    def step(self, *, accept: Bool[Tensor, ""] | None = None) -> None:
-        """Update every parameter that has a gradient, unless `accept` is false."""
-        if accept is not None and not accept:
-            return
-        number = 0
+    def step(self, closure: Closure | None = None, *, accept: Bool[Tensor, ""] | None = None) -> Any:
+        """Update every parameter that has a gradient, unless `accept` is false; return the closure's loss."""
+        loss = evaluate(closure)
+        if accept is None or accept:
+            self.update_each()
+        return loss
+
+    def update_each(self, of: Iterable[Tensor] | None = None) -> None:
+        """Update every parameter that has a gradient, one after the other; `of` leaves out all others."""
+        chosen = None if of is None else set(of)
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self.num_updates[number] += 1
-                    self.update(
-                        parameter, parameter.grad, self.num_updates[number], self.state[number], group
-                    )
-                number += 1
+                if parameter.grad is not None and (chosen is None or parameter in chosen):
+                    state = self.state[parameter]
+                    if not state:  # the state was cleared
+                        state.update(self.initial_state(parameter))
+                    state["step"] += 1
+                    self.update(parameter, parameter.grad, int(state["step"]), state, group)
 
     def update(
-        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Weight], group: Group
+        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Any], group: Group
     ) -> None:
         """Update `weight` and `state` in place; `t` is the number of this parameter's update, from 1."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Return settings and state for a checkpoint; parameters are identified by their number."""
-        first = 0
-        groups = []
-        for group in self.param_groups:
-            numbers = list(range(first, first + len(group["params"])))
-            first += len(numbers)
-            groups.append({**group, "params": numbers})
-        return {
-            "state": {
-                number: {"t": self.num_updates[number], **tensors}
-                for number, tensors in enumerate(self.state)
-            },
-            "param_groups": groups,
+        """Return settings and state as torch's optimizers do: parameters are identified by their number."""
+        packed = super().state_dict()
+        packed["state"] = {
+            number: {**state, "step": int(state["step"])} if state else {}
+            for number, state in packed["state"].items()
         }
+        return packed
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise `FormatError` if `load_state_dict` cannot load `state_dict`; changes nothing."""
-        check_saved_state(self, state_dict)
+        check_saved_state(self, translate_state(state_dict, self.former_names))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load the result of `state_dict` of an optimizer of the same kind; on an error nothing changes."""
-        self.check_state_dict(state_dict)
-        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            group.update({name: value for name, value in saved.items() if name != "params"})
-        for number, saved in state_dict["state"].items():
-            self.num_updates[number] = saved["t"]
+        """Load the result of `state_dict`, also of torch's optimizer with the same rule.
+
+        Tensors are copied in place. On an error nothing changes.
+        """
+        given: dict[str, Any] = dict(state_dict)
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            given = before(self, given) or given
+        saved = translate_state(given, self.former_names)
+        check_saved_state(self, saved)
+        for group, settings in zip(self.param_groups, saved["param_groups"], strict=True):
+            known = {name: value for name, value in settings.items() if name not in self.torch_settings}
+            group.update(copy.deepcopy({name: value for name, value in known.items() if name != "params"}))
+        counts = []
+        for number, parameter in enumerate(self.parameters):
+            values = saved["state"].get(number) or self.initial_state(parameter)
+            counts.append(int(values.get("step", 0)))
+            self.state[parameter] = self.state[parameter] or self.initial_state(parameter)
             for name in self.state_names:
-                self.state[number][name].copy_(saved[name])
+                self.state[parameter][name].copy_(values[name])
+        self.set_num_updates(counts)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def set_num_updates(self, counts: Sequence[int]) -> None:
+        """Set how many updates each parameter has had."""
+        for parameter, count in zip(self.parameters, counts, strict=True):
+            self.state[parameter]["step"] = count
 
 
 class SGD(Optimizer):
@@ -134,7 +161,7 @@ class SGD(Optimizer):
         super().__init__(params, lr=lr, decay=decay)
 
     def update(
-        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Weight], group: Group
+        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Any], group: Group
     ) -> None:
         """Apply one SGD update."""
         weight -= group["lr"] / (math.sqrt(t) if group["decay"] else 1.0) * gradient
@@ -151,10 +178,21 @@ class AdamW(Optimizer):
         v ← β₂ v + (1 - β₂) g²
         θ ← θ - lr √(1 - β₂ᵗ) / (1 - β₁ᵗ) · m / (√v + ε)
 
-    torch adds ε to the *corrected* √v; the results differ only if gradients are as small as ε.
+    torch adds ε to the *corrected* √v; the results differ only if gradients are as small as ε. State dicts
+    can be exchanged with `torch.optim.AdamW`: `exp_avg` is m, `exp_avg_sq` is v, `step` is t.
     """
 
-    state_names = ("m", "v")
+    state_names = ("exp_avg", "exp_avg_sq")
+    former_names: ClassVar = {"t": "step", "m": "exp_avg", "v": "exp_avg_sq"}
+    torch_settings: ClassVar = {
+        "amsgrad": False,
+        "maximize": False,
+        "decoupled_weight_decay": True,
+        "foreach": ...,
+        "capturable": ...,
+        "differentiable": ...,
+        "fused": ...,
+    }
 
     def __init__(
         self,
@@ -167,11 +205,11 @@ class AdamW(Optimizer):
         super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
 
     def update(
-        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Weight], group: Group
+        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Any], group: Group
     ) -> None:
         """Apply the four equations of the class's docstring."""
         lr, (beta1, beta2) = group["lr"], group["betas"]
-        m, v = state["m"], state["v"]
+        m, v = state["exp_avg"], state["exp_avg_sq"]
         weight -= lr * group["weight_decay"] * weight
         m.copy_(beta1 * m + (1 - beta1) * gradient)
         v.copy_(beta2 * v + (1 - beta2) * gradient**2)
@@ -217,155 +255,135 @@ class Muon(Optimizer):
         θ ← θ - lr λ θ - lr √max(1, rows/columns) · orthogonalise((1 - μ) g + μ m)
 
     Use it for the weight matrices of the blocks, and AdamW for embeddings, head and gains
-    (`CombinedOptimizer`).
+    (`CombinedOptimizer`). State dicts can be exchanged with `torch.optim.Muon`: `momentum_buffer` is m.
     """
 
-    state_names = ("m",)
+    state_names = ("momentum_buffer",)
+    former_names: ClassVar = {"t": "step", "m": "momentum_buffer"}
+    torch_settings: ClassVar = {
+        "nesterov": True,
+        "ns_coefficients": NEWTON_SCHULZ,
+        "eps": 1e-7,
+        "ns_steps": 5,
+        "adjust_lr_fn": None,
+    }
 
     def __init__(
         self, params: Parameters, lr: float = 0.02, momentum: float = 0.95, weight_decay: float = 0.0
     ) -> None:
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
-        for parameter in self.parameters:
+
+    def check_parameters(self, parameters: Sequence[Tensor]) -> None:
+        """Raise unless all parameters are matrices."""
+        for parameter in parameters:
             if parameter.ndim != 2:
                 raise wrong_value("params", "matrices for Muon", tuple(parameter.shape))
 
     def update(
-        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Weight], group: Group
+        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Any], group: Group
     ) -> None:
         """Apply the two equations of the class's docstring."""
-        lr, mu, m = group["lr"], group["momentum"], state["m"]
+        lr, mu, m = group["lr"], group["momentum"], state["momentum_buffer"]
         m.copy_(mu * m + (1 - mu) * gradient)
         direction = orthogonalise((1 - mu) * gradient + mu * m)
         weight -= lr * group["weight_decay"] * weight
         weight -= lr * math.sqrt(max(1.0, weight.shape[0] / weight.shape[1])) * direction
 
 
-class CombinedOptimizer:
-    """Several optimizers with the interface of one, such as Muon for matrices and AdamW for the rest."""
+class CombinedOptimizer(torch.optim.Optimizer):
+    """Several optimizers with the interface of one, such as Muon for matrices and AdamW for the rest.
 
-    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+    `param_groups` and `state` are those of its parts, in their order.
+    """
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
+        self.defaults: dict[str, Any] = {}
+        self.__setstate__({})  # the hooks of torch's class, whose constructor would create further groups
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.optimizers))})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"optimizers": self.optimizers, "defaults": self.defaults}
 
     @property
-    def param_groups(self) -> list[Group]:
-        """The parameter groups of all optimizers; set learning rates here."""
+    def param_groups(self) -> list[Group]:  # type: ignore[override]  # torch's class has an attribute
+        """The groups of all optimizers."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     @property
+    def state(self) -> dict[Tensor, Any]:  # type: ignore[override]
+        """The state of every parameter, by parameter."""
+        return {key: value for optimizer in self.optimizers for key, value in optimizer.state.items()}
+
+    @property
     def parameters(self) -> list[Parameter]:
-        """The parameters of all optimizers."""
-        return [parameter for optimizer in self.optimizers for parameter in optimizer.parameters]
+        """All parameters, optimizer after optimizer."""
+        return [parameter for group in self.param_groups for parameter in group["params"]]
 
-    def zero_grad(self) -> None:
-        """Set all gradients to None."""
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
+    def add_param_group(self, param_group: Group) -> None:
+        """Raise: the caller must choose the optimizer that gets the group."""
+        raise UsageError("add a parameter group to one of the combined optimizers", key="param_group")
 
-    def step(self, *, accept: Bool[Tensor, ""] | None = None) -> None:
-        """Step every optimizer, unless `accept` is false."""
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None, *, accept: Bool[Tensor, ""] | None = None) -> Any:
+        """Step every optimizer, unless `accept` is false; return the closure's loss."""
+        loss = evaluate(closure)
         for optimizer in self.optimizers:
-            optimizer.step(accept=accept)
+            step_if(optimizer, accept)
+        return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every optimizer, in order."""
-        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
+        """Return settings and state of all optimizers as one; parameters are numbered through."""
+        packed: dict[str, Any] = {"state": {}, "param_groups": []}
+        first = 0
+        for optimizer in self.optimizers:
+            one = optimizer.state_dict()
+            packed["state"] |= {first + number: state for number, state in one["state"].items()}
+            for group in one["param_groups"]:
+                numbers = [first + number for number in group["params"]]
+                packed["param_groups"].append({**group, "params": numbers})
+            first += sum(len(group["params"]) for group in one["param_groups"])
+        return packed
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise `FormatError` if `load_state_dict` cannot load `state_dict`; changes nothing."""
-        saved = state_dict.get("optimizers") if isinstance(state_dict, Mapping) else None
-        if not isinstance(saved, list) or not all(isinstance(one, dict) for one in saved):
-            raise FormatError("the saved state is not that of a CombinedOptimizer", key="optimizers")
-        if len(saved) != len(self.optimizers):
-            raise FormatError(
-                f"the saved state has {len(saved)} optimizers, this run has {len(self.optimizers)}",
-                key="optimizers",
-                expected=len(self.optimizers),
-                found=len(saved),
-            )
-        for optimizer, one in zip(self.optimizers, saved, strict=True):
-            optimizer.check_state_dict(one)
+        for optimizer, one in zip(self.optimizers, split_combined_state(self, state_dict), strict=True):
+            if isinstance(optimizer, Optimizer):
+                optimizer.check_state_dict(one)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load the state of every optimizer; on an error nothing changes."""
         self.check_state_dict(state_dict)
-        for optimizer, one in zip(self.optimizers, state_dict["optimizers"], strict=True):
+        for optimizer, one in zip(self.optimizers, split_combined_state(self, state_dict), strict=True):
             optimizer.load_state_dict(one)
 
 
-def check_saved_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
-    """Raise `FormatError` if a saved state is invalid or is of other parameters or of another rule."""
-    fields = state_dict if isinstance(state_dict, Mapping) else {}
-    saved, groups = fields.get("state"), fields.get("param_groups")
-    if (
-        not isinstance(saved, dict)
-        or not isinstance(groups, list)
-        or not all(isinstance(each, dict) for each in (*saved.values(), *groups))
-    ):
-        raise FormatError("the saved state is not that of an optimizer")
-    parameters = optimizer.parameters
-    if len(groups) != len(optimizer.param_groups):
-        raise FormatError(
-            f"the saved optimizer state has {len(groups)} parameter groups, "
-            f"this optimizer has {len(optimizer.param_groups)}",
-            key="param_groups",
-            expected=len(optimizer.param_groups),
-            found=len(groups),
-        )
-    for ours, theirs in zip(optimizer.param_groups, groups, strict=True):
-        _check_same_settings(ours, theirs)
-    if set(saved) != set(range(len(parameters))):
-        raise FormatError(
-            f"the saved optimizer state has {len(saved)} parameters, this optimizer has {len(parameters)}",
-            key="state",
-            expected=len(parameters),
-            found=len(saved),
-        )
-    for number, parameter in enumerate(parameters):
-        count = saved[number].get("t")
-        if type(count) is not int or not 0 <= count < 2**63:
-            raise FormatError(
-                f"the saved optimizer state of parameter {number} has no valid update count",
-                key=f"state.{number}.t",
-                found=count,
-            )
-        for name in optimizer.state_names:
-            found = saved[number].get(name)
-            if not isinstance(found, Tensor) or found.shape != parameter.shape:
-                shape = tuple(found.shape) if isinstance(found, Tensor) else None
-                raise FormatError(
-                    f"the saved optimizer state {name!r} of parameter {number} has the shape {shape}, "
-                    f"expected {tuple(parameter.shape)}",
-                    key=f"state.{number}.{name}",
-                    expected=tuple(parameter.shape),
-                    found=shape,
-                )
+def step_if(optimizer: torch.optim.Optimizer, accept: Bool[Tensor, ""] | None) -> None:
+    """Step any optimizer unless `accept` is false; only other optimizers than ours wait for the device."""
+    if isinstance(optimizer, Optimizer | CombinedOptimizer):
+        optimizer.step(accept=accept)
+    elif accept is None or accept:
+        optimizer.step()
 
 
-def _check_same_settings(ours: Group, theirs: Mapping[str, Any]) -> None:
-    """Raise `FormatError` if saved settings have other names or value types than this rule."""
-    if ours.keys() != theirs.keys():
-        raise FormatError(
-            f"the saved optimizer settings are {', '.join(map(str, theirs))}, expected {', '.join(ours)}",
-            key="param_groups",
-            expected=list(ours),
-            found=list(theirs),
-        )
-    for name, value in ours.items():
-        if name != "params" and not _has_same_type(value, theirs[name]):
-            raise FormatError(
-                f"the saved optimizer setting {name!r} is {theirs[name]!r}, expected a value like {value!r}",
-                key=name,
-                expected=value,
-                found=theirs[name],
-            )
+def evaluate(closure: Closure | None) -> Any:
+    """Return the loss of a closure, or None without one; gradients are computed."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
-def _has_same_type(ours: object, theirs: object) -> bool:
-    if isinstance(ours, tuple) and isinstance(theirs, tuple):
-        return len(ours) == len(theirs) and all(map(_has_same_type, ours, theirs))
-    numbers = (int, float)
-    return type(ours) is type(theirs) or (type(ours) in numbers and type(theirs) in numbers)
+def _require_some(given: list[Any]) -> list[Any]:
+    if not given:
+        raise _no_parameters()
+    return given
+
+
+def _no_parameters() -> UsageError:
+    return UsageError("the optimizer has no parameters (an iterator yields them only once)", key="params")
 
 
 def _check_settings(group: Group) -> None:

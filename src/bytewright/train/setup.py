@@ -33,7 +33,7 @@ from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
 from bytewright.system import DevicePeakMemory
 from bytewright.train.config import DeviceName, OptimizerConfig, Precision, TrainConfig
-from bytewright.train.step import AnyOptimizer, Loss, TrainStep
+from bytewright.train.step import Loss, TrainStep
 
 if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only if a run has a tokenizer
@@ -220,7 +220,7 @@ def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
         return model.to(device)
 
 
-def make_optimizer(model: TransformerLM, config: OptimizerConfig) -> AnyOptimizer:
+def make_optimizer(model: TransformerLM, config: OptimizerConfig) -> torch.optim.Optimizer:
     """Build the optimizer that `config` names over the parameters of `model`.
 
     One-dimensional parameters (gains) have no weight decay. Muon updates the matrices inside blocks; AdamW

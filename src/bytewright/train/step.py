@@ -4,7 +4,7 @@
 accepted, as tensors on the device. An update with a non-finite loss or gradient is not accepted: it changes
 neither the weights nor the optimizer's state. With fused optimizers a step never waits for the previous one:
 norm, clipping and update are one compiled function. On a GPU the whole step is captured as a CUDA graph and
-replayed.
+replayed. Every other `torch.optim.Optimizer` is called by its `step`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from bytewright.data.sampler import Batch
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.model.cuda_graph import CudaGraphFunction
 from bytewright.optim.clip import clip_gradients
-from bytewright.optim.fused import apply_clipped, fused_parts
-from bytewright.optim.reference import CombinedOptimizer, Optimizer
+from bytewright.optim.fused import apply_clipped, fused_updates, has_step_hooks
+from bytewright.optim.reference import step_if
 
 Loss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
-AnyOptimizer = Optimizer | CombinedOptimizer
 
 
 class StepResult(NamedTuple):
@@ -45,7 +44,7 @@ class TrainStep:
     def __init__(
         self,
         model: TransformerLM,
-        optimizer: AnyOptimizer,
+        optimizer: torch.optim.Optimizer,
         *,
         max_grad_norm: float = 0.0,
         backend: str | None = None,
@@ -54,9 +53,11 @@ class TrainStep:
         self.model = model
         self.optimizer = optimizer
         self.max_norm = max_grad_norm or float("inf")
-        self._fused = fused_parts(optimizer)
+        self._fused = fused_updates(optimizer)
         for part in self._fused:
             part.check_not_moved()
+        self._num_groups = len(optimizer.param_groups)
+        self._has_unused = False
 
         def forward(ids: Tensor, targets: Tensor) -> Tensor:
             return loss(model, ids, targets)
@@ -77,25 +78,44 @@ class TrainStep:
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
         """Make one update with the mean gradient over `batches`, the parts of one batch."""
-        if not self._fused:
-            return self._reference_step(batches)
-        for part in self._fused:
-            part.load_learning_rates()
-        return StepResult(*self._take_fused(*(tensor for batch in batches for tensor in batch)))
+        if self._can_fuse():
+            for part in self._fused:
+                part.load_learning_rates()
+            try:
+                tensors = self._take_fused(*(tensor for batch in batches for tensor in batch))
+                self.optimizer._opt_called = True  # type: ignore[attr-defined]  # torch's schedulers check it
+                return StepResult(*tensors)
+            except _UnusedParameterError:
+                self._has_unused = True
+        return self._step_by_optimizer(batches)
 
-    def _reference_step(self, batches: Sequence[Batch]) -> StepResult:
-        """Update by the reference optimizer, with `clip_gradients` and `Optimizer.step`."""
+    def _can_fuse(self) -> bool:
+        """Return whether one function updates all parameters.
+
+        Not if a parameter is unused, if a group was added later, or if hooks of the optimizer must be called.
+        """
+        return (
+            bool(self._fused)
+            and not self._has_unused
+            and not any(part.is_split for part in self._fused)
+            and len(self.optimizer.param_groups) == self._num_groups
+            and not has_step_hooks(self.optimizer)
+        )
+
+    def _step_by_optimizer(self, batches: Sequence[Batch]) -> StepResult:
+        """Update by `clip_gradients` and `Optimizer.step`; parameters without a gradient are skipped."""
         self.optimizer.zero_grad()
         losses = []
         for ids, targets in batches:
             loss = self.loss(ids, targets)
             torch.autograd.backward(loss / len(batches))
             losses.append(loss.detach())
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         with torch.no_grad():
             loss = torch.stack(losses).mean()
-            norm = clip_gradients(self.optimizer.parameters, self.max_norm)
+            norm = clip_gradients(parameters, self.max_norm)
             accepted = torch.isfinite(loss) & torch.isfinite(norm)
-            self.optimizer.step(accept=accepted)
+            step_if(self.optimizer, accepted)
             return StepResult(loss, norm, accepted)
 
     def _fused_step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -104,7 +124,9 @@ class TrainStep:
         num_parts = len(tensors) // 2
         for ids, targets in zip(tensors[::2], tensors[1::2], strict=True):
             loss = self.loss(ids, targets)
-            gradients = torch.autograd.grad(loss / num_parts, self._parameters)
+            gradients = torch.autograd.grad(loss / num_parts, self._parameters, allow_unused=True)
+            if any(gradient is None for gradient in gradients):
+                raise _UnusedParameterError
             with torch.no_grad():
                 if losses:
                     torch._foreach_add_(self._gradients, gradients)
@@ -121,6 +143,10 @@ class TrainStep:
         """Return the loss of a batch without an update."""
         with torch.no_grad():
             return self.loss(ids, targets)
+
+
+class _UnusedParameterError(Exception):
+    """The loss does not depend on a parameter of a fused optimizer."""
 
 
 def compile_with(backend: str | None, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,177 @@
+"""Checks of saved optimizer states before they are loaded: of ours, of torch's, and of older versions.
+
+A state dict has the form of torch: `state` by parameter number and `param_groups`. Checkpoints of earlier
+versions have other names for the state tensors, and one state dict per part of a combined optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from bytewright.errors import FormatError
+
+if TYPE_CHECKING:
+    from bytewright.optim.reference import CombinedOptimizer, Optimizer
+
+Saved = dict[str, Any]
+
+
+def translate_state(state_dict: Mapping[str, Any], names: Mapping[str, str]) -> Saved:
+    """Return a saved state with the current names of the state tensors; raise if it is not a state dict."""
+    fields = state_dict if isinstance(state_dict, Mapping) else {}
+    states, groups = fields.get("state"), fields.get("param_groups")
+    if not _is_mapping_of_mappings(states) or not isinstance(groups, list):
+        raise FormatError("the saved state is not that of an optimizer")
+    if not all(isinstance(group, Mapping) for group in groups):
+        raise FormatError("the saved state is not that of an optimizer")
+    assert isinstance(states, Mapping)
+    translated = {
+        number: {names.get(name, name): value for name, value in values.items()}
+        for number, values in states.items()
+    }
+    return {**fields, "state": translated, "param_groups": groups}
+
+
+def _is_mapping_of_mappings(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values())
+
+
+def split_combined_state(optimizer: CombinedOptimizer, state_dict: Mapping[str, Any]) -> list[Saved]:
+    """Return the state dict of each part of a combined optimizer."""
+    parts = optimizer.optimizers
+    former = state_dict.get("optimizers") if isinstance(state_dict, Mapping) else None
+    if former is not None:
+        if not isinstance(former, list) or not all(isinstance(one, dict) for one in former):
+            raise FormatError("the saved state is not that of a CombinedOptimizer", key="optimizers")
+        if len(former) != len(parts):
+            raise FormatError(
+                f"the saved state has {len(former)} optimizers, this run has {len(parts)}",
+                key="optimizers",
+                expected=len(parts),
+                found=len(former),
+            )
+        return former
+    saved = translate_state(state_dict, {})
+    groups = saved["param_groups"]
+    _check_same_number("parameter groups", len(optimizer.param_groups), len(groups), "param_groups")
+    _check_numbering(groups, [len(group["params"]) for group in optimizer.param_groups])
+    split, first_group, first = [], 0, 0
+    for part in parts:
+        own = groups[first_group : first_group + len(part.param_groups)]
+        first_group += len(own)
+        after = first + sum(len(group["params"]) for group in own)
+        split.append(
+            {
+                "state": {
+                    n - first: state for n, state in saved["state"].items() if n in range(first, after)
+                },
+                "param_groups": [{**group, "params": [n - first for n in group["params"]]} for group in own],
+            }
+        )
+        first = after
+    return split
+
+
+def check_saved_state(optimizer: Optimizer, saved: Saved) -> None:
+    """Raise `FormatError` if a translated state is invalid or is of other parameters or of another rule.
+
+    A state of torch's class may lack the state of parameters that were never updated.
+    """
+    states, groups = saved["state"], saved["param_groups"]
+    parameters = optimizer.parameters
+    _check_same_number("parameter groups", len(optimizer.param_groups), len(groups), "param_groups")
+    is_of_torch = any(optimizer.torch_settings.keys() & group.keys() for group in groups)
+    for ours, theirs in zip(optimizer.param_groups, groups, strict=True):
+        _check_same_settings(optimizer, ours, theirs)
+    _check_numbering(groups, [len(group["params"]) for group in optimizer.param_groups])
+    numbers = set(range(len(parameters)))
+    if not set(states) <= numbers or (set(states) != numbers and not is_of_torch):
+        _check_same_number("parameters", len(parameters), len(states), "state")
+        raise FormatError("the saved optimizer state has other parameter numbers", key="state")
+    for number, values in states.items():
+        count = values.get("step", 0 if is_of_torch else None)
+        if isinstance(count, Tensor) and count.numel() == 1 and float(count).is_integer():
+            count = int(count)
+        if type(count) is not int or not 0 <= count < 2**63:
+            raise FormatError(
+                f"the saved optimizer state of parameter {number} has no valid update count",
+                key=f"state.{number}.step",
+                found=count,
+            )
+        shape = tuple(parameters[number].shape)
+        for name in optimizer.state_names:
+            found = values.get(name)
+            found_shape = tuple(found.shape) if isinstance(found, Tensor) else None
+            if found_shape != shape:
+                raise FormatError(
+                    f"the saved optimizer state {name!r} of parameter {number} has the shape {found_shape}, "
+                    f"expected {shape}",
+                    key=f"state.{number}.{name}",
+                    expected=shape,
+                    found=found_shape,
+                )
+
+
+def _check_same_number(what: str, ours: int, theirs: int, key: str) -> None:
+    if ours != theirs:
+        message = f"the saved optimizer state has {theirs} {what}, this optimizer has {ours}"
+        raise FormatError(message, key=key, expected=ours, found=theirs)
+
+
+def _check_numbering(groups: list[Mapping[str, Any]], sizes: list[int]) -> None:
+    """Raise unless the groups number all parameters from 0 on, and have these sizes."""
+    numbers = [group.get("params") for group in groups]
+    found = sum(len(each) for each in numbers if isinstance(each, list))
+    _check_same_number("parameters", sum(sizes), found, "state")
+    first = 0
+    for each, size in zip(numbers, sizes, strict=True):
+        if each != list(range(first, first + size)):
+            raise FormatError(
+                "the saved parameter groups hold other parameters than those of this optimizer",
+                key="param_groups",
+                expected=sizes,
+            )
+        first += size
+
+
+def _check_same_settings(optimizer: Optimizer, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Raise `FormatError` if settings are missing, have another type, or change the rule of this class."""
+    own = {name: ours[name] for name in (*optimizer.defaults, "params") if name in ours}
+    if not own.keys() <= theirs.keys():
+        raise FormatError(
+            f"the saved optimizer settings are {', '.join(map(str, theirs))}, expected {', '.join(own)}",
+            key="param_groups",
+            expected=list(own),
+            found=list(theirs),
+        )
+    for name, value in own.items():
+        if name != "params" and not _has_same_type(value, theirs[name]):
+            raise FormatError(
+                f"the saved optimizer setting {name!r} is {theirs[name]!r}, expected a value like {value!r}",
+                key=name,
+                expected=value,
+                found=theirs[name],
+            )
+    for name, value in optimizer.torch_settings.items():
+        if name in theirs and value is not ... and theirs[name] != value:
+            raise FormatError(
+                f"the saved optimizer has {name} = {theirs[name]!r}, which {type(optimizer).__name__} of"
+                f" Bytewright does not have; only {value!r} can be loaded",
+                key=name,
+                expected=value,
+                found=theirs[name],
+            )
+
+
+def _has_same_type(ours: object, theirs: object) -> bool:
+    if isinstance(ours, tuple | list) and isinstance(theirs, tuple | list):
+        return len(ours) == len(theirs) and all(map(_has_same_type, ours, theirs))
+    numbers = (int, float)
+    if isinstance(ours, Tensor | float) and isinstance(theirs, Tensor) and theirs.numel() == 1:
+        return True  # torch's learning rates may be tensors
+    if isinstance(ours, Tensor) and type(theirs) in numbers:
+        return True
+    return type(ours) is type(theirs) or (type(ours) in numbers and type(theirs) in numbers)
