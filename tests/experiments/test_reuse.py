@@ -13,7 +13,7 @@ from bytewright.experiments.corpora import token_digests
 from bytewright.experiments.execute import SweepStopped
 from bytewright.experiments.inputs import read_sweep_folder
 from bytewright.experiments.plan import make_plan
-from bytewright.experiments.records import read_object, read_run
+from bytewright.experiments.records import read_run
 from bytewright.experiments.reuse import CODE_AND_MACHINE, ON_A_CPU, copy_record, find_identical_run
 from bytewright.storage import atomic
 from bytewright.train import run_files
@@ -64,7 +64,7 @@ def test_a_run_of_other_code_or_of_another_machine_is_not_reused(place: Path) ->
     runner = SweepRunner(place, name="runs/first")
     runner.run()
     path = runner.folder / RUN / "environment.json"
-    recorded = read_object(path)
+    recorded = atomic.read_document(path)
     for name in (*CODE_AND_MACHINE, *ON_A_CPU):
         atomic.write_json(path, recorded | {name: "another"})
         assert identical_to(runner) is None, name
@@ -116,7 +116,7 @@ def test_code_without_a_clean_commit_reuses_no_runs(
 def test_a_run_on_changed_data_is_not_reused_and_is_rejected(place: Path) -> None:
     runner = SweepRunner(place, name="runs/first")
     runner.run()
-    recorded = read_object(runner.folder / RUN / OUTCOME)["data"]
+    recorded = atomic.read_document(runner.folder / RUN / OUTCOME)["data"]
     assert recorded == token_digests(runner.sweep.trials[0].config.data)
     write_tokens(place / "train.npy", make_ids(2000, seed=7))
     assert identical_to(runner) is None
@@ -140,7 +140,7 @@ def test_data_are_compared_by_content(place: Path) -> None:
 def test_a_run_without_recorded_digests_is_done_but_not_reused(place: Path) -> None:
     runner = SweepRunner(place, name="runs/first")
     runner.run()
-    outcome = read_object(runner.folder / RUN / OUTCOME)
+    outcome = atomic.read_document(runner.folder / RUN / OUTCOME)
     del outcome["data"]
     atomic.write_json(runner.folder / RUN / OUTCOME, outcome)
     write_tokens(place / "train.npy", make_ids(2000, seed=7))

@@ -11,7 +11,6 @@ import torch
 from rich.console import Console
 
 from bytewright.experiments import stories as writing
-from bytewright.experiments.records import read_object
 from bytewright.experiments.stories import SamplingPlan, generate_stories
 from bytewright.experiments.story_eval import evaluate_text
 from bytewright.storage import atomic
@@ -34,7 +33,7 @@ def written(tmp_path: Path, stories: Path, tokenizer: Path) -> Path:
     )
     train(config, tmp_path / "run", console=Console(quiet=True))
     path = tmp_path / "run/config.json"
-    atomic.write_json(path, read_object(path) | {"precision": "bf16"})
+    atomic.write_json(path, atomic.read_document(path) | {"precision": "bf16"})
     return tmp_path / "run"
 
 

@@ -19,6 +19,7 @@ from bytewright.train.metrics import COST_METRICS, is_finite
 from bytewright.train.outcome import Ending, State
 from bytewright.train.recipe import flatten
 from bytewright.train.run import Run, check_no_link
+from bytewright.train.run_files import read_if_present
 
 FLOOR = "corpus.json"
 
@@ -142,17 +143,10 @@ def read_floor(validation: object) -> float | None:
     if not isinstance(validation, str):
         return None
     for folder in Path(validation).parents[:2]:
-        floor = read_object(folder / FLOOR).get("floor_bits_per_byte")
+        floor = read_if_present(folder / FLOOR).get("floor_bits_per_byte")
         if is_finite(floor):
             return float(floor)
     return None
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a missing file is an empty object."""
-    if not path.is_file():
-        return {}
-    return atomic.read_document(path, max_bytes=2**26)
 
 
 def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
@@ -33,13 +33,14 @@ SEALED = re.compile(r'(\{.*), "crc32": "([0-9a-f]{8})"\}')
 """A line with its CRC, which is of the text of the first group."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """A number that runs record. `title` names it in a report, `short` in a column or on a console."""
 
     name: str
     title: str
     unit: str = ""
+    _: KW_ONLY
     short: str = ""
     """A shorter title; by default the title."""
     spec: str = ".4f"
@@ -92,39 +93,30 @@ class Metric:
 
 
 def _of_samples(name: str, title: str, unit: str = "share", **fields: Any) -> Metric:
-    return Metric(name=name, title=title, unit=unit, is_final=False, **fields)
+    return Metric(name, title, unit, is_final=False, **fields)
 
 
+def _cost(name: str, title: str, unit: str = "", **fields: Any) -> Metric:
+    return Metric(name, title, unit, is_measured=True, **fields)
+
+
+NATS = "nats per token"
 TRAINING_METRICS = (
-    Metric(name="step", title="step", unit="steps", spec=",d", is_listed=True),
-    Metric(name="tokens", title="tokens", unit="tokens", spec=",d", is_listed=True),
+    Metric("step", "step", "steps", spec=",d", is_listed=True),
+    Metric("tokens", "tokens", "tokens", spec=",d", is_listed=True),
+    Metric("loss", "training loss", NATS, short="loss", direction="lower", is_listed=True),
+    Metric("validation_loss", "validation loss", NATS, short="validation", direction="lower", is_listed=True),
+    Metric("perplexity", "perplexity", direction="lower", is_kept=False),
     Metric(
-        name="loss",
-        title="training loss",
-        unit="nats per token",
-        short="loss",
-        direction="lower",
-        is_listed=True,
-    ),
-    Metric(
-        name="validation_loss",
-        title="validation loss",
-        unit="nats per token",
-        short="validation",
-        direction="lower",
-        is_listed=True,
-    ),
-    Metric(name="perplexity", title="perplexity", direction="lower", is_kept=False),
-    Metric(
-        name="bits_per_byte",
-        title="bits per byte",
-        unit="of validation text",
+        "bits_per_byte",
+        "bits per byte",
+        "of validation text",
         short="bits/byte",
         direction="lower",
         is_listed=True,
     ),
-    Metric(name="lr", title="learning rate", short="lr", spec=".2e", is_drawn=True),
-    Metric(name="gradient_norm", title="gradient norm", spec=".3f", is_drawn=True),
+    Metric("lr", "learning rate", short="lr", spec=".2e", is_drawn=True),
+    Metric("gradient_norm", "gradient norm", spec=".3f", is_drawn=True),
 )
 SAMPLING_METRICS = (
     _of_samples(
@@ -134,71 +126,58 @@ SAMPLING_METRICS = (
     _of_samples("sound_sentences", "grammatical sentences", direction="higher", is_drawn=True),
     _of_samples("copies", "copies of training stories", direction="lower"),
     _of_samples("distinct_stories", "distinct stories", direction="higher"),
-    _of_samples("distinct_words", "distinct words", unit="share of all words", is_drawn=True),
-    _of_samples("words_per_story", "length", unit="words per story"),
+    _of_samples("distinct_words", "distinct words", "share of all words", is_drawn=True),
+    _of_samples("words_per_story", "length", "words per story"),
     _of_samples("ended", "stories ended by the model", is_listed=True),
 )
 COST_METRICS = (
-    Metric(name="parameters", title="parameters", spec=",.0f", is_measured=True, is_kept=False),
-    Metric(
-        name="flops_per_token",
-        title="FLOPs per token",
-        short="FLOPs",
-        spec=",.0f",
-        is_measured=True,
-        is_kept=False,
-    ),
-    Metric(
-        name="tokens_per_second",
-        title="tokens per second",
+    _cost("parameters", "parameters", spec=",.0f", is_kept=False),
+    _cost("flops_per_token", "FLOPs per token", short="FLOPs", spec=",.0f", is_kept=False),
+    _cost(
+        "tokens_per_second",
+        "tokens per second",
         short="tokens/s",
         spec=",.0f",
         direction="higher",
-        is_measured=True,
         summary="median",
         is_listed=True,
         is_reported=True,
     ),
-    Metric(
-        name="mfu",
-        title="utilisation (MFU)",
+    _cost(
+        "mfu",
+        "utilisation (MFU)",
         short="MFU",
         spec=".1%",
         direction="higher",
-        is_measured=True,
         summary="median",
         is_reported=True,
     ),
-    Metric(
-        name="seconds",
-        title="time",
-        unit="seconds",
+    _cost(
+        "seconds",
+        "time",
+        "seconds",
         spec=",.1f",
         direction="lower",
-        is_measured=True,
         is_listed=True,
         is_reported=True,
         is_predicted=True,
     ),
-    Metric(
-        name="memory_bytes",
-        title="peak memory",
+    _cost(
+        "memory_bytes",
+        "peak memory",
+        "bytes",
         short="memory",
-        unit="bytes",
         direction="lower",
-        is_measured=True,
         summary="maximum",
         is_kept=False,
         is_reported=True,
         is_predicted=True,
     ),
 )
-_NUM_STORIES = Metric(name="num_stories", title="sampled stories", spec=",d", is_final=False)
-METRICS = {
-    metric.name: metric for metric in (*TRAINING_METRICS, *SAMPLING_METRICS, _NUM_STORIES, *COST_METRICS)
-}
+NUM_STORIES = Metric("num_stories", "sampled stories", spec=",d", is_final=False)
+ALL_METRICS = (*TRAINING_METRICS, *SAMPLING_METRICS, NUM_STORIES, *COST_METRICS)
+METRICS = {metric.name: metric for metric in ALL_METRICS}
 """Every metric by its name in the log, in the order of columns."""
-assert all(metric.is_measured for metric in COST_METRICS), "reports select costs by their tuple"
 MEASURED_FIELDS = tuple(name for name, metric in METRICS.items() if metric.is_measured)
 
 SENTENCES_OF_EARLIER_VERSIONS = {

@@ -25,7 +25,7 @@ from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import Ending, find_status
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.recorder import TrainState
-from bytewright.train.run_files import CONFIG, RunWriter, check_space, has_records, read_outcome
+from bytewright.train.run_files import CONFIG, OUTCOME, RunWriter, check_space, has_records, read_if_present
 from bytewright.train.setup import Inputs, checkpoint_bytes
 
 ONLY_ROUNDING = {"device", "compile", "accumulate", "model.implementation", "optimizer.implementation"}
@@ -52,10 +52,8 @@ def check_not_finished(writer: RunWriter, config: TrainConfig) -> None:
     """Raise if a run has ended and has no checkpoint: resuming would erase its metrics."""
     if not has_records(writer.path) or writer.checkpoints.steps():
         return
-    records = list(read_metrics(writer.metrics))
-    status = find_status(
-        flatten(to_plain(config)), records, outcome=read_outcome(writer.path), has_checkpoints=False
-    )
+    records, outcome = list(read_metrics(writer.metrics)), read_if_present(writer.path / OUTCOME)
+    status = find_status(flatten(to_plain(config)), records, outcome=outcome, has_checkpoints=False)
     if status.is_final:
         ended = "has diverged" if status.ending is Ending.DIVERGED else "is complete"
         message = f"{writer.path} {ended}, and its checkpoints were not kept; there is nothing to resume"

@@ -49,7 +49,7 @@ from bytewright.train.run_files import (
     check_new_run,
     has_records,
     is_locked,
-    read_outcome,
+    read_if_present,
     read_run_config,
 )
 from bytewright.train.setup import count_token_bytes, dtype_of, open_tokens, read_vocabulary_of, select_device
@@ -123,7 +123,7 @@ class Run:
 
         The source of initial weights is in `init.source`, `init.sha256`, `init.step` and `init.optimizer`.
         """
-        fields = _read_object(self.path / CONFIG)
+        fields = read_if_present(self.path / CONFIG)
         if fields:
             check_config(fields, self.path / CONFIG)
         settings = flatten(fields)
@@ -145,7 +145,7 @@ class Run:
     @property
     def environment(self) -> dict[str, Any]:
         """The machine and the versions that the run started with."""
-        return _read_object(self.path / ENVIRONMENT)
+        return read_if_present(self.path / ENVIRONMENT)
 
     @property
     def init(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Run:
     @property
     def outcome(self) -> dict[str, Any]:
         """What a sweep recorded about the run: labels, prediction, ending; empty without a sweep."""
-        return read_outcome(self.path)
+        return read_if_present(self.path / OUTCOME)
 
     def write_outcome(self, outcome: Mapping[str, Any]) -> None:
         """Record how a sweep ended the run."""
@@ -281,7 +281,7 @@ class Run:
 
     def change_setting(self, key: str, value: object) -> None:
         """Replace one top-level value of config.json."""
-        atomic.write_document(self.path / CONFIG, _read_object(self.path / CONFIG) | {key: value})
+        atomic.write_document(self.path / CONFIG, read_if_present(self.path / CONFIG) | {key: value})
 
 
 def check_no_link(path: Path, run: Path) -> None:
@@ -289,10 +289,6 @@ def check_no_link(path: Path, run: Path) -> None:
     links = [each for each in (path, *path.parents) if each.is_relative_to(run) and each != run]
     if any(each.is_symlink() for each in links):
         raise FormatError(f"{path}: is read through a symbolic link; replace the link by a copy", path=path)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    return atomic.read_document(path, max_bytes=2**26) if path.is_file() else {}
 
 
 @dataclass(frozen=True)

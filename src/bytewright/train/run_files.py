@@ -145,9 +145,9 @@ def read_run_config(path: Path) -> TrainConfig:
     return read_config(path / CONFIG)
 
 
-def read_outcome(path: Path) -> dict[str, Any]:
-    """Read what a sweep recorded about a run; empty without a sweep."""
-    return atomic.read_document(path / OUTCOME, max_bytes=2**26) if (path / OUTCOME).is_file() else {}
+def read_if_present(path: Path) -> dict[str, Any]:
+    """Read the JSON object in a file; a missing file is an empty object."""
+    return atomic.read_document(path, max_bytes=2**26) if path.is_file() else {}
 
 
 def check_new_run(path: Path) -> None:
