@@ -94,11 +94,12 @@ class Outcome:
     err: str
 
 
-Run = Callable[..., Outcome]
+RunCommand = Callable[..., Outcome]
+"""The type of the fixture `run`."""
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     """Return a function that runs a command line in this process and returns its exit code and output."""
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 

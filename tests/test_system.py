@@ -22,7 +22,7 @@ from bytewright.system import (
     total_memory,
     usable_memory,
 )
-from conftest import Run
+from conftest import RunCommand
 
 MIB = 2**20
 linux_only = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
@@ -38,7 +38,9 @@ def test_a_lower_limit_of_a_container_is_used(tmp_path: Path, words: str, expect
     assert usable_memory([tmp_path / "missing", limit]) == (expected or total_memory())
 
 
-def test_account_and_doctor_use_the_limit_of_the_container(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_account_and_doctor_use_the_limit_of_the_container(
+    monkeypatch: pytest.MonkeyPatch, run: RunCommand
+) -> None:
     monkeypatch.setattr("bytewright.account.devices.usable_memory", lambda: 123_000_000)
     monkeypatch.setattr("bytewright.account.devices.measure_matmul", lambda *_, **__: 1e9)
     monkeypatch.setattr("bytewright.account.devices._measure_copy", lambda _: 1e9)

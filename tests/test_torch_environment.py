@@ -25,7 +25,7 @@ from bytewright.torch_environment import (
     prepare,
     product_faults,
 )
-from conftest import Run
+from conftest import RunCommand
 
 SETTINGS = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "GOMP_SPINCOUNT": "2000"}
 ISA_LIMIT = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
@@ -168,7 +168,9 @@ def test_the_product_of_the_child_process_is_correct(monkeypatch: pytest.MonkeyP
     assert names["product"].eq(256).all()
 
 
-def test_the_doctor_reports_amx_that_faults_and_the_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_reports_amx_that_faults_and_the_limit(
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bytewright.cli.doctor.amx_faults", lambda: True)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
     found = {it["name"]: it["found"] for it in json.loads(run("doctor", "--json").out)["findings"]}
@@ -176,7 +178,9 @@ def test_the_doctor_reports_amx_that_faults_and_the_limit(run: Run, monkeypatch:
     assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" in found["AMX"]
 
 
-def test_only_commands_let_torch_keep_compiled_steps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_commands_let_torch_keep_compiled_steps(
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     variable = "TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD"
     monkeypatch.delenv(variable, raising=False)
     environment: dict[str, str] = {}

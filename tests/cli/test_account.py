@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bytewright.account import PRESETS, account, find_preset
-from conftest import Run
+from conftest import RunCommand
 
 
-def figures(run: Run, *arguments: str) -> dict[str, Any]:
+def figures(run: RunCommand, *arguments: str) -> dict[str, Any]:
     outcome = run("account", *arguments, "--json")
     assert outcome.code == 0, outcome.err
     found: dict[str, Any] = json.loads(outcome.out)
@@ -20,13 +20,13 @@ def figures(run: Run, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_has_an_account(run: Run, preset: str) -> None:
+def test_every_preset_has_an_account(run: RunCommand, preset: str) -> None:
     found = figures(run, "--preset", preset)
     assert found == json.loads(json.dumps(account(find_preset(preset)).to_dict()))
     assert found["batch_size"] == 1
 
 
-def test_the_tables_contain_the_expected_figures(run: Run) -> None:
+def test_the_tables_contain_the_expected_figures(run: RunCommand) -> None:
     outcome = run("account", "--preset", "gpt2-xl", "--memory", "80GB", "--device", "h100", "--tokens", "1e9")
     assert outcome.code == 0
     for words in (
@@ -47,7 +47,7 @@ def test_the_tables_contain_the_expected_figures(run: Run) -> None:
         assert words in outcome.out, words
 
 
-def test_any_size_can_be_changed_and_context_has_two_names(run: Run) -> None:
+def test_any_size_can_be_changed_and_context_has_two_names(run: RunCommand) -> None:
     changed = figures(run, "--preset", "gpt2-xl", "--d-ff", "4288", "--context", "16384", "--batch", "3")
     assert changed["config"]["d_ff"] == 4288
     assert changed["num_tokens"] == 16_384
@@ -62,7 +62,7 @@ def test_any_size_can_be_changed_and_context_has_two_names(run: Run) -> None:
     assert other["parameters"]["final_norm"] == 0
 
 
-def test_a_recipe_and_the_config_of_a_run_are_read(run: Run, tmp_path: Path) -> None:
+def test_a_recipe_and_the_config_of_a_run_are_read(run: RunCommand, tmp_path: Path) -> None:
     recipe = Path(__file__).parents[2] / "recipes" / "base.toml"
     expected = figures(run, "--preset", "base")["parameters"]
     assert figures(run, "--config", str(recipe))["parameters"] == expected
@@ -71,14 +71,14 @@ def test_a_recipe_and_the_config_of_a_run_are_read(run: Run, tmp_path: Path) -> 
     assert figures(run, "--config", str(config))["parameters"] == expected
 
 
-def test_gb_and_gib_give_different_batches(run: Run) -> None:
+def test_gb_and_gib_give_different_batches(run: RunCommand) -> None:
     shape = ["--preset", "gpt2-xl", "--context", "128"]
     decimal = figures(run, *shape, "--memory", "80GB")["largest_batches"]
     binary = figures(run, *shape, "--memory", "80GiB")["largest_batches"]
     assert decimal["simplified inventory"] < binary["simplified inventory"]
 
 
-def test_days_are_computed_from_a_given_utilisation(run: Run) -> None:
+def test_days_are_computed_from_a_given_utilisation(run: RunCommand) -> None:
     # 400K steps of 1,024 sequences on an A100 in true fp32, at half of its peak.
     tokens = 400_000 * 1024 * 1024
     found = figures(
@@ -88,13 +88,13 @@ def test_days_are_computed_from_a_given_utilisation(run: Run) -> None:
     assert found["time"]["days"] == pytest.approx(6584, abs=1)
 
 
-def test_this_machine_can_be_measured(run: Run) -> None:
+def test_this_machine_can_be_measured(run: RunCommand) -> None:
     found = figures(run, "--preset", "base", "--device", "measure")["time"]
     assert found["device"]["is_measured"]
     assert found["tokens_per_second"] > 0
 
 
-def test_no_time_is_predicted_without_a_measurement(run: Run) -> None:
+def test_no_time_is_predicted_without_a_measurement(run: RunCommand) -> None:
     asked = ["--preset", "base", "--device", "h100", "--precision", "fp32", "--tokens", "1e9"]
     found = figures(run, *asked)["time"]
     assert found["seconds_per_step"] is found["tokens_per_second"] is found["days"] is None
@@ -106,7 +106,7 @@ def test_no_time_is_predicted_without_a_measurement(run: Run) -> None:
     assert "1,000,000,000 tokens:" not in outcome.out
 
 
-def test_the_family_is_printed_and_plotted(run: Run, tmp_path: Path) -> None:
+def test_the_family_is_printed_and_plotted(run: RunCommand, tmp_path: Path) -> None:
     outcome = run("account", "--family", "--plot", tmp_path / "shares.svg")
     assert outcome.code == 0
     assert "gpt2-xl" in outcome.out
@@ -114,7 +114,7 @@ def test_the_family_is_printed_and_plotted(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "shares.svg").read_text().startswith("<svg")
 
 
-def test_sizes_beyond_any_machine_are_computed(run: Run) -> None:
+def test_sizes_beyond_any_machine_are_computed(run: RunCommand) -> None:
     sizes = ["--d-model", str(2**20), "--num-heads", "1024", "--num-layers", "500", "--d-ff", str(2**22)]
     found = figures(run, *sizes, "--memory", "80GB", "--device", "b200")
     assert found["parameters"]["total"] > 10**15
@@ -155,7 +155,7 @@ def test_sizes_beyond_any_machine_are_computed(run: Run) -> None:
         (["--plot", "x.svg"], "--plot needs --family"),
     ],
 )
-def test_invalid_options_are_one_sentence(run: Run, arguments: list[str], sentence: str) -> None:
+def test_invalid_options_are_one_sentence(run: RunCommand, arguments: list[str], sentence: str) -> None:
     outcome = run("account", *arguments)
     assert outcome.code == 2
     assert outcome.out == ""
@@ -172,7 +172,9 @@ def test_invalid_options_are_one_sentence(run: Run, arguments: list[str], senten
         ('base = "base.toml"\n', "is a sweep; use its base recipe, base.toml"),
     ],
 )
-def test_a_file_without_a_model_is_one_sentence(run: Run, tmp_path: Path, content: str, words: str) -> None:
+def test_a_file_without_a_model_is_one_sentence(
+    run: RunCommand, tmp_path: Path, content: str, words: str
+) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(content)
     outcome = run("account", "--config", path)

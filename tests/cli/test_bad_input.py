@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bytewright.tokenizer import Tokenizer
-from conftest import HANG_SECONDS, Outcome, Run
+from conftest import HANG_SECONDS, Outcome, RunCommand
 
 PROGRAM = [sys.executable, "-m", "bytewright.cli.main"]
 
@@ -135,7 +135,7 @@ UNWRITABLE = [
 
 @pytest.mark.parametrize(("command", "subject"), CASES, ids=[command for command, _ in CASES])
 def test_a_wrong_command_or_input_is_one_sentence_and_changes_nothing(
-    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch, command: str, subject: str
+    run: RunCommand, place: Path, monkeypatch: pytest.MonkeyPatch, command: str, subject: str
 ) -> None:
     monkeypatch.chdir(place)
     before = tree(place)
@@ -146,7 +146,7 @@ def test_a_wrong_command_or_input_is_one_sentence_and_changes_nothing(
 
 @pytest.mark.parametrize(("command", "subject"), UNWRITABLE, ids=[command for command, _ in UNWRITABLE])
 def test_an_unwritable_target_is_rejected_before_the_work_and_changes_nothing(
-    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch, command: str, subject: str
+    run: RunCommand, place: Path, monkeypatch: pytest.MonkeyPatch, command: str, subject: str
 ) -> None:
     if "/proc" in command and not Path("/proc/self").exists():
         pytest.skip("needs a /proc, where not even root can create files")
@@ -158,7 +158,9 @@ def test_an_unwritable_target_is_rejected_before_the_work_and_changes_nothing(
     assert tree(place) == before
 
 
-def test_a_changed_tokenizer_is_rejected(run: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_tokenizer_is_rejected(
+    run: RunCommand, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(place)
     vocabulary = place / "tok" / "vocabulary.json"
     vocabulary.write_bytes(vocabulary.read_bytes().replace(b"gpt2", b"gpt4", 1))
@@ -166,7 +168,7 @@ def test_a_changed_tokenizer_is_rejected(run: Run, place: Path, monkeypatch: pyt
 
 
 def test_a_token_file_of_another_tokenizer_is_rejected(
-    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunCommand, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place)
     assert run("tokenizer", "encode", "tok", "stories.txt", "--out", "s.npy").code == 0

@@ -12,10 +12,10 @@ from types import ModuleType
 import pytest
 
 from bytewright.cli.doctor import find_newer_source
-from conftest import Run
+from conftest import RunCommand
 
 
-def test_doctor_reports_the_machine_and_the_packages(run: Run) -> None:
+def test_doctor_reports_the_machine_and_the_packages(run: RunCommand) -> None:
     outcome = run("doctor", "--json")
     report = json.loads(outcome.out)
     found = {finding["name"]: finding["found"] for finding in report["findings"]}
@@ -24,7 +24,9 @@ def test_doctor_reports_the_machine_and_the_packages(run: Run) -> None:
     assert report["healthy"] is (outcome.code == 0)
 
 
-def test_doctor_prints_a_remedy_for_a_missing_extension(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_prints_a_remedy_for_a_missing_extension(
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real_import = importlib.import_module
 
     def without_native(name: str, package: str | None = None) -> ModuleType:

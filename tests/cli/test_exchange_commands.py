@@ -13,7 +13,7 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_bpe
 from bytewright.train.run import write_imported_model
-from conftest import Run
+from conftest import RunCommand
 
 TEXT = "the owl sat in the old oak; the more it saw, the less it spoke. wise old owl! café ☕ " * 4
 PROMPT = "the owl"
@@ -37,7 +37,7 @@ def make_run(folder: Path, **changes: Any) -> Path:
     return run
 
 
-def written_by(run: Run, path: Path) -> str:
+def written_by(run: RunCommand, path: Path) -> str:
     outcome = run(
         "generate",
         path,
@@ -54,7 +54,7 @@ def written_by(run: Run, path: Path) -> str:
     return outcome.out.removesuffix("\n")
 
 
-def test_exporting_a_custom_pattern_prints_a_warning(run: Run, tmp_path: Path) -> None:
+def test_exporting_a_custom_pattern_prints_a_warning(run: RunCommand, tmp_path: Path) -> None:
     original = make_run(tmp_path)
     assert run("export", original, "--to", "hf", "--out", tmp_path / "plain").err == ""
     vocabulary = dataclasses.replace(Tokenizer.load(original / "tokenizer").vocabulary, pattern=r"\w+|\W")
@@ -64,7 +64,7 @@ def test_exporting_a_custom_pattern_prints_a_warning(run: Run, tmp_path: Path) -
     assert "pattern" in exported.err
 
 
-def test_an_exported_and_imported_model_generates_the_same_text(run: Run, tmp_path: Path) -> None:
+def test_an_exported_and_imported_model_generates_the_same_text(run: RunCommand, tmp_path: Path) -> None:
     original = make_run(tmp_path)
     assert run("export", original, "--to", "hf", "--out", tmp_path / "hf").code == 0
     names = {path.name for path in (tmp_path / "hf").iterdir()}
@@ -85,7 +85,7 @@ def test_an_exported_and_imported_model_generates_the_same_text(run: Run, tmp_pa
 
 @pytest.mark.filterwarnings("default")
 def test_transformers_generates_the_same_greedy_text(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     transformers = pytest.importorskip("transformers")
@@ -102,14 +102,14 @@ def test_transformers_generates_the_same_greedy_text(
         assert tokenizer(text)["input_ids"] == Tokenizer.load(original / "tokenizer").encode(text)
 
 
-def test_a_model_that_llama_cannot_express_is_one_sentence(run: Run, tmp_path: Path) -> None:
+def test_a_model_that_llama_cannot_express_is_one_sentence(run: RunCommand, tmp_path: Path) -> None:
     outcome = run("export", make_run(tmp_path, norm="post"), "--to", "hf", "--out", tmp_path / "hf")
     assert outcome.code == 2
     assert outcome.err.startswith("bytewright: this model has norm = 'post'")
     assert not (tmp_path / "hf").exists()
 
 
-def test_import_rejects_an_existing_run_and_a_missing_folder(run: Run, tmp_path: Path) -> None:
+def test_import_rejects_an_existing_run_and_a_missing_folder(run: RunCommand, tmp_path: Path) -> None:
     original = make_run(tmp_path)
     assert run("export", original, "--to", "hf", "--out", tmp_path / "hf").code == 0
     outcome = run("export", original, "--to", "hf", "--out", tmp_path / "hf")

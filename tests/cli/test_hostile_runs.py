@@ -28,7 +28,7 @@ from bytewright.train import train
 from bytewright.train.console import LiveDisplay
 from bytewright.train.metrics import read_metrics
 from bytewright.train.recipe import flatten, unflatten
-from conftest import Outcome, Run
+from conftest import Outcome, RunCommand
 from runs import make_config
 
 TOO_LONG = 60
@@ -131,7 +131,9 @@ def edit(file: Path, change: Callable[[Any], object]) -> None:
         ("checkpoints/step-000008/state.json", "evaluate run"),
     ],
 )
-def test_a_pipe_in_place_of_a_run_file_does_not_block(place: Path, run: Run, name: str, command: str) -> None:
+def test_a_pipe_in_place_of_a_run_file_does_not_block(
+    place: Path, run: RunCommand, name: str, command: str
+) -> None:
     pipe = place / "run" / name
     pipe.parent.mkdir(exist_ok=True)
     pipe.unlink(missing_ok=True)
@@ -151,7 +153,7 @@ def claim(run: Path, change: Callable[[Any], object]) -> None:
 
 @pytest.mark.parametrize("size", ["num_layers", "vocab_size", "d_model", "d_ff"])
 def test_a_model_larger_than_its_weights_is_not_built(
-    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch, size: str
+    place: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     def refuse_to_build(*arguments: object, **options: object) -> None:
         raise AssertionError("a model was built")
@@ -171,13 +173,13 @@ def test_a_model_larger_than_its_weights_is_not_built(
     assert "the checkpoints of this run need" in outcome.err
 
 
-def test_a_report_does_not_count_layers_without_weights(place: Path, run: Run) -> None:
+def test_a_report_does_not_count_layers_without_weights(place: Path, run: RunCommand) -> None:
     claim(place / "run", lambda config: config["model"].update(num_layers=2**28))
     with no_hang():
         assert run("report", "run").code == 0
 
 
-def test_a_checkpoint_of_a_trillion_steps_is_resumed_at_once(place: Path, run: Run) -> None:
+def test_a_checkpoint_of_a_trillion_steps_is_resumed_at_once(place: Path, run: RunCommand) -> None:
     checkpoints, step = place / "run" / "checkpoints", 10**12
     (checkpoints / "step-000008").rename(checkpoints / f"step-{step}")
     forge(
@@ -211,7 +213,7 @@ def test_a_checkpoint_of_a_trillion_steps_is_resumed_at_once(place: Path, run: R
         {"best_step": [8]},
     ],
 )
-def test_an_impossible_state_is_rejected(place: Path, run: Run, changes: dict[str, Any]) -> None:
+def test_an_impossible_state_is_rejected(place: Path, run: RunCommand, changes: dict[str, Any]) -> None:
     checkpoint = place / "run" / "checkpoints" / "step-000008"
     forge(checkpoint, "state.json", lambda state: state.update(changes))
     if "step" in changes:
@@ -223,7 +225,7 @@ def test_an_impossible_state_is_rejected(place: Path, run: Run, changes: dict[st
     assert "step-" in outcome.err
 
 
-def test_a_time_beyond_the_range_of_a_float_is_rejected(place: Path, run: Run) -> None:
+def test_a_time_beyond_the_range_of_a_float_is_rejected(place: Path, run: RunCommand) -> None:
     checkpoint = place / "run" / "checkpoints" / "step-000008"
     state = (checkpoint / "state.json").read_text()
     rewrite(checkpoint, "state.json", re.sub('"seconds": [^,]*', '"seconds": 1e400', state).encode())
@@ -233,7 +235,7 @@ def test_a_time_beyond_the_range_of_a_float_is_rejected(place: Path, run: Run) -
 
 
 def test_a_prompt_is_encoded_once_for_any_number_of_texts(
-    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    place: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[str] = []
     encode = generate_text.encode_prompt
@@ -257,7 +259,7 @@ ODD_VALUES = ["x", [1], {"a": 1}, None, True, -1, 10**300, -1e308, "\ud800"]
     "name", ["step", "tokens", "seconds", "loss", "validation_loss", "tokens_per_second", "event", "windows"]
 )
 def test_a_report_about_metrics_of_wrong_types_is_written_or_rejected(
-    place: Path, run: Run, name: str
+    place: Path, run: RunCommand, name: str
 ) -> None:
     metrics = place / "run" / "metrics.jsonl"
     records = list(read_metrics(metrics))
@@ -268,7 +270,7 @@ def test_a_report_about_metrics_of_wrong_types_is_written_or_rejected(
 
 
 @pytest.mark.parametrize("name", ["batch_size", "seed", "max_refused", "model.vocab_size", "budget.tokens"])
-def test_settings_of_wrong_types_are_rejected_by_name(place: Path, run: Run, name: str) -> None:
+def test_settings_of_wrong_types_are_rejected_by_name(place: Path, run: RunCommand, name: str) -> None:
     config = place / "run" / "config.json"
     settings = flatten(atomic.read_document(config))
     values: list[Any] = ["x", [1], {"a": {}}, True, -1, 0, 10**300]
@@ -279,7 +281,7 @@ def test_settings_of_wrong_types_are_rejected_by_name(place: Path, run: Run, nam
         assert name == "seed" or name.rpartition(".")[2] in outcome.err
 
 
-def test_a_file_that_is_nested_too_deeply_is_rejected(place: Path, run: Run) -> None:
+def test_a_file_that_is_nested_too_deeply_is_rejected(place: Path, run: RunCommand) -> None:
     deep = '{"a": ' * 500 + "1" + "}" * 500
     (place / "run" / "config.json").write_text(deep)
     (place / "run" / "environment.json").write_text(deep)
@@ -319,7 +321,7 @@ def assert_printable(outcome: Outcome) -> None:
         "tokenizer compare {run}/tokenizer tok",
     ],
 )
-def test_a_hostile_name_is_escaped_on_the_terminal(place: Path, run: Run, command: str) -> None:
+def test_a_hostile_name_is_escaped_on_the_terminal(place: Path, run: RunCommand, command: str) -> None:
     name = HOSTILE.replace("/", ":")
     shutil.copytree(place / "run", place / name)
     assert_printable(run(*(word.format(run=name) for word in command.split())))
@@ -369,7 +371,7 @@ def put_settings(run: Path) -> None:
     ],
 )
 def test_hostile_text_in_a_file_is_escaped_on_the_terminal(
-    place: Path, run: Run, change: Callable[[Path], None], commands: list[str]
+    place: Path, run: RunCommand, change: Callable[[Path], None], commands: list[str]
 ) -> None:
     change(place / "run")
     for command in commands:
@@ -380,7 +382,7 @@ def test_hostile_text_in_a_file_is_escaped_on_the_terminal(
         assert not set("\x1b\x07\r") & set(page.read_text())
 
 
-def test_the_name_of_a_lock_holder_is_escaped_on_the_terminal(place: Path, run: Run) -> None:
+def test_the_name_of_a_lock_holder_is_escaped_on_the_terminal(place: Path, run: RunCommand) -> None:
     lock = place / "run" / ".lock"
     lock.write_text(HOSTILE.replace("\udcff", ""))
     with lock.open() as held:

@@ -13,7 +13,7 @@ from bytewright.generate.interpret import logit_lens, predict_next_token, token_
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run import open_model, write_imported_model
-from conftest import Run
+from conftest import RunCommand
 
 TEXT = "The dog ran.\n"
 
@@ -37,7 +37,7 @@ def ids(tokenizer: Path) -> list[int]:
     return Tokenizer.load(tokenizer).encode(TEXT)
 
 
-def test_next_prints_the_most_probable_tokens(model_folder: Path, ids: list[int], run: Run) -> None:
+def test_next_prints_the_most_probable_tokens(model_folder: Path, ids: list[int], run: RunCommand) -> None:
     printed = json.loads(run("next", model_folder, "--prompt", TEXT, "--top", "3", "--json").out)
     saved = open_model(model_folder)
     size = saved.run.tokenizer.vocab_size
@@ -48,7 +48,7 @@ def test_next_prints_the_most_probable_tokens(model_folder: Path, ids: list[int]
     assert [line.split()[-2] for line in shown.splitlines()[1:]] == [str(id) for id in best.indices.tolist()]
 
 
-def test_losses_prints_the_loss_of_each_token(model_folder: Path, ids: list[int], run: Run) -> None:
+def test_losses_prints_the_loss_of_each_token(model_folder: Path, ids: list[int], run: RunCommand) -> None:
     printed = json.loads(run("losses", model_folder, "--text", TEXT, "--json").out)
     saved = open_model(model_folder)
     tokenizer = saved.run.tokenizer
@@ -60,13 +60,13 @@ def test_losses_prints_the_loss_of_each_token(model_folder: Path, ids: list[int]
     assert f"mean loss {printed['loss']:.4f}" in run("losses", model_folder, "--text", TEXT).out
 
 
-def test_losses_reads_a_file(model_folder: Path, tmp_path: Path, run: Run) -> None:
+def test_losses_reads_a_file(model_folder: Path, tmp_path: Path, run: RunCommand) -> None:
     (tmp_path / "story.txt").write_text(TEXT)
     from_file = run("losses", model_folder, tmp_path / "story.txt", "--json")
     assert json.loads(from_file.out) == json.loads(run("losses", model_folder, "--text", TEXT, "--json").out)
 
 
-def test_attention_prints_all_heads_or_draws_one(model_folder: Path, ids: list[int], run: Run) -> None:
+def test_attention_prints_all_heads_or_draws_one(model_folder: Path, ids: list[int], run: RunCommand) -> None:
     weights = json.loads(run("attention", model_folder, "--prompt", TEXT, "--json").out)["weights"]
     assert (len(weights), len(weights[0]), len(weights[0][0])) == (2, 2, len(ids))
     table = run("attention", model_folder, "--prompt", TEXT).out.splitlines()
@@ -78,7 +78,9 @@ def test_attention_prints_all_heads_or_draws_one(model_folder: Path, ids: list[i
     assert "██" in drawn[0]  # the first token has only itself
 
 
-def test_lens_prints_the_prediction_of_every_layer(model_folder: Path, ids: list[int], run: Run) -> None:
+def test_lens_prints_the_prediction_of_every_layer(
+    model_folder: Path, ids: list[int], run: RunCommand
+) -> None:
     printed = json.loads(run("lens", model_folder, "--prompt", TEXT, "--top", "2", "--json").out)
     layers = logit_lens(open_model(model_folder).load(), ids, top=2)
     found = [[[one["id"] for one in best] for best in layer] for layer in printed["layers"]]
@@ -88,7 +90,7 @@ def test_lens_prints_the_prediction_of_every_layer(model_folder: Path, ids: list
     assert len(table) == 1 + len(ids)
 
 
-def test_tokens_lists_positions_ids_and_bytes(tokenizer: Path, ids: list[int], run: Run) -> None:
+def test_tokens_lists_positions_ids_and_bytes(tokenizer: Path, ids: list[int], run: RunCommand) -> None:
     rows = json.loads(run("tokenizer", "tokens", tokenizer, "--text", TEXT, "--json").out)
     assert [row["id"] for row in rows] == ids
     for row in rows:
@@ -110,7 +112,9 @@ def test_tokens_lists_positions_ids_and_bytes(tokenizer: Path, ids: list[int], r
         (["lens", "--prompt", "The dog", "--top", "100000"], "--top"),
     ],
 )
-def test_wrong_input_is_one_sentence(model_folder: Path, run: Run, arguments: list[str], word: str) -> None:
+def test_wrong_input_is_one_sentence(
+    model_folder: Path, run: RunCommand, arguments: list[str], word: str
+) -> None:
     command, *rest = arguments
     outcome = run(command, model_folder, *rest)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)

@@ -16,14 +16,14 @@ import bytewright
 from bytewright.cli.main import COMMANDS
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run_files import RunWriter
-from conftest import HANG_SECONDS, Run
+from conftest import HANG_SECONDS, RunCommand
 from runs import make_config
 
 FIRST_WORDS = ", ".join(sorted({name.split()[0] for name in COMMANDS}))
 PROGRAM = [sys.executable, "-m", "bytewright.cli.main"]
 
 
-def test_every_command_has_help_with_examples(run: Run) -> None:
+def test_every_command_has_help_with_examples(run: RunCommand) -> None:
     for name in COMMANDS:
         outcome = run(*name.split(), "--help")
         assert outcome.code == 0, name
@@ -33,7 +33,7 @@ def test_every_command_has_help_with_examples(run: Run) -> None:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["tokenizer", "--help"]])
-def test_the_overview_lists_the_commands(run: Run, words: list[str]) -> None:
+def test_the_overview_lists_the_commands(run: RunCommand, words: list[str]) -> None:
     outcome = run(*words)
     assert outcome.code == 0
     assert "tokenizer train" in outcome.out
@@ -41,7 +41,7 @@ def test_the_overview_lists_the_commands(run: Run, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("option", ["--version", "-V"])
-def test_the_version_is_printed(run: Run, option: str) -> None:
+def test_the_version_is_printed(run: RunCommand, option: str) -> None:
     outcome = run(option)
     assert outcome.code == 0
     assert outcome.out == f"bytewright {bytewright.__version__}\n"
@@ -71,7 +71,7 @@ def test_the_package_runs_as_a_module_with_the_same_exit_codes() -> None:
         ([], f"bytewright needs a command: {FIRST_WORDS} (see bytewright --help)"),
     ],
 )
-def test_a_wrong_command_gets_a_suggestion(run: Run, words: list[str], sentence: str) -> None:
+def test_a_wrong_command_gets_a_suggestion(run: RunCommand, words: list[str], sentence: str) -> None:
     outcome = run(*words)
     assert outcome.code == 2
     assert outcome.out == ""
@@ -85,13 +85,13 @@ def test_a_wrong_command_gets_a_suggestion(run: Run, words: list[str], sentence:
         (["tokenizer", "train", "x", "--out", "y", "--vocab-sise", "300"], "--vocab-size"),
     ],
 )
-def test_an_unknown_option_gets_a_suggestion(run: Run, words: list[str], suggestion: str) -> None:
+def test_an_unknown_option_gets_a_suggestion(run: RunCommand, words: list[str], suggestion: str) -> None:
     outcome = run(*words)
     assert outcome.code == 2
     assert suggestion in outcome.err
 
 
-def test_a_value_of_the_wrong_type_and_a_missing_option_are_rejected(run: Run) -> None:
+def test_a_value_of_the_wrong_type_and_a_missing_option_are_rejected(run: RunCommand) -> None:
     outcome = run("tokenizer", "train", "x", "--out", "y", "--vocab-size", "many")
     assert outcome.code == 2
     assert "--vocab-size" in outcome.err

@@ -6,7 +6,7 @@ import pytest
 
 from bytewright.cli.doctor import Doctor
 from bytewright.cli.main import describe_option_error
-from conftest import Run
+from conftest import RunCommand
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from conftest import Run
         ("generate runs/x --device gpu", "--device must be one of auto, cpu, cuda, mps, found 'gpu'"),
     ],
 )
-def test_a_mistake_in_options_is_one_short_sentence(run: Run, arguments: str, sentence: str) -> None:
+def test_a_mistake_in_options_is_one_short_sentence(run: RunCommand, arguments: str, sentence: str) -> None:
     outcome = run(*arguments.split())
     assert outcome.code == 2
     command = " ".join(arguments.split()[: 2 if arguments.startswith("tokenizer") else 1])
@@ -41,7 +41,7 @@ def test_an_unknown_kind_of_error_is_left_to_the_parser() -> None:
 
 
 def test_without_the_hook_of_the_parser_its_own_message_is_printed(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr("tyro._errors")
     outcome = run("generate", "runs/x", "--temperature", "warm")

@@ -16,7 +16,7 @@ import pytest
 
 from bytewright.corpus import SEPARATOR
 from bytewright.corpus.storybook import Storybook, read_stories, write_stories
-from conftest import HANG_SECONDS, Outcome, Run
+from conftest import HANG_SECONDS, Outcome, RunCommand
 
 PROGRAM = [sys.executable, "-m", "bytewright.cli.main"]
 
@@ -35,7 +35,7 @@ def samples(tmp_path: Path) -> Path:
     return tmp_path / "samples.txt"
 
 
-def test_storybook_writes_stories_and_prints_their_entropy(run: Run, tmp_path: Path) -> None:
+def test_storybook_writes_stories_and_prints_their_entropy(run: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "stories.txt"
     outcome = run("corpus", "storybook", "--size", "30kB", "--seed", "5", "--out", out)
     assert outcome.code == 0
@@ -45,14 +45,14 @@ def test_storybook_writes_stories_and_prints_their_entropy(run: Run, tmp_path: P
     assert f"{written.bits_per_byte:.4f} bits per byte" in outcome.out
 
 
-def test_storybook_writes_the_other_split(run: Run, tmp_path: Path) -> None:
+def test_storybook_writes_the_other_split(run: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "valid.txt"
     assert run("corpus", "storybook", "--size", "9kB", "--split", "validation", "--out", out).code == 0
     told = islice(Storybook.load().stories(1, "validation"), 20)
     assert list(read_stories(out)) == [story.text for story in told][: len(list(read_stories(out)))]
 
 
-def test_check_prints_the_shares_and_the_problems(run: Run, samples: Path) -> None:
+def test_check_prints_the_shares_and_the_problems(run: RunCommand, samples: Path) -> None:
     outcome = run("corpus", "check", samples, "--train", samples.parent / "train.txt")
     assert outcome.code == 0
     assert "stories that are also consistent  50.0%" in outcome.out
@@ -62,7 +62,7 @@ def test_check_prints_the_shares_and_the_problems(run: Run, samples: Path) -> No
     assert "story 3 leaves the grammar at sentence" in outcome.out
 
 
-def test_check_prints_everything_as_json(run: Run, samples: Path) -> None:
+def test_check_prints_everything_as_json(run: RunCommand, samples: Path) -> None:
     outcome = run("corpus", "check", samples, "--json")
     assert outcome.code == 0
     report = json.loads(outcome.out)
@@ -99,7 +99,7 @@ def test_check_prints_everything_as_json(run: Run, samples: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_sentence_and_changes_nothing(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], complaint: str
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], complaint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken.txt").write_text("mine")
@@ -159,7 +159,7 @@ def test_a_signal_ends_storybook_with_its_code_and_no_incomplete_files(
     assert not list(tmp_path.iterdir())
 
 
-def test_check_reports_a_file_without_an_end_token(run: Run, tmp_path: Path, samples: Path) -> None:
+def test_check_reports_a_file_without_an_end_token(run: RunCommand, tmp_path: Path, samples: Path) -> None:
     (tmp_path / "one.txt").write_text("Once upon a time.")
     outcome = run("corpus", "check", tmp_path / "one.txt")
     assert outcome.code == 0

@@ -12,7 +12,7 @@ import pytest
 from bytewright.cli.sweep import print_plan
 from bytewright.experiments.plan import PlannedRun
 from bytewright.experiments.sweep import read_sweep
-from conftest import Run
+from conftest import RunCommand
 from runs import SWEEP, write_sweep
 
 ONE_RATE = SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3")
@@ -24,7 +24,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_sweep(tmp_path)
 
 
-def test_sweep_prints_its_plan_first_and_its_report_last(place: Path, run: Run) -> None:
+def test_sweep_prints_its_plan_first_and_its_report_last(place: Path, run: RunCommand) -> None:
     planned = run("sweep", "rates.toml", "--plan")
     assert planned.code == 0
     assert "3 of 3 runs to do" in planned.out
@@ -44,7 +44,7 @@ def test_sweep_prints_its_plan_first_and_its_report_last(place: Path, run: Run) 
     assert "diverged" in (place / "runs/rates/report.md").read_text()
 
 
-def test_a_finished_run_without_checkpoints_is_not_restarted(place: Path, run: Run) -> None:
+def test_a_finished_run_without_checkpoints_is_not_restarted(place: Path, run: RunCommand) -> None:
     assert run("sweep", "rates.toml", "--only", "lr-0.01", "--only", "lr-1e+30").code == 0
     for name, ended in (("lr-0.01", "is complete"), ("lr-1e+30", "has diverged")):
         metrics = place / "runs/rates" / name / "metrics.jsonl"
@@ -59,7 +59,7 @@ def test_a_finished_run_without_checkpoints_is_not_restarted(place: Path, run: R
     )
 
 
-def test_a_run_with_lost_metrics_is_reported_and_is_not_the_best(place: Path, run: Run) -> None:
+def test_a_run_with_lost_metrics_is_reported_and_is_not_the_best(place: Path, run: RunCommand) -> None:
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
     assert run("sweep", "rates.toml").code == 0
     won = "**best setting:** lr 0.01"
@@ -82,7 +82,7 @@ def test_a_run_with_lost_metrics_is_reported_and_is_not_the_best(place: Path, ru
 
 
 def test_a_touched_text_is_accepted_and_a_changed_text_is_rejected(
-    place: Path, run: Run, stories: Path
+    place: Path, run: RunCommand, stories: Path
 ) -> None:
     shutil.copy(stories, place / "own.txt")
     corpus = '[corpus]\ntext = "own.txt"\nvocab_size = 300\n'
@@ -99,7 +99,7 @@ def test_a_touched_text_is_accepted_and_a_changed_text_is_rejected(
     assert "runs/rates/lr-1e-3 was made with corpus = 'own-" in refused.err
 
 
-def test_complete_runs_need_no_memory(place: Path, run: Run) -> None:
+def test_complete_runs_need_no_memory(place: Path, run: RunCommand) -> None:
     (place / "rates.toml").write_text(ONE_RATE)
     assert run("sweep", "rates.toml").code == 0
     assert "0 of 1 runs to do" in run("sweep", "rates.toml", "--jobs", "100_000_000", "--plan").out
@@ -107,7 +107,7 @@ def test_complete_runs_need_no_memory(place: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["pages.jsonl", "pages.txt.gz"])
 def test_a_corpus_that_is_not_plain_text_is_rejected_before_any_work(
-    place: Path, run: Run, name: str
+    place: Path, run: RunCommand, name: str
 ) -> None:
     text = b'{"text": "One."}\n'
     (place / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
@@ -117,13 +117,13 @@ def test_a_corpus_that_is_not_plain_text_is_rejected_before_any_work(
 
 
 @pytest.mark.parametrize("key", ["corpus.text", "data.train", "data.validation", "data.tokenizer"])
-def test_a_missing_file_is_reported_before_any_work(place: Path, run: Run, key: str) -> None:
+def test_a_missing_file_is_reported_before_any_work(place: Path, run: RunCommand, key: str) -> None:
     refused = run("sweep", "rates.toml", "--plan", "--set", f"{key}=none")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == "bytewright: none does not exist; the run lr-1e-3 needs it\n"
 
 
-def test_several_runs_execute_in_parallel(place: Path, run: Run) -> None:
+def test_several_runs_execute_in_parallel(place: Path, run: RunCommand) -> None:
     (place / "rates.toml").write_text(SWEEP.replace("1e-3, 1e-2, 1e30", "1e-3, 1e-2"))
     done = run("sweep", "rates.toml", "--jobs", "2")
     assert done.code == 0, done
@@ -132,7 +132,7 @@ def test_several_runs_execute_in_parallel(place: Path, run: Run) -> None:
         assert (place / "runs/rates" / name / "outcome.json").is_file()
 
 
-def test_mistakes_are_one_sentence(place: Path, run: Run) -> None:
+def test_mistakes_are_one_sentence(place: Path, run: RunCommand) -> None:
     for arguments, words in [
         (["rates.toml", "--only", "lr-3"], "has no run 'lr-3'; it has lr-1e-3"),
         (["missing.toml"], "missing.toml does not exist"),
@@ -163,7 +163,7 @@ def test_a_plan_leaves_unknown_predictions_blank(place: Path, capsys: pytest.Cap
         assert "1 of 1 runs to do" in told
 
 
-def test_a_sweep_whose_runs_all_failed_has_no_report(place: Path, run: Run) -> None:
+def test_a_sweep_whose_runs_all_failed_has_no_report(place: Path, run: RunCommand) -> None:
     (place / "rates.toml").write_text(ONE_RATE)
     outcome = run("sweep", "rates.toml", "--set", "model.vocab_size=3")
     assert outcome.code == 1
@@ -172,7 +172,7 @@ def test_a_sweep_whose_runs_all_failed_has_no_report(place: Path, run: Run) -> N
     assert end == f"{Path('runs/rates')}: every run failed at its start, so there is no report."
 
 
-def test_the_help_of_resume_lists_the_allowed_changes(run: Run) -> None:
+def test_the_help_of_resume_lists_the_allowed_changes(run: RunCommand) -> None:
     """It goes on from the last checkpoint, and refuses to be given one."""
     told = " ".join(run("resume", "--help").out.split())
     assert "The folder of the run." in told

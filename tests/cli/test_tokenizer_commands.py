@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from bytewright.tokenizer import Tokenizer, inspect, train_bpe
-from conftest import Run
+from conftest import RunCommand
 
 
-def test_train_writes_the_vocabulary_and_prints_the_phases(run: Run, stories: Path, tmp_path: Path) -> None:
+def test_train_writes_the_vocabulary_and_prints_the_phases(
+    run: RunCommand, stories: Path, tmp_path: Path
+) -> None:
     outcome = run("tokenizer", "train", stories, "--out", tmp_path / "tok", "--vocab-size", 350)
     assert outcome.code == 0
     vocab, merges = train_bpe(stories, 350, ["<|endoftext|>"])
@@ -26,7 +28,7 @@ def test_train_writes_the_vocabulary_and_prints_the_phases(run: Run, stories: Pa
     assert "peak memory" in outcome.out
 
 
-def test_train_reads_several_files_and_folders(run: Run, stories: Path, tmp_path: Path) -> None:
+def test_train_reads_several_files_and_folders(run: RunCommand, stories: Path, tmp_path: Path) -> None:
     text = stories.read_bytes()
     (tmp_path / "parts").mkdir()
     cut = text.index(b"<|endoftext|>\n", len(text) // 2) + len(b"<|endoftext|>")
@@ -48,7 +50,9 @@ def test_train_reads_several_files_and_folders(run: Run, stories: Path, tmp_path
     assert list(Tokenizer.load(tmp_path / "tok").merges) == train_bpe(stories, 350, ["<|endoftext|>"])[1]
 
 
-def test_train_without_special_tokens_and_with_several(run: Run, stories: Path, tmp_path: Path) -> None:
+def test_train_without_special_tokens_and_with_several(
+    run: RunCommand, stories: Path, tmp_path: Path
+) -> None:
     train = ("tokenizer", "train", stories, "--vocab-size", 300)
     assert run(*train, "--out", tmp_path / "none", "--special-tokens").code == 0
     assert run(*train, "--out", tmp_path / "two", "--special-tokens", "<|a|>", "<|b|>").code == 0
@@ -56,7 +60,7 @@ def test_train_without_special_tokens_and_with_several(run: Run, stories: Path, 
     assert Tokenizer.load(tmp_path / "two").special_tokens == {"<|a|>": 298, "<|b|>": 299}
 
 
-def test_train_reports_when_no_pairs_are_left(run: Run, tmp_path: Path) -> None:
+def test_train_reports_when_no_pairs_are_left(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "tiny.txt").write_text("low lower")
     outcome = run(
         "tokenizer", "train", tmp_path / "tiny.txt", "--out", tmp_path / "tok", "--vocab-size", 5000
@@ -65,7 +69,7 @@ def test_train_reports_when_no_pairs_are_left(run: Run, tmp_path: Path) -> None:
     assert "no pair is left" in outcome.out
 
 
-def test_train_replaces_a_tokenizer_only_on_request(run: Run, stories: Path, tmp_path: Path) -> None:
+def test_train_replaces_a_tokenizer_only_on_request(run: RunCommand, stories: Path, tmp_path: Path) -> None:
     train = ("tokenizer", "train", stories, "--out", tmp_path / "tok", "--vocab-size")
     assert run(*train, 300).code == 0
     assert run(*train, 310).code == 2
@@ -75,7 +79,9 @@ def test_train_replaces_a_tokenizer_only_on_request(run: Run, stories: Path, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["tok"]
 
 
-def test_a_file_survives_encode_and_decode_byte_for_byte(run: Run, tokenizer: Path, tmp_path: Path) -> None:
+def test_a_file_survives_encode_and_decode_byte_for_byte(
+    run: RunCommand, tokenizer: Path, tmp_path: Path
+) -> None:
     text = "Ωmega, naïve 🦉 <|endoftext|>\r\n".encode() * 50 + bytes(range(256))
     (tmp_path / "text").write_bytes(text)
     outcome = run("tokenizer", "encode", tokenizer, tmp_path / "text", "--out", tmp_path / "ids.npy")
@@ -91,12 +97,14 @@ def test_a_file_survives_encode_and_decode_byte_for_byte(run: Run, tokenizer: Pa
     assert run(*decode, "--out", tmp_path / "again", "--replace").code == 0
 
 
-def test_decode_writes_the_text_to_stdout(run: Run, tokenizer: Path, stories: Path, tmp_path: Path) -> None:
+def test_decode_writes_the_text_to_stdout(
+    run: RunCommand, tokenizer: Path, stories: Path, tmp_path: Path
+) -> None:
     assert run("tokenizer", "encode", tokenizer, stories, "--out", tmp_path / "ids.npy").code == 0
     assert run("tokenizer", "decode", tokenizer, tmp_path / "ids.npy").out == stories.read_text()
 
 
-def test_decode_rejects_ids_of_another_tokenizer(run: Run, tokenizer: Path, tmp_path: Path) -> None:
+def test_decode_rejects_ids_of_another_tokenizer(run: RunCommand, tokenizer: Path, tmp_path: Path) -> None:
     other = Tokenizer({id: bytes([id]) for id in range(256)}, [])
     (tmp_path / "text").write_text("owl")
     other.encode_file(tmp_path / "text", tmp_path / "ids.npy")
@@ -107,14 +115,16 @@ def test_decode_rejects_ids_of_another_tokenizer(run: Run, tokenizer: Path, tmp_
     assert sentence in outcome.err
 
 
-def test_a_text_on_the_command_line_becomes_ids_and_comes_back(run: Run, tokenizer: Path) -> None:
+def test_a_text_on_the_command_line_becomes_ids_and_comes_back(run: RunCommand, tokenizer: Path) -> None:
     text = "the owl — <|endoftext|>"
     ids = run("tokenizer", "encode", tokenizer, "--text", text).out.split()
     assert [int(id) for id in ids] == Tokenizer.load(tokenizer).encode(text)
     assert run("tokenizer", "decode", tokenizer, "--ids", *ids).out == text
 
 
-def test_inspect_shows_vocabulary_compression_and_splits(run: Run, tokenizer: Path, stories: Path) -> None:
+def test_inspect_shows_vocabulary_compression_and_splits(
+    run: RunCommand, tokenizer: Path, stories: Path
+) -> None:
     outcome = run("tokenizer", "inspect", tokenizer, stories, "--num-longest", 3)
     loaded = Tokenizer.load(tokenizer)
     assert outcome.code == 0
@@ -130,7 +140,7 @@ def test_inspect_shows_vocabulary_compression_and_splits(run: Run, tokenizer: Pa
     assert splits.replace("|", "").replace("␣", " ") == "the owl"
 
 
-def test_inspect_shows_special_tokens_and_markup_unchanged(run: Run, tokenizer: Path) -> None:
+def test_inspect_shows_special_tokens_and_markup_unchanged(run: RunCommand, tokenizer: Path) -> None:
     splits = run("tokenizer", "inspect", tokenizer, "--text", "[bold]:owl:<|endoftext|>[/]").out.splitlines()[
         -1
     ]
@@ -138,7 +148,7 @@ def test_inspect_shows_special_tokens_and_markup_unchanged(run: Run, tokenizer: 
     assert splits.replace("<|endoftext|>", "").replace("|", "") == "[bold]:owl:[/]"
 
 
-def test_control_characters_of_a_file_are_escaped(run: Run, tmp_path: Path) -> None:
+def test_control_characters_of_a_file_are_escaped(run: RunCommand, tmp_path: Path) -> None:
     escape = "\x1b[2J"
     vocab = {id: bytes([id]) for id in range(256)}
     Tokenizer(vocab, [], [escape], pattern=f"{escape[0]}|[a-z]+").save(tmp_path / "hostile")
@@ -151,12 +161,12 @@ def test_control_characters_of_a_file_are_escaped(run: Run, tmp_path: Path) -> N
         assert "\x1b" not in outcome.out
 
 
-def test_bytes_on_the_command_line_need_not_be_text(run: Run, tokenizer: Path) -> None:
+def test_bytes_on_the_command_line_need_not_be_text(run: RunCommand, tokenizer: Path) -> None:
     assert run("tokenizer", "encode", tokenizer, "--text", "\udcff").out == "255\n"
 
 
 def test_inspect_measures_throughput(
-    run: Run, tokenizer: Path, stories: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunCommand, tokenizer: Path, stories: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quickly = functools.partial(inspect.measure_throughput, seconds=0.0)
     monkeypatch.setattr(inspect, "measure_throughput", quickly)
@@ -164,7 +174,9 @@ def test_inspect_measures_throughput(
     assert re.search(r"B/s here .*: [\d.]+ hours for the Pile \(825 GB\)", outcome.out)
 
 
-def test_compare_shows_overlap_divergence_with_counts_and_the_cross_table(run: Run, tmp_path: Path) -> None:
+def test_compare_shows_overlap_divergence_with_counts_and_the_cross_table(
+    run: RunCommand, tmp_path: Path
+) -> None:
     first, second = tmp_path / "first.txt", tmp_path / "second.txt"
     first.write_text("low low low lower lower newest newest " * 3)
     second.write_text("low low low wide wide wide wide new " * 3)
@@ -189,7 +201,7 @@ def test_compare_shows_overlap_divergence_with_counts_and_the_cross_table(run: R
             assert float(shown) == pytest.approx(len(text.read_text()) / len(ids), abs=5e-4)
 
 
-def test_the_counts_at_the_divergence_are_those_of_training(run: Run, tmp_path: Path) -> None:
+def test_the_counts_at_the_divergence_are_those_of_training(run: RunCommand, tmp_path: Path) -> None:
     """On its own text a tokenizer's choice has the count that training saw, and the other's has no more."""
     texts = {"a": "banana bandana cabana " * 7, "b": "banana bonobo bongo " * 7}
     for name, text in texts.items():
@@ -209,7 +221,7 @@ def test_the_counts_at_the_divergence_are_those_of_training(run: Run, tmp_path: 
 
 
 def test_compare_reports_that_the_first_merge_differs_although_others_are_shared(
-    run: Run, tmp_path: Path
+    run: RunCommand, tmp_path: Path
 ) -> None:
     vocab = {id: bytes([id]) for id in range(256)} | {256: b"ab", 257: b"cd"}
     Tokenizer(vocab, [(b"a", b"b"), (b"c", b"d")]).save(tmp_path / "a")
@@ -219,7 +231,7 @@ def test_compare_reports_that_the_first_merge_differs_although_others_are_shared
     assert "In order of learning, the first merge differs already:" in outcome.out
 
 
-def test_compare_of_a_tokenizer_with_itself_finds_no_difference(run: Run, tokenizer: Path) -> None:
+def test_compare_of_a_tokenizer_with_itself_finds_no_difference(run: RunCommand, tokenizer: Path) -> None:
     outcome = run("tokenizer", "compare", tokenizer, tokenizer)
     assert outcome.code == 0
     assert "All 143 merges are the same" in outcome.out
@@ -227,7 +239,7 @@ def test_compare_of_a_tokenizer_with_itself_finds_no_difference(run: Run, tokeni
 
 
 def test_converting_back_and_forth_keeps_every_id(
-    run: Run, tokenizer: Path, stories: Path, tmp_path: Path
+    run: RunCommand, tokenizer: Path, stories: Path, tmp_path: Path
 ) -> None:
     expected = Tokenizer.load(tokenizer).encode(stories.read_bytes())
     targets = {"gpt2": "gpt2", "huggingface": "tokenizer.json", "tiktoken": "ranks.tiktoken"}
@@ -249,7 +261,7 @@ def test_converting_back_and_forth_keeps_every_id(
 
 
 def test_convert_warns_of_a_pattern_that_tokenizers_may_interpret_differently(
-    run: Run, tokenizer: Path, tmp_path: Path
+    run: RunCommand, tokenizer: Path, tmp_path: Path
 ) -> None:
     out = ("--to", "huggingface", "--out")
     assert run("tokenizer", "convert", tokenizer, *out, tmp_path / "named.json").err == ""
@@ -260,7 +272,9 @@ def test_convert_warns_of_a_pattern_that_tokenizers_may_interpret_differently(
     assert "another regular expression engine" in outcome.err
 
 
-def test_convert_reports_settings_that_ranks_do_not_contain(run: Run, stories: Path, tmp_path: Path) -> None:
+def test_convert_reports_settings_that_ranks_do_not_contain(
+    run: RunCommand, stories: Path, tmp_path: Path
+) -> None:
     ours, ranks, back = tmp_path / "ours", tmp_path / "ours.tiktoken", tmp_path / "back"
     train = ("tokenizer", "train", stories, "--out", ours, "--vocab-size", 300, "--pattern")
     outcome = run(*train, "gpt5")
@@ -277,7 +291,7 @@ def test_convert_reports_settings_that_ranks_do_not_contain(run: Run, stories: P
     assert Tokenizer.load(back).fingerprint == Tokenizer.load(ours).fingerprint
 
 
-def test_tokens_and_names_that_look_like_markup_are_shown_unchanged(run: Run, tmp_path: Path) -> None:
+def test_tokens_and_names_that_look_like_markup_are_shown_unchanged(run: RunCommand, tmp_path: Path) -> None:
     text = tmp_path / "[red].txt"
     text.write_text("[bold]:owl:[/] " * 20)
     tokenizer = tmp_path / "[/]"
@@ -291,7 +305,7 @@ def test_tokens_and_names_that_look_like_markup_are_shown_unchanged(run: Run, tm
     assert "[red].txt" in outcome.out
 
 
-def test_a_very_long_token_is_shortened(run: Run, tmp_path: Path) -> None:
+def test_a_very_long_token_is_shortened(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * 100_000)
     (tmp_path / "b.txt").write_text("ab" * 1000)
     for name in "ab":
@@ -307,7 +321,7 @@ def test_a_very_long_token_is_shortened(run: Run, tmp_path: Path) -> None:
 
 
 def test_no_command_overwrites_its_own_input(
-    run: Run, tokenizer: Path, stories: Path, tmp_path: Path
+    run: RunCommand, tokenizer: Path, stories: Path, tmp_path: Path
 ) -> None:
     text, ids = tmp_path / "text", tmp_path / "ids.npy"
     text.write_bytes(stories.read_bytes())

@@ -20,8 +20,8 @@ from bytewright.cli import console
 from bytewright.generate import SamplingConfig, generator, text
 from bytewright.storage import filesystem
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.run import Run as TrainedRun
-from conftest import Outcome, Run
+from bytewright.train.run import Run
+from conftest import Outcome, RunCommand
 from runs import digest
 
 RECIPE = """
@@ -69,7 +69,7 @@ def assert_refused(outcome: Outcome, *words: str, code: int = 2) -> None:
         assert word in outcome.err
 
 
-def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
+def test_from_a_recipe_to_text(place: Path, run: RunCommand) -> None:
     trained = run("train", "small.toml", "--out", "runs/a")
     assert trained.code == 0, trained
     assert "step 20/20" in trained.err
@@ -102,7 +102,7 @@ def test_from_a_recipe_to_text(place: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(("key", "name"), [("train", "train.npy"), ("tokenizer", "tok")])
 def test_missing_data_is_reported_with_its_key_and_the_recipe(
-    place: Path, run: Run, key: str, name: str
+    place: Path, run: RunCommand, key: str, name: str
 ) -> None:
     (place / name).rename(place / "elsewhere")
     recipe = (place / "small.toml").read_text()
@@ -115,10 +115,10 @@ def test_missing_data_is_reported_with_its_key_and_the_recipe(
 
 
 def test_evaluate_explains_the_difference_to_the_recorded_figures(
-    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    place: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("train", "small.toml", "--out", "runs/a").code == 0
-    (line,) = [line for line in TrainedRun(place / "runs/a").metrics if line["step"] == 20]
+    (line,) = [line for line in Run(place / "runs/a").metrics if line["step"] == 20]
     reported: list[tuple[str, int, int, str]] = []
     monkeypatch.setattr(console, "progress", lambda: nullcontext(lambda *words: reported.append(words)))
     for file in ([], ["valid.npy"]):
@@ -141,7 +141,7 @@ def test_evaluate_explains_the_difference_to_the_recorded_figures(
 
 
 def test_only_texts_that_the_model_ended_have_an_end_token(
-    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    place: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("train", "small.toml", "--out", "a").code == 0
     end = Tokenizer.load(place / "a/tokenizer").special_tokens["<|endoftext|>"]
@@ -178,7 +178,7 @@ def test_only_texts_that_the_model_ended_have_an_end_token(
     assert alone.err.splitlines()[-1] == "the text was cut off: it reached --max-new-tokens, 14"
 
 
-def test_more_texts_than_a_batch_are_generated(place: Path, run: Run) -> None:
+def test_more_texts_than_a_batch_are_generated(place: Path, run: RunCommand) -> None:
     assert run("train", "small.toml", "--out", "a").code == 0
     command = ("generate", "a", "--count", "40", "--max-new-tokens", "8", "--seed", "7")
     written = run(*command)
@@ -191,7 +191,7 @@ def test_more_texts_than_a_batch_are_generated(place: Path, run: Run) -> None:
     assert (refused.code, refused.err) == (2, "bytewright: --count must be at least 1, but is 0\n")
 
 
-def test_a_run_that_diverges_during_sampling_ends_as_diverged(place: Path, run: Run) -> None:
+def test_a_run_that_diverges_during_sampling_ends_as_diverged(place: Path, run: RunCommand) -> None:
     exploding = [
         "model.norm=none",
         "optimizer.lr=1e30",
@@ -206,21 +206,23 @@ def test_a_run_that_diverges_during_sampling_ends_as_diverged(place: Path, run: 
     assert "are not finite, so no token can be chosen" in samples[-1]
 
 
-def test_a_batch_that_does_not_fit_is_one_sentence_and_leaves_no_run(place: Path, run: Run) -> None:
+def test_a_batch_that_does_not_fit_is_one_sentence_and_leaves_no_run(place: Path, run: RunCommand) -> None:
     outcome = run("train", "small.toml", "--out", "a", "--set", "batch_size=100_000_000_000")
     assert outcome.code == 1
     assert outcome.err.splitlines()[-1].startswith("bytewright: there is not enough memory (Unable to")
     assert not (place / "a").exists()
 
 
-def test_a_model_with_a_larger_vocabulary_generates_only_ids_of_its_tokenizer(place: Path, run: Run) -> None:
+def test_a_model_with_a_larger_vocabulary_generates_only_ids_of_its_tokenizer(
+    place: Path, run: RunCommand
+) -> None:
     larger = ["--set", "model.vocab_size=5000", "budget.steps=4", "sample_every=2"]
     trained = run("train", "small.toml", "--out", "a", *larger)
     assert trained.code == 0, trained
     assert run("generate", "a", "--max-new-tokens", "10").code == 0
 
 
-def test_values_of_the_recipe_can_be_replaced(place: Path, run: Run) -> None:
+def test_values_of_the_recipe_can_be_replaced(place: Path, run: RunCommand) -> None:
     settings = ["--set", "budget.steps=3", "--set", "sample_every=0", "log_every=1"]
     assert run("train", "small.toml", "--out", "a", *settings).code == 0
     config = json.loads((place / "a" / "config.json").read_text())
@@ -229,7 +231,7 @@ def test_values_of_the_recipe_can_be_replaced(place: Path, run: Run) -> None:
     assert not (place / "a" / "samples").exists()
 
 
-def test_a_terminated_run_saves_exits_with_143_and_resumes_identically(place: Path, run: Run) -> None:
+def test_a_terminated_run_saves_exits_with_143_and_resumes_identically(place: Path, run: RunCommand) -> None:
     assert (
         run("train", "small.toml", "--out", "whole", "--set", "budget.steps=200", "save_every=50").code == 0
     )
@@ -255,7 +257,7 @@ def test_a_terminated_run_saves_exits_with_143_and_resumes_identically(place: Pa
     assert digest(place / "parts") == digest(place / "whole")
 
 
-def test_resuming_a_complete_run_reports_that_it_is_complete(place: Path, run: Run) -> None:
+def test_resuming_a_complete_run_reports_that_it_is_complete(place: Path, run: RunCommand) -> None:
     short = ["--set", "budget.steps=2", "--set", "sample_every=0"]
     assert run("train", "small.toml", "--out", "a", *short).code == 0
     resumed = run("resume", "a")
@@ -275,7 +277,7 @@ def test_resuming_a_complete_run_reports_that_it_is_complete(place: Path, run: R
 )
 def test_a_second_signal_during_the_save_reports_where_a_resume_continues(
     place: Path,
-    run: Run,
+    run: RunCommand,
     monkeypatch: pytest.MonkeyPatch,
     number: signal.Signals,
     code: int,
@@ -297,7 +299,7 @@ def test_a_second_signal_during_the_save_reports_where_a_resume_continues(
     assert stopped.code == code
     assert stopped.err.splitlines()[-1] == f"bytewright: {sentence}"
     monkeypatch.undo()
-    assert TrainedRun.open(place / "a").status.ending == "signal"
+    assert Run.open(place / "a").status.ending == "signal"
 
 
 @pytest.mark.parametrize(
@@ -328,7 +330,7 @@ def test_a_second_signal_during_the_save_reports_where_a_resume_continues(
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
-    place: Path, run: Run, command: str, words: list[str]
+    place: Path, run: RunCommand, command: str, words: list[str]
 ) -> None:
     (place / "taken").mkdir()
     (place / "taken" / "thesis.txt").write_text("years of work")

@@ -33,7 +33,7 @@ from bytewright.corpus.download import (
 )
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from bytewright.storage.manifest import Entry
-from conftest import HANG_SECONDS, Run
+from conftest import HANG_SECONDS, RunCommand
 from expecting import expect_error
 
 DATA = random.Random(5).randbytes(1_000_000)
@@ -333,7 +333,9 @@ def test_without_space_to_decompress_the_downloaded_file_is_kept(served: Served)
     assert len(served.behaviour.asked) == 1, "it was not downloaded again"
 
 
-def test_the_command_downloads_the_files(run: Run, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_downloads_the_files(
+    run: RunCommand, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = PublicFile(url=served.url, sent=entry_of(DATA), text=entry_of(DATA))
     monkeypatch.setitem(CORPORA, "tinystories", PublicCorpus(about="tales", files=(file,)))
     outcome = run("corpus", "get", "tinystories", "--out", served.target.parent)

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from bytewright.corpus import readers
 from bytewright.corpus.stats import SmallestHashes, WordCounts, measure_corpus
-from conftest import Run
+from conftest import RunCommand
 
 TALES = [
     "The owl didn't sleep. THE OWL sang!",
@@ -121,7 +121,7 @@ def test_the_sketch_counts_few_distinct_words_exactly() -> None:
     assert sketch.estimate() == 99
 
 
-def test_the_command_prints_a_table_or_json(run: Run, tmp_path: Path) -> None:
+def test_the_command_prints_a_table_or_json(run: RunCommand, tmp_path: Path) -> None:
     path = write_tales(tmp_path)
     shown = run("corpus", "stats", path, "--top", "1")
     assert shown.code == 0
@@ -145,7 +145,7 @@ def test_the_command_prints_a_table_or_json(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_an_unreadable_file_is_one_sentence(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, data in {

@@ -17,7 +17,7 @@ from bytewright.corpus import END_OF_TEXT, readers
 from bytewright.corpus.readers import read_documents
 from bytewright.corpus.text import write_documents
 from bytewright.errors import FormatError, StorageError, UsageError
-from conftest import HANG_SECONDS, Run
+from conftest import HANG_SECONDS, RunCommand
 from expecting import expect_error
 
 TALES = ["One owl.\nTwo owls!", "Zoë said: 🦉", "  indented, and <|endof not ended"]
@@ -136,7 +136,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 # The command
 
 
-def test_the_command_reports_omitted_and_split_documents(run: Run, tmp_path: Path) -> None:
+def test_the_command_reports_omitted_and_split_documents(run: RunCommand, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl.gz", [*TALES, "", f"one{END_OF_TEXT}two"], field="body")
     outcome = run("corpus", "text", source, "--field", "body", "--out", tmp_path / "a.txt")
     assert outcome.code == 0
@@ -166,7 +166,7 @@ def test_the_command_reports_omitted_and_split_documents(run: Run, tmp_path: Pat
     ],
 )
 def test_a_user_error_is_one_sentence_and_changes_no_file(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "a.jsonl", TALES)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tiny import TINY
 
-from conftest import Run
+from conftest import RunCommand
 
 
 def test_the_command_ends_with_the_report_and_its_run_can_be_used(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bytewright.demo.pipeline.Plan", lambda: TINY)
     outcome = run("demo", "--out", tmp_path / "demo")

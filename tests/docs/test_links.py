@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from links import ROOT, commands_in, find_pages, find_problems, find_problems_of_command
 
-from conftest import Run
+from conftest import RunCommand
 
 PAGES = find_pages()
 
@@ -47,7 +47,7 @@ def test_no_result_contains_an_absolute_path_of_a_machine() -> None:
 
 
 @pytest.fixture
-def help_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+def help_of(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     monkeypatch.setenv("COLUMNS", "200")  # so that no option is split over two lines
     return cache(lambda command: run(*command.split(), "--help").out)
 

@@ -14,7 +14,7 @@ import pytest
 from figures import EXAMPLE, ROOT
 
 from bytewright.tokenizer import Tokenizer
-from conftest import Run
+from conftest import RunCommand
 
 TOUR = re.compile(r"^## A tour.*?^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORTER = {
@@ -57,7 +57,7 @@ def test_the_tour_contains_the_commands_in_the_comments_of_its_recipe() -> None:
 
 
 def test_all_commands_of_the_tour_and_the_python_examples_run(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipes = copy_recipes(tmp_path)
     for name, changes in SHORTER.items():

@@ -27,7 +27,7 @@ from bytewright.experiments.sweep import Trial
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DataConfig
-from conftest import Run
+from conftest import RunCommand
 from example_records import make_record
 from runs import make_config
 
@@ -135,12 +135,13 @@ def test_invalid_corpora_are_rejected(tmp_path: Path, stories: Path) -> None:
         {"storybook": 0},
         {"storybook": 9, "vocab_size": 9},
     ):
-        with pytest.raises(UsageError, match="corpus"):
+        with pytest.raises(UsageError) as rejected:
             CorpusConfig(**fields)
+        assert str(rejected.value.key).startswith("corpus.")
 
 
 def test_a_sweep_samples_from_one_model_with_several_settings(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base.toml").write_text(

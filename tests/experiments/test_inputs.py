@@ -10,7 +10,7 @@ import pytest
 
 from bytewright.experiments.inputs import read_inputs
 from bytewright.storage.atomic import write_json
-from conftest import Run
+from conftest import RunCommand
 from runs import SWEEP, write_sampled, write_sweep
 
 
@@ -33,7 +33,7 @@ def sweep(swept: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(swept, tmp_path / "rates"))
 
 
-def test_an_unreadable_run_is_named_and_does_not_hide_others(sweep: Path, run: Run) -> None:
+def test_an_unreadable_run_is_named_and_does_not_hide_others(sweep: Path, run: RunCommand) -> None:
     (sweep / "lr-0.01/metrics.jsonl").write_text("{\n")
     for paths in ([sweep], [sweep / "lr-1e-3", sweep / "lr-0.01"]):
         out = sweep.parent / f"report-{len(paths)}"
@@ -60,7 +60,7 @@ def test_unreadable_runs_of_equal_name_are_both_named(sweep: Path) -> None:
     assert len(records) == 1
 
 
-def test_invalid_labels_make_only_their_run_unreadable(sweep: Path, run: Run) -> None:
+def test_invalid_labels_make_only_their_run_unreadable(sweep: Path, run: RunCommand) -> None:
     write_json(sweep / "lr-0.01/outcome.json", {"status": "complete", "labels": [1]})
     listed = run("runs", sweep)
     assert listed.code == 0, listed
@@ -68,7 +68,7 @@ def test_invalid_labels_make_only_their_run_unreadable(sweep: Path, run: Run) ->
     assert "lr-1e-3" in listed.out
 
 
-def test_a_sweep_without_readable_runs_is_rejected_with_the_reason(sweep: Path, run: Run) -> None:
+def test_a_sweep_without_readable_runs_is_rejected_with_the_reason(sweep: Path, run: RunCommand) -> None:
     for name in ("lr-1e-3", "lr-0.01"):
         (sweep / name / "metrics.jsonl").write_text("{\n")
     refused = run("report", sweep)
@@ -84,14 +84,14 @@ def test_a_missing_config_is_the_reason_given(sweep: Path) -> None:
     assert about.unreadable == {"lr-0.01": "lr-0.01: is not a run: it has no config.json"}
 
 
-def test_other_files_in_the_folder_of_a_sweep_are_ignored(sweep: Path, run: Run) -> None:
+def test_other_files_in_the_folder_of_a_sweep_are_ignored(sweep: Path, run: RunCommand) -> None:
     everything = sorted(sweep.iterdir())
     assert {"report-figures", "report.html", "results.json"} <= {path.name for path in everything}
     assert [record.name for record in read_inputs(everything)[1]] == ["lr-0.01", "lr-1e-3"]
     assert run("report", *everything, "--out", sweep.parent / "all").code == 0
 
 
-def test_a_mixture_of_inputs_is_rejected(sweep: Path, tmp_path: Path, run: Run) -> None:
+def test_a_mixture_of_inputs_is_rejected(sweep: Path, tmp_path: Path, run: RunCommand) -> None:
     (tmp_path / "empty").mkdir()
     for path, words in [
         (sweep, "is a sweep"),
@@ -116,7 +116,7 @@ def test_sampled_texts_are_reported_without_the_run_of_their_model(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["../other", "/etc", "a/b", "..", "", "a\0b"])
-def test_a_sweep_must_not_name_runs_outside_its_folder(sweep: Path, name: str, run: Run) -> None:
+def test_a_sweep_must_not_name_runs_outside_its_folder(sweep: Path, name: str, run: RunCommand) -> None:
     plan = json.loads((sweep / "sweep.json").read_text())
     plan.pop("checksum", None)
     plan["runs"][0]["name"] = name

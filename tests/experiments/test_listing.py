@@ -14,11 +14,12 @@ from bytewright.storage import atomic
 from bytewright.train import resume, train
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.run_files import RunWriter
-from conftest import Run
+from conftest import RunCommand
+from rejection import rejects
 from runs import make_config, write_sampled
 
 
-def test_a_run_is_listed_as_running_while_a_process_holds_its_lock(tmp_path: Path, run: Run) -> None:
+def test_a_run_is_listed_as_running_while_a_process_holds_its_lock(tmp_path: Path, run: RunCommand) -> None:
     def statuses() -> list[str]:
         return [row["status"] for row in json.loads(run("runs", tmp_path, "--json").out)]
 
@@ -29,7 +30,7 @@ def test_a_run_is_listed_as_running_while_a_process_holds_its_lock(tmp_path: Pat
 
 @pytest.mark.parametrize("status", ["failed", "diverged", "stopped"])
 def test_a_resumed_run_is_running_whatever_an_earlier_session_recorded(
-    tmp_path: Path, run: Run, status: str
+    tmp_path: Path, run: RunCommand, status: str
 ) -> None:
     with RunWriter.create(tmp_path / "one", make_config(tmp_path)) as folder:
         folder.metrics.write_text('{"step": 3, "loss": 2.5}\n')
@@ -43,7 +44,7 @@ def test_a_resumed_run_is_running_whatever_an_earlier_session_recorded(
 
 
 @pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b"\xff\n", b'{"event": "refused"}\n'])
-def test_an_unreadable_run_is_listed_with_the_reason(tmp_path: Path, run: Run, damage: bytes) -> None:
+def test_an_unreadable_run_is_listed_with_the_reason(tmp_path: Path, run: RunCommand, damage: bytes) -> None:
     for name in ("bad", "good"):
         RunWriter.create(tmp_path / name, make_config(tmp_path)).close()
     (tmp_path / "bad/metrics.jsonl").write_bytes(damage)
@@ -70,7 +71,7 @@ def test_a_changed_digit_in_a_file_of_a_run_is_detected(tmp_path: Path, name: st
     sound = path.read_text()
     digit = next(place for place, letter in enumerate(sound) if letter in "2345")
     path.write_text(sound[:digit] + str(int(sound[digit]) + 1) + sound[digit + 1 :])
-    with pytest.raises(FormatError, match=rf"one/{name}.* does not match its"):
+    with rejects(FormatError, path=path):
         read_run(folder.path)
 
 
@@ -81,11 +82,11 @@ def test_a_text_behind_a_symbolic_link_is_not_shown(tmp_path: Path, name: str) -
     with RunWriter.create(tmp_path / "one", make_config(tmp_path)) as folder:
         (folder.path / name).parent.mkdir(exist_ok=True)
         (folder.path / name).symlink_to(tmp_path / "private" / name.removeprefix("samples").strip("/"))
-    with pytest.raises(FormatError, match=r"step-000003\.txt: is read through a symbolic link"):
+    with rejects(FormatError, path=folder.path / "samples/step-000003.txt"):
         read_run(folder.path)
 
 
-def test_numbers_cannot_be_ordered_against_text(tmp_path: Path, run: Run) -> None:
+def test_numbers_cannot_be_ordered_against_text(tmp_path: Path, run: RunCommand) -> None:
     RunWriter.create(tmp_path / "one", make_config(tmp_path)).close()
     for sign in ("<", "<=", ">", ">="):
         for word in ("abc", "nan", ""):
@@ -97,7 +98,7 @@ def test_numbers_cannot_be_ordered_against_text(tmp_path: Path, run: Run) -> Non
     assert "stopped" in run("runs", tmp_path, "--where", "started>2020").out
 
 
-def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> None:
+def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: RunCommand) -> None:
     for lr in (0.01, 0.02):
         config = make_config(tmp_path, optimizer={"lr": lr}, budget={"steps": 8})
         train(config, tmp_path / f"runs/lr-{lr}", console=Console(quiet=True))
@@ -118,7 +119,7 @@ def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: Run) -> Non
     assert (both[0] / "report.html").is_file()
 
 
-def test_a_report_shows_the_current_state_of_a_run(tmp_path: Path, run: Run) -> None:
+def test_a_report_shows_the_current_state_of_a_run(tmp_path: Path, run: RunCommand) -> None:
     path = tmp_path / "one"
     train(make_config(tmp_path, schedule={"kind": "constant"}), path, console=Console(quiet=True))
     assert run("report", path).code == 0
@@ -131,7 +132,7 @@ def test_a_report_shows_the_current_state_of_a_run(tmp_path: Path, run: Run) -> 
     assert reported["metrics"]["step"][-1] == 30
 
 
-def test_sampled_texts_are_listed_with_their_model(tmp_path: Path, run: Run) -> None:
+def test_sampled_texts_are_listed_with_their_model(tmp_path: Path, run: RunCommand) -> None:
     sweep = write_sampled(tmp_path)
     names = [Path(row["run"]).name for row in json.loads(run("runs", sweep, "--json").out)]
     assert names == ["model", "temperature-0.5", "temperature-1"]
@@ -143,7 +144,7 @@ def test_sampled_texts_are_listed_with_their_model(tmp_path: Path, run: Run) -> 
     assert "temperature-1" not in told
 
 
-def test_runs_can_be_filtered_by_their_labels_in_a_sweep(tmp_path: Path, run: Run) -> None:
+def test_runs_can_be_filtered_by_their_labels_in_a_sweep(tmp_path: Path, run: RunCommand) -> None:
     for name in ("silu", "swiglu"):
         RunWriter.create(tmp_path / name, make_config(tmp_path)).close()
         outcome = {"status": "stopped", "labels": {"variant": name}}
@@ -154,7 +155,7 @@ def test_runs_can_be_filtered_by_their_labels_in_a_sweep(tmp_path: Path, run: Ru
     assert [row["variant"] for row in rows] == ["swiglu", "silu"]
 
 
-def test_a_run_without_its_config_is_listed_as_unreadable(tmp_path: Path, run: Run) -> None:
+def test_a_run_without_its_config_is_listed_as_unreadable(tmp_path: Path, run: RunCommand) -> None:
     (tmp_path / "lost").mkdir()
     (tmp_path / "lost/outcome.json").write_text('{"status": "complete", "labels": {}}')
     listed = run("runs", tmp_path)

@@ -24,7 +24,7 @@ from bytewright.report.page import Table
 from bytewright.report.tables import table_of_predictions, table_of_ratios
 from bytewright.storage import atomic
 from bytewright.train import train
-from conftest import Run
+from conftest import RunCommand
 from example_records import make_record
 from runs import make_config
 
@@ -97,8 +97,9 @@ def test_damaged_results_are_rejected(tmp_path: Path, damage: Any, sentence: str
     value = atomic.read_document(path)
     damage(value)
     path.write_text(json.dumps(value))
-    with pytest.raises(FormatError, match=r"results\.json") as caught:
+    with pytest.raises(FormatError) as caught:
         read_results(path)
+    assert str(caught.value).startswith(f"{path}: ")
     assert sentence in str(caught.value)
 
 
@@ -283,11 +284,11 @@ def test_equally_good_settings_are_counted() -> None:
 
 
 def test_a_report_needs_a_run() -> None:
-    with pytest.raises(UsageError, match="no runs to report"):
+    with pytest.raises(UsageError):
         build_report([])
 
 
-def test_a_missing_run_is_rejected(tmp_path: Path, run: Run) -> None:
+def test_a_missing_run_is_rejected(tmp_path: Path, run: RunCommand) -> None:
     for path in (tmp_path / "gone", tmp_path):
         with pytest.raises(BytewrightError):
             read_run(path)

@@ -13,6 +13,7 @@ from bytewright.experiments.sweep import Sweep, read_sweep
 from bytewright.experiments.sweep_file import expand_axis
 from bytewright.storage.config_reader import build
 from bytewright.train.config import DataConfig
+from rejection import rejects
 
 BASE = """
 batch_size = 8
@@ -27,6 +28,9 @@ train = "train.npy"
 [budget]
 steps = 20
 """
+
+
+RECIPE_FOLDER = Path(__file__).parents[2] / "recipes"
 
 
 def read(folder: Path, text: str, *, base: str = BASE, **more: object) -> Sweep:
@@ -173,8 +177,9 @@ def test_an_override_of_an_axis_is_rejected_and_names_the_axis(
     tmp_path: Path, override: str, axis: str
 ) -> None:
     text = '[axes]\n"optimizer.lr" = [0.1]\n[[pairs]]\nbatch_size = [1, 2]\n"budget.tokens" = [64, 128]'
-    with pytest.raises(UsageError, match=f"{axis} is an axis"):
+    with pytest.raises(UsageError) as caught:
         read(tmp_path, text, overrides=[override])
+    assert f"{axis} is an axis" in str(caught.value)
 
 
 def test_an_override_may_have_hyphens(tmp_path: Path) -> None:
@@ -197,9 +202,9 @@ def test_an_override_of_a_key_that_varies_is_rejected(
     text = (
         'seeds = 2\n[variants]\nplain = {}\nfast = { "optimizer.lr" = 0.02 }\nlong = { "budget.steps" = 40 }'
     )
-    with pytest.raises(UsageError, match=reason) as caught:
+    with rejects(UsageError, path=tmp_path / "rates.toml", key=key) as caught:
         read(tmp_path, text, overrides=[override])
-    assert (caught.value.path, caught.value.key) == (tmp_path / "rates.toml", key)
+    assert reason in str(caught.value)
     trials = read(tmp_path, text, overrides=["optimizer.beta2=0.9"]).trials
     assert {trial.config.optimizer.beta2 for trial in trials} == {0.9}
 
@@ -306,14 +311,14 @@ def test_an_invalid_file_is_rejected_with_its_path_and_key(tmp_path: Path, text:
     "text", ["[axes", '[axes]\n"optimizer.lr" = [-1.0]', "[sampling]\ntemperature = -1.0"]
 )
 def test_invalid_toml_and_values_name_the_file(tmp_path: Path, text: str) -> None:
-    with pytest.raises(BytewrightError, match=r"rates\.toml"):
+    with rejects(BytewrightError, path=tmp_path / "rates.toml"):
         read(tmp_path, text)
 
 
 def test_an_unknown_key_suggests_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"did you mean model.vocab_size or corpus.vocab_size\?"):
+    with rejects(UsageError, key="vocab_size", expected=["model.vocab_size", "corpus.vocab_size"]):
         read(tmp_path, "[set]\nvocab_size = 9")
-    with pytest.raises(UsageError, match=r"did you mean axes\?"):
+    with rejects(UsageError, key="axis"):
         read(tmp_path, "[axis]\nseed = [1]")
 
 
@@ -369,25 +374,25 @@ def test_an_error_in_the_base_recipe_names_the_recipe(
 
 def test_an_invalid_value_in_the_sweep_names_the_sweep(tmp_path: Path) -> None:
     for text in ('[set]\n"schedule.warmpu" = 3', '[set]\n"model.num_heads" = 3'):
-        with pytest.raises(UsageError, match=r"rates\.toml: "):
+        with rejects(UsageError, path=tmp_path / "rates.toml"):
             read(tmp_path, text)
 
 
 def test_a_missing_or_invalid_base_recipe_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BytewrightError, match=r"base\.toml: is not valid TOML"):
+    with rejects(BytewrightError, path=tmp_path / "base.toml"):
         read(tmp_path, "", base="batch_size = ")
     (tmp_path / "rates.toml").write_text('base = "missing.toml"')
-    with pytest.raises(BytewrightError, match=r"missing\.toml"):
+    with rejects(BytewrightError, path=tmp_path / "missing.toml"):
         read_sweep(tmp_path / "rates.toml")
     (tmp_path / "rates.toml").write_text("")
     with pytest.raises(UsageError) as caught:
         read_sweep(tmp_path / "rates.toml")
     assert caught.value.key == "base"
-    with pytest.raises(BytewrightError, match=r"tiny\.toml: is a recipe, not a sweep"):
-        read_sweep(Path(__file__).parents[2] / "recipes" / "tiny.toml")
+    with rejects(UsageError, path=RECIPE_FOLDER / "tiny.toml", key="base"):
+        read_sweep(RECIPE_FOLDER / "tiny.toml")
 
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+RECIPES = sorted(RECIPE_FOLDER.glob("*.toml"))
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import torch
 
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import load_model, train
-from bytewright.train.run import Run as TrainedRun
-from bytewright.train.run import SavedModel, open_model
-from conftest import Run
+from bytewright.train.run import Run, SavedModel, open_model
+from conftest import RunCommand
 from runs import make_config
 
 
@@ -29,14 +28,14 @@ from runs import make_config
 def test_generation_uses_the_precision_of_the_run_only_on_a_gpu(
     tmp_path: Path, precision: str | None, device: str, expected: str
 ) -> None:
-    run = TrainedRun(tmp_path / "run")
+    run = Run(tmp_path / "run")
     if precision is not None:
-        TrainedRun.create(run.path, make_config(tmp_path, precision=precision))
+        Run.create(run.path, make_config(tmp_path, precision=precision))
     assert SavedModel(tmp_path, run).generation_precision(torch.device(device)) == expected
 
 
 def test_generate_computes_in_the_selected_precision(
-    tmp_path: Path, stories: Path, tokenizer: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stories: Path, tokenizer: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = Tokenizer.load(tokenizer)
     loaded.encode_file(stories, tmp_path / "text.npy")

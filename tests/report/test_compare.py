@@ -18,7 +18,7 @@ from bytewright.report.compose import build_report, write_report
 from bytewright.report.page import Figure, Page, Table
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.metrics import Metric
-from conftest import Run
+from conftest import RunCommand
 from example_records import make_record
 
 RECIPE = """
@@ -163,7 +163,7 @@ def test_many_settings_that_differ_are_rows_and_runs_are_columns() -> None:
 
 
 def test_texts_are_identified_by_their_contents(
-    tmp_path: Path, stories: Path, tokenizer: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stories: Path, tokenizer: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs a and b read one text with two tokenizers; c reads another text at the path of a's."""
     monkeypatch.chdir(tmp_path)
