@@ -147,9 +147,9 @@ def predictions() -> list[tuple[Any, float]]:
     import torch
 
     from bytewright.account import DEVICES
-    from bytewright.experiments.predict import predict_run
     from bytewright.storage.config_reader import build
     from bytewright.train.config import TrainConfig
+    from bytewright.train.costs import predict_run
     from bytewright.train.recipe import unflatten
 
     found = []

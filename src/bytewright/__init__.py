@@ -6,9 +6,38 @@ from them (`from bytewright.tokenizer import Tokenizer`). Importing `bytewright`
 variables that torch and its libraries read once: import it before torch.
 """
 
+from collections.abc import Callable as _Callable
+
 from bytewright.torch_environment import prepare as _prepare
 
 _prepare()
+
+
+def lazy_names(package: str) -> tuple[_Callable[[str], object], _Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package that imports its public names on first use.
+
+    The names are those that the package imports under `if TYPE_CHECKING:`, where type checkers read them.
+    Without torch, which takes seconds to import, commands such as `bytewright runs` answer at once.
+    """
+    import ast
+    import inspect
+    from importlib import import_module
+    from sys import modules
+
+    module = modules[package]
+    tree = ast.parse(inspect.getsource(module))
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
+
+    def get_name(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(module, name, value)
+        return value
+
+    return get_name, lambda: sorted({*vars(module), *homes})
 
 
 def __getattr__(name: str) -> str:

@@ -24,12 +24,12 @@ from bytewright.errors import StorageError, UsageError, is_out_of_memory
 from bytewright.experiments.execute import SweepStopped, run_commands
 from bytewright.experiments.inputs import read_sweep_folder
 from bytewright.experiments.plan import fit_to_memory, in_more_parts, make_plan
-from bytewright.experiments.predict import account_for_run
 from bytewright.experiments.records import read_run
 from bytewright.model import TransformerLM
 from bytewright.storage import atomic
 from bytewright.train import train
 from bytewright.train.config import TrainConfig
+from bytewright.train.costs import account_for_run
 from bytewright.train.loop import Sampler
 from bytewright.train.recorder import Recorder
 from bytewright.train.run import Run

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from bytewright.account import PRESETS, training_memory
-from bytewright.experiments.predict import account_for_run, predict_run
 from bytewright.experiments.sweep import read_sweep
 from bytewright.model.config import Implementation
+from bytewright.train.costs import account_for_run, predict_run
 from bytewright.train.recipe import read_recipe
 from runs import TWO_CORES, make_config
 

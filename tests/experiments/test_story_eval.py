@@ -24,7 +24,7 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_tokenizer
 from bytewright.train import train
-from bytewright.train.checkpoint import find_checkpoint
+from bytewright.train.checkpoint_list import find_checkpoint
 from bytewright.train.run import Run
 from conftest import RunCommand
 from rejection import rejects

@@ -20,12 +20,12 @@ from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Muon
 from bytewright.storage import atomic
 from bytewright.train.checkpoint import (
     CheckpointFolder,
-    find_checkpoint,
     load_checkpoint,
     load_model,
     plain_state_dict,
     save_checkpoint,
 )
+from bytewright.train.checkpoint_list import find_checkpoint
 from rejection import rejects
 from runs import equal
 

@@ -22,10 +22,9 @@ from bytewright.errors import (
     UsageError,
 )
 from bytewright.storage import atomic
-from bytewright.tokenizer.formats import write_bytewright
+from bytewright.tokenizer.formats import read_vocabulary_of, write_bytewright
 from bytewright.tokenizer.vocabulary import Vocabulary
 from bytewright.train import TrainConfig, resume, train
-from bytewright.train.setup import read_vocabulary_of
 from rejection import rejects
 from runs import make_config, make_ids, write_tokens
 

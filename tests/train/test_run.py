@@ -19,7 +19,7 @@ from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic, filesystem
 from bytewright.storage.atomic import write_json
 from bytewright.train import resume, train
-from bytewright.train.checkpoint import find_checkpoint
+from bytewright.train.checkpoint_list import find_checkpoint
 from bytewright.train.metrics import MetricsLog, read_metrics
 from bytewright.train.run import open_model
 from bytewright.train.run_files import RunWriter, read_run_config

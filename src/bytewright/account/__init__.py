@@ -7,25 +7,32 @@ on a GPU. Depends on `model.config`.
     account(find_preset("gpt2-xl")).parameters.total
 """
 
-from bytewright.account.devices import DEVICES, Device, find_device, measure_device, peak_flops
-from bytewright.account.flops import (
-    FlopCount,
-    Matmul,
-    count_flops,
-    flops_utilisation,
-    list_matmuls,
-    training_flops_per_token,
-)
-from bytewright.account.inference import InferenceMemory, inference_memory
-from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
-from bytewright.account.optimizers import UpdateCost, update_cost
-from bytewright.account.parameters import ParameterCount, count_parameters
-from bytewright.account.predict import TrainingSetup, predict_training
-from bytewright.account.presets import PRESETS, find_preset
-from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
-from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
-from bytewright.account.time import StepPart, roofline, training_days
-from bytewright.formatting import parse_bytes
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bytewright.account.devices import DEVICES, Device, find_device, measure_device, peak_flops
+    from bytewright.account.flops import (
+        FlopCount,
+        Matmul,
+        count_flops,
+        flops_utilisation,
+        list_matmuls,
+        training_flops_per_token,
+    )
+    from bytewright.account.inference import InferenceMemory, inference_memory
+    from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
+    from bytewright.account.optimizers import UpdateCost, update_cost
+    from bytewright.account.parameters import ParameterCount, count_parameters
+    from bytewright.account.predict import TrainingSetup, predict_training
+    from bytewright.account.presets import PRESETS, find_preset
+    from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
+    from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
+    from bytewright.account.time import StepPart, roofline, training_days
+    from bytewright.formatting import parse_bytes
+else:
+    from bytewright import lazy_names
+
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "DEVICES",

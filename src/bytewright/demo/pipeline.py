@@ -29,7 +29,7 @@ from bytewright.demo.page import DemoResults, write_demo_page
 from bytewright.demo.plan import Plan
 from bytewright.errors import BytewrightError, UsageError, escape_controls
 from bytewright.experiments.corpora import PhaseProgress, prepare_corpus, text_files
-from bytewright.experiments.predict import machine_of, predict_run
+from bytewright.experiments.predict import machine_of
 from bytewright.experiments.records import read_floor
 from bytewright.experiments.stories import generate_stories
 from bytewright.experiments.story_eval import StoryTokens, evaluate_text
@@ -39,6 +39,7 @@ from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import TrainResult, resume, train
 from bytewright.train.config import DataConfig, TrainConfig
+from bytewright.train.costs import predict_run
 from bytewright.train.recipe import to_plain
 from bytewright.train.run import Run
 

@@ -16,14 +16,12 @@ from typing import Any
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.groups import find_axes
-from bytewright.experiments.predict import compare_record
 from bytewright.experiments.records import RunRecord, read_run, read_sampled
 from bytewright.experiments.results import MODEL, RESULTS, SWEEP, SweepInfo, parse_sweep_info, read_results
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.storage.manifest import is_plain_name
 from bytewright.train.run import Run
-from bytewright.train.setup import read_vocabulary_of
 
 TOKENS_AT_ONCE = 2**20
 
@@ -39,7 +37,7 @@ def read_inputs(paths: Sequence[Path]) -> tuple[SweepInfo | None, list[RunRecord
         # A run's folder may hold an earlier report of it, but the run may have continued since.
         if (path / RESULTS).is_file() and not _has_started(path):
             return read_results(path / RESULTS)
-        return None, [compare_record(read_record(path))]
+        return None, [_with_costs(read_record(path))]
     runs = [path for path in paths if not _is_skipped(path, paths)]
     for path in runs:
         if (path / SWEEP).is_file():
@@ -58,6 +56,15 @@ def read_record(path: Path) -> RunRecord:
     if not run.exists and "sampling" in run.outcome:
         return read_sampled(path, path.absolute().with_name(MODEL))
     return read_run(path)
+
+
+def _with_costs(record: RunRecord) -> RunRecord:
+    """Return a record with predictions and counts; runs of earlier versions have not recorded them."""
+    if record.predicted and "flops_per_token" in record.measured:
+        return record
+    from bytewright.experiments.predict import compare_record  # imports torch
+
+    return compare_record(record)
 
 
 def describe_runs(records: Sequence[RunRecord], unreadable: Mapping[str, str] | None = None) -> SweepInfo:
@@ -114,7 +121,7 @@ def _read_each(runs: Mapping[Path, Mapping[str, Any] | None]) -> tuple[list[RunR
     names = _name_each(list(runs))
     for path, labels in runs.items():
         try:
-            record = compare_record(read_record(path))
+            record = _with_costs(read_record(path))
         except BytewrightError as error:
             unreadable[names[path]] = str(error).replace(f"{path.parent}/", "")
             first = first or error
@@ -170,6 +177,7 @@ def _digest_text(file: TokenFile, tokenizer: Path | None) -> str | None:
     if tokenizer is None:
         return None
     from bytewright.tokenizer import Tokenizer  # needs the native extension; most reports do not
+    from bytewright.tokenizer.formats import read_vocabulary_of
 
     key = file.manifest.sha256, file.manifest.tokenizer_fingerprint
     if key not in _texts:

@@ -25,11 +25,12 @@ from bytewright.experiments.corpora import (
     token_digests,
     token_folder,
 )
-from bytewright.experiments.predict import account_for_run, machine_of, predict_run
+from bytewright.experiments.predict import machine_of
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.formatting import format_size
 from bytewright.train.config import DataConfig, TrainConfig
+from bytewright.train.costs import account_for_run, predict_run
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run import Run
 from bytewright.train.setup import select_device

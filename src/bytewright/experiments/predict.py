@@ -1,7 +1,7 @@
-"""Predict the cost of a run from its config and its machine.
+"""Predict the cost of a run before it starts, and add predictions to records that lack them.
 
 Before a run, the machine is the one that will train it. Afterwards it is the one that the run recorded, if
-its rates are known. `count_on_model` counts parameters and FLOPs on the model itself, to check the formulas.
+its rates are known.
 """
 
 from __future__ import annotations
@@ -10,20 +10,14 @@ import dataclasses
 import functools
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from bytewright.account.devices import Device, find_known, measure_device
-from bytewright.account.predict import TrainingSetup, predict_training
 from bytewright.errors import UsageError
 from bytewright.experiments.records import RunRecord
-from bytewright.model import ModelConfig, TransformerLM
 from bytewright.storage.config_reader import build
 from bytewright.train.config import TrainConfig
+from bytewright.train.costs import describe_costs
 from bytewright.train.recipe import unflatten
-from bytewright.train.setup import choose_backend, select_device
-
-MOST_LAYERS_COUNTED = 1000
-"""Larger models are not built for counting, since a config.json can contain any number."""
 
 
 @functools.cache
@@ -35,24 +29,8 @@ def machine_of(device: torch.device) -> Device:
     return measure_device("cuda" if device.type == "cuda" else "cpu")
 
 
-def predict_run(
-    config: TrainConfig, machine: Device | None, device: torch.device | None = None
-) -> dict[str, float]:
-    """Return the predicted parameters, FLOPs, memory, speed and seconds of a run, as far as possible."""
-    predicted = account_for_run(config, machine, device)
-    limits = [predicted["seconds"], None if config.budget.minutes is None else 60 * config.budget.minutes]
-    named = {
-        "parameters": predicted["parameters"],
-        "flops_per_token": predicted["flops_per_token"],
-        "memory_bytes": predicted["peak_memory"],
-        "tokens_per_second": predicted["tokens_per_second"],
-        "seconds": min((limit for limit in limits if limit is not None), default=None),
-    }
-    return {name: float(value) for name, value in named.items() if value is not None}
-
-
 def compare_record(record: RunRecord) -> RunRecord:
-    """Return a record with the predictions that it lacks, if its machine is known, and with counts."""
+    """Return a record of an earlier version with the costs that it lacks, as far as they can be computed."""
     if "sampling.temperature" in record.settings:
         return record
     try:
@@ -63,46 +41,9 @@ def compare_record(record: RunRecord) -> RunRecord:
         return record
     name = record.environment.get("cuda")
     device = torch.device("cuda" if name and config.device in ("auto", "cuda") else "cpu")
-    machine = find_known(str(name)) if device.type == "cuda" else None
-    predicted = predict_run(config, machine, device) | dict(record.predicted)  # those made before the run win
-    counted = count_on_model(config.model) if config.model.num_layers <= MOST_LAYERS_COUNTED else {}
-    return dataclasses.replace(record, predicted=predicted, measured=counted | dict(record.measured))
-
-
-@functools.cache
-def count_on_model(config: ModelConfig) -> dict[str, float]:
-    """Count parameters and training FLOPs per token on the reference model with PyTorch's counter.
-
-    Forward and backward run with tensors on the meta device, which take no memory.
-
-    >>> count_on_model(ModelConfig(vocab_size=7, context_length=4, d_model=8, num_layers=1, num_heads=2))
-    {'parameters': 1928.0, 'flops_per_token': 11472.0}
-    """
-    model = TransformerLM(dataclasses.replace(config, implementation="reference"), device="meta")
-    ids = torch.zeros(2, config.context_length, dtype=torch.long, device="meta")
-    with FlopCounterMode(display=False) as counter:
-        torch.autograd.backward(model(ids).sum())
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    return {
-        "parameters": float(num_parameters),
-        "flops_per_token": counter.get_total_flops() / ids.numel(),
-    }
-
-
-def account_for_run(
-    config: TrainConfig, machine: Device | None, device: torch.device | None = None
-) -> dict[str, float | None]:
-    """Return the figures of `account.predict` for a run; `device` defaults to that of the config."""
-    device = device or select_device(config.device)
-    setup = TrainingSetup(
-        batch_size=config.batch_size // config.accumulate,
-        accumulate=config.accumulate,
-        num_tokens=(config.num_steps or 0) * config.tokens_per_step,
-        precision=config.precision,
-        compiled=choose_backend(config, device) is not None,
-        optimizer=config.optimizer.name,
-        optimizer_implementation=config.optimizer.implementation,
-        device_kind="cuda" if device.type == "cuda" else "cpu",
-        device=machine,
+    costs = describe_costs(config, device, str(name))
+    return dataclasses.replace(
+        record,
+        predicted=costs["predicted"] | dict(record.predicted),  # those made before the run win
+        measured=costs["counted"] | dict(record.measured),
     )
-    return predict_training(config.model, setup)

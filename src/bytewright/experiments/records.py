@@ -103,8 +103,10 @@ def read_run(path: Path) -> RunRecord:
         labels=_object_in(outcome, "labels", path),
         environment=run.environment,
         samples=run.samples,
-        predicted=numbers_in(_object_in(outcome, "predicted", path)),
-        measured=measured_costs(lines) | numbers_in(_object_in(outcome, "measured", path)),
+        predicted=_numbers(run.costs, "predicted", path) | _numbers(outcome, "predicted", path),
+        measured=_numbers(run.costs, "counted", path)
+        | measured_costs(lines)
+        | _numbers(outcome, "measured", path),
         floor=read_floor(settings.get("data.validation")),
     )
 
@@ -154,6 +156,10 @@ def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, An
     if not isinstance(value, dict):
         raise FormatError(f"{run}: {name} in its outcome should be a JSON object", path=run, key=name)
     return value
+
+
+def _numbers(fields: Mapping[str, Any], name: str, run: Path) -> dict[str, float]:
+    return numbers_in(_object_in(fields, name, run))
 
 
 def numbers_in(fields: Mapping[str, Any]) -> dict[str, float]:

@@ -6,8 +6,15 @@ those of `reference`. `interpret` returns probabilities, losses and attention we
 these handle ids; `text` adds a tokenizer. Depends on `model`.
 """
 
-from bytewright.generate.generator import Generator, generate, stream
-from bytewright.generate.reference import Completion
-from bytewright.generate.sampling import SamplingConfig
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bytewright.generate.generator import Generator, generate, stream
+    from bytewright.generate.reference import Completion
+    from bytewright.generate.sampling import SamplingConfig
+else:
+    from bytewright import lazy_names
+
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = ["Completion", "Generator", "SamplingConfig", "generate", "stream"]

@@ -6,15 +6,22 @@ default. `cuda_graph` captures GPU work. `hf_llama` exports to `transformers` an
 `errors` and `storage`, not on the native extension.
 """
 
-from bytewright.model.attention import (
-    MultiHeadSelfAttention,
-    RotaryPositionalEmbedding,
-    scaled_dot_product_attention,
-)
-from bytewright.model.config import ModelConfig
-from bytewright.model.fused import language_model_loss
-from bytewright.model.layers import Embedding, Linear, RMSNorm, SwiGLU, silu, softmax
-from bytewright.model.transformer import TransformerBlock, TransformerLM
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bytewright.model.attention import (
+        MultiHeadSelfAttention,
+        RotaryPositionalEmbedding,
+        scaled_dot_product_attention,
+    )
+    from bytewright.model.config import ModelConfig
+    from bytewright.model.fused import language_model_loss
+    from bytewright.model.layers import Embedding, Linear, RMSNorm, SwiGLU, silu, softmax
+    from bytewright.model.transformer import TransformerBlock, TransformerLM
+else:
+    from bytewright import lazy_names
+
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "Embedding",

@@ -5,10 +5,7 @@ Rust. The names that need the native extension are imported on first use, so a m
 read and write vocabularies (`formats`). The package depends on `storage`, `corpus` and `data`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
-
-from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
 
 if TYPE_CHECKING:
     from bytewright.tokenizer.tokenizer import StreamDecoder, Tokenizer
@@ -22,6 +19,11 @@ if TYPE_CHECKING:
         train_bpe,
         train_tokenizer,
     )
+    from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
+else:
+    from bytewright import lazy_names
+
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "PATTERNS",
@@ -37,15 +39,3 @@ __all__ = [
     "train_bpe",
     "train_tokenizer",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "tokenizer" if name in ("StreamDecoder", "Tokenizer") else "train"
-    value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

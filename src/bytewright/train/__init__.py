@@ -5,18 +5,25 @@ lists every reason why a run ends, `metrics` every metric. Depends on data, mode
 generate. Training needs token ids only: no text, and no native extension.
 """
 
-from bytewright.data.sampler import get_batch
-from bytewright.model.loss import cross_entropy
-from bytewright.optim.clip import clip_gradients
-from bytewright.optim.reference import SGD, AdamW, Muon
-from bytewright.optim.schedules import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
-from bytewright.train.checkpoint import load_checkpoint, load_model, save_checkpoint
-from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
-from bytewright.train.initial_weights import InitialWeights
-from bytewright.train.loop import TrainResult, resume, train
-from bytewright.train.outcome import Ending, RunStatus
-from bytewright.train.recipe import read_recipe
-from bytewright.train.run import Run
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bytewright.data.sampler import get_batch
+    from bytewright.model.loss import cross_entropy
+    from bytewright.optim.clip import clip_gradients
+    from bytewright.optim.reference import SGD, AdamW, Muon
+    from bytewright.optim.schedules import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
+    from bytewright.train.checkpoint import load_checkpoint, load_model, save_checkpoint
+    from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+    from bytewright.train.initial_weights import InitialWeights
+    from bytewright.train.loop import TrainResult, resume, train
+    from bytewright.train.outcome import Ending, RunStatus
+    from bytewright.train.recipe import read_recipe
+    from bytewright.train.run import Run
+else:
+    from bytewright import lazy_names
+
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "SGD",

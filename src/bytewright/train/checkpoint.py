@@ -32,11 +32,8 @@ from bytewright.model.transformer import Shape, weight_shapes
 from bytewright.storage import atomic
 from bytewright.storage.config_reader import build
 from bytewright.storage.filesystem import WRONG_PATH
+from bytewright.train.checkpoint_list import FORMAT, STATE, CheckpointList, find_checkpoint, open_checkpoint
 
-FORMAT = "bytewright checkpoint 1"
-CHECKPOINTS = "checkpoints"
-"""The folder of the checkpoints in the folder of a run."""
-STATE = "state.json"
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -320,19 +317,8 @@ def check_model_weights(config: ModelConfig, weights: Mapping[str, Tensor], sour
 
 
 @dataclass(frozen=True)
-class CheckpointFolder:
-    """The checkpoints of a run: `step-000500` and so on, each complete or absent."""
-
-    path: Path
-
-    def steps(self) -> list[int]:
-        """List the steps that have a checkpoint, the oldest first."""
-        names = [entry.name for entry in self.path.iterdir()] if self.path.is_dir() else []
-        return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-\d{6,18}", name))
-
-    def at(self, step: int) -> Path:
-        """Return the folder of a step."""
-        return self.path / f"step-{step:06d}"
+class CheckpointFolder(CheckpointList):
+    """The checkpoints of a run, with their tensors."""
 
     def save(self, model: TransformerLM, optimizer: Stateful, state: Mapping[str, Any]) -> Path:
         """Write the checkpoint of `state["step"]`, atomically; an existing one is replaced."""
@@ -359,15 +345,6 @@ class CheckpointFolder:
             rest=state,
         )
 
-    def read_state(self, step: int) -> dict[str, Any]:
-        """Read the state of `step` without its tensors."""
-        folder = open_checkpoint(self.at(step))
-        state = folder.read_json(STATE)
-        if not isinstance(state, dict) or state.get("step") != step or "optimizer" not in state:
-            message = f"{folder.path / STATE}: is not the state of step {step}"
-            raise FormatError(message, path=folder.path / STATE)
-        return state
-
     def read_last(self) -> SavedState | None:
         """Read the last checkpoint, if any; if it is damaged, the error says how to continue without it."""
         steps = self.steps()
@@ -381,43 +358,6 @@ class CheckpointFolder:
             damaged, previous = self.at(steps[-1]), steps[-2] if len(steps) > 1 else 0
             message = f"{error}; to continue from step {previous}, remove {damaged}"
             raise type(error)(message, path=damaged, expected=previous) from None
-
-    def prune(self, keep_last: int, best: int | None) -> None:
-        """Remove all checkpoints but the last few and the best, and the temporary files of killed writers."""
-        for step in self.steps()[:-keep_last]:
-            if step != best:
-                atomic.remove_folder(self.at(step), within=self.path.parent)
-        atomic.remove_leftovers(self.path, within=self.path.parent)
-
-
-def open_checkpoint(path: Path) -> atomic.Folder:
-    """Open the folder of one checkpoint."""
-    folder = atomic.open_folder(path)
-    if folder.about.get("kind") != FORMAT:
-        kind = folder.about.get("kind")
-        raise FormatError(f"{path}: is not a checkpoint but {kind!r}", path=path, expected=FORMAT, found=kind)
-    return folder
-
-
-def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
-    """Return the folder of a checkpoint: `path` itself, or the "best" or "last" one of the run at `path`."""
-    path = Path(path)
-    if which not in ("best", "last"):
-        raise UsageError(f"which must be 'best' or 'last', not {which!r}", key="which", found=which)
-    if not path.exists():
-        raise UsageError(f"{path}: there is neither a run nor a checkpoint of that name", path=path)
-    if (path / STATE).is_file():
-        return path
-    checkpoints = CheckpointFolder(path / CHECKPOINTS)
-    steps = checkpoints.steps()
-    if not steps:
-        message = f"{path}: holds no checkpoint; it is not a run, or its model was not kept"
-        raise UsageError(message, path=path)
-    if which == "best":
-        best = open_checkpoint(checkpoints.at(steps[-1])).read_json(STATE)
-        if isinstance(best, dict) and best.get("best_step") in steps:
-            return checkpoints.at(best["best_step"])
-    return checkpoints.at(steps[-1])
 
 
 def read_model_config(checkpoint: Path) -> ModelConfig:

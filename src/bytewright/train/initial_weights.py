@@ -35,16 +35,14 @@ from bytewright.model.transformer import weight_shapes
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.train.checkpoint import (
-    CHECKPOINTS,
-    STATE,
     CheckpointFolder,
-    find_checkpoint,
     read_checkpoint_file,
     read_model_config,
     read_weights,
     write_tensors,
 )
-from bytewright.train.run_files import CONFIG, INIT, TOKENIZER, read_run_config
+from bytewright.train.checkpoint_list import CHECKPOINTS, STATE, find_checkpoint
+from bytewright.train.run_files import CONFIG, INIT, TOKENIZER, read_init, read_run_config
 from bytewright.train.setup import Inputs
 
 if TYPE_CHECKING:
@@ -262,16 +260,6 @@ def read_recorded(run: Path) -> InitialWeights | None:
             found=init.sha256,
         )
     return init
-
-
-def read_init(run: Path) -> dict[str, Any]:
-    """Read the init.json of a run, with the absolute path of the source; empty if it has none."""
-    if not (run / INIT).is_file():
-        return {}
-    record = atomic.read_document(run / INIT, max_bytes=2**20)
-    if isinstance(source := record.get("source"), str):
-        record["source"] = os.path.normpath(os.path.join(os.path.realpath(run), source))
-    return record
 
 
 def is_llama_folder(path: Path) -> bool:

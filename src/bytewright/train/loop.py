@@ -39,6 +39,7 @@ from bytewright.system import keep_freed_memory, pause_garbage_collection
 from bytewright.train.checkpoint import load_weights
 from bytewright.train.config import TrainConfig
 from bytewright.train.console import Display, TensorBoard, import_summary_writer, make_display
+from bytewright.train.costs import describe_costs
 from bytewright.train.evaluate import Evaluation, EvaluationSet, measure_norms
 from bytewright.train.initial_weights import InitialWeights, adapt_optimizer_state, read_recorded
 from bytewright.train.metrics import MetricsLog
@@ -267,6 +268,7 @@ class Trainer:
 
         `is_restart` means that an earlier session left no checkpoint, so its steps are lost.
         """
+        self.writer.write_costs(describe_costs(self.config, self.device))
         with contextlib.ExitStack() as stack:
             log = MetricsLog(self.writer.metrics, self.progress.metrics_position)
             stack.callback(log.close)

@@ -15,12 +15,16 @@ from typing import Any, get_type_hints
 
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import ModelConfig
-from bytewright.registry import accepting_unknown_parts
 from bytewright.storage.atomic import StrPath, read_document, read_toml
 from bytewright.storage.config_reader import build, convert
-from bytewright.train.config import TrainConfig
+from bytewright.train.config import TrainConfig, check_positive
 
 MAX_RECIPE_BYTES = 2**20
+POSITIVE_SETTINGS = (
+    *("batch_size", "model.context_length", "model.vocab_size"),
+    *("budget.steps", "budget.tokens", "budget.minutes"),
+)
+"""The sizes and limits that determine the status of a run."""
 
 
 def read_recipe(
@@ -46,24 +50,17 @@ def read_config(path: Path) -> TrainConfig:
     return dataclasses.replace(config, data=config.data.seen_from(path.parent))
 
 
-def check_config(fields: Mapping[str, Any], source: Path) -> None:
-    """Raise `FormatError` unless the fields form a valid config; unknown fields and parts are ignored."""
+def check_settings(settings: Mapping[str, Any], source: Path) -> None:
+    """Raise `FormatError` if a setting of a run has the wrong type, or if a size or limit is not positive.
+
+    Unknown settings are ignored, and names of parts are not looked up: another version or a plugin may define
+    them. So any run can be listed, without torch and without its plugin.
+    """
+    check_kinds(settings, source)
     try:
-        with accepting_unknown_parts():
-            build(TrainConfig, _known_fields(TrainConfig, fields), source=str(source))
+        check_positive({name: settings.get(name) for name in POSITIVE_SETTINGS})
     except UsageError as error:
-        raise FormatError(str(error), path=source, key=error.key, found=error.found) from None
-
-
-def _known_fields(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    kinds = get_type_hints(cls)
-    return {
-        key: _known_fields(kinds[key], value)
-        if dataclasses.is_dataclass(kinds[key]) and isinstance(value, dict)
-        else value
-        for key, value in fields.items()
-        if key in kinds
-    }
+        raise FormatError(f"{source}: {error}", path=source, key=error.key, found=error.found) from None
 
 
 def check_kinds(settings: Mapping[str, Any], source: Path) -> None:

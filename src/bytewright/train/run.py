@@ -1,6 +1,7 @@
 """`Run`: read, load, evaluate and resume a run by its folder.
 
-Reading needs no lock, so a run can be read while another process trains it. `open_model` finds the model that
+Reading needs no lock, so a run can be read while another process trains it. It does not need torch either:
+the functions that load, evaluate or resume a model import it. `open_model` finds the model that
 a path means: the best or last checkpoint of a run or of an imported model, or one checkpoint. The names and
 the writer of a run's files are in `run_files`, its status is derived in `outcome`.
 """
@@ -15,30 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-import torch
-
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, FormatError, UsageError
-from bytewright.model import TransformerLM, language_model_loss
 from bytewright.plugins import RecordedPlugin, check_loaded, read_plugins
 from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
-from bytewright.train import loop
-from bytewright.train.checkpoint import (
-    CHECKPOINTS,
-    CheckpointFolder,
-    find_checkpoint,
-    load_model,
-    read_model_config,
-)
+from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList, find_checkpoint
 from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
-from bytewright.train.evaluate import Evaluation, EvaluationSet, Progress
-from bytewright.train.initial_weights import read_init
 from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import RunStatus, find_status
-from bytewright.train.recipe import check_config, flatten, read_config
+from bytewright.train.recipe import check_settings, flatten, read_config
 from bytewright.train.run_files import (
     CONFIG,
+    COSTS,
     ENVIRONMENT,
     FILE_NAMES,
     METRICS,
@@ -50,12 +40,18 @@ from bytewright.train.run_files import (
     has_records,
     is_locked,
     read_if_present,
+    read_init,
     read_run_config,
 )
-from bytewright.train.setup import count_token_bytes, dtype_of, open_tokens, read_vocabulary_of, select_device
 
-if TYPE_CHECKING:
-    from bytewright.tokenizer import Tokenizer, Vocabulary  # needs the native extension
+if TYPE_CHECKING:  # these import torch or the native extension, which reading a run does not need
+    import torch
+
+    from bytewright.model import TransformerLM
+    from bytewright.tokenizer import Tokenizer, Vocabulary
+    from bytewright.train.checkpoint import CheckpointFolder
+    from bytewright.train.evaluate import Evaluation, Progress
+    from bytewright.train.loop import SessionOptions, TrainResult
 
 Which = Literal["best", "last"]
 
@@ -124,9 +120,8 @@ class Run:
         The source of initial weights is in `init.source`, `init.sha256`, `init.step` and `init.optimizer`.
         """
         fields = read_if_present(self.path / CONFIG)
-        if fields:
-            check_config(fields, self.path / CONFIG)
         settings = flatten(fields)
+        check_settings(settings, self.path / CONFIG)
         for name in ("data.train", "data.validation", "data.tokenizer"):
             if isinstance(path := settings.get(name), str):
                 settings[name] = os.path.normpath(os.path.join(os.path.realpath(self.path), path))
@@ -151,6 +146,11 @@ class Run:
     def init(self) -> dict[str, Any]:
         """Where the weights came from (source, sha256, step, optimizer); empty if they were random."""
         return read_init(self.path)
+
+    @property
+    def costs(self) -> dict[str, Any]:
+        """The predicted costs, and those counted on the model; empty if an earlier version wrote the run."""
+        return read_if_present(self.path / COSTS)
 
     @property
     def outcome(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class Run:
             records,
             outcome=self.outcome,
             num_steps=self._planned_num_steps(settings),
-            has_checkpoints=bool(self.checkpoints.steps()),
+            has_checkpoints=bool(self._checkpoint_list.steps()),
             is_locked=self.is_locked,
         )
 
@@ -201,7 +201,7 @@ class Run:
     def _last_state(self) -> dict[str, Any]:
         """Return the state.json of the last checkpoint, or nothing if it cannot be read."""
         try:
-            return self.checkpoints.read_state(self.checkpoints.steps()[-1])
+            return self._checkpoint_list.read_state(self._checkpoint_list.steps()[-1])
         except (IndexError, BytewrightError):
             return {}
 
@@ -246,7 +246,13 @@ class Run:
     @property
     def checkpoints(self) -> CheckpointFolder:
         """The checkpoints of the run."""
+        from bytewright.train.checkpoint import CheckpointFolder
+
         return CheckpointFolder(self.path / CHECKPOINTS)
+
+    @property
+    def _checkpoint_list(self) -> CheckpointList:
+        return CheckpointList(self.path / CHECKPOINTS)
 
     def load_model(
         self, *, which: Which = "best", device: torch.device | str = "cpu", precision: Precision = "fp32"
@@ -254,14 +260,16 @@ class Run:
         """Load the model of the checkpoint with the lowest validation loss, or of the last one."""
         return open_model(self.path, which=which).load(device=device, precision=precision)
 
-    def resume(self, **options: Unpack[loop.SessionOptions]) -> loop.TrainResult:
+    def resume(self, **options: Unpack[SessionOptions]) -> TrainResult:
         """Train on from the last checkpoint to the end of the budget."""
+        from bytewright.train import loop
+
         return loop.resume(self.path, **options)
 
     @property
     def is_finished_without_checkpoint(self) -> bool:
         """Whether the run has ended and has no checkpoint to resume from, as runs of sweeps do."""
-        if not has_records(self.path) or self.checkpoints.steps():
+        if not has_records(self.path) or self._checkpoint_list.steps():
             return False
         return self.status.is_final
 
@@ -323,6 +331,9 @@ class SavedModel:
 
     def load(self, *, device: torch.device | str = "cpu", precision: Precision = "fp32") -> TransformerLM:
         """Load the model."""
+        from bytewright.train.checkpoint import load_model
+        from bytewright.train.setup import dtype_of
+
         return load_model(self.checkpoint, device=device, compute_dtype=dtype_of(precision))
 
 
@@ -399,6 +410,14 @@ def evaluate_run(
     The windows are side by side from the start of the file; the tokens after the last whole window are left
     out. The precision is that of training. A file that another tokenizer encoded raises `FormatError`.
     """
+    import torch
+
+    from bytewright.model import language_model_loss
+    from bytewright.tokenizer.formats import read_vocabulary_of
+    from bytewright.train.checkpoint import read_model_config
+    from bytewright.train.evaluate import EvaluationSet
+    from bytewright.train.setup import count_token_bytes, open_tokens, select_device
+
     saved = open_model(path, which=which)
     config = saved.config
     file = file or (config.data.validation if config else None)

@@ -1,10 +1,11 @@
 """The files of a run's folder, and the one process at a time that writes them.
 
 A run is a folder of plain files: `config.json` (the resolved config), `environment.json` (machine and
-versions at its start), `init.json` (if it started from saved weights), `tokenizer/` (if one was given),
-`metrics.jsonl`, `checkpoints/` and `samples/`. A sweep adds `outcome.json`. A run whose config names parts of
-plugins has `plugins.json` and copies of these files in `plugins/`. `RunWriter` holds a lock of the operating
-system while the process lives, so a killed writer leaves nothing to clean up. Read a run with `run.Run`.
+versions at its start), `costs.json` (its predicted costs), `init.json` (if it started from saved weights),
+`tokenizer/` (if one was given), `metrics.jsonl`, `checkpoints/` and `samples/`. A sweep adds `outcome.json`. A
+run whose config names parts of plugins has `plugins.json` and copies of these files in `plugins/`. `RunWriter`
+holds a lock of the operating system while the process lives, so a killed writer leaves nothing to clean up.
+Read a run with `run.Run`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 import bytewright
 from bytewright.errors import BytewrightError, StorageError, UsageError
 from bytewright.plugins import COPIES, PLUGINS, check_loaded, write_plugins
 from bytewright.storage import atomic, filesystem
-from bytewright.train.checkpoint import CHECKPOINTS, CheckpointFolder
+from bytewright.train.checkpoint_list import CHECKPOINTS
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import flatten, read_config, to_plain
 
@@ -40,13 +39,15 @@ ENVIRONMENT = "environment.json"
 INIT = "init.json"
 """Where the weights of a run came from, if it did not start from random ones."""
 METRICS = "metrics.jsonl"
+COSTS = "costs.json"
+"""The predicted costs of a run, and those counted on its model."""
 OUTCOME = "outcome.json"
 """What a sweep records about a run: its labels, the prediction, and how it ended."""
 LOCK = ".lock"
 SAMPLES = "samples"
 TOKENIZER = "tokenizer"
 FOLDERS = (TOKENIZER, CHECKPOINTS, SAMPLES, COPIES, "tensorboard")
-FILE_NAMES = (CONFIG, ENVIRONMENT, INIT, PLUGINS, METRICS, OUTCOME, *FOLDERS)
+FILE_NAMES = (CONFIG, ENVIRONMENT, INIT, PLUGINS, METRICS, COSTS, OUTCOME, *FOLDERS)
 LOCK_ATTEMPTS = 30
 """How often a held lock is tried, at intervals of 10 ms."""
 QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 10}
@@ -56,6 +57,8 @@ class RunWriter:
     """A run that this process writes. Use it as a context manager: leaving it releases the lock."""
 
     def __init__(self, path: Path, lock: io.FileIO) -> None:
+        from bytewright.train.checkpoint import CheckpointFolder  # imports torch, which readers do not need
+
         self.path = path
         self._lock = lock
         self._config = b""
@@ -114,6 +117,10 @@ class RunWriter:
         """Store a text that the model wrote at `step`."""
         atomic.write_text(self.path / SAMPLES / f"step-{step:06d}.txt", text, within=self.path)
 
+    def write_costs(self, costs: Mapping[str, Any]) -> None:
+        """Store the costs of the run, which `costs.describe_costs` returns."""
+        atomic.write_document(self.path / COSTS, costs, within=self.path)
+
     def check_unchanged(self) -> None:
         """Raise if the lock or config.json was removed or changed since this process opened the run.
 
@@ -150,6 +157,16 @@ def read_if_present(path: Path) -> dict[str, Any]:
     return atomic.read_document(path, max_bytes=2**26) if path.is_file() else {}
 
 
+def read_init(path: Path) -> dict[str, Any]:
+    """Read the init.json of a run, with the absolute path of the source; empty if it has none."""
+    if not (path / INIT).is_file():
+        return {}
+    record = atomic.read_document(path / INIT, max_bytes=2**20)
+    if isinstance(source := record.get("source"), str):
+        record["source"] = os.path.normpath(os.path.join(os.path.realpath(path), source))
+    return record
+
+
 def check_new_run(path: Path) -> None:
     """Raise unless `path` is a new or empty folder."""
     if (path / CONFIG).exists():
@@ -168,7 +185,7 @@ def check_new_run(path: Path) -> None:
 
 def discard_run(path: Path) -> None:
     """Remove the files of a run that has no metrics yet, and its folder if nothing else is in it."""
-    for name in (CONFIG, ENVIRONMENT, INIT, PLUGINS, METRICS, LOCK, *FOLDERS):
+    for name in (CONFIG, ENVIRONMENT, INIT, PLUGINS, COSTS, METRICS, LOCK, *FOLDERS):
         atomic.remove_if_present(path / name, within=path)
     with contextlib.suppress(OSError):
         path.rmdir()
@@ -188,6 +205,8 @@ def check_space(path: Path, num_bytes: int) -> None:
 
 def describe_environment() -> dict[str, object]:
     """Return the machine and the versions that a run uses."""
+    import torch
+
     return {
         "bytewright": bytewright.__version__,
         "commit": find_commit(),

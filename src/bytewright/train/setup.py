@@ -74,6 +74,8 @@ def open_inputs(config: TrainConfig) -> Inputs:
         identity["validation"] = validation.manifest.sha256
     vocabulary = None
     if config.data.tokenizer is not None:
+        from bytewright.tokenizer.formats import read_vocabulary_of  # a run of bare ids does not need it
+
         vocabulary = read_vocabulary_of(train, config.data.tokenizer)
     return Inputs(
         train=train.tokens,
@@ -162,23 +164,6 @@ def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
         )
         raise UsageError(message, path=path, expected=model.context_length + 1, found=len(file))
     return file
-
-
-def read_vocabulary_of(tokens: TokenFile, path: Path) -> Vocabulary:
-    """Read the tokenizer at `path`; raise unless `tokens` were encoded with it."""
-    from bytewright.tokenizer.formats import read_vocabulary  # a run of bare ids does not need it
-
-    vocabulary = read_vocabulary(path)
-    tokens.require_tokenizer(vocabulary.fingerprint)
-    if vocabulary.size != tokens.manifest.vocabulary_size:  # tables of that size are made
-        raise FormatError(
-            f"{tokens.path}: its manifest has a vocabulary of {tokens.manifest.vocabulary_size},"
-            f" but that of {path} is {vocabulary.size}",
-            path=tokens.path,
-            expected=vocabulary.size,
-            found=tokens.manifest.vocabulary_size,
-        )
-    return vocabulary
 
 
 def count_token_bytes(vocabulary: Vocabulary) -> Int64[np.ndarray, " vocab"]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import atomic
 from bytewright.tokenizer.formats.folder import read_bytewright, write_bytewright
@@ -32,6 +33,7 @@ __all__ = [
     "read_huggingface",
     "read_tiktoken",
     "read_vocabulary",
+    "read_vocabulary_of",
     "warn_of_pattern",
     "write_bytewright",
     "write_gpt2",
@@ -73,3 +75,18 @@ def read_vocabulary(
     if not is_folder or "tokenizer.json" in names:
         return read_huggingface(path / "tokenizer.json" if is_folder else path)
     return read_bytewright(path)
+
+
+def read_vocabulary_of(tokens: TokenFile, path: atomic.StrPath) -> Vocabulary:
+    """Return the vocabulary of the tokenizer at `path`; raise unless `tokens` were encoded with it."""
+    vocabulary = read_vocabulary(path)
+    tokens.require_tokenizer(vocabulary.fingerprint)
+    if vocabulary.size != tokens.manifest.vocabulary_size:  # tables of that size are made
+        raise FormatError(
+            f"{tokens.path}: its manifest has a vocabulary of {tokens.manifest.vocabulary_size},"
+            f" but that of {path} is {vocabulary.size}",
+            path=tokens.path,
+            expected=vocabulary.size,
+            found=tokens.manifest.vocabulary_size,
+        )
+    return vocabulary

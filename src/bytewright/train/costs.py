@@ -1,0 +1,91 @@
+"""The costs of a run: predicted by formula, and counted on its model.
+
+A run records them at its start (`costs.json`), when torch and the parts of its model are loaded. A report
+shows them next to the measured values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from bytewright.account.devices import Device, find_known
+from bytewright.account.predict import TrainingSetup, predict_training
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.train.config import TrainConfig
+from bytewright.train.setup import choose_backend, select_device
+
+MOST_LAYERS_COUNTED = 1000
+"""Larger models are not built for counting, since a config.json can contain any number."""
+
+
+def describe_costs(
+    config: TrainConfig, device: torch.device, device_name: str | None = None
+) -> dict[str, dict[str, float]]:
+    """Return the `predicted` costs of a run on a device, and those `counted` on its model.
+
+    A run on a GPU that this machine does not have names the GPU.
+    """
+    if device.type == "cuda" and device_name is None:
+        device_name = torch.cuda.get_device_name(device)
+    machine = find_known(device_name) if device.type == "cuda" and device_name else None
+    counted = count_on_model(config.model) if config.model.num_layers <= MOST_LAYERS_COUNTED else {}
+    return {"predicted": predict_run(config, machine, device), "counted": counted}
+
+
+def predict_run(
+    config: TrainConfig, machine: Device | None, device: torch.device | None = None
+) -> dict[str, float]:
+    """Return the predicted parameters, FLOPs, memory, speed and seconds of a run, as far as possible."""
+    predicted = account_for_run(config, machine, device)
+    limits = [predicted["seconds"], None if config.budget.minutes is None else 60 * config.budget.minutes]
+    named = {
+        "parameters": predicted["parameters"],
+        "flops_per_token": predicted["flops_per_token"],
+        "memory_bytes": predicted["peak_memory"],
+        "tokens_per_second": predicted["tokens_per_second"],
+        "seconds": min((limit for limit in limits if limit is not None), default=None),
+    }
+    return {name: float(value) for name, value in named.items() if value is not None}
+
+
+def account_for_run(
+    config: TrainConfig, machine: Device | None, device: torch.device | None = None
+) -> dict[str, float | None]:
+    """Return the figures of `account.predict` for a run; `device` defaults to that of the config."""
+    device = device or select_device(config.device)
+    setup = TrainingSetup(
+        batch_size=config.batch_size // config.accumulate,
+        accumulate=config.accumulate,
+        num_tokens=(config.num_steps or 0) * config.tokens_per_step,
+        precision=config.precision,
+        compiled=choose_backend(config, device) is not None,
+        optimizer=config.optimizer.name,
+        optimizer_implementation=config.optimizer.implementation,
+        device_kind="cuda" if device.type == "cuda" else "cpu",
+        device=machine,
+    )
+    return predict_training(config.model, setup)
+
+
+@functools.cache
+def count_on_model(config: ModelConfig) -> dict[str, float]:
+    """Count parameters and training FLOPs per token on the reference model with PyTorch's counter.
+
+    Forward and backward run with tensors on the meta device, which take no memory.
+
+    >>> count_on_model(ModelConfig(vocab_size=7, context_length=4, d_model=8, num_layers=1, num_heads=2))
+    {'parameters': 1928.0, 'flops_per_token': 11472.0}
+    """
+    model = TransformerLM(dataclasses.replace(config, implementation="reference"), device="meta")
+    ids = torch.zeros(2, config.context_length, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.backward(model(ids).sum())
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {
+        "parameters": float(num_parameters),
+        "flops_per_token": counter.get_total_flops() / ids.numel(),
+    }
