@@ -119,6 +119,8 @@ class AccountFor:
             self._check_family_options()
             self._show_family()
             return
+        if self.config is not None:
+            options.require_file(self.config)
         from bytewright.account import account, find_device, largest_batches, time_on
         from bytewright.cli import account_tables
 

@@ -46,12 +46,13 @@ class Export:
 
     def run(self) -> None:
         """Load the model and write it in the other format."""
+        options.require_exists(self.path)
         from bytewright.model.hf_llama import write_llama
         from bytewright.tokenizer.formats import warn_of_pattern
         from bytewright.train.run import open_model
 
         atomic.check_target(self.out, folder=True, replace=self.replace)
-        saved = open_model(options.require_exists(self.path), which=self.which)
+        saved = open_model(self.path, which=self.which)
         model, tokenizer = saved.load(), saved.run.tokenizer
         write_llama(
             model,
@@ -108,13 +109,14 @@ class ImportModel:
 
     def run(self) -> None:
         """Read the model and write it as a run."""
+        options.require_exists(self.path)
         from bytewright.model.hf_llama import read_llama
         from bytewright.tokenizer.formats import read_huggingface
         from bytewright.train.run import write_imported_model
         from bytewright.train.run_files import check_new_run
 
         check_new_run(self.out)
-        model = read_llama(options.require_exists(self.path))
+        model = read_llama(self.path)
         vocabulary = None if self.without_tokenizer else read_huggingface(self.path / "tokenizer.json")
         if vocabulary is not None and vocabulary.size > model.config.vocab_size:
             raise UsageError(

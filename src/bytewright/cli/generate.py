@@ -73,13 +73,14 @@ class Generate:
     def run(self) -> None:
         """Generate and print the texts."""
         options.require_at_least(1, self.count, "--count")
+        options.require_exists(self.path)
         from bytewright.generate import Generator, SamplingConfig
         from bytewright.generate.reference import check_prompts
         from bytewright.generate.text import encode_prompt, stop_tokens_of
         from bytewright.train.run import open_model
         from bytewright.train.setup import select_device
 
-        saved = open_model(options.require_exists(self.path), which=self.which)
+        saved = open_model(self.path, which=self.which)
         tokenizer = saved.run.tokenizer
         device = select_device(self.device)
         precision = saved.generation_precision(device) if self.precision == "auto" else self.precision

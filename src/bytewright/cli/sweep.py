@@ -70,14 +70,12 @@ class RunSweep:
     def run(self) -> int:
         """Plan and execute the runs, and write the report."""
         options.require_at_least(1, self.jobs, "--jobs")
+        paths = [options.require_file(path) for path in options.require_some(self.files, "a sweep file")]
         from bytewright.experiments.sweep import read_sweep
         from bytewright.train.setup import CompiledStepCache
 
-        paths = options.require_some(self.files, "a sweep file")
         overrides = options.list_overrides(self.set)
-        sweeps = [
-            read_sweep(options.require_file(path), scale=self.scale, overrides=overrides) for path in paths
-        ]
+        sweeps = [read_sweep(path, scale=self.scale, overrides=overrides) for path in paths]
         folders = [self.out / (path.stem + (f"-{self.scale}" if self.scale else "")) for path in paths]
         if len(set(folders)) < len(folders):
             raise UsageError("two of the sweep files have the same name and would share a folder")
@@ -305,6 +303,8 @@ class WriteReport:
 
     def run(self) -> None:
         """Write the report, and print its path."""
+        for path in self.paths:
+            options.require_exists(path)
         from bytewright.experiments.inputs import read_inputs
         from bytewright.report.compose import write_report
 

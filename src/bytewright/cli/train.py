@@ -62,6 +62,7 @@ class Train:
 
     def run(self) -> int:
         """Train, and print how the session ended."""
+        options.require_file(self.recipe)
         from bytewright.train import InitialWeights, read_recipe, train
 
         init = None
@@ -156,9 +157,9 @@ class Resume:
 
     def run(self) -> int:
         """Resume, and print how the session ended."""
+        run = options.require_exists(self.path)
         from bytewright.train import resume
 
-        run = options.require_exists(self.path)
         with report_interruption(run):
             return print_result(resume(run, console=console.stderr()))
 
@@ -198,6 +199,9 @@ class Evaluate:
 
     def run(self) -> None:
         """Measure, and print the figures."""
+        for path in (self.path, self.file, self.stories):
+            if path is not None:
+                options.require_exists(path)
         from bytewright.train.metrics import finite
         from bytewright.train.run import evaluate_run
 
@@ -206,7 +210,7 @@ class Evaluate:
             return
         with console.phase_progress("measure", "tokens") as progress:
             measured = evaluate_run(
-                options.require_exists(self.path),
+                self.path,
                 self.file,
                 which=self.which,
                 device=self.device,
@@ -245,7 +249,7 @@ class Evaluate:
             raise UsageError("give either a token file or --stories with a text, not both")
         with console.phase_progress("measure", "stories") as progress:
             measured = evaluate_text(
-                options.require_exists(self.path),
+                self.path,
                 options.require_file(text),
                 which=self.which,
                 device=self.device,

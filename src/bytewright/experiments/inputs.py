@@ -11,9 +11,8 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.groups import find_axes
 from bytewright.experiments.records import RunRecord, read_run, read_sampled
@@ -22,6 +21,9 @@ from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.storage.manifest import is_plain_name
 from bytewright.train.run import Run
+
+if TYPE_CHECKING:
+    from bytewright.data.tokenfile import TokenFile
 
 TOKENS_AT_ONCE = 2**20
 
@@ -157,6 +159,8 @@ def _identify_validation(run: Path, record: RunRecord) -> dict[str, str]:
     path = record.settings.get("data.validation")
     if not isinstance(path, str):
         return {}
+    from bytewright.data.tokenfile import TokenFile  # imports numpy; `bytewright runs` does not need it
+
     try:
         file = TokenFile.open(path)
     except (BytewrightError, ValueError):  # ValueError: the system does not accept the path

@@ -21,7 +21,7 @@ from bytewright.train.config import TrainConfig, check_positive
 
 MAX_RECIPE_BYTES = 2**20
 POSITIVE_SETTINGS = (
-    *("batch_size", "model.context_length", "model.vocab_size"),
+    *("batch_size", "max_refused", "model.context_length", "model.vocab_size"),
     *("budget.steps", "budget.tokens", "budget.minutes"),
 )
 """The sizes and limits that determine the status of a run."""
@@ -50,17 +50,28 @@ def read_config(path: Path) -> TrainConfig:
     return dataclasses.replace(config, data=config.data.seen_from(path.parent))
 
 
-def check_settings(settings: Mapping[str, Any], source: Path) -> None:
-    """Raise `FormatError` if a setting of a run has the wrong type, or if a size or limit is not positive.
+def check_fields(fields: Mapping[str, Any], source: Path) -> None:
+    """Raise `FormatError` if a value of a config has the wrong type, or a size or limit is not positive.
 
-    Unknown settings are ignored, and names of parts are not looked up: another version or a plugin may define
+    Unknown fields are ignored, and names of parts are not looked up: another version or a plugin may define
     them. So any run can be listed, without torch and without its plugin.
     """
-    check_kinds(settings, source)
+    settings = flatten(fields)
     try:
+        _convert_known(TrainConfig, fields, str(source))
         check_positive({name: settings.get(name) for name in POSITIVE_SETTINGS})
     except UsageError as error:
-        raise FormatError(f"{source}: {error}", path=source, key=error.key, found=error.found) from None
+        message = str(error) if error.path else f"{source}: {error}"
+        raise FormatError(message, path=source, key=error.key, found=error.found) from None
+
+
+def _convert_known(cls: type, fields: Mapping[str, Any], source: str, prefix: str = "") -> None:
+    kinds = get_type_hints(cls)
+    for key in fields.keys() & kinds.keys():
+        if dataclasses.is_dataclass(kinds[key]) and isinstance(fields[key], Mapping):
+            _convert_known(kinds[key], fields[key], source, f"{prefix}{key}.")
+        else:
+            convert(kinds[key], fields[key], source, prefix + key)
 
 
 def check_kinds(settings: Mapping[str, Any], source: Path) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.plugins import RecordedPlugin, check_loaded, read_plugins
 from bytewright.registry import accepting_unknown_parts
@@ -25,7 +24,7 @@ from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList, find_c
 from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
 from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import RunStatus, find_status
-from bytewright.train.recipe import check_settings, flatten, read_config
+from bytewright.train.recipe import check_fields, flatten, read_config
 from bytewright.train.run_files import (
     CONFIG,
     COSTS,
@@ -120,8 +119,8 @@ class Run:
         The source of initial weights is in `init.source`, `init.sha256`, `init.step` and `init.optimizer`.
         """
         fields = read_if_present(self.path / CONFIG)
+        check_fields(fields, self.path / CONFIG)
         settings = flatten(fields)
-        check_settings(settings, self.path / CONFIG)
         for name in ("data.train", "data.validation", "data.tokenizer"):
             if isinstance(path := settings.get(name), str):
                 settings[name] = os.path.normpath(os.path.join(os.path.realpath(self.path), path))
@@ -412,6 +411,7 @@ def evaluate_run(
     """
     import torch
 
+    from bytewright.data.tokenfile import TokenFile
     from bytewright.model import language_model_loss
     from bytewright.tokenizer.formats import read_vocabulary_of
     from bytewright.train.checkpoint import read_model_config
