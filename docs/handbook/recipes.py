@@ -9,14 +9,19 @@ from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 from bytewright.field_docs import describe_fields
 from bytewright.model import ModelConfig
-from bytewright.model.config import PARTS
-from bytewright.registry import schedules
-from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+from bytewright.registry import REGISTRIES
+from bytewright.train.config import (
+    BudgetConfig,
+    DataConfig,
+    LossConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
 
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "text", Path: "path"}
-REGISTRIES = {(ModelConfig, part.name): part.registry for part in PARTS.values()} | {
-    (ScheduleConfig, "kind"): schedules
-}
+TABLES = {ModelConfig: "model", OptimizerConfig: "optimizer", ScheduleConfig: "schedule", LossConfig: "loss"}
+PARTS = {registry.key: registry.names() for registry in REGISTRIES}
 
 
 def as_toml(value):
@@ -45,8 +50,8 @@ def keys_of(cls):
             default = "required" if field.default is dataclasses.MISSING else as_toml(field.default)
             if field.default_factory is dict:
                 default = "`{}`"
-            registry = REGISTRIES.get((cls, field.name))
-            values = ", ".join(map(as_toml, registry)) if registry else type_of(hints[field.name])
+            names = PARTS.get(f"{TABLES.get(cls)}.{field.name}")
+            values = ", ".join(map(as_toml, names)) if names else type_of(hints[field.name])
             rows.append((f"`{field.name}`", values, default, meanings[field.name]))
     return rows
 
@@ -64,4 +69,6 @@ FIGURES = [
     keys_of(OptimizerConfig),
     # [schedule]
     keys_of(ScheduleConfig),
+    # [loss]
+    keys_of(LossConfig),
 ]

@@ -86,7 +86,7 @@ class Registry:
             raise UsageError(message, key=key, expected=self.names(), found=name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.names() or _accepts_unknown.get()
+        return _accepts_unknown.get() or name in self.names()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

@@ -13,7 +13,7 @@ from torch import Tensor
 from bytewright.account import training_memory
 from bytewright.account.activations import WIDE, Precision
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
-from bytewright.model.fused import LOGITS_AT_ONCE
+from bytewright.model.loss import LOGITS_AT_ONCE
 from runs import rerun_unchecked
 
 pytest.importorskip("triton", reason="Triton is not installed")

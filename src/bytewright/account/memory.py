@@ -34,7 +34,7 @@ from bytewright.account.optimizers import OptimizerName, state_bytes, update_tem
 from bytewright.account.parameters import count_parameters
 from bytewright.errors import wrong_value
 from bytewright.model.config import Implementation, ModelConfig
-from bytewright.model.fused import choose_chunk_size
+from bytewright.model.loss import choose_chunk_size
 
 WORKSPACE = {"cuda": 2 * 32 * 2**20, "cpu": 0}
 """Workspaces of the matrix library: on a GPU 32 MiB for each of two threads."""

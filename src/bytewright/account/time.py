@@ -37,7 +37,7 @@ from bytewright.account.optimizers import OptimizerName, eager_update_bytes, upd
 from bytewright.account.parameters import count_parameters
 from bytewright.errors import wrong_value
 from bytewright.model.config import ModelConfig
-from bytewright.model.fused import choose_chunk_size
+from bytewright.model.loss import choose_chunk_size
 
 SECONDS_PER_DAY = 86_400
 

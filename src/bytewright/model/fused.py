@@ -17,6 +17,8 @@ Everything can be traced by `torch.compile`, which fuses the rest.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention, silu
 
+from bytewright.errors import UsageError
 from bytewright.model import kernels
 from bytewright.model.attention import MultiHeadSelfAttention, RotaryPositionalEmbedding
 from bytewright.model.layers import (
@@ -36,12 +39,13 @@ from bytewright.model.layers import (
     check_range,
     rms_norm,
 )
-from bytewright.model.loss import check_targets, cross_entropy
+from bytewright.model.loss import check_targets, choose_chunk_size, cross_entropy, output_cross_entropy
 from bytewright.model.parts import fused_version_of
 from bytewright.model.transformer import TransformerLM
+from bytewright.registry import losses
 
-LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**29}
-"""Number of logits that the loss computes at a time: fits a CPU's cache, or keeps a GPU busy."""
+LanguageModelLoss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
+"""A function of a model, ids and targets that returns the mean loss of a batch."""
 
 
 def halves_from_pairs(rows: Float[Tensor, "rows ..."], d_head: int) -> Float[Tensor, "rows ..."]:
@@ -194,6 +198,26 @@ def language_model_loss(
     return linear_cross_entropy(model.hidden_states(ids), model.output_weight, targets)
 
 
+def make_loss(name: str, options: Mapping[str, Any]) -> LanguageModelLoss:
+    """Return a registered loss with its options, as a function of a model and a batch.
+
+    A loss can also be a class: its constructor gets the options, and its `__call__` computes the loss.
+    """
+    part = losses[name]
+    if part is output_cross_entropy:  # one function for training and evaluation, so that it is compiled once
+        return language_model_loss
+    compute = part(**options) if isinstance(part, type) else functools.partial(part, **options)
+
+    def loss(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        value: Tensor = compute(model.hidden_states(ids), model.output_weight, targets)
+        if value.ndim:
+            message = f"the loss {name!r} must return one number, but returned the shape {tuple(value.shape)}"
+            raise UsageError(message, key="loss.name", expected=(), found=tuple(value.shape))
+        return value
+
+    return loss
+
+
 def linear_cross_entropy(
     hidden: Float[Tensor, "*batch d_model"],
     weight: Float[Tensor, "vocab d_model"],
@@ -220,13 +244,6 @@ def linear_cross_entropy(
         check_range("targets", targets, len(weight))
         raise
     return loss
-
-
-def choose_chunk_size(device_type: str, vocab_size: int) -> int:
-    """Return the number of positions per chunk of logits; on a GPU a power of two, for full tiles."""
-    if device_type == "cpu":
-        return max(1, LOGITS_AT_ONCE["cpu"] // vocab_size)
-    return 1 << (max(1, LOGITS_AT_ONCE["cuda"] // vocab_size).bit_length() - 1)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

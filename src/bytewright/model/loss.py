@@ -1,15 +1,40 @@
-"""The reference loss: the mean cross-entropy of the next token, in nats.
+"""Losses, registered by name, and the reference of the default: the mean cross-entropy of the next token.
 
-`fused.language_model_loss` selects between this loss and the fused one.
+A loss is a function of the hidden states, the output matrix and the targets. It returns one number, the mean
+over all positions. The logits are `hidden @ output_weight.T`. All other parameters are options
+(`[loss.options]`). `of_logits` makes a loss from a function of logits:
+
+    @losses.register("z_loss")
+    @of_logits
+    def z_loss(logits, targets, *, weight: float = 1e-4): ...
+
+`fused.language_model_loss` selects between the reference cross-entropy and the fused one. `fused.make_loss`
+returns any registered loss as a function of a model and a batch.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from bytewright.errors import UsageError
 from bytewright.model.layers import at_least_float32, check_integers, check_range
+from bytewright.registry import losses
+
+Loss = Callable[..., Tensor]
+"""A function of (hidden, output_weight, targets) and options that returns the mean loss, a scalar."""
+
+PROVIDED = ("hidden", "output_weight", "logits", "targets")
+"""The parameters of a loss that are not options."""
+
+LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**29}
+"""Number of logits that a loss computes at a time: fits a CPU's cache, or keeps a GPU busy."""
 
 
 def cross_entropy(
@@ -36,6 +61,55 @@ def cross_entropy(
         check_range("targets", targets.long(), logits.shape[-1])
         raise
     return (log_normaliser - log_score).mean()
+
+
+@losses.register("cross_entropy")
+def output_cross_entropy(
+    hidden: Float[Tensor, "*batch d_model"],
+    output_weight: Float[Tensor, "vocab d_model"],
+    targets: Integer[Tensor, "*batch"],
+) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy of the logits; `fused.linear_cross_entropy` computes them in chunks."""
+    return cross_entropy(hidden @ output_weight.to(hidden.dtype).T, targets)
+
+
+def of_logits(function: Callable[..., Tensor]) -> Loss:
+    """Return a loss made from a function of logits and targets; use it as a decorator.
+
+    The function gets logits in at least float32, of shape (rows, vocab), and targets of shape (rows,). It
+    returns the loss of each row. It is called for a chunk of rows at a time, and again in the backward pass,
+    so that the logits of a whole batch never exist at once.
+    """
+
+    @functools.wraps(function)
+    def loss(hidden: Tensor, output_weight: Tensor, targets: Tensor, **options: Any) -> Tensor:
+        check_targets(hidden, targets)
+        matrix = output_weight.to(hidden.dtype)
+
+        def sum_of(rows: Tensor, matrix: Tensor, ids: Tensor) -> Tensor:
+            values = function(at_least_float32(rows @ matrix.T), ids, **options)
+            if values.shape != ids.shape:
+                name, found = getattr(function, "__name__", "a loss"), tuple(values.shape)
+                message = f"{name} must return the loss of each of {len(ids)} rows, but returned {found}"
+                raise UsageError(message, key="loss.name", expected=tuple(ids.shape), found=found)
+            return values.sum()
+
+        size = choose_chunk_size(hidden.device.type, len(output_weight))
+        rows, ids = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1).long()
+        sums = [
+            checkpoint(sum_of, part, matrix, target, use_reentrant=False, preserve_rng_state=False)
+            for part, target in zip(torch.split(rows, size), torch.split(ids, size), strict=True)
+        ]
+        return torch.stack(sums).sum() / len(ids)
+
+    return loss
+
+
+def choose_chunk_size(device_type: str, vocab_size: int) -> int:
+    """Return the number of positions per chunk of logits; on a GPU a power of two, for full tiles."""
+    if device_type == "cpu":
+        return max(1, LOGITS_AT_ONCE["cpu"] // vocab_size)
+    return 1 << (max(1, LOGITS_AT_ONCE["cuda"] // vocab_size).bit_length() - 1)
 
 
 def check_targets(predictions: Tensor, targets: Tensor) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from bytewright.errors import UsageError, wrong_value
 from bytewright.field_docs import described
 from bytewright.model import ModelConfig
+from bytewright.model.loss import PROVIDED as PROVIDED_TO_LOSSES
 from bytewright.optim.schedules import (
     PROVIDED,
     Plan,
@@ -27,7 +28,7 @@ from bytewright.optim.schedules import (
     is_lengthenable,
     schedule_position,
 )
-from bytewright.registry import schedules
+from bytewright.registry import losses, schedules
 from bytewright.storage.config_reader import read_options
 
 OptimizerName = Literal["adamw", "muon", "sgd"]
@@ -218,6 +219,23 @@ class ScheduleConfig:
 
 @described
 @dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """What training minimises. Evaluations always measure the cross-entropy, so that runs are comparable."""
+
+    name: str = "cross_entropy"
+    """A registered loss."""
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Parameters of the loss; cross_entropy has none."""
+
+    def __post_init__(self) -> None:
+        losses.check(self.name, "loss.name")
+        provided = PROVIDED_TO_LOSSES
+        options = read_options(losses[self.name], self.options, provided=provided, key="loss.options")
+        object.__setattr__(self, "options", options)
+
+
+@described
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """The configuration of one run."""
 
@@ -231,6 +249,8 @@ class TrainConfig:
     """The update rule and its settings."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     """The learning rate over the run."""
+    loss: LossConfig = field(default_factory=LossConfig)
+    """What training minimises."""
     batch_size: int = 32
     """Windows of `model.context_length` tokens per update."""
     accumulate: int = 1

@@ -33,7 +33,8 @@ from bytewright.errors import (
     first_line,
     is_out_of_memory,
 )
-from bytewright.model import TransformerLM, language_model_loss
+from bytewright.model import TransformerLM
+from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.storage import atomic
 from bytewright.system import keep_freed_memory, pause_garbage_collection
 from bytewright.train.checkpoint import load_weights
@@ -72,7 +73,6 @@ from bytewright.train.setup import (
     select_device,
     text_sampler_of,
 )
-from bytewright.train.step import Loss
 
 Sampler = Callable[[TransformerLM, int], str]
 """Returns text of the model at a step; must be deterministic and not change the global random state."""
@@ -109,7 +109,8 @@ class SessionOptions(TypedDict, total=False):
     sample: Sampler | None
     """Writes the samples of `sample_every`; by default the model continues `sample_prompt`."""
     probe: Probe | None
-    loss: Loss
+    loss: Loss | None
+    """Replaces the loss of the config, in training and evaluation; the run does not record it."""
     engines: CompiledStepCache | None
     """Reuses the compiled step of the previous run; without it, every run compiles its own."""
     final_checkpoint: bool
@@ -211,7 +212,7 @@ class Trainer:
         display: Callable[[Console, str], Display] = make_display,
         sample: Sampler | None = None,
         probe: Probe | None = None,
-        loss: Loss = language_model_loss,
+        loss: Loss | None = None,
         engines: CompiledStepCache | None = None,
         final_checkpoint: bool = True,
         clock: Callable[[], float] = time.perf_counter,

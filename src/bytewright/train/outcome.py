@@ -318,7 +318,8 @@ def find_divergence(settings: Mapping[str, Any], lines: Sequence[Record]) -> str
     """
     name = "validation_loss" if any("validation_loss" in line for line in lines) else "loss"
     values = [(line["step"], line[name]) for line in lines if is_finite(line.get(name))]
-    if not values:
+    is_cross_entropy = settings.get("loss.name", "cross_entropy") == "cross_entropy"
+    if not values or (name == "loss" and not is_cross_entropy):  # other losses have another scale
         return ""
     (end, last), (lowest_step, lowest) = values[-1], min(values, key=lambda pair: pair[1])
     guessing = math.log(settings.get("model.vocab_size", math.inf))

@@ -29,11 +29,14 @@ from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import FormatError, UsageError
 from bytewright.generate.text import make_text_sampler
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
+from bytewright.model.fused import LanguageModelLoss as Loss
+from bytewright.model.fused import make_loss
 from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
+from bytewright.registry import losses
 from bytewright.system import DevicePeakMemory
 from bytewright.train.config import DeviceName, OptimizerConfig, Precision, TrainConfig
-from bytewright.train.step import Loss, TrainStep
+from bytewright.train.step import TrainStep
 
 if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only if a run has a tokenizer
@@ -252,9 +255,7 @@ def checkpoint_bytes(config: TrainConfig) -> int:
 class Engine:
     """The model, optimizer and step of a config, in their initial state."""
 
-    def __init__(
-        self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
-    ) -> None:
+    def __init__(self, config: TrainConfig, device: torch.device, *, loss: Loss | None = None) -> None:
         self.memory = DevicePeakMemory(device)
         self.model = build_model(config, device)
         self.optimizer = make_optimizer(self.model, config.optimizer)
@@ -263,7 +264,8 @@ class Engine:
             self.optimizer,
             max_grad_norm=config.optimizer.max_grad_norm,
             backend=choose_backend(config, device),
-            loss=loss,
+            loss=loss or make_loss(config.loss.name, config.loss.options),
+            measured_loss=loss or language_model_loss,
         )
 
     def start_over(self, config: TrainConfig) -> None:
@@ -286,17 +288,13 @@ class CompiledStepCache:
         self._last: Engine | None = None
         self._made_for: object = None
 
-    def make_room(
-        self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
-    ) -> None:
+    def make_room(self, config: TrainConfig, device: torch.device, *, loss: Loss | None = None) -> None:
         """Release the last engine, unless a run of `config` can reuse it."""
         # With a time budget every run compiles its own step, so that all runs of a sweep pay the same.
         if self._made_for != _key(config, device, loss) or config.budget.minutes is not None:
             self.clear()
 
-    def engine_for(
-        self, config: TrainConfig, device: torch.device, *, loss: Loss = language_model_loss
-    ) -> Engine:
+    def engine_for(self, config: TrainConfig, device: torch.device, *, loss: Loss | None = None) -> Engine:
         """Return an engine in the initial state of `config`; the engine returned before becomes invalid."""
         self.make_room(config, device, loss=loss)
         if self._last is None:
@@ -319,8 +317,9 @@ class CompiledStepCache:
             torch.cuda.empty_cache()
 
 
-def _key(config: TrainConfig, device: torch.device, loss: Loss) -> object:
+def _key(config: TrainConfig, device: torch.device, loss: Loss | None) -> object:
     """Return everything that compiled code depends on: runs with equal keys can share an engine."""
     rule = dataclasses.replace(config.optimizer, lr=1.0, muon_lr=1.0)
     shape = config.batch_size, config.accumulate
-    return config.model, rule, shape, config.precision, config.compile, device, loss
+    own_loss = config.loss, losses[config.loss.name]  # a notebook may register another loss under the name
+    return config.model, rule, own_loss, shape, config.precision, config.compile, device, loss

@@ -19,11 +19,10 @@ from torch import Tensor
 from bytewright.data.sampler import Batch
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.model.cuda_graph import CudaGraphFunction
+from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import apply_clipped, fused_updates, has_step_hooks
 from bytewright.optim.reference import step_if
-
-Loss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
 
 
 class StepResult(NamedTuple):
@@ -38,7 +37,8 @@ class TrainStep:
     """Update a model from one batch after another.
 
     `backend` is that of torch.compile ("inductor", or "aot_eager" on mps); None disables compilation. `loss`
-    must be a pure function of model and batch: on a GPU its work is captured and replayed.
+    must be a pure function of model and batch: on a GPU its work is captured and replayed. `measured_loss` is
+    what `measure` returns; by default it is `loss`.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class TrainStep:
         max_grad_norm: float = 0.0,
         backend: str | None = None,
         loss: Loss = language_model_loss,
+        measured_loss: Loss | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -62,10 +63,16 @@ class TrainStep:
         def forward(ids: Tensor, targets: Tensor) -> Tensor:
             return loss(model, ids, targets)
 
+        def forward_to_measure(ids: Tensor, targets: Tensor) -> Tensor:
+            return (measured_loss or loss)(model, ids, targets)
+
         def clip_and_update(value: Tensor) -> tuple[Tensor, Tensor]:
             return apply_clipped(self._fused, value, self.max_norm)
 
         self.loss: Callable[[Tensor, Tensor], Tensor] = compile_with(backend, forward)
+        self._measured_loss: Callable[[Tensor, Tensor], Tensor] = self.loss
+        if measured_loss not in (None, loss):
+            self._measured_loss = compile_with(backend, forward_to_measure)
         self._clip_and_update: Callable[[Tensor], tuple[Tensor, Tensor]] = compile_with(
             backend, clip_and_update
         )
@@ -140,9 +147,9 @@ class TrainStep:
     def measure(
         self, ids: Integer[Tensor, "batch seq"], targets: Integer[Tensor, "batch seq"]
     ) -> Float[Tensor, ""]:
-        """Return the loss of a batch without an update."""
+        """Return the measured loss of a batch, without an update."""
         with torch.no_grad():
-            return self.loss(ids, targets)
+            return self._measured_loss(ids, targets)
 
 
 class _UnusedParameterError(Exception):
