@@ -127,6 +127,5 @@ def product_faults(cpuinfo: Path, program: str = PRODUCT) -> bool:
     is_answered = code in (0, -signal.SIGILL)  # otherwise torch cannot be imported, or the child was killed
     if is_answered and cache.is_absolute():  # it is relative if there is no home folder
         with contextlib.suppress(OSError):  # without a cache, every process tries again
-            cache.mkdir(parents=True, exist_ok=True)
             atomic.write_text(answer, "works" if code == 0 else "faults")
     return code == -signal.SIGILL

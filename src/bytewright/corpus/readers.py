@@ -17,6 +17,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,14 +142,8 @@ def _read_blocks(file: Any, path: Path, progress: ByteProgress | None) -> Iterat
             progress(file.tell(), total)
 
 
-def _read_plain(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    return blocks
-
-
 def _gunzip(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    def decompressor() -> Any:
-        return zlib.decompressobj(wbits=31)  # 31: gzip header and checksum only
-
+    decompressor = partial(zlib.decompressobj, wbits=31)  # 31: gzip header and checksum only
     yield from _decompress(path, blocks, decompressor, "gzip", zlib.error)
 
 
@@ -208,7 +203,7 @@ def _gather(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 DECOMPRESS: dict[str, Callable[[Path, Iterator[bytes]], Iterator[bytes]]] = {
-    "": _read_plain,
+    "": lambda path, blocks: blocks,
     ".gz": _gunzip,
     ".zst": _unzstd,
 }

@@ -64,14 +64,9 @@ class DemoResults:
 
 def write_demo_page(results: DemoResults, path: Path) -> None:
     """Write the page as one self-contained HTML file."""
-    write_html(make_page(results), path)
-
-
-def make_page(results: DemoResults) -> Page:
-    """Return the page."""
     measured, checked = results.measured, results.checked
     run, bytes_per_token = read_run(results.run), results.bytes_per_token()
-    return Page(
+    page = Page(
         title="A small language model, from raw text to checked stories",
         lead=(
             "A grammar generated stories. A tokenizer and a small Transformer were trained on them. The"
@@ -102,6 +97,7 @@ def make_page(results: DemoResults) -> Page:
         ],
         footer="Written by `bytewright demo`; all figures were measured in this run.",
     )
+    write_html(page, path)
 
 
 def _curve(results: DemoResults, run: RunRecord, bytes_per_token: float) -> list[Block]:

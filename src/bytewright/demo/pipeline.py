@@ -47,10 +47,8 @@ Progress = Callable[[], AbstractContextManager[PhaseProgress]]
 """Returns a context manager that shows the progress of a stage."""
 
 NUM_STAGES = 5
-PLAN, DATA, RUN, SAMPLES, RESULTS, REPORT = (
-    *("plan.json", "data", "run", "samples.txt"),
-    *("results.json", "report.html"),
-)
+PLAN, DATA, RUN = "plan.json", "data", "run"
+SAMPLES, RESULTS, REPORT = "samples.txt", "results.json", "report.html"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ version. Generated text is placed in fenced blocks, where it cannot act as marku
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 
@@ -37,8 +36,7 @@ def write_markdown(page: Page, path: Path) -> None:
     atomic.write_text(path, text)
     for old in folder.glob("*.svg") if folder.is_dir() else ():
         if old.name not in figures:
-            with contextlib.suppress(OSError):
-                old.unlink()
+            atomic.remove_if_present(old)
 
 
 def render_markdown(page: Page, folder: str) -> tuple[str, dict[str, str]]:

@@ -38,61 +38,26 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bytewright.errors import FormatError, StorageError, UsageError
-from bytewright.storage.filesystem import Directory, NewFile, StrPath, explain, open_synced, read_bytes
-from bytewright.storage.json_reader import (
-    dump_json,
-    parse_json,
-    read_document,
-    read_json,
-    read_text,
-    read_toml,
-    with_checksum,
-    without_checksum,
-)
-from bytewright.storage.manifest import (
-    MANIFEST,
-    Entry,
-    Folder,
-    dump_manifest,
-    is_plain_name,
-    measure,
-    read_manifest,
-)
+from bytewright.storage.filesystem import Directory, NewFile, open_synced
+from bytewright.storage.filesystem import StrPath as StrPath
+from bytewright.storage.filesystem import explain as explain
+from bytewright.storage.filesystem import read_bytes as read_bytes
+from bytewright.storage.json_reader import dump_json
+from bytewright.storage.json_reader import parse_json as parse_json
+from bytewright.storage.json_reader import read_document as read_document
+from bytewright.storage.json_reader import read_json as read_json
+from bytewright.storage.json_reader import read_text as read_text
+from bytewright.storage.json_reader import read_toml as read_toml
+from bytewright.storage.json_reader import with_checksum as with_checksum
+from bytewright.storage.json_reader import without_checksum as without_checksum
+from bytewright.storage.manifest import MANIFEST, dump_manifest, is_plain_name, measure, read_manifest
+from bytewright.storage.manifest import Entry as Entry
+from bytewright.storage.manifest import Folder as Folder
 
 TEMPORARY_SUFFIX = ".bytewright-tmp"
 DISPLACED_SUFFIX = ".bytewright-old"
 PROBE = "probe"
 """The name of the file that `check_target` creates to test whether a folder is writable."""
-
-__all__ = [
-    "Entry",
-    "Folder",
-    "FolderWriter",
-    "StrPath",
-    "check_no_links",
-    "check_not_input",
-    "check_target",
-    "explain",
-    "open_folder",
-    "open_to_append",
-    "parse_json",
-    "read_bytes",
-    "read_document",
-    "read_json",
-    "read_text",
-    "read_toml",
-    "remove_folder",
-    "remove_if_present",
-    "remove_leftovers",
-    "with_checksum",
-    "without_checksum",
-    "write_bytes",
-    "write_document",
-    "write_folder",
-    "write_json",
-    "write_stream",
-    "write_text",
-]
 
 
 # Single files

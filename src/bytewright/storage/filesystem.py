@@ -230,10 +230,7 @@ class Directory:
         try:
             _sync(self.descriptor)
         except OSError as error:
-            if error.errno not in (
-                errno.EINVAL,
-                errno.ENOTSUP,
-            ):  # some network file systems sync names at once
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # network file systems that sync at once
                 raise
 
     def lock(self) -> None:
