@@ -45,5 +45,5 @@ def test_a_class_without_source_keeps_its_docstring() -> None:
 def test_help_explains_every_field_of_a_config(config: type) -> None:
     sentences = describe_fields(config)
     assert sentences.keys() == config.__dataclass_fields__.keys()  # type: ignore[attr-defined]
-    told = " ".join(pydoc.plain(pydoc.render_doc(config)).replace("|", " ").split())
-    assert all(f"{name}: {sentence}" in told for name, sentence in sentences.items())
+    shown = " ".join(pydoc.plain(pydoc.render_doc(config)).replace("|", " ").split())
+    assert all(f"{name}: {sentence}" in shown for name, sentence in sentences.items())

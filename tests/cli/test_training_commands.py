@@ -22,31 +22,16 @@ from bytewright.storage import filesystem
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run import Run
 from conftest import Outcome, RunCommand
-from runs import digest
+from runs import STORY_RECIPE, digest
 
-RECIPE = """
-batch_size = 4
-device = "cpu"
+RECIPE = f"""
 log_every = 5
 eval_every = 10
-eval_tokens = 256
 save_every = 10
 sample_every = 10
 sample_prompt = "One morning"
-[model]
-vocab_size = 400
-context_length = 16
-d_model = 16
-num_layers = 1
-num_heads = 2
-[data]
-train = "train.npy"
-validation = "valid.npy"
-tokenizer = "tok"
-[budget]
+{STORY_RECIPE}
 steps = 20
-[optimizer]
-lr = 0.01
 """
 
 

@@ -32,11 +32,11 @@ def assert_parses_back(num_stories: int) -> None:
 
 
 def assert_entropy_is_the_mean(num_stories: int) -> None:
-    told = list(stories(num_stories, seed=2))
+    generated = list(stories(num_stories, seed=2))
     entropy = BOOK.entropy()
     for mean, samples in (
-        (entropy.bits, [story.bits for story in told]),
-        (entropy.text_bytes, [float(len(story.text.encode())) for story in told]),
+        (entropy.bits, [story.bits for story in generated]),
+        (entropy.text_bytes, [float(len(story.text.encode())) for story in generated]),
     ):
         error = statistics.stdev(samples) / math.sqrt(num_stories)
         assert abs(statistics.fmean(samples) - mean) < 3 * error
@@ -157,12 +157,12 @@ def test_training_and_validation_stories_share_no_plot_for_any_seed() -> None:
 
 
 def test_the_floor_is_the_sum_over_the_given_stories() -> None:
-    told = list(stories(50))
-    floor = BOOK.floor(story.text for story in told)
+    generated = list(stories(50))
+    floor = BOOK.floor(story.text for story in generated)
     assert floor.num_stories == 50
-    assert floor.bits == pytest.approx(sum(story.bits for story in told), abs=1e-6)
-    assert floor.text_bytes == sum(len(story.text) for story in told)
+    assert floor.bits == pytest.approx(sum(story.bits for story in generated), abs=1e-6)
+    assert floor.text_bytes == sum(len(story.text) for story in generated)
     assert floor.file_bytes == floor.text_bytes + 50 * len("\n<|endoftext|>\n")
     assert floor.bits_per_byte == pytest.approx(floor.bits / (floor.text_bytes + 50 * len("\n\n")))
     with expect_error(UsageError, key="story 2", found=" The end."):
-        BOOK.floor([told[0].text, told[1].text + " The end."])
+        BOOK.floor([generated[0].text, generated[1].text + " The end."])

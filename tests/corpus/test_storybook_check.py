@@ -13,7 +13,7 @@ from bytewright.corpus.storybook.check import StoryCheck, split_sentences
 from bytewright.corpus.storybook.grammar import article
 
 BOOK = Storybook.load()
-TOLD = list(islice(BOOK.stories(3), 60))
+STORIES = list(islice(BOOK.stories(3), 60))
 
 
 def check(text: str) -> StoryCheck:
@@ -40,15 +40,15 @@ def other_value(story: Story, name: str) -> str:
 
 
 def test_generated_stories_pass_all_checks() -> None:
-    report = BOOK.check_stories([story.text for story in TOLD])
+    report = BOOK.check_stories([story.text for story in STORIES])
     assert (report.sound_sentences, report.well_formed, report.consistent, report.copies) == (1, 1, 1, 0)
-    assert report.num_sentences == sum(len(split_sentences(story.text)) for story in TOLD)
-    assert report.bits_per_story == pytest.approx(sum(story.bits for story in TOLD) / len(TOLD))
+    assert report.num_sentences == sum(len(split_sentences(story.text)) for story in STORIES)
+    assert report.bits_per_story == pytest.approx(sum(story.bits for story in STORIES) / len(STORIES))
     assert all(story.leaves_at_character is None and not story.contradictions for story in report.stories)
 
 
 def test_a_wrong_name_is_a_contradiction_in_a_well_formed_story() -> None:
-    for story in TOLD[:20]:
+    for story in STORIES[:20]:
         wrong = replace_last(story.text, story.plot["name"], other_value(story, "name"))
         checked = check(wrong)
         assert checked.has_shape
@@ -59,7 +59,7 @@ def test_a_wrong_name_is_a_contradiction_in_a_well_formed_story() -> None:
 
 
 def test_the_position_where_a_story_leaves_the_language_is_reported() -> None:
-    for story in TOLD[:20]:
+    for story in STORIES[:20]:
         name = story.plot["name"]
         place = story.text.rindex(name)
         other = "Zzz"
@@ -78,7 +78,7 @@ def test_the_position_where_a_story_leaves_the_language_is_reported() -> None:
 
 @pytest.mark.parametrize("variable", ["thing", "helper"])
 def test_an_object_that_changes_is_a_contradiction(variable: str) -> None:
-    for story in TOLD[:20]:
+    for story in STORIES[:20]:
         if story.plot[variable] == "ant":  # no other value has the same guard and article
             continue
         checked = check(replace_last(story.text, story.plot[variable], other_value(story, variable)))
@@ -88,7 +88,7 @@ def test_an_object_that_changes_is_a_contradiction(variable: str) -> None:
 
 
 def test_a_pronoun_that_changes_is_a_contradiction() -> None:
-    for story in TOLD[:20]:
+    for story in STORIES[:20]:
         he, she = ("he", "she") if story.plot["sex"] == "he" else ("she", "he")
         wrong = re.sub(rf"\b{he}\b", she, story.text, count=1, flags=0)
         if wrong != story.text:
@@ -98,16 +98,16 @@ def test_a_pronoun_that_changes_is_a_contradiction() -> None:
 
 
 def test_a_place_that_changes_is_a_contradiction() -> None:
-    told = [story for story in TOLD if story.text.count(story.plot["place"]) == 2]
-    assert told
-    for story in told:
+    mentioning = [story for story in STORIES if story.text.count(story.plot["place"]) == 2]
+    assert mentioning
+    for story in mentioning:
         checked = check(replace_last(story.text, story.plot["place"], other_value(story, "place")))
         assert checked.has_shape
         assert checked.contradictions == ("place",)
 
 
 def test_sentences_in_the_wrong_order_are_sound_but_the_story_is_not_well_formed() -> None:
-    first, *rest = TOLD[0].text.split("\n")
+    first, *rest = STORIES[0].text.split("\n")
     checked = check("\n".join([*rest, first]))
     assert checked.num_sound_sentences == checked.num_sentences
     assert not checked.has_shape
@@ -115,12 +115,12 @@ def test_sentences_in_the_wrong_order_are_sound_but_the_story_is_not_well_formed
 
 
 def test_copies_of_training_stories_are_counted() -> None:
-    texts = [story.text for story in TOLD[:10]]
+    texts = [story.text for story in STORIES[:10]]
     assert BOOK.check_stories(texts, training_stories=set(texts[:3])).copies == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Once", "\x00\x01", "é" * 1000, "a " * 5000, '"' * 999, TOLD[0].text * 3]
+    "text", ["", "Once", "\x00\x01", "é" * 1000, "a " * 5000, '"' * 999, STORIES[0].text * 3]
 )
 def test_any_text_can_be_checked(text: str) -> None:
     checked = check(text)

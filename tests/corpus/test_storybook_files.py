@@ -43,18 +43,18 @@ def test_a_file_contains_the_first_complete_stories_of_its_split_and_reports_the
 ) -> None:
     path = tmp_path / "stories.txt"
     written = write_stories(path, 50_000, seed=9, split="validation")
-    told = list(islice(BOOK.stories(9, "validation"), written.num_stories + 1))
-    assert path.read_text() == "".join(story.text + SEPARATOR for story in told[:-1])
+    generated = list(islice(BOOK.stories(9, "validation"), written.num_stories + 1))
+    assert path.read_text() == "".join(story.text + SEPARATOR for story in generated[:-1])
     assert (
         written.num_bytes
         == path.stat().st_size
         <= 50_000
-        < written.num_bytes + len(told[-1].text + SEPARATOR)
+        < written.num_bytes + len(generated[-1].text + SEPARATOR)
     )
-    assert written.bits == pytest.approx(sum(story.bits for story in told[:-1]))
+    assert written.bits == pytest.approx(sum(story.bits for story in generated[:-1]))
     text_bytes = written.num_bytes - written.num_stories * len("<|endoftext|>")
     assert written.bits_per_byte == pytest.approx(written.bits / text_bytes)
-    assert list(read_stories(path)) == [story.text for story in told[:-1]]
+    assert list(read_stories(path)) == [story.text for story in generated[:-1]]
 
 
 def test_a_larger_file_begins_with_the_smaller_one(tmp_path: Path) -> None:
@@ -113,9 +113,11 @@ def test_a_file_that_is_not_text_is_rejected_with_the_position(tmp_path: Path) -
 
 def test_check_file_finds_inconsistent_stories_and_copies_of_training_stories(tmp_path: Path) -> None:
     write_stories(tmp_path / "train.txt", 30_000, seed=1)
-    told = [story.text for story in islice(BOOK.stories(2), 4)]
+    generated = [story.text for story in islice(BOOK.stories(2), 4)]
     copied = next(read_stories(tmp_path / "train.txt"))
-    (tmp_path / "samples.txt").write_text("".join(text + SEPARATOR for text in [*told, copied, told[0][:-1]]))
+    (tmp_path / "samples.txt").write_text(
+        "".join(text + SEPARATOR for text in [*generated, copied, generated[0][:-1]])
+    )
     report = check_file(tmp_path / "samples.txt", training_path=tmp_path / "train.txt")
     assert [story.is_consistent for story in report.stories] == [True] * 5 + [False]
     assert [story.is_copy for story in report.stories] == [False] * 4 + [True, False]

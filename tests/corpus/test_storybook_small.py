@@ -45,13 +45,13 @@ def test_entropy_and_length_agree_with_the_enumeration() -> None:
 
 def test_stories_are_generated_with_their_stated_probability() -> None:
     """A chi-squared test over the hundred most probable texts and all others together."""
-    teller, num_told = Teller(GRAMMAR), 8_000
+    teller, num_stories = Teller(GRAMMAR), 8_000
     expected = sorted(((p, text) for p, text, _ in STORIES), reverse=True)[:100]
-    told = Counter(teller.story(7, index).text for index in range(num_told))
+    generated = Counter(teller.story(7, index).text for index in range(num_stories))
     known = {text for _, text in expected}
-    counts = [(float(p) * num_told, told[text]) for p, text in expected]
-    rest = float(1 - sum((p for p, _ in expected), Fraction(0))) * num_told
-    counts.append((rest, sum(count for text, count in told.items() if text not in known)))
+    counts = [(float(p) * num_stories, generated[text]) for p, text in expected]
+    rest = float(1 - sum((p for p, _ in expected), Fraction(0))) * num_stories
+    counts.append((rest, sum(count for text, count in generated.items() if text not in known)))
     statistic = sum((seen - mean) ** 2 / mean for mean, seen in counts)
     assert statistic < 100 + 4 * math.sqrt(2 * 100)  # four standard deviations of chi-squared with 100
 

@@ -51,7 +51,7 @@ def test_data_without_a_document_is_rejected() -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path, tokenizer: Path, stories: Path) -> Path:
+def data_folder(tmp_path: Path, tokenizer: Path, stories: Path) -> Path:
     """A folder with the token files of a run."""
     ours = Tokenizer.load(tokenizer)
     for name in ("train", "validation"):
@@ -60,26 +60,26 @@ def told(tmp_path: Path, tokenizer: Path, stories: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_with_windows_at_documents_resumes_with_the_same_bits(told: Path) -> None:
+def test_a_run_with_windows_at_documents_resumes_with_the_same_bits(data_folder: Path) -> None:
     quiet = Console(file=io.StringIO())
     config = make_config(
-        told,
+        data_folder,
         model={"vocab_size": 400},
-        data={"tokenizer": str(told / "tokenizer"), "windows": "documents"},
+        data={"tokenizer": str(data_folder / "tokenizer"), "windows": "documents"},
     )
     inputs = open_inputs(config)
-    end = Tokenizer.load(told / "tokenizer").special_tokens["<|endoftext|>"]
+    end = Tokenizer.load(data_folder / "tokenizer").special_tokens["<|endoftext|>"]
     assert all(inputs.train[start] == end for start in make_window_sampler(config, inputs).starts(5))
-    train(config, told / "whole", console=quiet)
-    assert json.loads((told / "whole" / "config.json").read_text())["data"]["windows"] == "documents"
+    train(config, data_folder / "whole", console=quiet)
+    assert json.loads((data_folder / "whole" / "config.json").read_text())["data"]["windows"] == "documents"
 
     def interrupt(model: TransformerLM) -> dict[str, float]:
         signal.raise_signal(signal.SIGTERM)
         return {}
 
-    assert train(config, told / "run", console=quiet, probe=interrupt).received
-    resume(told / "run", console=quiet)
-    assert digest(told / "run") == digest(told / "whole")
+    assert train(config, data_folder / "run", console=quiet, probe=interrupt).received
+    resume(data_folder / "run", console=quiet)
+    assert digest(data_folder / "run") == digest(data_folder / "whole")
 
 
 def test_windows_at_documents_require_a_tokenizer_with_an_end_token(tmp_path: Path) -> None:
@@ -89,36 +89,38 @@ def test_windows_at_documents_require_a_tokenizer_with_an_end_token(tmp_path: Pa
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_a_run_on_documents_is_validated_on_windows_that_begin_with_documents(told: Path) -> None:
+def test_a_run_on_documents_is_validated_on_windows_that_begin_with_documents(data_folder: Path) -> None:
     config = make_config(
-        told,
+        data_folder,
         model={"vocab_size": 400},
-        data={"tokenizer": str(told / "tokenizer"), "windows": "documents"},
+        data={"tokenizer": str(data_folder / "tokenizer"), "windows": "documents"},
         eval_tokens=16 * 8,
     )
-    train(config, told / "run", console=Console(file=io.StringIO()))
+    train(config, data_folder / "run", console=Console(file=io.StringIO()))
     tokens = open_inputs(config).validation
     assert tokens is not None
-    end = Tokenizer.load(told / "tokenizer").special_tokens["<|endoftext|>"]
+    end = Tokenizer.load(data_folder / "tokenizer").special_tokens["<|endoftext|>"]
     documents = find_documents(tokens, end, 8)
     spread = documents[np.arange(16) * len(documents) // 16]
     windows = torch.from_numpy(gather_windows(tokens, spread, 8))
     with torch.no_grad():
-        loss = language_model_loss(load_model(told / "run", which="last"), *split_windows(windows))
-    recorded = [line for line in read_metrics(told / "run/metrics.jsonl") if "validation_loss" in line]
+        loss = language_model_loss(load_model(data_folder / "run", which="last"), *split_windows(windows))
+    recorded = [line for line in read_metrics(data_folder / "run/metrics.jsonl") if "validation_loss" in line]
     assert recorded[-1]["validation_loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_validation_data_without_a_document_is_rejected_before_the_run_begins(told: Path) -> None:
-    Tokenizer.load(told / "tokenizer").encode_file(write_words(told / "words.txt"), told / "validation.npy")
-    config = make_config(
-        told,
-        model={"vocab_size": 400},
-        data={"tokenizer": str(told / "tokenizer"), "windows": "documents"},
+def test_validation_data_without_a_document_is_rejected_before_the_run_begins(data_folder: Path) -> None:
+    Tokenizer.load(data_folder / "tokenizer").encode_file(
+        write_words(data_folder / "words.txt"), data_folder / "validation.npy"
     )
-    with expect_error(UsageError, path=told / "validation.npy", key="data.windows"):
-        train(config, told / "run")
-    assert not (told / "run").exists()
+    config = make_config(
+        data_folder,
+        model={"vocab_size": 400},
+        data={"tokenizer": str(data_folder / "tokenizer"), "windows": "documents"},
+    )
+    with expect_error(UsageError, path=data_folder / "validation.npy", key="data.windows"):
+        train(config, data_folder / "run")
+    assert not (data_folder / "run").exists()
 
 
 def write_words(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A demo so small that it takes seconds: every stage is real, only nothing is learned."""
+"""A demo that takes seconds. It runs every stage, with a model too small to learn anything."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Shown:
 
 
 def show_tiny(folder: Path, plan: Plan = TINY) -> Shown:
-    """Run the demo without a terminal, and keep what it says."""
+    """Run the demo without a terminal, and return its outcome and its output."""
     out = io.StringIO()
     outcome = run_demo(folder, plan=plan, out=Console(file=out, width=10_000), progress=no_progress)
     return Shown(outcome, out.getvalue())

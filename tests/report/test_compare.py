@@ -20,26 +20,7 @@ from bytewright.tokenizer import Tokenizer
 from bytewright.train.metrics import Metric
 from conftest import RunCommand
 from example_records import make_record
-
-RECIPE = """
-batch_size = 4
-device = "cpu"
-eval_tokens = 256
-[model]
-vocab_size = 400
-context_length = 16
-d_model = 16
-num_layers = 1
-num_heads = 2
-[data]
-train = "train.npy"
-validation = "valid.npy"
-tokenizer = "tok"
-[budget]
-steps = 2
-[optimizer]
-lr = 0.01
-"""
+from runs import STORY_RECIPE
 
 
 def validated(name: str, text: str, *, tokens: str = "", **settings: Any) -> RunRecord:
@@ -167,7 +148,7 @@ def test_texts_are_identified_by_their_contents(
 ) -> None:
     """Runs a and b read one text with two tokenizers; c reads another text at the path of a's."""
     monkeypatch.chdir(tmp_path)
-    Path("small.toml").write_text(RECIPE)
+    Path("small.toml").write_text(f"{STORY_RECIPE}steps = 2\n")
     text = stories.read_text()
     Path("valid.txt").write_text(text[: len(text) // 2])
     other = run("tokenizer", "train", stories, "--out", "other", "--vocab-size", "300")

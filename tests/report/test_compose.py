@@ -19,16 +19,16 @@ from example_records import make_record
 
 
 def test_the_best_sampling_setting_has_the_highest_mean_and_length_is_in_words() -> None:
-    def told(temperature: float, distinct: float) -> RunRecord:
+    def sampled(temperature: float, distinct: float) -> RunRecord:
         return dataclasses.replace(
-            make_record("told", labels={"sampling.temperature": temperature}),
+            make_record("sampled", labels={"sampling.temperature": temperature}),
             settings={"sampling.temperature": temperature},
             lines=[
                 {"step": 0, "distinct_stories": distinct, "words_per_story": 131.4, "distinct_words": 0.25}
             ],
         )
 
-    runs = [told(0.5, 1.0), told(0.5, 0.2), told(1.0, 0.8), told(1.0, 0.8)]
+    runs = [sampled(0.5, 1.0), sampled(0.5, 0.2), sampled(1.0, 0.8), sampled(1.0, 0.8)]
     facts = build_report(runs, SweepInfo(name="t", axes=["sampling.temperature"])).figures
     assert facts is not None
     assert list(facts.figures) == [

@@ -57,6 +57,25 @@ steps = 24
 [optimizer]
 lr = 0.01
 """
+STORY_RECIPE = """
+batch_size = 4
+device = "cpu"
+eval_tokens = 256
+[model]
+vocab_size = 400
+context_length = 16
+d_model = 16
+num_layers = 1
+num_heads = 2
+[data]
+train = "train.npy"
+validation = "valid.npy"
+tokenizer = "tok"
+[optimizer]
+lr = 0.01
+[budget]
+"""
+"""The recipe of a run on encoded stories, up to its budget."""
 # After an update at a rate of 1e30 every gradient overflows on every processor, because it is multiplied by
 # the head and by the gain of the last norm, each about 1e30.
 SWEEP = 'base = "base.toml"\nquestion = "Which?"\n[axes]\n"optimizer.lr" = [1e-3, 1e-2, 1e30]\n'

@@ -1,8 +1,8 @@
 """No Python value causes a panic: the result is an error of Bytewright or an ordinary Python exception.
 
-A panic in Rust arrives as `pyo3_runtime.PanicException`, which is no `Exception`, so that nobody catches it.
-Each call here may succeed or be refused, but only in the ways listed. Many are made again from many threads,
-on one tokenizer, which must give the right ids afterwards.
+A panic in Rust becomes a `pyo3_runtime.PanicException`. It is not a subclass of `Exception`, so ordinary
+handlers do not catch it. Each call may succeed or raise one of the listed errors. Many calls are repeated
+from many threads with one tokenizer, whose ids must stay correct.
 """
 
 from __future__ import annotations

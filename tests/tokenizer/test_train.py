@@ -52,7 +52,7 @@ def trained(corpus_file: Path) -> TrainingResult:
     return train_tokenizer(corpus_file, VOCAB_SIZE, [END])
 
 
-def what_was_learnt(training: TrainingResult) -> tuple[object, ...]:
+def reproducible_parts(training: TrainingResult) -> tuple[object, ...]:
     """Return the parts of a result that must not depend on threads or sources."""
     return (
         training.vocabulary,
@@ -129,7 +129,7 @@ def test_the_number_of_threads_does_not_change_the_result(
     corpus_file: Path, trained: TrainingResult, num_threads: int
 ) -> None:
     training = train_tokenizer(corpus_file, VOCAB_SIZE, [END], num_threads=num_threads)
-    assert what_was_learnt(training) == what_was_learnt(trained)
+    assert reproducible_parts(training) == reproducible_parts(trained)
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "gpt4"])
@@ -221,7 +221,7 @@ def test_the_corpus_in_several_files_yields_the_same_merges(
         paths[-1].write_bytes(b"".join(documents[start:end]))
     draw.shuffle(paths)
     training = train_tokenizer(paths, VOCAB_SIZE, [END], num_threads=3)
-    assert what_was_learnt(training) == what_was_learnt(trained)
+    assert reproducible_parts(training) == reproducible_parts(trained)
 
 
 def test_words_counted_with_another_pattern_are_rejected() -> None:
@@ -256,7 +256,7 @@ def test_given_word_counts_yield_the_merges_of_the_file(
 def test_training_leaves_the_counts_as_they_are() -> None:
     counter = count_texts(["low low lower"])
     first = train_tokenizer(counter, 260)
-    assert what_was_learnt(train_tokenizer(counter, 260)) == what_was_learnt(first)
+    assert reproducible_parts(train_tokenizer(counter, 260)) == reproducible_parts(first)
     counter.add_text(" newest newest")
     assert counter.counts()[b" newest"] == 2
 
