@@ -34,7 +34,7 @@ from bytewright.corpus.download import (
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from bytewright.storage.manifest import Entry
 from conftest import HANG_SECONDS, RunCommand
-from expecting import expect_error
+from rejection import rejects
 
 DATA = random.Random(5).randbytes(1_000_000)
 
@@ -251,7 +251,7 @@ def test_two_processes_do_not_write_one_file(served: Served) -> None:
     served.target.parent.mkdir()
     with part_of(served.target).open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with expect_error(UsageError, path=served.target):
+        with rejects(UsageError, path=served.target):
             fetch(served)
 
 

@@ -18,7 +18,7 @@ import pytest
 from bytewright.corpus import END_OF_TEXT, readers
 from bytewright.corpus.readers import read_chunks, read_documents
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
-from expecting import expect_error
+from rejection import rejects
 
 DOCUMENTS = ["One owl.\nTwo owls!", "Zoë said: 🦉", "  indented, and <|endof not ended", "x" * 50]
 
@@ -104,7 +104,7 @@ def test_unsupported_compression_is_rejected(
     name: str, pack: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(pack(b"One owl."))
-    with expect_error(UsageError, path=tmp_path / name):
+    with rejects(UsageError, path=tmp_path / name):
         list(read_documents(tmp_path / name))
     (tmp_path / name).write_bytes(b"a text of that name")
     if ".txt" in name:
@@ -120,7 +120,7 @@ def test_an_error_names_the_rows_that_are_not_utf8(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     broken = arrow.array([b"One.", b"\xff"]).view(arrow.string())
     parquet.write_table(arrow.table({"text": broken}), tmp_path / "b.parquet")
-    with expect_error(FormatError, path=tmp_path / "b.parquet", expected="UTF-8") as caught:
+    with rejects(FormatError, path=tmp_path / "b.parquet", expected="UTF-8") as caught:
         list(read_documents(tmp_path / "b.parquet"))
     assert "rows 1 to 2" in str(caught.value)
 
@@ -193,7 +193,7 @@ def test_a_damaged_file_raises_one_sentence_with_the_position(
     tmp_path: Path, name: str, data: bytes, sentence: str, key: str | None
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    with expect_error(FormatError, path=tmp_path / name, key=key) as caught:
+    with rejects(FormatError, path=tmp_path / name, key=key) as caught:
         list(read_documents(tmp_path / name))
     assert str(caught.value).startswith(str(tmp_path / name))
     assert sentence in str(caught.value)
@@ -219,7 +219,7 @@ def test_a_damaged_or_unsuitable_parquet_file_is_rejected(tmp_path: Path) -> Non
         (whole, "n", "row 1: 'n' must be a string, but is int", "n"),
         (whole, "text", "row 2: ", "text"),
     ):
-        with expect_error(FormatError, path=path, key=key) as caught:
+        with rejects(FormatError, path=path, key=key) as caught:
             list(read_documents(path, field=field))
         assert sentence in str(caught.value)
         assert "\n" not in str(caught.value)
@@ -230,7 +230,7 @@ def test_a_very_long_line_is_rejected_before_it_fills_the_memory(
 ) -> None:
     monkeypatch.setattr(readers, "LONGEST_LINE", 2**20)
     (tmp_path / "a.jsonl").write_bytes(b"x" * 2**22)
-    with expect_error(FormatError, path=tmp_path / "a.jsonl", expected=2**20):
+    with rejects(FormatError, path=tmp_path / "a.jsonl", expected=2**20):
         list(read_documents(tmp_path / "a.jsonl"))
 
 
@@ -255,7 +255,7 @@ def test_a_parquet_file_that_expands_without_bound_is_rejected(tmp_path: Path) -
     parquet.write_table(arrow.table({"text": one}), tmp_path / "many.parquet", compression="zstd")
     documents = read_documents(tmp_path / "many.parquet")
     assert sum(map(len, islice(documents, 100))) == 100 * 100_000
-    with expect_error(FormatError, path=tmp_path / "many.parquet", expected=readers.MOST_EXPANSION):
+    with rejects(FormatError, path=tmp_path / "many.parquet", expected=readers.MOST_EXPANSION):
         list(documents)
     long = arrow.table({"text": ["a" * 100_000_000]})
     parquet.write_table(long, tmp_path / "long.parquet", compression="brotli", use_dictionary=False)
@@ -306,6 +306,6 @@ def test_an_error_names_the_missing_package_and_the_extra(
     for module in (package, f"{package}.parquet"):
         monkeypatch.setitem(sys.modules, module, None)
     (tmp_path / name).write_bytes(b"x")
-    with expect_error(UsageError, path=tmp_path / name, expected=package) as caught:
+    with rejects(UsageError, path=tmp_path / name, expected=package) as caught:
         list(read_documents(tmp_path / name))
     assert "bytewright[corpus]" in str(caught.value)

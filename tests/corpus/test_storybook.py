@@ -14,7 +14,7 @@ from bytewright.corpus.storybook import Story, Storybook
 from bytewright.corpus.storybook.check import split_sentences
 from bytewright.corpus.storybook.grammar import article
 from bytewright.errors import UsageError
-from expecting import expect_error
+from rejection import rejects
 
 BOOK = Storybook.load()
 
@@ -164,5 +164,5 @@ def test_the_floor_is_the_sum_over_the_given_stories() -> None:
     assert floor.text_bytes == sum(len(story.text) for story in generated)
     assert floor.file_bytes == floor.text_bytes + 50 * len("\n<|endoftext|>\n")
     assert floor.bits_per_byte == pytest.approx(floor.bits / (floor.text_bytes + 50 * len("\n\n")))
-    with expect_error(UsageError, key="story 2", found=" The end."):
+    with rejects(UsageError, key="story 2", found=" The end."):
         BOOK.floor([generated[0].text, generated[1].text + " The end."])

@@ -24,7 +24,7 @@ from bytewright.corpus.storybook import (
 from bytewright.corpus.storybook.files import map_in_order
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from conftest import HANG_SECONDS
-from expecting import expect_error
+from rejection import rejects
 
 BOOK = Storybook.load()
 
@@ -72,7 +72,7 @@ def test_progress_increases_and_never_exceeds_the_total(tmp_path: Path) -> None:
 
 
 def test_a_size_too_small_for_one_story_is_rejected(tmp_path: Path) -> None:
-    with expect_error(UsageError, key="size", found=100):
+    with rejects(UsageError, key="size", found=100):
         write_stories(tmp_path / "a.txt", 100, seed=1)
     assert not list(tmp_path.iterdir())
 
@@ -101,13 +101,13 @@ def test_stories_are_read_back_for_every_block_size(
 def test_a_file_that_is_not_text_is_rejected_with_the_position(tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"One.\n<|endoftext|>\nTw\xff\xfe")
-    with expect_error(FormatError, path=path, expected="UTF-8") as caught:
+    with rejects(FormatError, path=path, expected="UTF-8") as caught:
         list(read_stories(path))
     assert "byte 21 " in str(caught.value)
     path.write_bytes(b"a" * 1_200_000)
-    with expect_error(FormatError, path=path, expected="<|endoftext|>"):
+    with rejects(FormatError, path=path, expected="<|endoftext|>"):
         list(read_stories(path))
-    with expect_error(StorageError, path=tmp_path / "nowhere"):
+    with rejects(StorageError, path=tmp_path / "nowhere"):
         list(read_stories(tmp_path / "nowhere"))
 
 

@@ -18,7 +18,7 @@ from bytewright.corpus.readers import read_documents
 from bytewright.corpus.text import write_documents
 from bytewright.errors import FormatError, StorageError, UsageError
 from conftest import HANG_SECONDS, RunCommand
-from expecting import expect_error
+from rejection import rejects
 
 TALES = ["One owl.\nTwo owls!", "Zoë said: 🦉", "  indented, and <|endof not ended"]
 AS_TEXT = "".join(f"{tale}\n{END_OF_TEXT}\n" for tale in TALES)
@@ -107,7 +107,7 @@ def test_an_error_leaves_existing_files_unchanged(tmp_path: Path) -> None:
         ([good], tmp_path / "new.jsonl", UsageError, tmp_path / "new.jsonl"),
         ([good], tmp_path / "new.txt.GZ", UsageError, tmp_path / "new.txt.GZ"),
     ):
-        with expect_error(error, path=wrong):
+        with rejects(error, path=wrong):
             write_documents(sources, target)
         assert sorted(tmp_path.iterdir()) == before
         assert out.read_text() == "mine"

@@ -19,7 +19,7 @@ from bytewright.tokenizer import Tokenizer
 from bytewright.train import load_model, resume, train
 from bytewright.train.metrics import read_metrics
 from bytewright.train.setup import make_window_sampler, open_inputs
-from expecting import expect_error
+from rejection import rejects
 from runs import digest, make_config
 
 END = 0
@@ -46,7 +46,7 @@ def test_every_document_occurs_once_per_epoch_in_a_new_order() -> None:
 
 
 def test_data_without_a_document_is_rejected() -> None:
-    with expect_error(UsageError, key="first_tokens"):
+    with rejects(UsageError, key="first_tokens"):
         DocumentSampler(first_tokens=np.array([], dtype=np.int64), batch_size=7, seed=3)
 
 
@@ -84,7 +84,7 @@ def test_a_run_with_windows_at_documents_resumes_with_the_same_bits(data_folder:
 
 def test_windows_at_documents_require_a_tokenizer_with_an_end_token(tmp_path: Path) -> None:
     config = make_config(tmp_path, data={"windows": "documents"})
-    with expect_error(UsageError, key="data.tokenizer"):
+    with rejects(UsageError, key="data.tokenizer"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
 
@@ -118,7 +118,7 @@ def test_validation_data_without_a_document_is_rejected_before_the_run_begins(da
         model={"vocab_size": 400},
         data={"tokenizer": str(data_folder / "tokenizer"), "windows": "documents"},
     )
-    with expect_error(UsageError, path=data_folder / "validation.npy", key="data.windows"):
+    with rejects(UsageError, path=data_folder / "validation.npy", key="data.windows"):
         train(config, data_folder / "run")
     assert not (data_folder / "run").exists()
 

@@ -23,7 +23,7 @@ from bytewright.data.sampler import (
     spread_evenly,
 )
 from bytewright.errors import UsageError
-from expecting import expect_error
+from rejection import rejects
 
 seeds = st.integers(min_value=-(2**63), max_value=2**64)
 
@@ -217,12 +217,12 @@ def test_a_context_longer_than_the_data_is_rejected() -> None:
         lambda: get_batch(tokens, 1, 16, "cpu"),
         lambda: side_by_side_starts(16, 16),
     ):
-        with expect_error(UsageError, key="tokens", expected=17, found=16):
+        with rejects(UsageError, key="tokens", expected=17, found=16):
             call()
 
 
 def test_a_rank_outside_the_number_of_ranks_is_rejected() -> None:
-    with expect_error(UsageError, key="rank", expected="from 0 to 1", found=2):
+    with rejects(UsageError, key="rank", expected="from 0 to 1", found=2):
         WindowSampler(num_tokens=100, context_length=4, batch_size=1, seed=0, rank=2, num_ranks=2)
 
 

@@ -24,7 +24,7 @@ from bytewright.data import TokenFile, TokenFileWriter, dtype_for, tokenfile
 from bytewright.data.tokenfile import CHUNK, Manifest, manifest_path_of
 from bytewright.errors import FormatError, StorageError, TokenizerError
 from bytewright.storage import atomic, filesystem
-from expecting import expect_error
+from rejection import rejects
 
 OURS, THEIRS = "1" * 64, "2" * 64
 
@@ -129,7 +129,7 @@ def test_an_array_that_numpy_saved_is_read_when_it_has_a_manifest(path: Path) ->
 
 def test_ids_of_another_tokenizer_are_rejected(path: Path) -> None:
     TokenFile.open(path).require_tokenizer(OURS)
-    with expect_error(TokenizerError, path=path, key="tokenizer_fingerprint", expected=THEIRS, found=OURS):
+    with rejects(TokenizerError, path=path, key="tokenizer_fingerprint", expected=THEIRS, found=OURS):
         TokenFile.open(path).require_tokenizer(THEIRS)
 
 
@@ -192,7 +192,7 @@ def test_too_little_memory_to_map_a_file_is_a_memory_error(
 
 @pytest.mark.parametrize("bad", [-1, 300, 2**16 + 5])
 def test_an_id_outside_the_vocabulary_is_not_written(tmp_path: Path, bad: int) -> None:
-    with expect_error(TokenizerError, path=tmp_path / "ids.npy", expected=300, found=bad) as caught:
+    with rejects(TokenizerError, path=tmp_path / "ids.npy", expected=300, found=bad) as caught:
         write(tmp_path / "ids.npy", [1, 2, 3, 4, bad])
     assert f"token id {bad} at position 4 is outside the vocabulary (300)" in str(caught.value)
     assert names_in(tmp_path) == []
@@ -200,7 +200,7 @@ def test_an_id_outside_the_vocabulary_is_not_written(tmp_path: Path, bad: int) -
 
 @pytest.mark.parametrize("bad", [[1.5], ["a"], [[1, 2]], [None]])
 def test_only_lists_of_integers_are_written(tmp_path: Path, bad: Any) -> None:
-    with expect_error(TokenizerError, key="ids"):
+    with rejects(TokenizerError, key="ids"):
         write(tmp_path / "ids.npy", bad)
     assert names_in(tmp_path) == []
 
@@ -214,7 +214,7 @@ def test_an_error_while_writing_keeps_the_old_file(path: Path) -> None:
 
 def test_an_unwritable_manifest_fails_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "ids.npy.json").mkdir()
-    with expect_error(StorageError, errno=errno.EISDIR, path=tmp_path / "ids.npy.json"):
+    with rejects(StorageError, errno=errno.EISDIR, path=tmp_path / "ids.npy.json"):
         TokenFileWriter(tmp_path / "ids.npy", tokenizer_fingerprint=OURS, vocabulary_size=300).__enter__()
     assert names_in(tmp_path) == ["ids.npy.json"]
 
@@ -354,15 +354,15 @@ def test_an_array_without_a_manifest_is_rejected(path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_storage_errors(tmp_path: Path) -> None:
-    with expect_error(StorageError, errno=errno.ENOENT, path=tmp_path / "ids.npy"):
+    with rejects(StorageError, errno=errno.ENOENT, path=tmp_path / "ids.npy"):
         TokenFile.open(tmp_path / "ids.npy")
-    with expect_error(StorageError, errno=errno.EISDIR, path=tmp_path):
+    with rejects(StorageError, errno=errno.EISDIR, path=tmp_path):
         TokenFile.open(tmp_path)
 
 
 def test_a_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ids.npy")
-    with expect_error(StorageError, path=tmp_path / "ids.npy"):
+    with rejects(StorageError, path=tmp_path / "ids.npy"):
         TokenFile.open(tmp_path / "ids.npy")
 
 

@@ -22,7 +22,7 @@ from bytewright.report import (
 )
 from bytewright.report.markdown import write_markdown
 from bytewright.report.page import data_table, format_rows, numeric_columns, render_html, write_html
-from expecting import expect_error
+from rejection import rejects
 
 VOID = {"meta", "link"}
 HOSTILE = "<script>alert(1)</script> | *loud* `x` </details> \x1b[2J"
@@ -148,5 +148,5 @@ def test_markdown_escapes_hostile_text(tmp_path: Path) -> None:
 
 def test_a_page_that_cannot_be_written_raises_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, not a folder")
-    with expect_error(StorageError, path=tmp_path / "taken" / "report.html"):
+    with rejects(StorageError, path=tmp_path / "taken" / "report.html"):
         write_html(make_page(), tmp_path / "taken" / "report.html")

@@ -13,7 +13,7 @@ import pytest
 
 from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.storage import atomic, filesystem
-from expecting import expect_error
+from rejection import rejects
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ def test_a_temporary_file_of_an_active_writer_is_not_removed(tmp_path: Path) -> 
 
 def test_a_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with expect_error(StorageError, path=tmp_path / "pipe") as caught:
+    with rejects(StorageError, path=tmp_path / "pipe") as caught:
         atomic.read_bytes(tmp_path / "pipe")
     assert str(caught.value) == f"{tmp_path / 'pipe'} is not a regular file"
-    with expect_error(StorageError, path=tmp_path / "pipe"):
+    with rejects(StorageError, path=tmp_path / "pipe"):
         atomic.write_bytes(tmp_path / "pipe", b"x")
 
 
@@ -125,13 +125,13 @@ def test_a_write_that_fails_is_explained_and_keeps_its_errno(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(filesystem, "before_operation", refuse)
-    with expect_error(StorageError, errno=code, path=tmp_path / "file") as caught:
+    with rejects(StorageError, errno=code, path=tmp_path / "file") as caught:
         atomic.write_bytes(tmp_path / "file", b"x")
     assert words in str(caught.value)
 
 
 def test_writing_over_a_directory_is_rejected(tmp_path: Path) -> None:
-    with expect_error(StorageError, errno=errno.EISDIR, path=tmp_path):
+    with rejects(StorageError, errno=errno.EISDIR, path=tmp_path):
         atomic.write_bytes(tmp_path, b"x")
 
 
@@ -142,7 +142,7 @@ def test_writing_over_a_directory_is_rejected(tmp_path: Path) -> None:
 )
 def test_json_that_is_not_strict_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
-    with expect_error(FormatError, path=tmp_path / "x.json"):
+    with rejects(FormatError, path=tmp_path / "x.json"):
         atomic.read_json(tmp_path / "x.json")
 
 
@@ -203,7 +203,7 @@ def test_a_file_that_appears_while_the_folder_is_being_built_is_not_lost(folder:
 def test_a_folder_without_a_manifest_is_neither_read_nor_replaced(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").touch()
-    with expect_error(FormatError, path=tmp_path / "photos"):
+    with rejects(FormatError, path=tmp_path / "photos"):
         atomic.open_folder(tmp_path / "photos")
     with pytest.raises(FormatError), atomic.write_folder(tmp_path / "photos", replace=True):
         pass
@@ -214,7 +214,7 @@ def test_a_changed_byte_is_detected(folder: Path) -> None:
     (folder / "words.txt").write_bytes("naïvE\r\n".encode())
     opened = atomic.open_folder(folder)
     for read in (opened.read_bytes, opened.check):
-        with expect_error(FormatError, path=folder / "words.txt") as caught:
+        with rejects(FormatError, path=folder / "words.txt") as caught:
             read("words.txt")
         assert "its SHA-256 is" in str(caught.value)
 
@@ -231,7 +231,7 @@ def test_a_changed_size_is_detected(folder: Path, data: bytes) -> None:
 
 def test_a_missing_file_is_detected(folder: Path) -> None:
     (folder / "words.txt").unlink()
-    with expect_error(StorageError, errno=errno.ENOENT, path=folder / "words.txt"):
+    with rejects(StorageError, errno=errno.ENOENT, path=folder / "words.txt"):
         atomic.open_folder(folder).read_bytes("words.txt")
     with pytest.raises(FormatError) as caught:
         atomic.open_folder(folder).read_bytes("other")
@@ -240,9 +240,9 @@ def test_a_missing_file_is_detected(folder: Path) -> None:
 
 def test_a_missing_folder_or_a_file_in_its_place_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with expect_error(StorageError, errno=errno.ENOENT, path=tmp_path / "nothing"):
+    with rejects(StorageError, errno=errno.ENOENT, path=tmp_path / "nothing"):
         atomic.open_folder(tmp_path / "nothing")
-    with expect_error(StorageError, errno=errno.ENOTDIR, path=tmp_path / "file") as caught:
+    with rejects(StorageError, errno=errno.ENOTDIR, path=tmp_path / "file") as caught:
         atomic.open_folder(tmp_path / "file")
     assert "a part of the path is a file, expected a folder" in str(caught.value)
 
@@ -277,7 +277,7 @@ def test_a_hostile_manifest_is_rejected(
     manifest = atomic.read_document(folder / "manifest.json")
     spoil(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    with expect_error(FormatError, path=folder / "manifest.json"):
+    with rejects(FormatError, path=folder / "manifest.json"):
         atomic.open_folder(folder)
 
 
@@ -294,7 +294,7 @@ def test_a_name_that_leaves_the_folder_is_a_bug_in_the_caller(tmp_path: Path, na
 def test_a_removed_folder_is_gone(folder: Path) -> None:
     atomic.remove_folder(folder)
     assert names_in(folder.parent) == []
-    with expect_error(StorageError, errno=errno.ENOENT, path=folder):
+    with rejects(StorageError, errno=errno.ENOENT, path=folder):
         atomic.remove_folder(folder)
 
 
@@ -342,7 +342,7 @@ def test_a_document_may_be_reformatted_and_edited_without_its_checksum(
     assert atomic.read_document(path) == {"seed": 1}
     edited["seed"] = 2
     path.write_text(json.dumps(edited))
-    with expect_error(FormatError, path=path, key="checksum"):
+    with rejects(FormatError, path=path, key="checksum"):
         atomic.read_document(path)
     del edited["checksum"]
     path.write_text(json.dumps(edited))
@@ -352,7 +352,7 @@ def test_a_document_may_be_reformatted_and_edited_without_its_checksum(
 @pytest.mark.parametrize("text", ["[1]", "3", '{"checksum": 3}', '{"checksum": "", "a": 1e400}'])
 def test_invalid_documents_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with expect_error(FormatError, path=tmp_path / "config.json"):
+    with rejects(FormatError, path=tmp_path / "config.json"):
         atomic.read_document(tmp_path / "config.json")
 
 
@@ -398,7 +398,7 @@ def test_a_symbolic_link_is_rejected_and_its_target_is_unchanged(
     link = tmp_path / "given" / "link"
     link.symlink_to(f"../outside/{points_to}")
     before = sorted(tmp_path.rglob("*"))
-    with expect_error(StorageError, path=link) as caught:
+    with rejects(StorageError, path=link) as caught:
         write(link)
     assert "it is a symbolic link" in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
@@ -434,16 +434,16 @@ def test_a_link_that_replaces_the_folder_during_a_write_does_not_redirect_it(
 def test_a_file_with_hard_links_is_not_opened_to_append(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     (tmp_path / "log").hardlink_to(tmp_path / "thesis.txt")
-    with expect_error(StorageError, path=tmp_path / "log") as caught:
+    with rejects(StorageError, path=tmp_path / "log") as caught:
         atomic.open_to_append(tmp_path / "log")
     assert "the file has 2 names (hard links)" in str(caught.value)
     os.mkfifo(tmp_path / "pipe")
-    with expect_error(StorageError, path=tmp_path / "pipe"):
+    with rejects(StorageError, path=tmp_path / "pipe"):
         atomic.open_to_append(tmp_path / "pipe")
 
 
 def test_the_folder_of_within_is_not_made(tmp_path: Path) -> None:
-    with expect_error(StorageError, errno=errno.ENOENT, path=tmp_path / "run"):
+    with rejects(StorageError, errno=errno.ENOENT, path=tmp_path / "run"):
         atomic.write_bytes(tmp_path / "run" / "samples" / "file", b"x", within=tmp_path / "run")
     assert names_in(tmp_path) == []
     with pytest.raises(ValueError, match="leaves"):
@@ -489,18 +489,18 @@ def test_an_invalid_target_is_rejected(tmp_path: Path, folder: Path) -> None:
         with pytest.raises(UsageError) as caught:
             atomic.check_target(target, folder=is_folder)
         assert (caught.value.path, caught.value.key) == (target, "replace")
-    with expect_error(StorageError, errno=errno.EISDIR, path=folder):
+    with rejects(StorageError, errno=errno.EISDIR, path=folder):
         atomic.check_target(folder, replace=True)
-    with expect_error(StorageError, errno=errno.ENOTDIR, path=tmp_path / "file"):
+    with rejects(StorageError, errno=errno.ENOTDIR, path=tmp_path / "file"):
         atomic.check_target(tmp_path / "file", folder=True, replace=True)
-    with expect_error(StorageError, errno=errno.ENOTDIR, path=tmp_path / "file/below"):
+    with rejects(StorageError, errno=errno.ENOTDIR, path=tmp_path / "file/below"):
         atomic.check_target(tmp_path / "file/below")
 
 
 def test_a_target_in_a_file_system_without_writes_is_rejected() -> None:
     if not Path("/proc/self").is_dir():
         pytest.skip("needs a /proc, which takes no files even from root")
-    with expect_error(StorageError, path=Path("/proc/tokenizer")):
+    with rejects(StorageError, path=Path("/proc/tokenizer")):
         atomic.check_target("/proc/tokenizer", folder=True)
 
 
@@ -508,7 +508,7 @@ def test_an_unwritable_folder_is_rejected(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")
     tmp_path.chmod(0o500)
-    with expect_error(StorageError, errno=errno.EACCES, path=tmp_path / "file"):
+    with rejects(StorageError, errno=errno.EACCES, path=tmp_path / "file"):
         atomic.check_target(tmp_path / "file")
 
 
@@ -519,7 +519,7 @@ def test_an_unwritable_folder_is_rejected(tmp_path: Path) -> None:
     "number", ["1e400", "-1e400", "1" + 400 * "0", "-1" + 5000 * "0", "1" + 400 * "0" + ".5"]
 )
 def test_a_number_beyond_the_range_of_a_float_is_rejected(number: str) -> None:
-    with expect_error(FormatError, path=Path("state.json")) as caught:
+    with rejects(FormatError, path=Path("state.json")) as caught:
         atomic.parse_json(f'{{"seconds": {number}}}', "state.json")
     assert "beyond the range of a float" in str(caught.value)
 
@@ -540,5 +540,5 @@ def test_path_bytes_that_are_not_utf8_survive_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [5000 * "[" + 5000 * "]", 5000 * "{a=" + "1" + 5000 * "}", 5000 * "9"])
 def test_toml_that_python_cannot_represent_is_rejected(tmp_path: Path, value: str) -> None:
     (tmp_path / "x.toml").write_text(f"seed = {value}\n")
-    with expect_error(FormatError, path=tmp_path / "x.toml"):
+    with rejects(FormatError, path=tmp_path / "x.toml"):
         atomic.read_toml(tmp_path / "x.toml")

@@ -8,7 +8,7 @@ import pytest
 
 from bytewright.errors import FormatError, shorten
 from bytewright.storage.json_reader import Json, read_lines
-from expecting import expect_error
+from rejection import rejects
 
 FILE = Path("some.json")
 
@@ -17,7 +17,7 @@ def test_an_error_names_the_path_of_keys() -> None:
     root = Json({"a": {"b c": [1, {"d": None}]}}, FILE)
     element = list(root["a"]["b c"].elements())[1]
     assert element["d"].place == "a.'b c'[1].d"
-    with expect_error(FormatError, path=FILE, key="a.'b c'[1].e"):
+    with rejects(FormatError, path=FILE, key="a.'b c'[1].e"):
         element["e"]
 
 
@@ -43,12 +43,12 @@ def test_a_value_of_the_wrong_type_is_rejected(method: str, value: object, sente
 def test_a_flag_is_true_false_or_missing() -> None:
     assert Json(None, FILE).as_boolean(default=True)
     assert not Json(False, FILE).as_boolean(default=True)
-    with expect_error(FormatError, path=FILE, key="key", expected="true or false", found=1):
+    with rejects(FormatError, path=FILE, key="key", expected="true or false", found=1):
         Json(1, FILE, "key").as_boolean(default=True)
 
 
 def test_an_unknown_key_is_rejected() -> None:
-    with expect_error(FormatError, path=FILE, key="b"):
+    with rejects(FormatError, path=FILE, key="b"):
         Json({"a": 1, "b": 2}, FILE).check_keys("a")
 
 
@@ -64,7 +64,7 @@ def test_only_lf_ends_a_line(tmp_path: Path) -> None:
         (b"\xef\xbb\xbfa", "byte order mark"),
     ]:
         path.write_bytes(contents)
-        with expect_error(FormatError, path=path) as caught:
+        with rejects(FormatError, path=path) as caught:
             read_lines(path)
         assert place in str(caught.value)
 

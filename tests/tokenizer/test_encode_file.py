@@ -9,9 +9,9 @@ import pytest
 from prose import END, the_prose, the_tokenizer
 
 from bytewright.data import TokenFile
-from bytewright.errors import FormatError, StorageError, UsageError
+from bytewright.errors import StorageError, UsageError
 from bytewright.tokenizer.tokenizer import Tokenizer
-from expecting import expect_error
+from rejection import rejects
 
 BYTES = {byte: bytes([byte]) for byte in range(256)}
 THREADS = [1, 2, 3, 8]
@@ -123,7 +123,7 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(prose_tokenizer: Tokenizer, tmp
     assert loaded.fingerprint == prose_tokenizer.fingerprint
     text = "once upon a time" + END
     assert loaded.encode(text) == prose_tokenizer.encode(text)
-    with expect_error(FormatError, StorageError, path=tmp_path / "nowhere"):
+    with rejects(StorageError, path=tmp_path / "nowhere"):
         Tokenizer.load(tmp_path / "nowhere")
 
 
@@ -132,7 +132,7 @@ def test_a_file_is_never_encoded_onto_itself(prose_tokenizer: Tokenizer, tmp_pat
     source.write_text("low lower")
     (tmp_path / "twin.txt").hardlink_to(source)
     for target in (source, tmp_path / "twin.txt"):
-        with expect_error(UsageError, path=target):
+        with rejects(UsageError, path=target):
             prose_tokenizer.encode_file(source, target)
     assert source.read_text() == "low lower"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["self.txt", "twin.txt"]

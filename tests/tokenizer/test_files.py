@@ -30,7 +30,7 @@ from bytewright.tokenizer.formats import (
 from bytewright.tokenizer.formats.gpt2 import spell, unspell
 from bytewright.tokenizer.reference import BYTES, encode_reference, train_bpe_reference
 from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
-from expecting import expect_error
+from rejection import rejects
 
 TEXT = (
     "It's the newest, the widest, the lowest! Don't they're WE'LL 1234567 12.5%\n\n  indented\ttabs \r\n"
@@ -105,7 +105,7 @@ def test_our_folder_supports_special_tokens_spelled_like_ordinary_ones(tmp_path:
 
 def test_our_folder_is_replaced_only_on_request(tmp_path: Path) -> None:
     write_bytewright(trained(), tmp_path / "tokenizer")
-    with expect_error(UsageError, path=tmp_path / "tokenizer", key="replace"):
+    with rejects(UsageError, path=tmp_path / "tokenizer", key="replace"):
         write_bytewright(trained("gpt4"), tmp_path / "tokenizer")
     assert read_bytewright(tmp_path / "tokenizer").pattern == "gpt2"
     write_bytewright(trained("gpt4"), tmp_path / "tokenizer", replace=True)
@@ -162,13 +162,13 @@ def test_a_special_token_spelled_like_an_ordinary_one_is_not_written(
     tmp_path: Path, writer: Callable[[Vocabulary, Path], None]
 ) -> None:
     vocabulary = Vocabulary.from_parts(dict(enumerate(BYTES)), [], ["Ġ"])
-    with expect_error(TokenizerError, found="Ġ"):
+    with rejects(TokenizerError, found="Ġ"):
         writer(vocabulary, tmp_path / "file")
     assert not list(tmp_path.iterdir())
 
 
 def test_gpt2_files_cannot_contain_another_pattern(tmp_path: Path) -> None:
-    with expect_error(TokenizerError, key="pattern", expected="gpt2", found="gpt4"):
+    with rejects(TokenizerError, key="pattern", expected="gpt2", found="gpt4"):
         write_gpt2(trained("gpt4"), tmp_path / "vocab.json", tmp_path / "merges.txt")
     assert not list(tmp_path.iterdir())
 
@@ -375,7 +375,7 @@ def test_bytes_and_special_tokens_may_have_any_ids_in_a_ranks_file(
 
 
 def test_ids_out_of_the_order_of_merges_cannot_be_ranks(tmp_path: Path) -> None:
-    with expect_error(TokenizerError) as caught:
+    with rejects(TokenizerError) as caught:
         write_tiktoken(renumbered(trained()), tmp_path / "ours.tiktoken")
     assert "merge 1 produces" in str(caught.value)
 
@@ -383,10 +383,10 @@ def test_ids_out_of_the_order_of_merges_cannot_be_ranks(tmp_path: Path) -> None:
 def test_a_token_that_merges_do_not_reach_cannot_be_a_rank(tmp_path: Path) -> None:
     tokens = dict(enumerate([*BYTES, b"ab", b"bc", b"abc"]))
     vocabulary = Vocabulary.from_parts(tokens, [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc")])
-    with expect_error(TokenizerError, found=b"abc"):
+    with rejects(TokenizerError, found=b"abc"):
         write_tiktoken(vocabulary, tmp_path / "ours.tiktoken")
     orphan = Vocabulary.from_parts(dict(enumerate([*BYTES, b"<|end|>"])), [])
-    with expect_error(TokenizerError, found=b"<|end|>"):
+    with rejects(TokenizerError, found=b"<|end|>"):
         write_tiktoken(orphan, tmp_path / "ours.tiktoken")
 
 
@@ -404,11 +404,11 @@ def test_the_format_of_a_path_is_detected(tmp_path: Path) -> None:
     assert read_vocabulary(tmp_path / "hf") == vocabulary
     assert read_vocabulary(tmp_path / "hf" / "tokenizer.json") == vocabulary
     assert read_vocabulary(tmp_path / "ours.tiktoken", ["<|end|>"]) == vocabulary
-    with expect_error(UsageError, path=tmp_path / "ours", key="special_tokens"):
+    with rejects(UsageError, path=tmp_path / "ours", key="special_tokens"):
         read_vocabulary(tmp_path / "ours", ["<|end|>"])
     assert read_vocabulary(tmp_path / "ours.tiktoken", pattern="gpt4").pattern == "gpt4"
     for path in ("ours", "gpt2", "hf/tokenizer.json"):
-        with expect_error(UsageError, path=tmp_path / path, key="pattern"):
+        with rejects(UsageError, path=tmp_path / path, key="pattern"):
             read_vocabulary(tmp_path / path, pattern="gpt4")
 
 
@@ -416,7 +416,7 @@ def test_the_format_of_a_path_is_detected(tmp_path: Path) -> None:
 def test_a_missing_one_of_gpt2s_two_files_is_named(tmp_path: Path, lost: str, kept: str) -> None:
     write_gpt2(trained(), tmp_path / "vocab.json", tmp_path / "merges.txt")
     (tmp_path / lost).unlink()
-    with expect_error(FormatError, path=tmp_path, expected=lost, found=kept):
+    with rejects(FormatError, path=tmp_path, expected=lost, found=kept):
         read_vocabulary(tmp_path, ["<|end|>"])
 
 
@@ -424,7 +424,7 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.json").mkdir()
     for folder in (tmp_path / "empty.json", tmp_path / "empty"):
         folder.mkdir(exist_ok=True)
-        with expect_error(FormatError, path=folder):
+        with rejects(FormatError, path=folder):
             read_vocabulary(folder)
 
 

@@ -29,7 +29,7 @@ from bytewright.tokenizer.formats import (
 from bytewright.tokenizer.formats.gpt2 import spell
 from bytewright.tokenizer.reference import BYTES, train_bpe_reference
 from bytewright.tokenizer.vocabulary import Vocabulary
-from expecting import expect_error
+from rejection import rejects
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def test_a_missing_file_and_a_folder_in_its_place_are_storage_errors(folder: Pat
         read(path)
     assert str(path) in str(caught.value) or str(path.parent) in str(caught.value)
     path.mkdir()
-    with expect_error(StorageError, errno=errno.EISDIR, path=path):
+    with rejects(StorageError, errno=errno.EISDIR, path=path):
         read(path)
 
 

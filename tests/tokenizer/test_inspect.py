@@ -17,7 +17,7 @@ from bytewright.tokenizer.reference import (
     train_bpe_reference,
 )
 from bytewright.tokenizer.vocabulary import Vocabulary
-from expecting import expect_error
+from rejection import rejects
 
 TEXT = b"low " * 5 + b"lower " * 2 + b"widest " * 3 + b"newest " * 6
 OTHER_TEXT = b"the cat sat on the mat and the newest rat sat on that "
@@ -111,9 +111,9 @@ def test_bytes_per_token_is_one_without_merges_and_grows_with_them() -> None:
 
 
 def test_an_empty_text_is_rejected() -> None:
-    with expect_error(UsageError, key="text"):
+    with rejects(UsageError, key="text"):
         inspect.bytes_per_token(train(TEXT, 1), b"")
-    with expect_error(UsageError, key="text"):
+    with rejects(UsageError, key="text"):
         inspect.measure_throughput(train(TEXT, 1), b"")
 
 

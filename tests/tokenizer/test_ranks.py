@@ -7,7 +7,7 @@ from bytewright.errors import TokenizerError
 from bytewright.tokenizer.formats.tiktoken import check_reachable, merge_in_order, recover_merges
 from bytewright.tokenizer.reference import BYTES, encode_word, ranks_of, train_bpe_reference
 from bytewright.tokenizer.vocabulary import Merge, Vocabulary
-from expecting import expect_error
+from rejection import rejects
 
 few_letters = st.text("ab", max_size=14).map(str.encode)
 
@@ -81,13 +81,13 @@ def test_merging_with_a_heap_equals_the_reference(merges: list[Merge], word: byt
 
 def test_a_token_whose_bytes_encode_to_another_pair_is_named() -> None:
     merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc")]
-    with expect_error(TokenizerError, found=b"abc") as caught:
+    with rejects(TokenizerError, found=b"abc") as caught:
         check_reachable(vocabulary_of(merges))
     assert "its bytes encode to (b'ab', b'c') first" in str(caught.value)
 
 
 def test_a_token_given_twice_is_not_recovered() -> None:
-    with expect_error(TokenizerError, found=b"ab"):
+    with rejects(TokenizerError, found=b"ab"):
         recover_merges([b"ab", b"ab"])
 
 

@@ -26,7 +26,7 @@ from bytewright.tokenizer.reference import (
     train_bpe_reference,
 )
 from bytewright.tokenizer.vocabulary import PATTERNS, SPELLINGS, Vocabulary, name_of_pattern
-from expecting import expect_error
+from rejection import rejects
 
 few_letters = st.text("ab", max_size=12).map(str.encode)
 texts = st.one_of(
@@ -102,7 +102,7 @@ def test_after_an_empty_match_the_search_continues_at_the_next_character() -> No
 
 @pytest.mark.parametrize("pattern", ["(", "[", "a{2,1}", r"\p{Nonsense}", "(" * 100_000, "a\n("])
 def test_a_broken_pattern_is_rejected_in_one_sentence(pattern: str) -> None:
-    with expect_error(TokenizerError, key="pattern", found=pattern) as caught:
+    with rejects(TokenizerError, key="pattern", found=pattern) as caught:
         pretokenize(b"text", pattern)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
@@ -184,7 +184,7 @@ def test_bytes_come_first_then_merges_then_special_tokens() -> None:
 
 
 def test_a_vocabulary_too_small_for_its_special_tokens_is_rejected() -> None:
-    with expect_error(UsageError, key="vocab_size", found=257):
+    with rejects(UsageError, key="vocab_size", found=257):
         train_bpe_reference(b"text", 257, ["<a>", "<b>"])
 
 
@@ -248,7 +248,7 @@ def test_a_special_token_is_one_id_and_nothing_merges_across_it() -> None:
 
 def test_decoding_an_unknown_id_names_it_and_its_position() -> None:
     vocabulary = vocabulary_trained_on(b"", 256)
-    with expect_error(TokenizerError, found=300) as caught:
+    with rejects(TokenizerError, found=300) as caught:
         decode_reference([97, 300], vocabulary)
     assert "at position 1 " in str(caught.value)
 
@@ -276,7 +276,7 @@ def test_extending_keeps_every_id_and_merge() -> None:
 
 def test_extending_to_a_smaller_vocabulary_is_rejected() -> None:
     start = vocabulary_trained_on(b"low low", 258)
-    with expect_error(UsageError, key="vocab_size", found=10):
+    with rejects(UsageError, key="vocab_size", found=10):
         extend_reference(start, b"low", 10)
 
 

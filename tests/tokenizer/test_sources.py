@@ -13,7 +13,7 @@ from bytewright.tokenizer.train import (
     files_of,
     train_tokenizer,
 )
-from expecting import expect_error
+from rejection import rejects
 
 
 def test_a_folder_stands_for_all_files_below_it_but_hidden_ones(tmp_path: Path) -> None:
@@ -49,11 +49,11 @@ def test_links_in_a_folder_are_followed_and_no_folder_is_read_twice(tmp_path: Pa
 def test_an_unreadable_file_in_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("low")
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
-    with expect_error(StorageError, path=tmp_path / "gone.txt"):
+    with rejects(StorageError, path=tmp_path / "gone.txt"):
         files_of(tmp_path)
     (tmp_path / "gone.txt").unlink()
     os.mkfifo(tmp_path / "pipe")
-    with expect_error(UsageError, path=tmp_path / "pipe"):
+    with rejects(UsageError, path=tmp_path / "pipe"):
         files_of(tmp_path)
 
 
@@ -86,7 +86,7 @@ def test_a_file_that_is_not_plain_text_is_rejected(
         lambda: tokenizer.encode_file(path, tmp_path / "ids.npy"),
         lambda: list(tokenizer.encode_pieces(path)),
     ):
-        with expect_error(UsageError, path=path, found=path.suffix.lower()) as caught:
+        with rejects(UsageError, path=path, found=path.suffix.lower()) as caught:
             read()
         assert sentence in str(caught.value)
     assert [left.name for left in tmp_path.iterdir()] == [name]

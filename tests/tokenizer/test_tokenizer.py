@@ -22,7 +22,7 @@ from bytewright.tokenizer.reference import encode_reference, extend_reference
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.train import count_words, extend_tokenizer, train_tokenizer
 from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
-from expecting import expect_error
+from rejection import rejects
 
 BYTES = {byte: bytes([byte]) for byte in range(256)}
 THREADS = [1, 2, 3, 8]
@@ -92,9 +92,9 @@ def test_a_byte_without_a_token_is_an_error_that_names_the_first_one(way: str, t
 
 def test_a_vocabulary_that_lacks_bytes_cannot_be_extended() -> None:
     tokenizer = Tokenizer(dict(enumerate(CAT_TOKENS)), CAT_MERGES)
-    with expect_error(TokenizerError, found=0):
+    with rejects(TokenizerError, found=0):
         extend_tokenizer(tokenizer, count_words({b"the": 1}), 12)
-    with expect_error(TokenizerError, found=0):
+    with rejects(TokenizerError, found=0):
         extend_reference(tokenizer.vocabulary, {b"the": 1}, 12)
 
 
@@ -173,7 +173,7 @@ def test_a_pattern_spelled_out_is_the_named_pattern() -> None:
 def test_an_inconsistent_vocabulary_is_rejected(
     vocab: dict[int, bytes], merges: list[tuple[bytes, bytes]], specials: list[str], found: object
 ) -> None:
-    with expect_error(TokenizerError, found=found):
+    with rejects(TokenizerError, found=found):
         Tokenizer(vocab, merges, specials)
 
 
@@ -410,7 +410,7 @@ def test_an_id_outside_the_vocabulary_is_named_with_its_position() -> None:
     for ids in ([97, 299], (97, 299), np.array([97, 299], np.uint16), np.array([97, 299], np.int64)):
         with pytest.raises(TokenizerError, match="token id 299 at position 1 is outside the vocabulary"):
             tokenizer.decode(ids)
-    with expect_error(TokenizerError, found=299):
+    with rejects(TokenizerError, found=299):
         tokenizer.stream_decoder().feed(299)
 
 

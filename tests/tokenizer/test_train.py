@@ -22,7 +22,7 @@ from bytewright.tokenizer.train import (
     train_bpe,
     train_tokenizer,
 )
-from expecting import expect_error
+from rejection import rejects
 
 THREADS = [1, 2, 3, 8]
 NUM_MERGES = 2400
@@ -228,7 +228,7 @@ def test_words_counted_with_another_pattern_are_rejected() -> None:
     for pattern, other in (("gpt2", "gpt4"), ("gpt4", "gpt2"), (r"\w+", "gpt2")):
         counted = count_texts(["low 12345"], pattern=pattern)
         assert train_tokenizer(counted, 258, pattern=pattern).vocabulary.pattern == counted.pattern
-        with expect_error(UsageError, key="pattern", expected=pattern, found=other):
+        with rejects(UsageError, key="pattern", expected=pattern, found=other):
             train_tokenizer(counted, 258, pattern=other)
     tokenizer = Tokenizer.from_vocabulary(train_tokenizer(count_texts(["low low"]), 257).vocabulary)
     with pytest.raises(UsageError) as caught:

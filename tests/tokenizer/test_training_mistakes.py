@@ -21,7 +21,7 @@ from bytewright.tokenizer.train import (
     train_bpe,
     train_tokenizer,
 )
-from expecting import expect_error
+from rejection import rejects
 
 CATASTROPHE = "(?:a|(?=a)a)+b|[a ]{1,3}"
 """Backtracking that doubles with each letter, until the engine fails."""
@@ -133,7 +133,7 @@ def folder(tmp_path: Path) -> Path:
 def test_an_invalid_argument_raises_one_sentence(folder: Path, mistake: str) -> None:
     kind, fields, make = MISTAKES[mistake]
     before = sorted(folder.rglob("*"))
-    with expect_error(kind, **fields) as caught:
+    with rejects(kind, **fields) as caught:
         make(folder)
     assert "\n" not in str(caught.value)
     assert sorted(folder.rglob("*")) == before
@@ -187,7 +187,7 @@ def test_an_unreadable_subfolder_is_an_error() -> None:
         (folder / "some.txt").write_text("low lower lowest")
         (folder / "secret").mkdir(mode=0)
         (folder / ".hidden").mkdir(mode=0)
-        with ordinary_user(), expect_error(StorageError, errno=errno.EACCES, path=folder / "secret"):
+        with ordinary_user(), rejects(StorageError, errno=errno.EACCES, path=folder / "secret"):
             files_of(folder)
         (folder / "secret").chmod(0o755)
         with ordinary_user():

@@ -9,7 +9,7 @@ import pytest
 from bytewright.errors import TokenizerError, UsageError
 from bytewright.tokenizer.reference import pretokenize
 from bytewright.tokenizer.vocabulary import MAX_TOKEN_ID, PATTERNS, Vocabulary, first_duplicate
-from expecting import expect_error
+from rejection import rejects
 
 BYTES = {id: bytes([id]) for id in range(256)}
 
@@ -102,7 +102,7 @@ def test_an_inconsistency_is_one_sentence(
 
 
 def test_a_pattern_that_is_not_text_is_rejected() -> None:
-    with expect_error(TokenizerError, found="\udc80"):
+    with rejects(TokenizerError, found="\udc80"):
         vocabulary(pattern="\udc80")
 
 
@@ -113,7 +113,7 @@ def test_an_unknown_name_is_not_a_regular_expression(pattern: str) -> None:
         lambda: pretokenize(b"gpt5", pattern),
     ]
     for use in uses:
-        with expect_error(TokenizerError, key="pattern", found=pattern):
+        with rejects(TokenizerError, key="pattern", found=pattern):
             use()
     assert vocabulary(pattern=f"(?:{pattern})").pattern == f"(?:{pattern})"
 
@@ -152,7 +152,7 @@ def test_a_copy_of_a_vocabulary_is_the_same_vocabulary() -> None:
 
 @pytest.mark.parametrize("text", ["abc", ""])
 def test_a_single_string_instead_of_a_list_of_special_tokens_is_rejected(text: str) -> None:
-    with expect_error(UsageError, key="special_tokens", found=text):
+    with rejects(UsageError, key="special_tokens", found=text):
         Vocabulary.from_parts(BYTES, [], text)
 
 
@@ -177,7 +177,7 @@ def test_a_special_token_spelled_like_an_ordinary_one_gets_an_id_of_its_own() ->
 
 
 def test_a_duplicate_special_token_is_rejected() -> None:
-    with expect_error(TokenizerError, key="special_tokens", found="<e>"):
+    with rejects(TokenizerError, key="special_tokens", found="<e>"):
         Vocabulary.from_parts(BYTES, [], ["<e>", "<e>"])
 
 
