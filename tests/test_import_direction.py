@@ -20,7 +20,7 @@ ORDER = {
     "bytewright": _names("""
         errors field_docs formatting registry system
         storage plugins _native torch_environment data corpus tokenizer model optim account generate train
-        experiments report demo cli __main__
+        experiments interop report demo cli __main__
     """),
     "bytewright.train": _names("""
         config step evaluate metrics console outcome recipe checkpoint_list checkpoint setup costs recorder

@@ -1,4 +1,4 @@
-"""`bytewright export` and `bytewright import`: exchange models with Hugging Face's `transformers`."""
+"""`bytewright export`, `import` and `corpus storybook-tasks`: exchange models and tasks with other tools."""
 
 from __future__ import annotations
 
@@ -10,32 +10,41 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from bytewright.cli import console, options
-from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError
+from bytewright.formatting import format_bytes
 from bytewright.storage import atomic
 
 if TYPE_CHECKING:
-    from bytewright.tokenizer import Tokenizer
+    from bytewright.model import TransformerLM
+    from bytewright.tokenizer import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """Write the model of a run and its tokenizer as a folder that `transformers` can load.
+    """Write the model of a run and its tokenizer for another program.
 
-    It is loaded as a LlamaForCausalLM and computes the same logits. Options that Llama lacks (post-norm or no
-    norm, no positions, no gate, norms of queries and keys) are an error.
+    hf is a folder that `transformers` loads as a LlamaForCausalLM. gguf is a file that llama.cpp loads; it
+    needs the package gguf (pip install gguf). Both compute the same logits. Options that the format lacks
+    are an error: post-norm or no norm, no positions, no gate; for hf also norms of queries and keys; for gguf
+    also a pattern of the tokenizer other than gpt2 and gpt4.
 
     For example:
       bytewright export runs/base --to hf --out base-hf
+      bytewright export runs/base --to gguf --out base.gguf --type q8_0
     """
 
     path: options.RunPath
 
-    to: Literal["hf"]
-    """The format to write: hf for Hugging Face's transformers."""
+    to: Literal["hf", "gguf"]
+    """The format to write: hf for Hugging Face's transformers, gguf for llama.cpp."""
 
-    out: options.OutputFolder
-    """The folder to write."""
+    out: options.OutputPath
+    """The folder (hf) or file (gguf) to write."""
+
+    type: Annotated[
+        Literal["f32", "f16", "bf16", "q8_0"] | None, tyro.conf.arg(help_behavior_hint="(default: f32)")
+    ] = None
+    """The type of the matrices in a gguf file; with f32 the logits are those of Bytewright."""
 
     which: Literal["best", "last"] = "best"
     """The checkpoint of the run."""
@@ -47,42 +56,60 @@ class Export:
     def run(self) -> None:
         """Load the model and write it in the other format."""
         options.require_exists(self.path)
-        from bytewright.model.hf_llama import write_llama
-        from bytewright.tokenizer.formats import warn_of_pattern
+        if self.type is not None and self.to != "gguf":
+            raise UsageError(f"--type applies to --to gguf only, not to {self.to}", key="--type")
+        atomic.check_target(self.out, folder=self.to == "hf", replace=self.replace)
         from bytewright.train.run import open_model
 
-        atomic.check_target(self.out, folder=True, replace=self.replace)
         saved = open_model(self.path, which=self.which)
-        model, tokenizer = saved.load(), saved.run.tokenizer
+        model, vocabulary = saved.load(), saved.run.tokenizer.vocabulary
+        if self.to == "gguf":
+            self._write_gguf(model, vocabulary)
+        else:
+            self._write_hf(model, vocabulary)
+
+    def _write_hf(self, model: TransformerLM, vocabulary: Vocabulary) -> None:
+        from bytewright.interop.gguf import find_end_of_text
+        from bytewright.model.hf_llama import write_llama
+        from bytewright.tokenizer.formats import warn_of_pattern
+
         write_llama(
             model,
             self.out,
-            tokenizer_json=tokenizer_json_of(tokenizer),
-            end_of_text=find_end_of_text(tokenizer),
+            tokenizer_json=tokenizer_json_of(vocabulary),
+            end_of_text=find_end_of_text(vocabulary),
             replace=self.replace,
         )
-        if (warning := warn_of_pattern(tokenizer.vocabulary)) is not None:
+        if (warning := warn_of_pattern(vocabulary)) is not None:
             console.stderr().print(warning, soft_wrap=True)
         sentence = f"Wrote {self.out}: load it with AutoModelForCausalLM.from_pretrained({str(self.out)!r})."
         console.stdout().print(sentence, soft_wrap=True)
 
+    def _write_gguf(self, model: TransformerLM, vocabulary: Vocabulary) -> None:
+        from bytewright.interop.gguf import write_gguf
 
-def tokenizer_json_of(tokenizer: Tokenizer) -> bytes:
+        with console.phase_progress("write", "bytes") as progress:
+            write_gguf(
+                model,
+                vocabulary,
+                self.out,
+                weight_type=self.type or "f32",
+                name=self.path.resolve().name,
+                replace=self.replace,
+                progress=progress,
+            )
+        size = format_bytes(self.out.stat().st_size)
+        sentence = f"Wrote {self.out}: {size}; load it with llama-cli -m {self.out}."
+        console.stdout().print(sentence, soft_wrap=True)
+
+
+def tokenizer_json_of(vocabulary: Vocabulary) -> bytes:
     """Return the contents of a `tokenizer.json`."""
     from bytewright.tokenizer.formats import write_huggingface
 
     with tempfile.TemporaryDirectory() as folder:
-        write_huggingface(tokenizer.vocabulary, Path(folder) / "tokenizer.json")
+        write_huggingface(vocabulary, Path(folder) / "tokenizer.json")
         return (Path(folder) / "tokenizer.json").read_bytes()
-
-
-def find_end_of_text(tokenizer: Tokenizer) -> tuple[str, int] | None:
-    """Return the special token that ends a text, with its id: `END_OF_TEXT`, or else the first one."""
-    specials = tokenizer.special_tokens
-    if not specials:
-        return None
-    name = END_OF_TEXT if END_OF_TEXT in specials else min(specials, key=lambda special: specials[special])
-    return name, specials[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,4 +156,42 @@ class ImportModel:
             )
         write_imported_model(self.out, model, vocabulary)
         sentence = f"Wrote {self.out}: {sum(p.numel() for p in model.parameters()):,} parameters."
+        console.stdout().print(sentence, soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteStorybookTasks:
+    """Write tasks for lm-evaluation-harness that ask which ending of a story is consistent.
+
+    Three tasks ask about facts that were stated 1 to 3, 4 to 7, and 8 or more sentences before the ending.
+    The stories are validation stories of the storybook. A quarter of the answers is right by chance. The
+    harness is a package of its own (pip install lm-eval); `evaluate --endings` scores a model without it.
+
+    For example:
+      bytewright corpus storybook-tasks --out tasks
+      lm_eval --model bytewright --model_args run=runs/tiny --tasks tasks
+      bytewright evaluate runs/tiny --endings tasks
+    """
+
+    out: options.OutputFolder
+    """The folder to write: for each task a YAML file and its questions as JSON lines."""
+
+    count: int = 200
+    """The number of questions in each task."""
+
+    seed: int = 1
+    """The seed of the stories and questions; another seed gives others."""
+
+    replace: options.Replace = False
+
+    def run(self) -> None:
+        """Make the questions and write the tasks."""
+        from bytewright.interop.endings import TASKS, write_tasks
+
+        options.require_at_least(1, self.count, "--count")
+        options.require_at_least(0, self.seed, "--seed")
+        atomic.check_target(self.out, folder=True, replace=self.replace)
+        with console.phase_progress("make questions", "questions") as progress:
+            write_tasks(self.out, self.count, seed=self.seed, replace=self.replace, progress=progress)
+        sentence = f"Wrote {self.out}: {len(TASKS)} tasks of {self.count:,} questions ({', '.join(TASKS)})."
         console.stdout().print(sentence, soft_wrap=True)

@@ -51,6 +51,11 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "corpus stats": ("corpus", "MeasureCorpus", "count the words and documents of a text file"),
     "corpus text": ("corpus", "WriteText", "convert documents of any format to plain text"),
     "corpus storybook": ("corpus", "WriteStorybook", "generate stories whose entropy is known"),
+    "corpus storybook-tasks": (
+        "exchange",
+        "WriteStorybookTasks",
+        "write questions about stories for lm-eval",
+    ),
     "corpus check": ("corpus", "CheckStories", "check which stories follow the grammar"),
     "tokenizer train": ("tokenizer", "TrainTokenizer", "learn a vocabulary from text"),
     "tokenizer encode": ("tokenizer", "EncodeText", "convert text to token ids"),

@@ -39,6 +39,8 @@ OptionalFile = Annotated[
 
 OutputFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")]
 
+OutputPath = Annotated[Path, tyro.conf.arg(metavar="PATH")]
+
 OutputFolder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
 
 Overrides = Annotated[

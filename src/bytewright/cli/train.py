@@ -177,6 +177,7 @@ class Evaluate:
       bytewright evaluate runs/base
       bytewright evaluate runs/base other.npy --which last --json
       bytewright evaluate runs/base --stories stories-valid.txt
+      bytewright evaluate runs/base --endings tasks
     """
 
     path: options.RunPath
@@ -186,6 +187,9 @@ class Evaluate:
 
     stories: options.GivenFile = None
     """Measure the stories of this text file instead, each with its end token."""
+
+    endings: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(optional)")] = None
+    """Answer the questions of this folder of `corpus storybook-tasks` instead: which ending is consistent?"""
 
     which: Literal["best", "last"] = "best"
     """The checkpoint of the run."""
@@ -205,8 +209,13 @@ class Evaluate:
         from bytewright.train.metrics import finite
         from bytewright.train.run import evaluate_run
 
+        if [self.file, self.stories, self.endings].count(None) < 2:
+            raise UsageError("give only one of a token file, --stories and --endings")
         if self.stories is not None:
             self._evaluate_stories(self.stories)
+            return
+        if self.endings is not None:
+            self._answer_questions(self.endings)
             return
         with console.phase_progress("measure", "tokens") as progress:
             measured = evaluate_run(
@@ -245,8 +254,6 @@ class Evaluate:
         from bytewright.train.metrics import finite
         from bytewright.train.run import open_model
 
-        if self.file is not None:
-            raise UsageError("give either a token file or --stories with a text, not both")
         with console.phase_progress("measure", "stories") as progress:
             measured = evaluate_text(
                 self.path,
@@ -278,6 +285,36 @@ class Evaluate:
             table.add_row("above it", f"{gap:.4f} ± {error:.4f}" if several else f"{gap:.4f}")
         table.add_row("loss (nats per token)", f"{measured.evaluation.loss:.4f}")
         table.add_row("stories", f"{len(measured.evaluation.bits):,}")
+        console.stdout().print(table)
+
+    def _answer_questions(self, folder: Path) -> None:
+        from bytewright.interop.endings import read_tasks, score_questions
+        from bytewright.train.run import open_model
+        from bytewright.train.setup import select_device
+
+        questions = read_tasks(options.require_exists(folder))
+        saved = open_model(options.require_exists(self.path), which=self.which)
+        tokenizer = saved.run.tokenizer
+        model = saved.load(device=select_device(self.device), precision=saved.training_precision)
+        with console.phase_progress("measure", "endings") as progress:
+            scores = score_questions(model, tokenizer, questions, progress=progress)
+        if self.json:
+            by_distance = {
+                str(distance): {"num_questions": count, "accuracy": accuracy}
+                for distance, (count, accuracy) in scores.by_distance().items()
+            }
+            figures = {
+                "num_questions": len(questions),
+                "accuracy": scores.accuracy,
+                "by_distance": by_distance,
+            }
+            print(json.dumps({"checkpoint": str(saved.checkpoint), "folder": str(folder), **figures}))
+            return
+        table = console.table("the fact was stated", "questions", "correct")
+        for distance, (count, accuracy) in scores.by_distance().items():
+            back = "1 sentence back" if distance == 1 else f"{distance} sentences back"
+            table.add_row(back, f"{count:,}", f"{accuracy:.1%}")
+        table.add_row("all questions", f"{len(questions):,}", f"{scores.accuracy:.1%}")
         console.stdout().print(table)
 
 

@@ -150,6 +150,8 @@ class MultiHeadSelfAttention(Layer):
         "k_proj.weight": "k_proj.weight",
         "v_proj.weight": "v_proj.weight",
         "output_proj.weight": "o_proj.weight",
+        "q_norm.weight": "q_norm.weight",
+        "k_norm.weight": "k_norm.weight",
     }
 
     def __init__(

@@ -9,7 +9,7 @@ nothing is refused: nothing is exported that the other program would compute dif
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 from bytewright.errors import UsageError
@@ -25,6 +25,9 @@ EXPORTED_OPTIONS = (
     *("rope_theta", "tie_embeddings", "implementation"),
 )
 """The options of `ModelConfig` that a Llama can express with any value, or that do not affect the result."""
+
+EXPORTED_BY_FORMAT: Mapping[ExportFormat, tuple[str, ...]] = {"hf": (), "gguf": ("qk_norm",)}
+"""Further options that one format can express: GGUF has Qwen3, a Llama with norms of queries and keys."""
 
 PLACES = {
     "ln1.": ("norm", "input_layernorm."),
@@ -76,7 +79,8 @@ def find_obstacles(model: TransformerLM | ModelConfig, format: ExportFormat) -> 
     part_fields = {name for part in PARTS.values() for name in (part.name, part.options)}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if field.name not in (*EXPORTED_OPTIONS, *part_fields) and value != field.default:
+        exported = (*EXPORTED_OPTIONS, *EXPORTED_BY_FORMAT[format], *part_fields)
+        if field.name not in exported and value != field.default:
             sentence = (
                 f"the model has {field.name} = {value!r}, which a Llama cannot express; only"
                 f" {field.default!r} can be exported"
