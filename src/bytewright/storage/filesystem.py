@@ -171,11 +171,9 @@ class Directory:
         status = self.status(name)
         if status is not None and stat.S_ISLNK(status.st_mode):
             path = self.path / name
-            raise StorageError(
-                f"cannot write {path}: it is a symbolic link, and writing would change its target;"
-                " remove the link, or name the target itself",
-                path=path,
-            )
+            remedy = "remove the link, or name the target itself"
+            problem = f"it is a symbolic link, and writing would change its target; {remedy}"
+            raise StorageError(f"cannot write {path}: {problem}", path=path)
 
     def check_writable_file(self, name: str) -> None:
         """Raise unless a name is a regular file or does not exist."""
@@ -264,11 +262,8 @@ class Directory:
             file.name = str(path)
             num_names = os.fstat(file.fileno()).st_nlink
             if num_names > 1:
-                raise StorageError(
-                    f"cannot write {path}: the file has {num_names} names (hard links), and all of them"
-                    " would change; replace it by a copy",
-                    path=path,
-                )
+                problem = f"the file has {num_names} names (hard links), and all of them would change"
+                raise StorageError(f"cannot write {path}: {problem}; replace it by a copy", path=path)
             if is_new:
                 self.sync()
         except BaseException:

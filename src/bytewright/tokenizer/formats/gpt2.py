@@ -48,11 +48,9 @@ def spell_with_special_tokens(vocabulary: Vocabulary) -> dict[str, int]:
     spelled = spell_tokens(vocabulary.ids_of_ordinary_tokens)
     for special, id in vocabulary.special_tokens.items():
         if special in spelled:
-            raise TokenizerError(
-                f"special token {shorten(special)} is spelled like the ordinary token"
-                f" {shorten(vocabulary.tokens[spelled[special]])}; this format cannot distinguish them",
-                found=special,
-            )
+            same = f"is spelled like the ordinary token {shorten(vocabulary.tokens[spelled[special]])}"
+            message = f"special token {shorten(special)} {same}; this format cannot distinguish them"
+            raise TokenizerError(message, found=special)
         spelled[special] = id
     return dict(sorted(spelled.items(), key=lambda item: item[1]))
 

@@ -131,18 +131,13 @@ def check_reachable(vocabulary: Vocabulary) -> None:
     made = set(products)
     for token, id in vocabulary.ids_of_ordinary_tokens.items():
         if len(token) > 1 and token not in made:
-            raise TokenizerError(
-                f"token {shorten(token)} (id {id}) cannot be reached: no merge produces it"
-                " (special tokens must be declared)",
-                found=token,
-            )
+            problem = "cannot be reached: no merge produces it (special tokens must be declared)"
+            raise TokenizerError(f"token {shorten(token)} (id {id}) {problem}", found=token)
     for merge, recovered in zip(vocabulary.merges, recover_merges(products), strict=True):
         if merge != recovered:
-            raise TokenizerError(
-                f"token {shorten(merge[0] + merge[1])} cannot be reached: its merge is {shorten(merge)},"
-                f" but its bytes encode to {shorten(recovered)} first",
-                found=merge[0] + merge[1],
-            )
+            token = merge[0] + merge[1]
+            problem = f"its merge is {shorten(merge)}, but its bytes encode to {shorten(recovered)} first"
+            raise TokenizerError(f"token {shorten(token)} cannot be reached: {problem}", found=token)
 
 
 def merge_in_order(word: bytes, made: Mapping[tuple[int, int], int]) -> list[int]:
