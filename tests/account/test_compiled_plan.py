@@ -72,7 +72,7 @@ def _storage(node: torch.fx.Node) -> torch.UntypedStorage:
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("num_heads", [16, 32])  # with our attention kernel and without
-def test_the_compiler_keeps_what_is_predicted(
+def test_the_compiler_keeps_the_predicted_tensors(
     request: pytest.FixtureRequest, implementation: Any, precision: Precision, num_heads: int
 ) -> None:
     if rerun_unchecked(request):

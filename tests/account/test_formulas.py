@@ -64,13 +64,13 @@ def test_the_parameter_count_is_that_of_any_built_model(config: ModelConfig) -> 
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_the_flop_count_is_what_the_library_counts(choice: str) -> None:
+def test_the_flop_count_equals_that_of_the_library(choice: str) -> None:
     assert_flops_are_counted(small_config(choice), batch_size=3, num_tokens=5)
 
 
 @settings(max_examples=25)
 @given(model_configs(), st.integers(2, 5), st.data())
-def test_the_flop_count_of_any_shape_is_what_the_library_counts(
+def test_the_flop_count_of_any_shape_equals_that_of_the_library(
     config: ModelConfig, batch_size: int, data: st.DataObject
 ) -> None:
     assert_flops_are_counted(config, batch_size, data.draw(st.integers(2, config.context_length)))

@@ -19,6 +19,7 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.exports import llama_names
 from bytewright.model.hf_llama import llama_config, read_llama, write_llama
 from model_choices import small_config
+from rejection import rejects
 
 LLAMAS = ["default", "tied", "two-kv-heads", "one-kv-head"]
 
@@ -97,13 +98,13 @@ def test_an_option_that_the_export_does_not_list_is_rejected() -> None:
 
     fields = small_config("default").to_dict()
     assert llama_config(NewerConfig(**fields))["model_type"] == "llama"
-    with pytest.raises(UsageError, match="new_option = True, which a Llama cannot express"):
+    with rejects(UsageError, key="new_option", found=True):
         llama_config(NewerConfig(**fields, new_option=True))
 
 
 def test_a_folder_that_exists_is_replaced_only_on_request(tmp_path: Path) -> None:
     write_llama(make_model(), tmp_path / "llama")
-    with pytest.raises(UsageError, match="exists already"):
+    with rejects(UsageError, path=tmp_path / "llama"):
         write_llama(make_model(), tmp_path / "llama")
     write_llama(make_model("tied"), tmp_path / "llama", replace=True)
     assert read_llama(tmp_path / "llama").config.tie_embeddings
@@ -201,7 +202,7 @@ def test_an_unsupported_config_is_rejected(llama: Path, change: dict[str, Any], 
 
 def test_a_number_beyond_the_range_of_a_float_is_rejected(llama: Path) -> None:
     edit_config(llama, lambda fields: fields.update({"rope_theta": 10**400}))
-    with pytest.raises(FormatError, match="beyond the range of a float"):
+    with rejects(FormatError, path=llama / "config.json"):
         read_llama(llama)
 
 
@@ -216,21 +217,18 @@ def test_a_missing_field_is_named(llama: Path, key: str) -> None:
 
 
 def test_missing_unknown_and_wrong_weights_are_rejected(llama: Path) -> None:
-    name = "model.layers.1.mlp.up_proj.weight"
+    name, bias = "model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"
     original = (llama / "model.safetensors").read_bytes()
     changes: list[tuple[Callable[[dict[str, torch.Tensor]], object], str]] = [
-        (lambda weights: weights.pop(name), f"the weight '{name}' is missing"),
-        (
-            lambda weights: weights.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(2)}),
-            "q_proj.bias",
-        ),
-        (lambda weights: weights.update({name: torch.ones(3, 3)}), f"'{name}' is .* shape .3, 3."),
-        (lambda weights: weights.update({name: weights[name].to(torch.int8)}), f"'{name}' is torch.int8"),
+        (lambda weights: weights.pop(name), name),
+        (lambda weights: weights.update({bias: torch.ones(2)}), bias),
+        (lambda weights: weights.update({name: torch.ones(3, 3)}), name),
+        (lambda weights: weights.update({name: weights[name].to(torch.int8)}), name),
     ]
-    for change, words in changes:
+    for change, key in changes:
         (llama / "model.safetensors").write_bytes(original)
         edit_weights(llama, change)
-        with pytest.raises(FormatError, match=words):
+        with rejects(FormatError, key=key):
             read_llama(llama)
 
 
@@ -249,7 +247,7 @@ def test_unsupported_weight_types_are_rejected(llama: Path, kind: str) -> None:
     if kind == "F8_E4M3":  # supported by torch and exact in float32
         assert not read_llama(llama).output_weight.any()
         return
-    with pytest.raises(FormatError, match=rf"model\.safetensors: holds weights of type '{kind}'"):
+    with rejects(FormatError, path=llama / "model.safetensors", found=kind):
         read_llama(llama)
 
 
@@ -258,7 +256,7 @@ def test_layers_without_weights_are_not_built(llama: Path) -> None:
     edit_config(llama, lambda fields: fields.update(num_hidden_layers=10**6))
     last = "model.layers.999999.input_layernorm.weight"
     edit_weights(llama, lambda weights: weights.update({last: torch.ones(1)}))
-    with pytest.raises(FormatError, match=r"has fewer layers than the 1000000 of config\.json"):
+    with rejects(FormatError, expected=10**6):
         read_llama(llama)
 
 
@@ -267,16 +265,16 @@ def test_a_truncated_file_is_rejected(llama: Path, cut: int) -> None:
     for name in ("model.safetensors", "config.json"):
         original = (llama / name).read_bytes()
         (llama / name).write_bytes(original[:cut] if cut >= 0 else original[:-2])
-        with pytest.raises(BytewrightError, match=name):
+        with rejects(BytewrightError, path=llama / name):
             read_llama(llama)
         (llama / name).write_bytes(original)
 
 
 def test_a_missing_folder_or_one_without_weights_is_rejected(llama: Path) -> None:
     (llama / "model.safetensors").unlink()
-    with pytest.raises(StorageError, match=r"model\.safetensors"):
+    with rejects(StorageError, path=llama / "model.safetensors"):
         read_llama(llama)
-    with pytest.raises(StorageError, match="nowhere"):
+    with pytest.raises(StorageError):
         read_llama(llama / "nowhere")
 
 
@@ -326,18 +324,19 @@ def test_an_index_with_a_wrong_file_is_rejected(llama: Path, place: object, word
     assert placed["model.norm.weight"] == "model-00002-of-00002.safetensors"
     del placed["model.norm.weight"]
     write_index(llama, {"model.norm.weight": place} | placed)
-    with pytest.raises(BytewrightError, match=words):
+    with rejects(BytewrightError) as caught:
         read_llama(llama)
+    assert words in str(caught.value)
 
 
 def test_an_incomplete_index_is_rejected(llama: Path) -> None:
     placed = split_weights(llama)
     del placed["model.norm.weight"]
     write_index(llama, placed)
-    with pytest.raises(FormatError, match=r"the weight 'model.norm.weight' is not listed"):
+    with rejects(FormatError, key="model.norm.weight"):
         read_llama(llama)
     write_index(llama, [])
-    with pytest.raises(FormatError, match=r"index.json: weight_map should be an object"):
+    with rejects(FormatError, key="weight_map"):
         read_llama(llama)
 
 

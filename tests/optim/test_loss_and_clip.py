@@ -15,6 +15,7 @@ from bytewright.errors import UsageError
 from bytewright.model.fused import linear_cross_entropy
 from bytewright.model.loss import cross_entropy
 from bytewright.optim.clip import clip_gradients, global_norm
+from rejection import rejects
 
 
 def test_cross_entropy_equals_an_independent_float64_computation() -> None:
@@ -64,26 +65,26 @@ def test_targets_of_a_wrong_shape_or_type_are_rejected(monkeypatch: pytest.Monke
     ]
     for loss in losses:
         for shape in ((2, 1), (1, 16), (2, 15), (32,)):
-            with pytest.raises(UsageError, match=r"targets of shape .* expected \(2, 16\)"):
+            with rejects(UsageError, key="targets", expected=(2, 16), found=shape):
                 loss(torch.zeros(shape, dtype=torch.long))
-        with pytest.raises(UsageError, match="ids must be integers"):
+        with rejects(UsageError, found=torch.float32):
             loss(torch.zeros(2, 16))
         assert loss(torch.zeros(2, 16, dtype=torch.uint16)) == loss(torch.zeros(2, 16, dtype=torch.long))
 
 
-@pytest.mark.parametrize(("target", "found"), [(-1, "-1 to 2"), (7, "2 to 7")])
-def test_targets_outside_the_vocabulary_are_rejected(target: int, found: str) -> None:
+@pytest.mark.parametrize("target", [-1, 7])
+def test_targets_outside_the_vocabulary_are_rejected(target: int) -> None:
     targets = torch.tensor([2, target])
-    with pytest.raises(UsageError, match=f"targets must be from 0 to 6, but are from {found}"):
+    with rejects(UsageError, key="targets", found=target):
         cross_entropy(torch.zeros(2, 7), targets)
     for hidden in (torch.zeros(2, 5), torch.zeros(2, 5, requires_grad=True)):
-        with pytest.raises(UsageError, match=f"targets must be from 0 to 6, but are from {found}"):
+        with rejects(UsageError, key="targets", found=target):
             linear_cross_entropy(hidden, torch.zeros(7, 5), targets)
 
 
 def test_a_negative_max_norm_is_rejected() -> None:
     for norm in (-1.0, math.nan):
-        with pytest.raises(UsageError, match="max_norm must be at least 0"):
+        with rejects(UsageError, key="max_norm"):
             clip_gradients([Parameter(torch.ones(1))], norm)
 
 

@@ -1,4 +1,4 @@
-"""A run ends where its budget says: after so many tokens, or by the clock."""
+"""A run ends at its budget of steps, tokens or minutes, and plans its steps to fit the minutes."""
 
 from __future__ import annotations
 
@@ -352,12 +352,12 @@ def test_a_resumed_run_that_became_slower_gets_a_new_plan(
     "plan",
     [[[0, 0]], [[-1, 24]], [[0, 40], [5]], [[5, 24], [5, 24]], [[0, 5], [7, 24]], [[0, 23]], [[22, 24]]],
 )
-def test_a_checkpoint_whose_plan_cannot_be_is_refused(plan: list[list[int]]) -> None:
+def test_a_checkpoint_with_an_invalid_plan_is_rejected(plan: list[list[int]]) -> None:
     with rejects(UsageError, key="plan"):
         build(TrainState, {"step": 21, "num_steps": 24, "plan": plan}, source="state.json")
 
 
-def test_a_checkpoint_that_keeps_no_plan_has_that_of_its_length() -> None:
+def test_a_checkpoint_without_a_plan_has_that_of_its_length() -> None:
     assert build(TrainState, {"step": 21, "num_steps": 24}, source="state.json").plan == [[0, 24]]
 
 

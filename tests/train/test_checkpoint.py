@@ -1,4 +1,4 @@
-"""A checkpoint gives back what it was given, bit for bit, and refuses what is not one."""
+"""Checkpoints are loaded bit for bit; damaged files and files of other models are rejected."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_checkpoint_gives_back_model_optimizer_and_iteration(
 
 
 @pytest.mark.parametrize("iteration", [-1, 10**18])
-def test_an_iteration_that_could_not_be_loaded_is_not_saved(tmp_path: Path, iteration: int) -> None:
+def test_an_iteration_out_of_range_is_not_saved(tmp_path: Path, iteration: int) -> None:
     with rejects(UsageError, key="iteration", found=iteration):
         save_checkpoint(*make(0), iteration, tmp_path / "c")
     assert not list(tmp_path.iterdir())
@@ -80,7 +80,7 @@ def test_a_checkpoint_of_a_compiled_model_has_plain_names(tmp_path: Path) -> Non
     assert equal(dict(other.state_dict()), dict(model.state_dict()))
 
 
-def test_a_checkpoint_of_another_model_is_refused_by_the_name_of_a_weight(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_is_rejected_with_the_weight(tmp_path: Path) -> None:
     model, optimizer = make(0)
     save_checkpoint(model, optimizer, 1, tmp_path / "c")
     larger = TransformerLM(dataclasses.replace(CONFIG, num_layers=2))
@@ -98,7 +98,7 @@ def two_together(model: TransformerLM, *, second_lr: Any = 0.01) -> CombinedOpti
 
 
 @pytest.mark.parametrize("kind", [SGD, two_together, torch.optim.SGD])
-def test_a_checkpoint_whose_optimizer_is_refused_has_changed_no_weight(tmp_path: Path, kind: Any) -> None:
+def test_a_rejected_optimizer_state_changes_no_weight(tmp_path: Path, kind: Any) -> None:
     save_checkpoint(*make(0), 1, tmp_path / "c")
     CheckpointFolder(tmp_path).save(*make(0), {"step": 5})
     model, _ = make(1)
@@ -111,7 +111,7 @@ def test_a_checkpoint_whose_optimizer_is_refused_has_changed_no_weight(tmp_path:
     assert equal((dict(model.state_dict()), optimizer.state_dict()), before)
 
 
-def test_a_checkpoint_whose_weights_are_refused_has_not_changed_the_optimizer(tmp_path: Path) -> None:
+def test_rejected_weights_do_not_change_the_optimizer(tmp_path: Path) -> None:
     model, optimizer = make(0)
     save_checkpoint(model, optimizer, 1, tmp_path / "c")
     _, other = make(1)
@@ -134,14 +134,14 @@ def test_optimizers_together_take_over_all_their_states_or_none() -> None:
     assert equal(together.state_dict(), before)
 
 
-def test_a_refused_optimizer_state_is_named_by_its_file(tmp_path: Path) -> None:
+def test_a_rejected_optimizer_state_names_its_file(tmp_path: Path) -> None:
     save_checkpoint(*make(0), 1, tmp_path / "c")
     model, _ = make(1)
     with rejects(FormatError, path=tmp_path / "c"):
         load_checkpoint(tmp_path / "c", model, two_together(model))
 
 
-def test_files_that_are_no_checkpoints_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_checkpoints_are_rejected(tmp_path: Path) -> None:
     model, optimizer = make(0)
     with rejects(StorageError, path=tmp_path / "nothing"):
         load_checkpoint(tmp_path / "nothing", model, optimizer)
@@ -153,7 +153,7 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "other", model, optimizer)
 
 
-def test_every_truncation_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_every_truncation_of_a_checkpoint_is_rejected(tmp_path: Path) -> None:
     model, optimizer = make(0)
     stream = io.BytesIO()
     save_checkpoint(model, optimizer, 1, stream)
@@ -175,7 +175,7 @@ def test_the_last_few_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     assert find_checkpoint(folder.at(30)) == folder.at(30)
 
 
-def test_what_a_killed_writer_left_behind_is_removed(tmp_path: Path) -> None:
+def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     leftover = tmp_path / ".step-000005.0123abcd.bytewright-tmp"
     leftover.mkdir()
@@ -184,7 +184,7 @@ def test_what_a_killed_writer_left_behind_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_changed_byte_in_a_checkpoint_folder_is_noticed(tmp_path: Path) -> None:
+def test_a_changed_byte_in_a_checkpoint_folder_is_detected(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     model, optimizer = make(0)
     folder.save(model, optimizer, {"step": 5})
@@ -236,7 +236,7 @@ def test_the_model_of_a_run_is_its_best_or_its_last(tmp_path: Path) -> None:
     assert caught.value.path == tmp_path / "nowhere"
 
 
-def test_a_folder_given_for_a_file_is_refused_with_what_to_call_instead(tmp_path: Path) -> None:
+def test_load_checkpoint_rejects_a_folder(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints")
     model, optimizer = make(0)
     folder.save(model, optimizer, {"step": 5})
@@ -257,7 +257,7 @@ def test_a_folder_given_for_a_file_is_refused_with_what_to_call_instead(tmp_path
         ({"unheard_of": 1}, {"key": "unheard_of"}),
     ],
 )
-def test_a_manifest_that_lies_about_the_model_costs_no_memory(
+def test_a_manifest_with_wrong_sizes_allocates_no_memory(
     tmp_path: Path, changes: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints")
@@ -271,7 +271,7 @@ def test_a_manifest_that_lies_about_the_model_costs_no_memory(
         load_model(folder.at(5))
 
 
-def test_a_model_whose_description_was_changed_is_not_built(tmp_path: Path) -> None:
+def test_a_model_with_an_edited_manifest_is_not_built(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints")
     folder.save(*make(0), {"step": 5})
     manifest = folder.at(5) / "manifest.json"
@@ -311,7 +311,7 @@ def test_layers_that_only_the_manifest_claims_are_not_built(
         lambda state: state.update(param_groups={}),
     ],
 )
-def test_a_state_that_no_optimizer_gave_is_refused(break_it: Any) -> None:
+def test_an_invalid_optimizer_state_is_rejected(break_it: Any) -> None:
     _, optimizer = make(0)
     state = optimizer.state_dict()
     break_it(state)
@@ -319,7 +319,7 @@ def test_a_state_that_no_optimizer_gave_is_refused(break_it: Any) -> None:
         optimizer.load_state_dict(state)
 
 
-def test_a_checkpoint_that_is_only_out_of_reach_is_not_to_be_removed(tmp_path: Path) -> None:
+def test_the_error_of_an_unreadable_checkpoint_does_not_suggest_removal(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints")
     weights = folder.save(*make(0), {"step": 5}) / "model.safetensors"
     weights.unlink()
@@ -331,6 +331,6 @@ def test_a_checkpoint_that_is_only_out_of_reach_is_not_to_be_removed(tmp_path: P
     assert "remove" not in str(caught.value)
 
 
-def test_a_folder_without_checkpoints_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_folder_without_checkpoints_is_rejected(tmp_path: Path) -> None:
     with rejects(UsageError, path=tmp_path):
         find_checkpoint(tmp_path)

@@ -1,4 +1,4 @@
-"""An engine that is used again gives the numbers of a new one; and a run's memory is what it takes."""
+"""A reused compiled step gives the results of a new one, and the peak memory of a run is measured."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_resumed_run_with_a_used_engine_is_equal_bit_for_bit(tmp_path: Path, q
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
 
 
-def test_a_run_that_diverged_leaves_an_engine_that_is_sound(tmp_path: Path, quiet: Console) -> None:
+def test_a_diverged_run_leaves_a_usable_compiled_step(tmp_path: Path, quiet: Console) -> None:
     engines = CompiledStepCache()
     hopeless = make_config(tmp_path, optimizer={"lr": 1e30}, max_refused=2)
     with pytest.raises(DivergenceError):
@@ -151,7 +151,7 @@ def begun_memory() -> DevicePeakMemory:
     return memory
 
 
-def test_memory_that_came_and_went_counts_and_what_was_there_before_does_not() -> None:
+def test_peak_memory_counts_freed_memory_but_not_earlier_allocations() -> None:
     before = torch.ones(64 * MIB, dtype=torch.uint8)
     memory = begun_memory()
     block = torch.ones(128 * MIB, dtype=torch.uint8)
@@ -173,7 +173,7 @@ def test_every_line_of_a_run_has_its_peak_so_far(tmp_path: Path, quiet: Console)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-def test_runs_in_a_row_do_not_use_up_what_torch_compiles_for(
+def test_successive_runs_do_not_reach_the_limit_of_recompilations(
     request: pytest.FixtureRequest, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It compiles a function for so many models only, and runs those that follow as they are."""

@@ -1,4 +1,4 @@
-"""A run records what it ran with, the commit included, as far as anyone knows it."""
+"""A run records its machine, its versions and its commit."""
 
 from importlib import metadata
 from pathlib import Path
@@ -9,7 +9,7 @@ import bytewright
 from bytewright.train.run_files import describe_environment, find_commit
 
 
-def test_the_commit_that_is_told_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_in_the_environment_variable_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BYTEWRIGHT_COMMIT", "abc123")
     assert describe_environment()["commit"] == "abc123"
 
@@ -21,7 +21,7 @@ def test_the_processor_is_recorded_by_its_name() -> None:
     assert f": {describe_environment()['processor']}\n" in cpuinfo.read_text()
 
 
-def test_a_source_tree_that_is_not_installed_knows_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_tree_that_is_not_installed_has_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = metadata.version("bytewright")
 
     def find_none(name: str) -> str:
@@ -32,7 +32,7 @@ def test_a_source_tree_that_is_not_installed_knows_its_version(monkeypatch: pyte
     assert describe_environment()["bytewright"] == installed
 
 
-def test_the_commit_is_that_of_the_source_or_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_is_that_of_the_source_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BYTEWRIGHT_COMMIT", raising=False)
     commit = find_commit()
     has_history = (Path(__file__).parents[2] / ".git").exists()

@@ -1,4 +1,4 @@
-"""The same promises on a GPU: fused equals reference, batches, refused steps and exact resume."""
+"""Runs on a GPU: fused equals reference, batches, refused steps and exact resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller may hang into the loop: more measurements, and another display."""
+"""Hooks of the training loop: probes and custom displays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of recipes is fair: equal settings learn alike, and starting over is exact."""
+"""The benchmark of recipes: equal settings give equal results, also with a reused learner."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_baseline_and_ours_learn_alike_from_equal_settings(bench: Any) -> No
 
 
 @pytest.mark.parametrize("run", ["adamw optimizer.lr=5e-3", "muon optimizer.name=muon", "plain seed=1"])
-def test_a_learner_that_starts_over_forgets_what_it_learnt(bench: Any, run: str) -> None:
+def test_a_reused_learner_gives_the_same_results(bench: Any, run: str) -> None:
     first = bench.learn(run)
     learner = bench._learner
     assert bench.learn(f"{run} optimizer.lr=1e-4")["loss"] != first["loss"]
@@ -59,7 +59,7 @@ def test_a_learner_that_starts_over_forgets_what_it_learnt(bench: Any, run: str)
     assert again["training_curve"] == first["training_curve"]
 
 
-def test_a_setting_that_is_compiled_in_makes_a_new_learner(bench: Any) -> None:
+def test_a_change_of_a_compiled_setting_creates_a_new_learner(bench: Any) -> None:
     bench.learn("adamw")
     learner = bench._learner
     bench.learn("adamw optimizer.weight_decay=0.5")

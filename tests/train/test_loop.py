@@ -1,4 +1,4 @@
-"""A run from start to end: it learns, saves, stops, and goes on as if it had not."""
+"""A run learns, saves, stops at signals, and resumes with identical results."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_run_outside_the_main_thread_leaves_signals_alone(tmp_path: Path, quie
     assert results[0].step == 2
 
 
-def test_a_resume_without_any_checkpoint_starts_anew(tmp_path: Path, quiet: Console) -> None:
+def test_a_resume_without_a_checkpoint_starts_from_step_0(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path), tmp_path / "whole", console=quiet)
     RunWriter.create(tmp_path / "run", make_config(tmp_path)).close()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 3}\n{"st')
@@ -201,12 +201,12 @@ def test_a_finished_run_without_checkpoints_is_not_restarted(
         texts = (json.dumps({**line, "is_last": None}) + "\n" for line in lines(run))
         (run / "metrics.jsonl").write_text("".join(texts))
     metrics = (run / "metrics.jsonl").read_bytes()
-    with rejects(UsageError, path=run, found=Ending.STEPS):
+    with rejects(UsageError, path=run, found=Ending(list(budget)[-1])):
         resume(run, console=quiet)
     assert (run / "metrics.jsonl").read_bytes() == metrics
 
 
-def test_a_run_that_diverged_without_checkpoints_is_not_begun_again(tmp_path: Path, quiet: Console) -> None:
+def test_a_diverged_run_without_checkpoints_is_not_restarted(tmp_path: Path, quiet: Console) -> None:
     def diverging(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
         return language_model_loss(model, ids, targets) * float("inf")
 
@@ -227,7 +227,7 @@ def test_a_finished_run_resumes_to_nothing(tmp_path: Path, quiet: Console) -> No
     assert digest(tmp_path / "run") == before
 
 
-def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before_it(
+def test_a_run_with_a_damaged_last_checkpoint_resumes_from_the_previous_one(
     tmp_path: Path, quiet: Console
 ) -> None:
     run = tmp_path / "run"
@@ -242,7 +242,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before_it(
     assert digest(run) == before
 
 
-def test_refused_steps_are_recorded_with_their_windows_and_touch_nothing(
+def test_refused_steps_are_recorded_with_their_windows_and_change_nothing(
     tmp_path: Path, quiet: Console
 ) -> None:
     calls = [0]
@@ -303,9 +303,7 @@ def make_config_of_text(folder: Path, tokenizer: Path, **changes: Any) -> TrainC
     return make_config(folder, **(fields | changes))
 
 
-def test_samples_of_text_are_written_without_a_sampler_of_one_s_own(
-    tmp_path: Path, quiet: Console, tokenizer: Path
-) -> None:
+def test_samples_of_text_are_written_by_default(tmp_path: Path, quiet: Console, tokenizer: Path) -> None:
     config = make_config_of_text(tmp_path, tokenizer, sample_every=2, sample_prompt="the owl", save_every=2)
     run = tmp_path / "run"
     train(config, run, console=quiet)
@@ -318,7 +316,7 @@ def test_samples_of_text_are_written_without_a_sampler_of_one_s_own(
     assert (run / "samples/step-000004.txt").read_text() == samples["step-000004.txt"]
 
 
-def test_samples_that_cannot_be_written_are_refused_before_the_run_is_made(
+def test_impossible_samples_are_rejected_before_the_run_is_created(
     tmp_path: Path, quiet: Console, tokenizer: Path
 ) -> None:
     with rejects(UsageError, key="data.tokenizer"):
@@ -337,7 +335,7 @@ def test_norms_by_layer_are_recorded_when_asked_for(tmp_path: Path, quiet: Conso
     assert with_norms[0]["weight_rms"]["layers.0.ln1"] == pytest.approx(1.0, abs=0.2)
 
 
-def test_what_a_run_held_is_freed_even_in_a_process_that_began_frozen(tmp_path: Path, quiet: Console) -> None:
+def test_memory_of_a_run_is_freed_also_after_gc_freeze(tmp_path: Path, quiet: Console) -> None:
     models = []
 
     def watched(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
@@ -374,7 +372,7 @@ def test_the_garbage_collector_rests_during_the_steps_and_is_back_afterwards(
     assert gc.isenabled()
 
 
-def test_a_run_killed_before_it_kept_its_tokenizer_keeps_it_on_resume(
+def test_a_resume_stores_the_tokenizer_that_a_killed_run_did_not(
     tmp_path: Path, quiet: Console, tokenizer: Path
 ) -> None:
     RunWriter.create(tmp_path / "run", make_config_of_text(tmp_path, tokenizer)).close()

@@ -1,4 +1,4 @@
-"""metrics.jsonl: lines as they come, cut back exactly; evaluations and displays make sense of them."""
+"""metrics.jsonl: lines are appended, truncated exactly and checked; evaluations and displays use them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_lines_after_the_position_are_cut(tmp_path: Path) -> None:
     assert list(read_metrics(path)) == [{"step": 1, "loss": 2.5}, {"step": 2, "loss": None}]
 
 
-def test_a_log_that_is_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
+def test_a_log_shorter_than_its_checkpoint_recorded_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     with rejects(FormatError, path=tmp_path / "metrics.jsonl", expected=100, found=12):
         MetricsLog(tmp_path / "metrics.jsonl", 100)
@@ -57,7 +57,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
         list(read_metrics(tmp_path / "metrics.jsonl"))
 
 
-def test_a_log_in_which_any_one_bit_is_changed_is_refused_or_reads_the_same(tmp_path: Path) -> None:
+def test_a_log_with_a_changed_bit_is_rejected_or_reads_the_same(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path)
     for step in (1, 2, 3):
@@ -144,7 +144,7 @@ def test_an_evaluation_weighs_every_token_alike() -> None:
     assert evaluation.num_tokens == 49
 
 
-def test_bits_per_byte_count_the_bytes_of_what_is_predicted() -> None:
+def test_bits_per_byte_count_the_bytes_of_predicted_tokens() -> None:
     lengths = np.array([3, 1, 0])
     tokens = np.array([0, 0, 1, 2, 0], dtype=np.uint16)
     evaluation_set = EvaluationSet(tokens, "cpu", context_length=2, batch_size=1, token_bytes=lengths)
@@ -167,7 +167,7 @@ def test_a_limited_evaluation_is_the_same_for_every_batch_and_cut_evenly(
         assert num_windows % limited.batch_size == 0
 
 
-def test_an_absurd_loss_has_an_infinite_perplexity_and_no_bytes_no_bits() -> None:
+def test_a_huge_loss_has_an_infinite_perplexity_and_zero_bytes_have_no_bits() -> None:
     assert Evaluation(1000.0, 1, None).perplexity == math.inf
     assert Evaluation(1000.0, 1, None).bits_per_byte is None
 

@@ -132,13 +132,13 @@ def test_a_run_of_minutes_that_lost_its_last_line_is_not_complete(
     assert found.reason == f"its record ends at step {result.step - 1} of {result.step}"
 
 
-def test_minutes_beside_steps_are_counted_to_the_last() -> None:
+def test_minutes_with_a_limit_of_steps_are_counted_exactly() -> None:
     both = {**SETTINGS, "budget.steps": 20, "budget.minutes": 1.0}
     assert find_status(both, [{"step": 15, "loss": 1.0, "seconds": 57.0}]).state == "stopped"
     assert find_status(both, [{"step": 15, "loss": 1.0, "seconds": 60.0}]).state == "complete"
 
 
-def test_lines_that_go_on_to_the_end_outdo_how_an_earlier_session_ended(tmp_path: Path) -> None:
+def test_lines_up_to_the_end_override_the_ending_of_an_earlier_session(tmp_path: Path) -> None:
     run = tmp_path / "a"
     train(make_config(tmp_path), run, console=Console(quiet=True))
     (run / "outcome.json").write_text('{"status": "failed", "reason": "no memory", "labels": {"x": 1}}')
@@ -170,7 +170,7 @@ def test_lines_that_go_on_to_the_end_outdo_how_an_earlier_session_ended(tmp_path
         ({"status": "well"}, {}, 5, None),
     ],
 )
-def test_what_is_said_of_the_end_of_a_run_counts_unless_its_lines_were_lost(
+def test_a_recorded_outcome_counts_unless_lines_were_lost(
     outcome: dict[str, Any], settings: dict[str, Any], step: int, expected: tuple[str, str] | None
 ) -> None:
     found = [{"step": step, "loss": 1.0}] if step else []
@@ -182,7 +182,7 @@ KEPT = sorted((Path(__file__).parents[2] / "docs/results").glob("*/*/results.jso
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
-def test_kept_verdicts_are_those_that_their_lines_give_today(path: Path) -> None:
+def test_committed_statuses_equal_those_derived_from_their_lines(path: Path) -> None:
     _, records = read_results(path)
     trained = [
         record

@@ -1,4 +1,4 @@
-"""Recipes: what is read is what is written, and what is wrong is named with its file and key."""
+"""Recipes are read as written; errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_recipe_is_read_and_overridden(tmp_path: Path) -> None:
         ("[budget]", "[budget", "is not valid TOML"),
     ],
 )
-def test_what_is_wrong_in_a_recipe_is_one_sentence_with_its_place(
+def test_an_error_in_a_recipe_names_the_file_and_the_key(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     assert old in SMALL
@@ -140,7 +140,7 @@ def test_a_wrong_override_is_rejected_with_its_key(
 
 
 @pytest.mark.parametrize("content", [b"[]", b"3", b'{"model": []}', b"\xff", b'{"a": 1, "a": 1}'])
-def test_a_hostile_config_of_a_run_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_hostile_config_of_a_run_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises((UsageError, FormatError)):
         read_config(tmp_path / "config.json")

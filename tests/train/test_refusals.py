@@ -1,4 +1,4 @@
-"""What a run cannot do is refused in one sentence, before anything is made."""
+"""Runs that cannot work are rejected before anything is created."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def assert_rejected(
     assert run.exists() == existed
 
 
-def test_bad_data_is_refused_before_anything_is_made(tmp_path: Path, quiet: Console) -> None:
+def test_invalid_data_is_rejected_before_anything_is_created(tmp_path: Path, quiet: Console) -> None:
     run = tmp_path / "run"
 
     def reject(kind: type[BytewrightError], fields: dict[str, Any], **changes: Any) -> None:
@@ -64,18 +64,18 @@ def test_bad_data_is_refused_before_anything_is_made(tmp_path: Path, quiet: Cons
     reject(UsageError, {"key": "data.tokenizer"}, data={"windows": "documents"})
 
 
-def test_an_existing_run_is_refused_with_the_way_to_continue_it(tmp_path: Path, quiet: Console) -> None:
+def test_an_existing_run_is_rejected(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path, budget={"steps": 1}), tmp_path / "run", console=quiet)
     assert_rejected(make_config(tmp_path), tmp_path / "run", UsageError, quiet, path=tmp_path / "run")
 
 
-def test_a_folder_with_other_files_is_refused(tmp_path: Path, quiet: Console) -> None:
+def test_a_folder_with_other_files_is_rejected(tmp_path: Path, quiet: Console) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
     assert_rejected(make_config(tmp_path), tmp_path / "run", UsageError, quiet, found="thesis.tex")
 
 
-def test_too_little_space_for_the_checkpoints_is_refused_before_the_first_step(
+def test_too_little_disk_space_is_rejected_before_the_first_step(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
@@ -84,24 +84,24 @@ def test_too_little_space_for_the_checkpoints_is_refused_before_the_first_step(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_refused(tmp_path: Path, quiet: Console) -> None:
+def test_a_missing_device_is_rejected(tmp_path: Path, quiet: Console) -> None:
     config = make_config(tmp_path, device="cuda")
     assert_rejected(config, tmp_path / "run", UsageError, quiet, key="device", found="cuda")
 
 
-def test_other_data_than_at_the_checkpoint_is_refused_on_resume(tmp_path: Path, quiet: Console) -> None:
+def test_a_resume_with_changed_data_is_rejected(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path), tmp_path / "run", console=quiet)
     write_tokens(tmp_path / "train.npy", make_ids(2000, seed=9))
     with rejects(FormatError, path=tmp_path / "run", key="data"):
         resume(tmp_path / "run", console=quiet)
 
 
-def test_what_is_no_run_cannot_be_resumed(tmp_path: Path, quiet: Console) -> None:
+def test_a_folder_that_is_not_a_run_cannot_be_resumed(tmp_path: Path, quiet: Console) -> None:
     with rejects(UsageError, path=tmp_path):
         resume(tmp_path, console=quiet)
 
 
-def test_a_tokenizer_with_more_ids_than_the_tokens_claim_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_larger_than_that_of_the_tokens_is_rejected(tmp_path: Path) -> None:
     """A table of all ids is made: one token with the id 2^32 - 1 would make it 34 GB."""
     bytes_alone = {id: bytes([id]) for id in range(256)}
     vocabulary = Vocabulary.from_parts(bytes_alone, [], {"<|endoftext|>": 2**32 - 1})

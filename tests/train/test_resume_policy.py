@@ -1,4 +1,4 @@
-"""A resume goes on with the run as it began; what may change in its config, and what is refused by name."""
+"""Which settings of a config may change on resume, and which changes are rejected."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_change_that_would_alter_completed_steps_is_rejected(
     assert (run / "metrics.jsonl").read_bytes() == metrics
 
 
-def test_what_only_says_when_to_look_may_change_and_the_weights_are_the_same(
+def test_intervals_may_change_on_resume_without_an_effect_on_the_weights(
     run: Path, stopped_run: Path, quiet: Console
 ) -> None:
     edit(run, log_every=5, eval_every=3, save_every=2, keep_last=5, norms_every=4, max_refused=3)
@@ -110,7 +110,7 @@ def test_data_that_was_moved_is_still_the_same_data(tmp_path: Path, run: Path, q
 
 
 @pytest.mark.parametrize("schedule", [{"kind": "constant"}, {"kind": "wsd", "decay": 0.25}])
-def test_a_run_whose_decay_has_not_begun_goes_on_longer_as_if_it_had_always_been_meant_to(
+def test_a_run_extended_before_its_decay_equals_a_longer_run(
     tmp_path: Path, quiet: Console, schedule: dict[str, Any]
 ) -> None:
     longer = make_config(tmp_path, schedule=schedule, budget={"steps": 40}, save_every=6)
@@ -123,7 +123,7 @@ def test_a_run_whose_decay_has_not_begun_goes_on_longer_as_if_it_had_always_been
     assert all(ours[name] == theirs[name] for name in ("step", "weights", "optimizer", "settings"))
 
 
-def test_a_decay_that_has_begun_cannot_be_taken_back(tmp_path: Path, quiet: Console) -> None:
+def test_a_run_cannot_be_extended_after_its_decay_began(tmp_path: Path, quiet: Console) -> None:
     config = make_config(tmp_path, schedule={"kind": "wsd", "decay": 0.25}, save_every=7)
     train(config, tmp_path / "run", console=quiet)
     edit(tmp_path / "run", budget={"steps": 40})
@@ -131,7 +131,7 @@ def test_a_decay_that_has_begun_cannot_be_taken_back(tmp_path: Path, quiet: Cons
         resume(tmp_path / "run", console=quiet)
 
 
-def test_more_minutes_at_a_constant_rate_are_planned_anew(
+def test_more_minutes_at_a_constant_rate_are_planned_again(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Recorder, "seconds", lambda recorder: 0.5 * recorder.progress.step)
@@ -162,7 +162,7 @@ def test_a_run_of_minutes_that_gets_more_of_them_is_planned_soon_and_decays(
     assert Run(tmp_path / "run").metrics[-1]["lr"] == 0.0
 
 
-def test_a_checkpoint_that_keeps_no_config_is_refused(run: Path, quiet: Console) -> None:
+def test_a_checkpoint_without_a_config_is_rejected(run: Path, quiet: Console) -> None:
     last = CheckpointFolder(run / "checkpoints").at(21)
     kept = {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
     about, state = atomic.open_folder(last).about, json.loads((last / "state.json").read_text())
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_keeps_no_config_is_refused(run: Path, quiet: Console)
         resume(run, console=quiet)
 
 
-def test_other_windows_of_the_same_data_are_a_change_and_another_place_is_none(tmp_path: Path) -> None:
+def test_a_change_of_windows_is_found_and_a_change_of_paths_is_not(tmp_path: Path) -> None:
     before = to_plain(make_config(tmp_path))
     moved = {**before, "data": {**before["data"], "train": "elsewhere.npy", "tokenizer": "tok"}}
     assert find_changes(before, moved) == {}

@@ -1,4 +1,4 @@
-"""What a run leaves behind in its folder, and what it leaves alone."""
+"""The files of a run: what it writes, what it keeps, and how it handles changes from outside."""
 
 from __future__ import annotations
 
@@ -31,15 +31,13 @@ def run_out_of_memory(model: TransformerLM, ids: torch.Tensor, targets: torch.Te
     raise MemoryError
 
 
-def test_a_run_that_could_not_begin_leaves_no_folder(tmp_path: Path, quiet: Console) -> None:
+def test_a_run_that_cannot_start_leaves_no_folder(tmp_path: Path, quiet: Console) -> None:
     with pytest.raises(MemoryError):
         train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=run_out_of_memory)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_could_not_begin_leaves_what_it_found_in_its_folder(
-    tmp_path: Path, quiet: Console
-) -> None:
+def test_a_run_that_cannot_start_keeps_existing_files(tmp_path: Path, quiet: Console) -> None:
     (tmp_path / "run/.git").mkdir(parents=True)
     (tmp_path / "run/.git/HEAD").write_text("ref: refs/heads/main\n")
     with pytest.raises(MemoryError):
@@ -62,7 +60,7 @@ def test_a_checkpoint_belongs_to_a_run_only_where_runs_keep_theirs(tmp_path: Pat
 @pytest.mark.parametrize(
     "name", [".lock", "metrics.jsonl", "checkpoints", "samples", "tokenizer", "tensorboard"]
 )
-def test_a_run_folder_with_a_symbolic_link_is_refused_and_nothing_is_written_through_it(
+def test_a_run_folder_with_a_symbolic_link_is_rejected_before_a_write(
     tmp_path: Path, quiet: Console, name: str
 ) -> None:
     RunWriter.create(tmp_path / "run", make_config(tmp_path)).close()
@@ -79,9 +77,7 @@ def test_a_run_folder_with_a_symbolic_link_is_refused_and_nothing_is_written_thr
     assert resume(tmp_path / "run", console=quiet).step == 24
 
 
-def test_what_killed_processes_left_in_a_run_is_removed_when_it_is_resumed(
-    tmp_path: Path, quiet: Console
-) -> None:
+def test_a_resume_removes_the_leftovers_of_killed_processes(tmp_path: Path, quiet: Console) -> None:
     run = tmp_path / "run"
     train(make_config(tmp_path), run, console=quiet)
     (run / "samples").mkdir()
@@ -99,7 +95,7 @@ def test_what_killed_processes_left_in_a_run_is_removed_when_it_is_resumed(
 
 @pytest.mark.parametrize("name", [".", ".lock", "metrics.jsonl", "config.json"])
 @pytest.mark.parametrize("changes", [{}, {"save_every": 100, "log_every": 100, "eval_every": 100}])
-def test_a_run_that_is_removed_while_it_is_trained_fails_and_names_what_is_missing(
+def test_a_run_removed_during_training_fails_with_the_missing_path(
     tmp_path: Path, quiet: Console, name: str, changes: dict[str, Any]
 ) -> None:
     run = tmp_path / "run"
@@ -135,7 +131,7 @@ def test_a_run_whose_files_are_overwritten_while_it_is_trained_fails(
         train(make_config(tmp_path), run, console=quiet, loss=overwriting)
 
 
-def test_a_run_that_is_removed_while_it_is_saved_is_named(
+def test_a_run_removed_during_a_save_fails_with_its_path(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def remove_run(operation: str, *paths: Path) -> None:
@@ -147,7 +143,7 @@ def test_a_run_that_is_removed_while_it_is_saved_is_named(
         train(make_config(tmp_path), tmp_path / "run", console=quiet)
 
 
-def test_a_log_that_is_replaced_while_it_is_written_is_noticed(tmp_path: Path) -> None:
+def test_a_log_replaced_during_training_is_detected(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
     (tmp_path / "metrics.jsonl").rename(tmp_path / "old.jsonl")
     (tmp_path / "metrics.jsonl").touch()
@@ -156,7 +152,7 @@ def test_a_log_that_is_replaced_while_it_is_written_is_noticed(tmp_path: Path) -
     log.close()
 
 
-def test_a_checkpoint_whose_log_is_missing_is_refused_and_no_log_is_made(
+def test_a_checkpoint_without_its_log_is_rejected_and_no_log_is_created(
     tmp_path: Path, quiet: Console
 ) -> None:
     train(make_config(tmp_path), tmp_path / "run", console=quiet)
@@ -241,7 +237,7 @@ def events(run: Path) -> list[dict[str, Any]]:
     return [record for record in records if record.get("event", "ended") != "ended"]
 
 
-def test_a_run_that_goes_on_elsewhere_says_what_is_other_there(
+def test_a_resume_in_another_environment_records_the_changes(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_power(model: TransformerLM, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -257,7 +253,7 @@ def test_a_run_that_goes_on_elsewhere_says_what_is_other_there(
     ]
 
 
-def test_a_run_that_is_complete_has_no_news(
+def test_a_complete_run_records_no_environment_changes(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(make_config(tmp_path), tmp_path / "run", console=quiet)
@@ -266,7 +262,7 @@ def test_a_run_that_is_complete_has_no_news(
     assert events(tmp_path / "run") == []
 
 
-def test_a_run_that_goes_on_where_it_was_has_no_news(tmp_path: Path, quiet: Console) -> None:
+def test_a_resume_in_the_same_environment_records_no_changes(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path), tmp_path / "run", console=quiet)
     shutil.rmtree(find_checkpoint(tmp_path / "run", which="last"))
     resume(tmp_path / "run", console=quiet)

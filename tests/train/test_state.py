@@ -1,4 +1,4 @@
-"""A state taken apart and put together is the same; a file or a skeleton that is none is refused."""
+"""`pack` and `unpack` are inverse; invalid files and skeletons are rejected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_any_state_survives_packing(tree: Any) -> None:
     assert equal(unpack(*pack(tree), "test"), tree)
 
 
-def test_places_that_spell_alike_are_refused_rather_than_mixed_up() -> None:
+def test_two_tensors_with_the_same_name_are_rejected() -> None:
     with pytest.raises(TypeError):
         pack({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}})
 
@@ -54,12 +54,12 @@ def test_places_that_spell_alike_are_refused_rather_than_mixed_up() -> None:
         {},
     ],
 )
-def test_a_hostile_skeleton_is_refused(skeleton: Any) -> None:
+def test_a_hostile_skeleton_is_rejected(skeleton: Any) -> None:
     with pytest.raises(FormatError):
         unpack({}, skeleton, "state.json")
 
 
-def test_a_skeleton_nested_too_deeply_is_refused() -> None:
+def test_a_skeleton_nested_too_deeply_is_rejected() -> None:
     skeleton: list[Any] = []
     for _ in range(5000):
         skeleton = [skeleton]
@@ -86,13 +86,13 @@ def test_our_writer_gives_files_that_the_library_reads() -> None:
     assert read_tensors(stream.getvalue(), "x")[1] == {"note": "ü"}
 
 
-def test_what_safetensors_cannot_hold_or_does_not_say_is_no_traceback() -> None:
+def test_unsupported_types_and_empty_metadata_cause_no_traceback() -> None:
     with rejects(UsageError, key="angle", found=torch.complex64):
         write_tensors(io.BytesIO(), {"angle": torch.zeros(2, dtype=torch.complex64)})
     header = b'{"__metadata__":null}'
     assert read_tensors(len(header).to_bytes(8, "little") + header, "x") == ({}, {})
 
 
-def test_numbers_that_json_does_not_know_survive() -> None:
+def test_numbers_that_json_lacks_survive() -> None:
     tree = {"a": math.inf, "b": -math.inf, "c": math.nan}
     assert equal(unpack({}, pack(tree)[1], "x"), tree)

@@ -1,4 +1,4 @@
-"""One step: it learns, it accumulates exactly, and a loss or gradient that is not finite changes nothing."""
+"""One step: it learns, accumulates exactly, and a loss or gradient that is not finite changes nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make_batch(seed: int = 0, size: int = 4) -> tuple[Tensor, Tensor]:
     return ids[:, :-1], ids[:, 1:]
 
 
-def test_a_model_that_was_moved_after_its_optimizer_was_made_is_refused() -> None:
+def test_a_model_moved_after_its_optimizer_was_created_is_rejected() -> None:
     """Its updates would reach nothing."""
     model = make_model()
     optimizer = make_optimizer(model, OPTIMIZERS[0])

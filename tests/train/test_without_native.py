@@ -1,4 +1,4 @@
-"""A machine without the native extension, such as a borrowed GPU box, trains where ids suffice."""
+"""Training on token ids works without the native extension; text features raise an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_tokenizer_folder_is_read_without_the_extension(tokenizer: Path) -> No
     assert run_without_native(code, tokenizer) == Tokenizer.load(tokenizer).vocabulary.fingerprint
 
 
-def test_what_needs_the_extension_says_so_when_it_is_asked_for() -> None:
+def test_features_that_need_the_extension_raise_when_they_are_used() -> None:
     code = (
         "from bytewright.tokenizer import Vocabulary\n"
         "try: from bytewright.tokenizer import Tokenizer\n"
@@ -39,7 +39,7 @@ def test_what_needs_the_extension_says_so_when_it_is_asked_for() -> None:
     assert "bytewright._native" in run_without_native(code)
 
 
-def test_samples_of_text_without_the_extension_are_refused_in_one_sentence(tokenizer: Path) -> None:
+def test_samples_of_text_without_the_extension_are_rejected(tokenizer: Path) -> None:
     code = (
         "from bytewright.errors import UsageError\n"
         "from bytewright.generate.text import make_text_sampler\n"
