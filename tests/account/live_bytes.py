@@ -1,10 +1,10 @@
-"""Counts the bytes that are alive during a training step, operation by operation, without computing anything.
+"""Count the bytes that are alive during a training step, operation by operation, without computing anything.
 
-The step runs on torch's meta device: tensors have shapes and storages but no contents, so any size can be
-asked about. A dispatch mode sees each operation of forward, backward and update, notes the storages it made,
-and is told when the last reference to one is gone. What an operation takes inside itself is not seen from
-there; `INSIDE` says it for the few where it matters, as a real allocator shows it. Run-time type checks hold
-on to arguments, so tests that use this run without them.
+The step runs on torch's meta device, where tensors have shapes and storages but no contents, so any size can
+be counted. A dispatch mode records the storages that each operation of forward, backward and update creates,
+and when the last reference to one is deleted. It cannot record temporary storages inside an operation;
+`INSIDE` lists them for the few operations where they matter, as a real allocator shows them. Run-time type
+checks keep references to arguments, so tests that use this module run without them.
 """
 
 from __future__ import annotations

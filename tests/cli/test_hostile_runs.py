@@ -81,7 +81,7 @@ def no_hang() -> Iterator[None]:
 
 
 def assert_answered(outcome: Outcome) -> None:
-    """The command worked, or it was refused in one sentence."""
+    """Assert that the command succeeded or printed one sentence."""
     assert outcome.code in (0, 1, 2), outcome
     assert outcome.code == 0 or outcome.err.splitlines()[-1].startswith("bytewright: "), outcome
 
@@ -155,11 +155,11 @@ def claim(run: Path, change: Callable[[Any], object]) -> None:
 def test_a_model_larger_than_its_weights_is_not_built(
     place: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
-    def refuse_to_build(*arguments: object, **options: object) -> None:
+    def fail_to_build(*arguments: object, **options: object) -> None:
         raise AssertionError("a model was built")
 
     claim(place / "run", lambda config: config["model"].update({size: 2**28}))
-    monkeypatch.setattr("bytewright.train.setup.TransformerLM", refuse_to_build)
+    monkeypatch.setattr("bytewright.train.setup.TransformerLM", fail_to_build)
     with no_hang():
         outcome = run("resume", "run")
     assert_answered(outcome)

@@ -48,8 +48,8 @@ def test_storybook_writes_stories_and_prints_their_entropy(run: RunCommand, tmp_
 def test_storybook_writes_the_other_split(run: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "valid.txt"
     assert run("corpus", "storybook", "--size", "9kB", "--split", "validation", "--out", out).code == 0
-    told = islice(Storybook.load().stories(1, "validation"), 20)
-    assert list(read_stories(out)) == [story.text for story in told][: len(list(read_stories(out)))]
+    generated = islice(Storybook.load().stories(1, "validation"), 20)
+    assert list(read_stories(out)) == [story.text for story in generated][: len(list(read_stories(out)))]
 
 
 def test_check_prints_the_shares_and_the_problems(run: RunCommand, samples: Path) -> None:

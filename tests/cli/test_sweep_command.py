@@ -49,9 +49,9 @@ def test_a_finished_run_without_checkpoints_is_not_restarted(place: Path, run: R
     for name, ended in (("lr-0.01", "is complete"), ("lr-1e+30", "has diverged")):
         metrics = place / "runs/rates" / name / "metrics.jsonl"
         before = metrics.read_bytes()
-        refused = run("resume", f"runs/rates/{name}")
-        assert refused.code == 2
-        assert f"{name} {ended}, and its checkpoints were not kept" in refused.err
+        rejected = run("resume", f"runs/rates/{name}")
+        assert rejected.code == 2
+        assert f"{name} {ended}, and its checkpoints were not kept" in rejected.err
         assert metrics.read_bytes() == before
     (place / "runs/rates/lr-0.01/metrics.jsonl").write_bytes(b"")
     assert "2 of 3 runs to do" in run("sweep", "rates.toml", "--plan").out, (
@@ -94,9 +94,9 @@ def test_a_touched_text_is_accepted_and_a_changed_text_is_rejected(
     assert "0 of 1 runs to do" in again.out
     with (place / "own.txt").open("ab") as stream:
         stream.write(b"The end.\n")
-    refused = run("sweep", "rates.toml")
-    assert refused.code == 2
-    assert "runs/rates/lr-1e-3 was made with corpus = 'own-" in refused.err
+    rejected = run("sweep", "rates.toml")
+    assert rejected.code == 2
+    assert "runs/rates/lr-1e-3 was made with corpus = 'own-" in rejected.err
 
 
 def test_complete_runs_need_no_memory(place: Path, run: RunCommand) -> None:
@@ -111,16 +111,16 @@ def test_a_corpus_that_is_not_plain_text_is_rejected_before_any_work(
 ) -> None:
     text = b'{"text": "One."}\n'
     (place / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    refused = run("sweep", "rates.toml", "--plan", "--set", f"corpus.text={name}")
-    assert refused.code == 2
-    assert f"{name}: expected plain text" in refused.err
+    rejected = run("sweep", "rates.toml", "--plan", "--set", f"corpus.text={name}")
+    assert rejected.code == 2
+    assert f"{name}: expected plain text" in rejected.err
 
 
 @pytest.mark.parametrize("key", ["corpus.text", "data.train", "data.validation", "data.tokenizer"])
 def test_a_missing_file_is_reported_before_any_work(place: Path, run: RunCommand, key: str) -> None:
-    refused = run("sweep", "rates.toml", "--plan", "--set", f"{key}=none")
-    assert (refused.code, refused.out) == (2, "")
-    assert refused.err == "bytewright: none does not exist; the run lr-1e-3 needs it\n"
+    rejected = run("sweep", "rates.toml", "--plan", "--set", f"{key}=none")
+    assert (rejected.code, rejected.out) == (2, "")
+    assert rejected.err == "bytewright: none does not exist; the run lr-1e-3 needs it\n"
 
 
 def test_several_runs_execute_in_parallel(place: Path, run: RunCommand) -> None:
@@ -156,11 +156,11 @@ def test_a_plan_leaves_unknown_predictions_blank(place: Path, capsys: pytest.Cap
             trial=trial, run=place / trial.name, state="new", detail="is new", predicted=predicted
         )
         print_plan(sweep, [planned])
-        told = capsys.readouterr().out
-        assert "is new" in told
-        assert ("2.5 GB" in told) == ("memory_bytes" in predicted)
-        assert ("of training" in told) == ("seconds" in predicted)
-        assert "1 of 1 runs to do" in told
+        printed = capsys.readouterr().out
+        assert "is new" in printed
+        assert ("2.5 GB" in printed) == ("memory_bytes" in predicted)
+        assert ("of training" in printed) == ("seconds" in predicted)
+        assert "1 of 1 runs to do" in printed
 
 
 def test_a_sweep_whose_runs_all_failed_has_no_report(place: Path, run: RunCommand) -> None:
@@ -173,8 +173,8 @@ def test_a_sweep_whose_runs_all_failed_has_no_report(place: Path, run: RunComman
 
 
 def test_the_help_of_resume_lists_the_allowed_changes(run: RunCommand) -> None:
-    """It goes on from the last checkpoint, and refuses to be given one."""
-    told = " ".join(run("resume", "--help").out.split())
-    assert "The folder of the run." in told
-    assert "of one checkpoint" not in told
+    """`resume` continues from the last checkpoint and does not accept the folder of a checkpoint."""
+    printed = " ".join(run("resume", "--help").out.split())
+    assert "The folder of the run." in printed
+    assert "of one checkpoint" not in printed
     assert "of one checkpoint" in " ".join(run("evaluate", "--help").out.split())

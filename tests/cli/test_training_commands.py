@@ -47,7 +47,7 @@ def place(tmp_path: Path, stories: Path, tokenizer: Path, monkeypatch: pytest.Mo
     return tmp_path
 
 
-def assert_refused(outcome: Outcome, *words: str, code: int = 2) -> None:
+def assert_rejected(outcome: Outcome, *words: str, code: int = 2) -> None:
     assert outcome.code == code, outcome
     assert outcome.err.count("\n") == 1, outcome.err
     for word in words:
@@ -93,9 +93,9 @@ def test_missing_data_is_reported_with_its_key_and_the_recipe(
     recipe = (place / "small.toml").read_text()
     for comment in ("", "# Encode stories.txt first.\n"):
         (place / "small.toml").write_text(comment + recipe)
-        refused = run("train", "small.toml", "--out", "a")
-        assert_refused(refused, f"data.{key} is {name}, which does not exist")
-        assert ("the comments at the top of small.toml" in refused.err) == bool(comment)
+        rejected = run("train", "small.toml", "--out", "a")
+        assert_rejected(rejected, f"data.{key} is {name}, which does not exist")
+        assert ("the comments at the top of small.toml" in rejected.err) == bool(comment)
     assert not (place / "a").exists()
 
 
@@ -172,8 +172,8 @@ def test_more_texts_than_a_batch_are_generated(place: Path, run: RunCommand) -> 
     assert num_cut + written.out.count("\n<|endoftext|>\n") == 40
     assert run(*command).out == written.out
     assert run(*command[:-1], "8").out != written.out
-    refused = run("generate", "a", "--count", "0")
-    assert (refused.code, refused.err) == (2, "bytewright: --count must be at least 1, but is 0\n")
+    rejected = run("generate", "a", "--count", "0")
+    assert (rejected.code, rejected.err) == (2, "bytewright: --count must be at least 1, but is 0\n")
 
 
 def test_a_run_that_diverges_during_sampling_ends_as_diverged(place: Path, run: RunCommand) -> None:
