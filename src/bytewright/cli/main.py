@@ -59,6 +59,11 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "corpus check": ("corpus", "CheckStories", "check which stories follow the grammar"),
     "tokenizer train": ("tokenizer", "TrainTokenizer", "learn a vocabulary from text"),
     "tokenizer encode": ("tokenizer", "EncodeText", "convert text to token ids"),
+    "tokenizer encode-pairs": (
+        "tokenizer",
+        "EncodePairs",
+        "convert prompts and completions to ids and a mask",
+    ),
     "tokenizer decode": ("tokenizer", "DecodeIds", "convert token ids back to text"),
     "tokenizer tokens": ("tokenizer_inspect", "ListTokens", "list the tokens of a text with ids and bytes"),
     "tokenizer inspect": ("tokenizer_inspect", "InspectTokenizer", "print properties of a tokenizer"),

@@ -202,6 +202,67 @@ class EncodeText:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class EncodePairs:
+    """Convert JSON lines of prompts and completions to token ids with a mask: only completions are learned.
+
+    Each line is an object such as {"prompt": "2+2=", "completion": "4"}; a compressed file (.gz, .zst) works
+    as well. The token file has one document per pair, ended by the end token. Training and evaluation on it
+    count the tokens of the completions and the end tokens after them. Use windows = "documents" in [data].
+
+    For example:
+      bytewright tokenizer encode-pairs stories-10k questions.jsonl --out questions.npy
+      bytewright tokenizer encode-pairs stories-10k chat.jsonl.gz --prompt user --completion reply --out c.npy
+    """
+
+    tokenizer: options.TokenizerPath
+
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """The file of JSON lines."""
+
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """The token file to write."""
+
+    prompt: str = "prompt"
+    """The field of the prompt, which may be empty."""
+
+    completion: str = "completion"
+    """The field of the completion."""
+
+    num_threads: options.NumThreads = None
+
+    replace: options.Replace = False
+
+    def run(self) -> None:
+        """Encode the file, and print how many tokens count."""
+        from bytewright.data.tokenfile import manifest_path_of
+
+        options.require_at_least(1, self.num_threads, "--num-threads")
+        options.require_file(self.source)
+        for path in (self.out, manifest_path_of(self.out)):
+            atomic.check_target(path, replace=self.replace)
+        tokenizer = options.load_tokenizer(self.tokenizer)
+
+        from bytewright.tokenizer.pairs import encode_pairs
+
+        with console.phase_progress("encode", "bytes") as progress:
+            tokens = encode_pairs(
+                tokenizer,
+                self.source,
+                self.out,
+                prompt=self.prompt,
+                completion=self.completion,
+                num_threads=self.num_threads,
+                progress=progress,
+            )
+        manifest = tokens.manifest
+        console.stdout().print(
+            f"Wrote {self.out}: {manifest.num_documents:,} pairs, {len(tokens):,} tokens;"
+            f" {manifest.num_counted:,} of them count in the loss.",
+            soft_wrap=True,
+        )
+
+
 IDS_PER_CHUNK = 2**20
 
 

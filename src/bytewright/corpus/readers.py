@@ -16,7 +16,7 @@ import importlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,6 +100,20 @@ def read_chunks(
                 yield from _chunks_of_lines(path, _lines(path, blocks), field)
             else:
                 yield from _chunks_of_text(blocks)
+
+
+def read_fields(
+    path: str | os.PathLike[str], fields: Sequence[str], *, progress: ByteProgress | None = None
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the number and the named fields of each line of a JSON Lines file, which may be compressed."""
+    path = Path(path)
+    compression, kind = _split_suffixes(path)
+    if kind != ".jsonl":
+        message = f"{path}: expected JSON lines with {' and '.join(fields)}, in a file named *.jsonl"
+        raise UsageError(message, path=path, expected=".jsonl", found=kind)
+    with filesystem.explain("read", path), filesystem.open_to_read(path) as file:
+        blocks = _gather(DECOMPRESS[compression](path, _read_blocks(file, path, progress)))
+        yield from _fields_of_lines(path, _lines(path, blocks), fields)
 
 
 def find_compression(path: Path) -> str | None:
@@ -280,6 +294,14 @@ def _lines(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _chunks_of_lines(path: Path, lines: Iterator[bytes], field: str) -> Iterator[Chunk]:
+    for _, (text,) in _fields_of_lines(path, lines, (field,)):
+        yield from _chunks_of_document(text.encode())
+
+
+def _fields_of_lines(
+    path: Path, lines: Iterator[bytes], fields: Sequence[str]
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the number of each line that is not blank, from 1, and its fields, which must be strings."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -288,14 +310,16 @@ def _chunks_of_lines(path: Path, lines: Iterator[bytes], field: str) -> Iterator
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FormatError(f"{place}: invalid JSON ({error})", path=path, expected="JSON") from None
-        if not isinstance(row, dict) or not isinstance(row.get(field), str):
-            raise FormatError(f"{place}: expected an object with a string {field!r}", path=path, key=field)
-        try:
-            text = row[field].encode()
-        except UnicodeEncodeError:
-            message = f"{place}: {field!r} contains an unpaired surrogate"
-            raise FormatError(message, path=path, key=field) from None
-        yield from _chunks_of_document(text)
+        for field in fields:
+            if not isinstance(row, dict) or not isinstance(row.get(field), str):
+                message = f"{place}: expected an object with a string {field!r}"
+                raise FormatError(message, path=path, key=field)
+            try:
+                row[field].encode()
+            except UnicodeEncodeError:
+                message = f"{place}: {field!r} contains an unpaired surrogate"
+                raise FormatError(message, path=path, key=field) from None
+        yield number, tuple(row[field] for field in fields)
 
 
 def _chunks_of_rows(path: Path, field: str, progress: ByteProgress | None) -> Iterator[Chunk]:

@@ -8,7 +8,8 @@ windows of a step. Each uses every window once per epoch, in a new order each ep
   then contains its document from the beginning.
 
 `get_batch` draws random windows with replacement. `TokenStore` copies windows to the device. Tokens are any
-one-dimensional array of uint16 or uint32 ids.
+one-dimensional array of uint16 or uint32 ids. If a mask selects the tokens whose prediction counts, the
+targets of all others are `IGNORED`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from torch import Tensor
 
 from bytewright.data.rng import shuffle_epochs
 from bytewright.errors import UsageError, wrong_value
+
+IGNORED = -100
+"""The target of a position that does not count in the loss, as in `torch.nn.functional.cross_entropy`."""
 
 Tokens = npt.NDArray[np.unsignedinteger] | npt.NDArray[np.signedinteger]
 Batch = tuple[Int64[Tensor, "batch context"], Int64[Tensor, "batch context"]]
@@ -168,7 +172,7 @@ def find_documents(tokens: Tokens, end: int, context_length: int) -> Int64[np.nd
 
 
 class TokenStore:
-    """The tokens of a corpus, on the accelerator if they fit, else in (mapped) host memory.
+    """The tokens of a corpus, and their mask, on the accelerator if they fit, else in (mapped) host memory.
 
     On the accelerator a token uses two or four bytes, as in the file, and a batch is one gather: only the
     starts are transferred. Corpora above `max_resident_bytes` stay on the host (by default half of the free
@@ -176,32 +180,47 @@ class TokenStore:
     """
 
     def __init__(
-        self, tokens: Tokens, device: torch.device | str = "cpu", *, max_resident_bytes: int | None = None
+        self,
+        tokens: Tokens,
+        device: torch.device | str = "cpu",
+        *,
+        mask: npt.NDArray[np.uint8] | None = None,
+        max_resident_bytes: int | None = None,
     ) -> None:
         self.device = torch.device(device)
-        self.host = tokens
+        self.host, self.host_mask = tokens, mask
         self.resident: Tensor | None = None
+        self.resident_mask: Tensor | None = None
         if self.device.type == "cpu":
             return
         if max_resident_bytes is None:
             max_resident_bytes = _free_bytes(self.device) // 2
-        if tokens.nbytes <= max_resident_bytes:
+        if tokens.nbytes + (0 if mask is None else mask.nbytes) <= max_resident_bytes:
             # Not every device can gather unsigned types, so the same bits are stored as signed integers.
             signed = np.dtype(f"i{tokens.dtype.itemsize}")
             self.resident = torch.from_numpy(np.array(tokens).view(signed)).to(self.device)
+            if mask is not None:
+                self.resident_mask = torch.from_numpy(np.array(mask)).to(self.device)
 
     @property
     def num_resident_bytes(self) -> int:
         """Bytes of accelerator memory that the tokens use."""
-        return 0 if self.resident is None else self.resident.nbytes
+        return sum(part.nbytes for part in (self.resident, self.resident_mask) if part is not None)
 
     def batch(self, starts: Int64[np.ndarray, " batch"], context_length: int) -> Batch:
         """Return inputs and targets of the windows at `starts`, on the device."""
         if self.resident is None:
-            return split_windows(self._send(gather_windows(self.host, starts, context_length)))
+            inputs, targets = split_windows(self._send(gather_windows(self.host, starts, context_length)))
+            if self.host_mask is None:
+                return inputs, targets
+            counted = self._send(gather_windows(self.host_mask, starts + 1, context_length - 1))
+            return inputs, targets.masked_fill(counted == 0, IGNORED)
         first = self._send(starts)
-        windows = self.resident[first[:, None] + torch.arange(context_length + 1, device=self.device)]
-        return split_windows(windows.long() & (256**self.host.dtype.itemsize - 1))
+        places = first[:, None] + torch.arange(context_length + 1, device=self.device)
+        inputs, targets = split_windows(self.resident[places].long() & (256**self.host.dtype.itemsize - 1))
+        if self.resident_mask is None:
+            return inputs, targets
+        return inputs, targets.masked_fill(self.resident_mask[places[:, 1:]] == 0, IGNORED)
 
     def _send(self, numbers: npt.NDArray[np.int64]) -> Tensor:
         """Copy numbers to the device; the copy to a GPU is asynchronous."""
@@ -220,6 +239,19 @@ def side_by_side_starts(num_tokens: int, context_length: int) -> Int64[np.ndarra
     if num_tokens <= context_length:
         raise _too_short(num_tokens, context_length)
     return np.arange(0, num_tokens - context_length, context_length)
+
+
+def count_targets(
+    mask: npt.NDArray[np.uint8], starts: Int64[np.ndarray, " windows"], context_length: int
+) -> Int64[np.ndarray, " windows"]:
+    """Return how many targets of each window count.
+
+    >>> count_targets(np.array([1, 0, 0, 1, 1], dtype=np.uint8), np.array([0, 1, 2]), 2).tolist()
+    [0, 1, 2]
+    """
+    until = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
+    counts: npt.NDArray[np.int64] = until[starts + context_length + 1] - until[starts + 1]
+    return counts
 
 
 def spread_evenly(starts: Int64[np.ndarray, " windows"], count: int) -> Int64[np.ndarray, " n"]:

@@ -4,6 +4,10 @@ The manifest of `stories.npy` is `stories.npy.json`: the fingerprint of the toke
 their SHA-256. Opening checks the array's header and size against it, without unpickling. `verify=True` also
 reads all ids and checks their SHA-256 and that each is in the vocabulary.
 
+A file can have a mask, which selects the tokens whose prediction counts in the loss: `.npy` files can hold
+several arrays, and the mask is a second one, of booleans, after the ids (a second `np.load` of the open file
+reads it). Its manifest then also has `mask_sha256` and `num_counted`.
+
 Two files cannot be replaced atomically. While the array is being replaced, its manifest therefore describes
 both the old and the new array. A reader that finds this state, after a writer was killed, decides by the
 SHA-256 which array exists. A token file is always exactly the old or exactly the new one.
@@ -19,7 +23,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +41,7 @@ SYNC_AHEAD = 2**24
 """Bytes after which a background fsync starts, so that the final fsync is short."""
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Mask = npt.NDArray[np.uint8]
 
 # An `.npy` header is a magic string, a version, a length and a Python literal, padded with spaces. Ours has a
 # fixed length, so that the count can be filled in at the end. Headers are matched against the literal that
@@ -45,7 +50,7 @@ _MAGIC = b"\x93NUMPY"
 _VERSION = b"\x01\x00"
 _HEADER_BYTES = 128
 _LITERAL = re.compile(
-    rb"\{'descr': '<u([24])', 'fortran_order': False, 'shape': \((0|[1-9]\d{0,18}),\), \} *\n"
+    rb"\{'descr': '(<u2|<u4|\|b1)', 'fortran_order': False, 'shape': \((0|[1-9]\d{0,18}),\), \} *\n"
 )
 
 
@@ -74,6 +79,14 @@ class Manifest:
     num_tokens: int
     num_documents: int
     sha256: str
+    mask_sha256: str | None = None
+    """SHA-256 of the mask; None if all tokens count."""
+    num_counted: int | None = None
+    """Number of tokens whose prediction counts; None if all do."""
+
+    def to_plain(self) -> dict[str, object]:
+        """Return the fields that are not None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def parse(cls, json: Json) -> Manifest:
@@ -90,6 +103,7 @@ class Manifest:
                 raise json[key].error(f"from {lowest} to {highest}")
             return json[key].as_integer()
 
+        has_mask = "mask_sha256" in json.as_object() or "num_counted" in json.as_object()
         vocabulary_size = number("vocabulary_size", 1, 2**32)
         dtype = dtype_for(vocabulary_size).name
         if json["dtype"].value != dtype:
@@ -101,16 +115,20 @@ class Manifest:
             num_tokens=number("num_tokens", 0, 2**60),
             num_documents=number("num_documents", 0, 2**60),
             sha256=digits("sha256"),
+            mask_sha256=digits("mask_sha256") if has_mask else None,
+            num_counted=number("num_counted", 0, 2**60) if has_mask else None,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFile:
-    """A token file open for reading; `tokens` is a read-only array on the mapped file."""
+    """A token file open for reading; `tokens` and `mask` are read-only arrays on the mapped file."""
 
     path: Path
     tokens: Ids
     manifest: Manifest
+    mask: Mask | None = None
+    """1 for each token whose prediction counts, 0 for others; None if all count."""
 
     @classmethod
     def open(cls, path: atomic.StrPath, *, verify: bool = False) -> TokenFile:
@@ -119,9 +137,15 @@ class TokenFile:
         Without `verify`, ids of a forged file can be outside the vocabulary.
         """
         path = Path(path)
-        tokens, described, is_settled = _read_both(path)
+        (tokens, mask), described, is_settled = _read_both(path)
         found = len(tokens), tokens.dtype.name
         fitting = [each for each in described if (each.num_tokens, each.dtype) == found]
+        if any((each.mask_sha256 is None) == (mask is None) for each in fitting):
+            fitting = [each for each in fitting if (each.mask_sha256 is None) == (mask is None)]
+        elif fitting:
+            words = ("no mask", "a mask") if mask is None else ("a mask", "no mask")
+            message = f"{path}: has {words[0]}, but its manifest describes {words[1]}; encode the data again"
+            raise FormatError(message, path=path, key="mask_sha256", expected=words[1], found=words[0])
         if not fitting:
             expected = described[-1].num_tokens, described[-1].dtype
             message = (
@@ -139,14 +163,14 @@ class TokenFile:
                     f" {fitting[-1].sha256[:12]}…; the file was damaged or changed"
                 )
                 raise FormatError(message, path=path, key="sha256", expected=fitting[-1].sha256, found=sha256)
-            fitting = intact
+            fitting = intact if mask is None else _check_mask(path, mask, intact)
         if highest >= fitting[0].vocabulary_size:
             message = (
                 f"{path}: token id {highest} at position {int(np.argmax(tokens))} is outside the vocabulary"
                 f" ({fitting[0].vocabulary_size})"
             )
             raise FormatError(message, path=path, expected=fitting[0].vocabulary_size, found=highest)
-        return cls(path=path, tokens=tokens, manifest=fitting[0])
+        return cls(path=path, tokens=tokens, manifest=fitting[0], mask=mask)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -162,7 +186,8 @@ class TokenFile:
 class TokenFileWriter:
     """Writes a token file chunk by chunk, in bounded memory.
 
-    The file appears when the `with` block ends. If the block raises an error, nothing changes.
+    The file appears when the `with` block ends. If the block raises an error, nothing changes. With `masked`,
+    every `append` gets a mask; it is kept in memory until the end, one byte per token.
 
     With more than two cores, one thread hashes the ids while another writes them; the slower one bounds the
     speed. On an AMD EPYC with SHA instructions, SHA-256 takes 1.7 GB of ids per second, and writing 1.2
@@ -177,8 +202,16 @@ class TokenFileWriter:
     [7, 8, 299]
     """
 
-    def __init__(self, path: atomic.StrPath, *, tokenizer_fingerprint: str, vocabulary_size: int) -> None:
+    def __init__(
+        self,
+        path: atomic.StrPath,
+        *,
+        tokenizer_fingerprint: str,
+        vocabulary_size: int,
+        masked: bool = False,
+    ) -> None:
         self.path = Path(path)
+        self._mask: list[Mask] | None = [] if masked else None
         self.num_tokens = 0
         self.num_documents = 0
         self._tokenizer_fingerprint = tokenizer_fingerprint
@@ -199,9 +232,19 @@ class TokenFileWriter:
         self._stream.write(_header(self._dtype, 0))
         return self
 
-    def append(self, ids: npt.ArrayLike, *, num_documents: int = 0) -> None:
-        """Write ids, which end `num_documents` documents."""
+    def append(
+        self, ids: npt.ArrayLike, *, num_documents: int = 0, mask: npt.ArrayLike | None = None
+    ) -> None:
+        """Write ids, which end `num_documents` documents; `mask` selects those that count."""
         array = np.asarray(ids)
+        if self._mask is not None:
+            flags = np.asarray(mask, dtype=np.bool_).view(np.uint8)
+            if mask is None or flags.shape != array.shape:
+                message = f"the mask must have one value for each of {array.size} ids"
+                raise TokenizerError(message, key="mask", expected=array.shape, found=flags.shape)
+            self._mask.append(flags)
+        elif mask is not None:
+            raise TokenizerError("a mask needs a writer with masked=True", key="mask")
         if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
             message = f"ids must be a list of integers, not an array {array.shape} of {array.dtype}"
             raise TokenizerError(message, key="ids", found=array.dtype)
@@ -239,6 +282,7 @@ class TokenFileWriter:
         if error is not None:
             self._stack.__exit__(kind, error, trace)
             return
+        mask = None if self._mask is None else np.concatenate([np.empty(0, np.uint8), *self._mask])
         new = Manifest(
             tokenizer_fingerprint=self._tokenizer_fingerprint,
             vocabulary_size=self._vocabulary_size,
@@ -246,10 +290,15 @@ class TokenFileWriter:
             num_tokens=self.num_tokens,
             num_documents=self.num_documents,
             sha256=self._digest.hexdigest(),
+            mask_sha256=None if mask is None else hashlib.sha256(mask.data).hexdigest(),
+            num_counted=None if mask is None else int(mask.sum(dtype=np.int64)),
         )
         manifest_path = manifest_path_of(self.path)
         with self._stack:  # the array is renamed to its path at the end of this block
             self._wait_for_sync()
+            if mask is not None:
+                self._stream.write(_header(np.dtype(np.bool_), len(mask)))
+                self._stream.write(mask.data)
             self._stream.seek(0)
             self._stream.write(_header(self._dtype, self.num_tokens))
             with atomic.explain("write", self.path):  # a full disk must fail before the manifest changes
@@ -257,51 +306,90 @@ class TokenFileWriter:
                 os.fsync(self._stream.fileno())
             either = dict.fromkeys([*_manifests_if_any(self.path), new])
             atomic.write_document(
-                manifest_path, {"format": FORMAT, "either": [asdict(each) for each in either]}
+                manifest_path, {"format": FORMAT, "either": [each.to_plain() for each in either]}
             )
-        atomic.write_document(manifest_path, {"format": FORMAT, **asdict(new)})
+        atomic.write_document(manifest_path, {"format": FORMAT, **new.to_plain()})
 
 
-def _header(dtype: np.dtype[np.uint16] | np.dtype[np.uint32], num_tokens: int) -> bytes:
+def _header(dtype: np.dtype[Any], num_tokens: int) -> bytes:
     literal = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({num_tokens},), }}"
     start = _MAGIC + _VERSION + (_HEADER_BYTES - 10).to_bytes(2, "little")
     return start + literal.encode().ljust(_HEADER_BYTES - 11) + b"\n"
 
 
-def _map_array(path: Path) -> tuple[Ids, os.stat_result]:
-    """Memory-map an array whose header matches its file's size; also return the status of the file."""
+def _map_arrays(path: Path) -> tuple[tuple[Ids, Mask | None], os.stat_result]:
+    """Memory-map the ids and the mask, if any, of a file; also return the status of the file."""
     with atomic.explain("read", path), filesystem.open_to_read(path) as file:
-        start = file.read(10)
-        if start[:6] != _MAGIC:
-            message = f"{path}: is not an .npy file: it begins with {start[:6]!r}"
-            raise FormatError(message, path=path, key="magic", expected=_MAGIC, found=start[:6])
-        literal = file.read(int.from_bytes(start[8:10], "little"))
-        match = _LITERAL.fullmatch(literal)
-        if start[6:8] != _VERSION or not match:
-            message = (
-                f"{path}: its header is {shorten(literal)}; expected version 1.0 with a one-dimensional array"
-                " of '<u2' or '<u4'"
-            )
-            raise FormatError(message, path=path, key="header", found=literal)
-        dtype = np.dtype(f"<u{match[1].decode()}")
-        num_tokens, offset = int(match[2]), len(start) + len(literal)
+        dtype, num_tokens = _read_header(file, path)
+        if dtype.kind != "u":
+            message = f"{path}: holds booleans; a token file begins with ids of '<u2' or '<u4'"
+            raise FormatError(message, path=path, key="header", found=dtype.str)
+        offset = file.tell()
         status = os.fstat(file.fileno())
-        expected = offset + num_tokens * dtype.itemsize
-        if status.st_size != expected:
-            problem = f"has {status.st_size} bytes, but the {num_tokens} ids of its header need {expected}"
-            found = status.st_size
-            raise FormatError(f"{path}: {problem}", path=path, key="size", expected=expected, found=found)
-        return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=(num_tokens,)), status
+        end = offset + num_tokens * dtype.itemsize
+        mask_offset = None
+        if status.st_size > end:
+            file.seek(end)
+            mask_dtype, num_flags = _read_header(file, path)
+            if mask_dtype.kind != "b" or num_flags != num_tokens:
+                message = (
+                    f"{path}: a mask of {num_tokens} booleans may follow the ids, but {num_flags} of type"
+                )
+                message += f" {mask_dtype.name} do"
+                raise FormatError(message, path=path, key="mask", expected=num_tokens, found=num_flags)
+            mask_offset = file.tell()
+            end = mask_offset + num_flags
+        if status.st_size != end:
+            message = f"{path}: has {status.st_size} bytes, but the {num_tokens} ids of its header need {end}"
+            raise FormatError(message, path=path, key="size", expected=end, found=status.st_size)
+        ids: Ids = np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=(num_tokens,))
+        if mask_offset is None:
+            return (ids, None), status
+        return (
+            (ids, np.memmap(file, dtype=np.uint8, mode="r", offset=mask_offset, shape=(num_tokens,))),
+            status,
+        )
 
 
-def _read_both(path: Path) -> tuple[Ids, list[Manifest], bool]:
-    """Map the array and read its manifest; retry if a writer replaced the array in between."""
+def _read_header(file: BinaryIO, path: Path) -> tuple[np.dtype[Any], int]:
+    """Return the type and the length of the array at the position of an open file."""
+    start = file.read(10)
+    if start[:6] != _MAGIC:
+        message = f"{path}: is not an .npy file: it begins with {start[:6]!r}"
+        raise FormatError(message, path=path, key="magic", expected=_MAGIC, found=start[:6])
+    literal = file.read(int.from_bytes(start[8:10], "little"))
+    match = _LITERAL.fullmatch(literal)
+    if start[6:8] != _VERSION or not match:
+        message = (
+            f"{path}: its header is {shorten(literal)}; expected version 1.0 with a one-dimensional array"
+            " of '<u2' or '<u4'"
+        )
+        raise FormatError(message, path=path, key="header", found=literal)
+    return np.dtype(match[1].decode()), int(match[2])
+
+
+def _check_mask(path: Path, mask: Mask, described: list[Manifest]) -> list[Manifest]:
+    """Return the manifests that describe a mask; raise if there is none."""
+    digest, num_counted = hashlib.sha256(mask.data).hexdigest(), int(mask.sum(dtype=np.int64))
+    fitting = [each for each in described if (each.mask_sha256, each.num_counted) == (digest, num_counted)]
+    if not fitting or mask.max(initial=0) > 1:
+        expected = described[-1].mask_sha256
+        message = (
+            f"{path}: its mask of {num_counted} counted tokens (SHA-256 {digest[:12]}…) is not the one of"
+        )
+        message += f" its manifest ({described[-1].num_counted}, {str(expected)[:12]}…); the file was damaged"
+        raise FormatError(message, path=path, key="mask_sha256", expected=expected, found=digest)
+    return fitting
+
+
+def _read_both(path: Path) -> tuple[tuple[Ids, Mask | None], list[Manifest], bool]:
+    """Map the arrays and read its manifest; retry if a writer replaced the array in between."""
     while True:
-        tokens, mapped = _map_array(path)
+        arrays, mapped = _map_arrays(path)
         described, is_settled = _read_manifests(path)
         with atomic.explain("read", path):
             if os.path.samestat(path.stat(), mapped):
-                return tokens, described, is_settled
+                return arrays, described, is_settled
 
 
 def _read_manifests(path: Path) -> tuple[list[Manifest], bool]:

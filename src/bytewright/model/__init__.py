@@ -3,7 +3,7 @@
 Read `config`, `layers`, `attention`, `transformer` and `loss` in this order: they define the model. `fused`
 computes the same with fewer operations, on NVIDIA GPUs with the Triton kernels in `kernels`, and is used by
 default. `cuda_graph` captures GPU work. `hf_llama` exports to `transformers` and imports from it. Depends on
-`errors` and `storage`, not on the native extension.
+`errors`, `storage` and `data` (for the target that does not count), not on the native extension.
 """
 
 from typing import TYPE_CHECKING

@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention, silu
 
+from bytewright.data.sampler import IGNORED
 from bytewright.errors import UsageError
 from bytewright.model import kernels
 from bytewright.model.attention import MultiHeadSelfAttention, RotaryPositionalEmbedding
@@ -39,7 +40,13 @@ from bytewright.model.layers import (
     check_range,
     rms_norm,
 )
-from bytewright.model.loss import check_targets, choose_chunk_size, cross_entropy, output_cross_entropy
+from bytewright.model.loss import (
+    check_targets,
+    choose_chunk_size,
+    cross_entropy,
+    output_cross_entropy,
+    supports_mask,
+)
 from bytewright.model.parts import fused_version_of
 from bytewright.model.transformer import TransformerLM
 from bytewright.registry import losses
@@ -190,23 +197,45 @@ def gate_by_silu(joined: Float[Tensor, "*batch two_d_ff"]) -> Float[Tensor, "*ba
 
 
 def language_model_loss(
+    model: TransformerLM,
+    ids: Integer[Tensor, "*batch seq"],
+    targets: Integer[Tensor, "*batch seq"],
+    *,
+    masked: bool = False,
+) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy of predicting `targets` from `ids`, by the model's implementation.
+
+    With `masked`, positions whose target is `IGNORED` do not count.
+    """
+    if model.config.implementation == "reference":
+        return cross_entropy(model(ids), targets, masked=masked)
+    return linear_cross_entropy(model.hidden_states(ids), model.output_weight, targets, masked=masked)
+
+
+def masked_language_model_loss(
     model: TransformerLM, ids: Integer[Tensor, "*batch seq"], targets: Integer[Tensor, "*batch seq"]
 ) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy of predicting `targets` from `ids`, by the model's implementation."""
-    if model.config.implementation == "reference":
-        return cross_entropy(model(ids), targets)
-    return linear_cross_entropy(model.hidden_states(ids), model.output_weight, targets)
+    """Return `language_model_loss` of the positions whose target is not `IGNORED`."""
+    return language_model_loss(model, ids, targets, masked=True)
 
 
-def make_loss(name: str, options: Mapping[str, Any]) -> LanguageModelLoss:
+def make_loss(name: str, options: Mapping[str, Any], *, masked: bool = False) -> LanguageModelLoss:
     """Return a registered loss with its options, as a function of a model and a batch.
 
-    A loss can also be a class: its constructor gets the options, and its `__call__` computes the loss.
+    A loss can also be a class: its constructor gets the options, and its `__call__` computes the loss. With
+    `masked`, positions whose target is `IGNORED` do not count.
     """
     part = losses[name]
     if part is output_cross_entropy:  # one function for training and evaluation, so that it is compiled once
-        return language_model_loss
+        return masked_language_model_loss if masked else language_model_loss
+    if masked and not supports_mask(part):
+        message = (
+            f"the data has a mask, which the loss {name!r} does not support; give it a parameter 'masked'"
+        )
+        raise UsageError(f"{message}, or make it from a function of logits", key="loss.name", found=name)
     compute = part(**options) if isinstance(part, type) else functools.partial(part, **options)
+    if masked:
+        compute = functools.partial(compute, masked=True)
 
     def loss(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
         value: Tensor = compute(model.hidden_states(ids), model.output_weight, targets)
@@ -224,8 +253,12 @@ def linear_cross_entropy(
     targets: Integer[Tensor, "*batch"],
     *,
     chunk_size: int | None = None,
+    masked: bool = False,
 ) -> Float[Tensor, ""]:
     """Return the mean cross-entropy of the logits `hidden @ weightᵀ`, in at least float32.
+
+    With `masked`, positions whose target is `IGNORED` do not count: their loss and gradient are 0, and the
+    mean is over the others.
 
     Processes `chunk_size` positions at a time and computes their gradient while their logits exist:
     d loss / d logits = (softmax(logits) - onehot(target)) / count. So no product is computed twice, and
@@ -238,10 +271,10 @@ def linear_cross_entropy(
     rows, targets = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1).long()
     try:
         loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            rows, weight, targets, chunk_size, wants_gradient
+            rows, weight, targets, chunk_size, wants_gradient, masked
         )
     except RuntimeError:
-        check_range("targets", targets, len(weight))
+        check_range("targets", targets.masked_fill(targets == IGNORED, 0) if masked else targets, len(weight))
         raise
     return loss
 
@@ -249,27 +282,38 @@ def linear_cross_entropy(
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        chunk_size: int,
+        wants_gradient: bool,
+        masked: bool,
     ) -> Tensor:
         compute = _total_cross_entropy
         if kernels.supports(hidden):
             from bytewright.model.kernels.cross_entropy import total_cross_entropy
 
             compute = total_cross_entropy
-        total, hidden_gradient, weight_gradient = compute(hidden, weight, targets, chunk_size, wants_gradient)
-        ctx.count = len(targets)
+        total, hidden_gradient, weight_gradient = compute(
+            hidden, weight, targets, chunk_size, wants_gradient, masked
+        )
+        count = (targets != IGNORED).sum().clamp(min=1) if masked else len(targets)
+        ctx.count = None if masked else count
         if wants_gradient:
-            ctx.save_for_backward(hidden_gradient, weight_gradient)
-        return total / len(targets)
+            ctx.save_for_backward(hidden_gradient, weight_gradient, *([count] if masked else []))
+        return total / count
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        hidden_gradient, weight_gradient = ctx.saved_tensors
-        scale = upstream / ctx.count  # in float32: rounded to a half type it would bias all gradients
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+        hidden_gradient, weight_gradient, *rest = ctx.saved_tensors
+        scale = upstream / (
+            rest[0] if rest else ctx.count
+        )  # in float32: rounded to a half type it would bias all gradients
         hidden_gradient = (at_least_float32(hidden_gradient) * scale).to(hidden_gradient.dtype)
         weight_gradient = (at_least_float32(weight_gradient) * scale).to(weight_gradient.dtype)
-        return hidden_gradient, weight_gradient, None, None, None
+        return hidden_gradient, weight_gradient, None, None, None, None
 
 
 def _total_cross_entropy(
@@ -278,6 +322,7 @@ def _total_cross_entropy(
     targets: Integer[Tensor, " rows"],
     chunk_size: int,
     wants_gradient: bool,
+    masked: bool,
 ) -> tuple[Float[Tensor, ""], Tensor, Tensor]:
     """Return the sum of all losses, and its gradients with respect to hidden states and weight."""
     matrix = weight.to(hidden.dtype)
@@ -288,10 +333,16 @@ def _total_cross_entropy(
         logits = at_least_float32(rows @ matrix.T)
         normaliser = logits.logsumexp(dim=-1, keepdim=True)
         column = target.unsqueeze(-1)
-        total = total + (normaliser - logits.gather(-1, column)).sum()
+        if masked:
+            ignored = column == IGNORED
+            column = column.masked_fill(ignored, 0)
+        losses = normaliser - logits.gather(-1, column)
+        total = total + (losses.masked_fill(ignored, 0.0) if masked else losses).sum()
         if wants_gradient:
             gradient = logits.sub_(normaliser).exp_()  # in place: the logits are no longer needed
             gradient.scatter_add_(-1, column, torch.full_like(normaliser, -1.0))
+            if masked:
+                gradient.masked_fill_(ignored, 0.0)
             gradient = gradient.to(rows.dtype)
             hidden_gradients.append(gradient @ matrix)
             weight_gradient += gradient.T @ rows

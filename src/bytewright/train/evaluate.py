@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int64, Integer
 from torch import Tensor
@@ -20,11 +21,13 @@ from torch.nn import Module
 from bytewright.data.sampler import (
     Tokens,
     TokenStore,
+    count_targets,
     gather_windows,
     in_batches,
     side_by_side_starts,
     spread_evenly,
 )
+from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
 
 Progress = Callable[[int, int], object]
@@ -58,7 +61,8 @@ class EvaluationSet:
     `starts` holds the positions where windows may begin; by default they are side by side. `max_tokens`
     selects windows spread evenly over them. Up to an eighth of them is left out so that all batches have the
     same size: a smaller last batch would need another compilation. `token_bytes` holds the bytes of each
-    token id; without it there are no bits per byte.
+    token id; without it there are no bits per byte. With a `mask`, only the tokens that it selects count;
+    windows without such a token are left out.
     """
 
     def __init__(
@@ -71,23 +75,44 @@ class EvaluationSet:
         starts: Int64[np.ndarray, " windows"] | None = None,
         max_tokens: int | None = None,
         token_bytes: Int64[np.ndarray, " vocab"] | None = None,
+        mask: npt.NDArray[np.uint8] | None = None,
     ) -> None:
-        self.store = TokenStore(tokens, device)
+        self.store = TokenStore(tokens, device, mask=mask)
         self.context_length = context_length
         if starts is None:
             starts = side_by_side_starts(len(tokens), context_length)
+        if mask is not None:
+            starts = starts[count_targets(mask, starts, context_length) > 0]
+            if not len(starts):
+                raise UsageError("the mask of the data leaves no token to evaluate on", key="mask")
         if max_tokens is not None:
             starts = spread_evenly(starts, _round_down(min(len(starts), -(-max_tokens // context_length))))
             batch_size = _largest_part(len(starts), batch_size)
         self.starts = starts
         self.batch_size = batch_size
-        self.num_bytes = None if token_bytes is None else self._count_bytes(tokens, token_bytes)
+        self.num_counted: Int64[np.ndarray, " windows"] | None = None
+        """Tokens that count in each window; None if all do."""
+        if mask is not None:
+            self.num_counted = count_targets(mask, starts, context_length)
+        self.num_bytes = None if token_bytes is None else self._count_bytes(tokens, mask, token_bytes)
 
-    def _count_bytes(self, tokens: Tokens, token_bytes: Int64[np.ndarray, " vocab"]) -> int:
-        return sum(
-            int(token_bytes[gather_windows(tokens, batch, self.context_length)[:, 1:]].sum())
-            for batch in in_batches(self.starts, self.batch_size)
-        )
+    def _count_bytes(
+        self, tokens: Tokens, mask: npt.NDArray[np.uint8] | None, token_bytes: Int64[np.ndarray, " vocab"]
+    ) -> int:
+        total = 0
+        for batch in in_batches(self.starts, self.batch_size):
+            lengths = token_bytes[gather_windows(tokens, batch, self.context_length)[:, 1:]]
+            if mask is not None:
+                lengths = lengths * gather_windows(mask, batch + 1, self.context_length - 1)
+            total += int(lengths.sum())
+        return total
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens that count."""
+        if self.num_counted is None:
+            return len(self.starts) * self.context_length
+        return int(self.num_counted.sum())
 
     @property
     def num_batches(self) -> int:
@@ -101,20 +126,24 @@ class EvaluationSet:
     def evaluate(
         self, measure: Callable[[Tensor, Tensor], Tensor], progress: Progress | None = None
     ) -> Evaluation:
-        """Evaluate every window; `measure` returns the mean loss of a batch.
+        """Evaluate every window; `measure` returns the mean loss of the tokens of a batch that count.
 
         Synchronises with the device once, or after every batch if `progress` is given.
         """
         weighted, num_done = [], 0
         for starts in in_batches(self.starts, self.batch_size):
             ids, targets = self.store.batch(starts, self.context_length)
-            weighted.append(measure(ids, targets) * len(starts))
+            weight = len(starts)
+            if self.num_counted is not None:
+                weight = int(self.num_counted[num_done : num_done + len(starts)].sum())
+            weighted.append(measure(ids, targets) * weight)
             num_done += len(starts)
             if progress is not None:
                 weighted[-1] = weighted[-1].cpu()
                 progress(num_done * self.context_length, len(self.starts) * self.context_length)
         total = torch.stack(weighted).cpu().double().sum().item()
-        return Evaluation(total / len(self.starts), len(self.starts) * self.context_length, self.num_bytes)
+        divisor = len(self.starts) if self.num_counted is None else self.num_tokens
+        return Evaluation(total / divisor, self.num_tokens, self.num_bytes)
 
 
 def _round_down(count: int) -> int:

@@ -222,11 +222,11 @@ class Trainer:
         self.sample, self.probe, self.final_checkpoint, self.clock = sample, probe, final_checkpoint, clock
         self.device = select_device(config.device)
         engines = engines or CompiledStepCache()
-        engines.make_room(config, self.device, loss=loss)
-        self.store = TokenStore(inputs.train, self.device)
+        engines.make_room(config, self.device, loss=loss, masked=inputs.is_masked)
+        self.store = TokenStore(inputs.train, self.device, mask=inputs.train_mask)
         self.validation = self._open_validation()
         # The memory of the data, which is loaded already, does not count.
-        engine = engines.engine_for(config, self.device, loss=loss)
+        engine = engines.engine_for(config, self.device, loss=loss, masked=inputs.is_masked)
         self.model, self.optimizer = engine.model, engine.optimizer
         self.train_step, self.memory = engine.step, engine.memory
         stores = [self.store, *([self.validation.store] if self.validation else [])]
@@ -260,6 +260,7 @@ class Trainer:
             starts=self.inputs.validation_starts,
             max_tokens=self.config.eval_tokens,
             token_bytes=self.inputs.token_bytes,
+            mask=self.inputs.validation_mask,
         )
 
     def run(

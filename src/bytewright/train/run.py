@@ -407,12 +407,14 @@ def evaluate_run(
     """Evaluate a saved model on a token file, by default the validation data of its run.
 
     The windows are side by side from the start of the file; the tokens after the last whole window are left
-    out. The precision is that of training. A file that another tokenizer encoded raises `FormatError`.
+    out. The precision is that of training. A file that another tokenizer encoded raises `FormatError`. If the
+    file has a mask, only the tokens that it selects count.
     """
     import torch
 
     from bytewright.data.tokenfile import TokenFile
     from bytewright.model import language_model_loss
+    from bytewright.model.fused import masked_language_model_loss
     from bytewright.tokenizer.formats import read_vocabulary_of
     from bytewright.train.checkpoint import read_model_config
     from bytewright.train.evaluate import EvaluationSet
@@ -438,11 +440,11 @@ def evaluate_run(
         context_length=model_config.context_length,
         batch_size=batch_size,
         token_bytes=token_bytes,
+        mask=tokens.mask,
     )
+    loss = language_model_loss if tokens.mask is None else masked_language_model_loss
     with torch.no_grad():
-        evaluation = evaluation_set.evaluate(
-            lambda ids, targets: language_model_loss(model, ids, targets), progress
-        )
+        evaluation = evaluation_set.evaluate(lambda ids, targets: loss(model, ids, targets), progress)
     is_own = config and config.data.validation and file.resolve() == config.data.validation.resolve()
     recorded = _find_recorded_loss(saved, config) if config and is_own else None
     return RunEvaluation(saved.checkpoint, file, evaluation, recorded)

@@ -24,13 +24,13 @@ from torch.nn import Parameter
 from bytewright.account import count_parameters
 from bytewright.corpus import END_OF_TEXT
 from bytewright.data.rng import mix_key
-from bytewright.data.sampler import DocumentSampler, Tokens, WindowSampler, find_documents
-from bytewright.data.tokenfile import TokenFile
+from bytewright.data.sampler import DocumentSampler, Tokens, WindowSampler, count_targets, find_documents
+from bytewright.data.tokenfile import Mask, TokenFile
 from bytewright.errors import FormatError, UsageError
 from bytewright.generate.text import make_text_sampler
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.fused import LanguageModelLoss as Loss
-from bytewright.model.fused import make_loss
+from bytewright.model.fused import make_loss, masked_language_model_loss
 from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
 from bytewright.registry import losses
@@ -55,10 +55,18 @@ class Inputs:
     validation_starts: Int64[np.ndarray, " windows"] | None
     """Where validation windows may begin; None: side by side."""
     vocabulary: Vocabulary | None
+    train_mask: Mask | None
+    """1 for each training token whose prediction counts; None if all count."""
+    validation_mask: Mask | None
     fingerprint: str
     """The fingerprint of the tokenizer that encoded the tokens."""
     identity: Mapping[str, object]
     """SHA-256 of each token file; a checkpoint stores them, and a resume on other data is rejected."""
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether some tokens do not count in the loss."""
+        return self.train_mask is not None or self.validation_mask is not None
 
     @property
     def token_bytes(self) -> Int64[np.ndarray, " vocab"] | None:
@@ -69,12 +77,12 @@ class Inputs:
 def open_inputs(config: TrainConfig) -> Inputs:
     """Open the files that `config.data` names and check them against each other and the model."""
     train = open_tokens(config.data.train, config.model)
-    identity = {"train": train.manifest.sha256}
+    identity = _identify(train, "train")
     validation = None
     if config.data.validation is not None:
         validation = open_tokens(config.data.validation, config.model)
         validation.require_tokenizer(train.manifest.tokenizer_fingerprint)
-        identity["validation"] = validation.manifest.sha256
+        identity |= _identify(validation, "validation")
     vocabulary = None
     if config.data.tokenizer is not None:
         from bytewright.tokenizer.formats import read_vocabulary_of  # a run of bare ids does not need it
@@ -87,9 +95,17 @@ def open_inputs(config: TrainConfig) -> Inputs:
         if validation is None
         else _find_validation_starts(config, validation, vocabulary),
         vocabulary=vocabulary,
+        train_mask=train.mask,
+        validation_mask=None if validation is None else validation.mask,
         fingerprint=train.manifest.tokenizer_fingerprint,
         identity=identity,
     )
+
+
+def _identify(file: TokenFile, name: str) -> dict[str, str]:
+    """Return the SHA-256 of the ids, and of the mask if there is one."""
+    mask = file.manifest.mask_sha256
+    return {name: file.manifest.sha256} | ({} if mask is None else {f"{name}_mask": mask})
 
 
 def _find_validation_starts(
@@ -120,6 +136,8 @@ def make_window_sampler(config: TrainConfig, inputs: Inputs) -> WindowSampler | 
             seed=config.seed,
         )
     first_tokens = find_documents(inputs.train, find_end_token(inputs.vocabulary), length)
+    if inputs.train_mask is not None:  # a prompt that fills the context leaves nothing to learn
+        first_tokens = first_tokens[count_targets(inputs.train_mask, first_tokens, length) > 0]
     return DocumentSampler(first_tokens=first_tokens, batch_size=config.batch_size, seed=config.seed)
 
 
@@ -255,7 +273,14 @@ def checkpoint_bytes(config: TrainConfig) -> int:
 class Engine:
     """The model, optimizer and step of a config, in their initial state."""
 
-    def __init__(self, config: TrainConfig, device: torch.device, *, loss: Loss | None = None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        device: torch.device,
+        *,
+        loss: Loss | None = None,
+        masked: bool = False,
+    ) -> None:
         self.memory = DevicePeakMemory(device)
         self.model = build_model(config, device)
         self.optimizer = make_optimizer(self.model, config.optimizer)
@@ -264,8 +289,9 @@ class Engine:
             self.optimizer,
             max_grad_norm=config.optimizer.max_grad_norm,
             backend=choose_backend(config, device),
-            loss=loss or make_loss(config.loss.name, config.loss.options),
-            measured_loss=loss or language_model_loss,
+            loss=loss or make_loss(config.loss.name, config.loss.options, masked=masked),
+            measured_loss=loss or (masked_language_model_loss if masked else language_model_loss),
+            masked=masked,
         )
 
     def start_over(self, config: TrainConfig) -> None:
@@ -288,17 +314,32 @@ class CompiledStepCache:
         self._last: Engine | None = None
         self._made_for: object = None
 
-    def make_room(self, config: TrainConfig, device: torch.device, *, loss: Loss | None = None) -> None:
+    def make_room(
+        self,
+        config: TrainConfig,
+        device: torch.device,
+        *,
+        loss: Loss | None = None,
+        masked: bool = False,
+    ) -> None:
         """Release the last engine, unless a run of `config` can reuse it."""
         # With a time budget every run compiles its own step, so that all runs of a sweep pay the same.
-        if self._made_for != _key(config, device, loss) or config.budget.minutes is not None:
+        if self._made_for != _key(config, device, loss, masked) or config.budget.minutes is not None:
             self.clear()
 
-    def engine_for(self, config: TrainConfig, device: torch.device, *, loss: Loss | None = None) -> Engine:
+    def engine_for(
+        self,
+        config: TrainConfig,
+        device: torch.device,
+        *,
+        loss: Loss | None = None,
+        masked: bool = False,
+    ) -> Engine:
         """Return an engine in the initial state of `config`; the engine returned before becomes invalid."""
-        self.make_room(config, device, loss=loss)
+        self.make_room(config, device, loss=loss, masked=masked)
         if self._last is None:
-            self._last, self._made_for = Engine(config, device, loss=loss), _key(config, device, loss)
+            self._last = Engine(config, device, loss=loss, masked=masked)
+            self._made_for = _key(config, device, loss, masked)
         else:
             self._last.start_over(config)
         return self._last
@@ -317,9 +358,9 @@ class CompiledStepCache:
             torch.cuda.empty_cache()
 
 
-def _key(config: TrainConfig, device: torch.device, loss: Loss | None) -> object:
+def _key(config: TrainConfig, device: torch.device, loss: Loss | None, masked: bool) -> object:
     """Return everything that compiled code depends on: runs with equal keys can share an engine."""
     rule = dataclasses.replace(config.optimizer, lr=1.0, muon_lr=1.0)
     shape = config.batch_size, config.accumulate
     own_loss = config.loss, losses[config.loss.name]  # a notebook may register another loss under the name
-    return config.model, rule, own_loss, shape, config.precision, config.compile, device, loss
+    return config.model, rule, own_loss, shape, config.precision, config.compile, device, loss, masked

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from bytewright.data.sampler import Batch
+from bytewright.data.sampler import IGNORED, Batch
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.model.cuda_graph import CudaGraphFunction
 from bytewright.model.fused import LanguageModelLoss as Loss
@@ -39,6 +39,10 @@ class TrainStep:
     `backend` is that of torch.compile ("inductor", or "aot_eager" on mps); None disables compilation. `loss`
     must be a pure function of model and batch: on a GPU its work is captured and replayed. `measured_loss` is
     what `measure` returns; by default it is `loss`.
+
+    The loss of a step is the mean over all its tokens. With `masked`, it is the mean over all tokens that
+    count (whose target is not `IGNORED`): the loss of each part is weighted by its number of such tokens.
+    `loss` must then return the mean over the tokens that count.
     """
 
     def __init__(
@@ -50,8 +54,10 @@ class TrainStep:
         backend: str | None = None,
         loss: Loss = language_model_loss,
         measured_loss: Loss | None = None,
+        masked: bool = False,
     ) -> None:
         self.model = model
+        self._masked = masked
         self.optimizer = optimizer
         self.max_norm = max_grad_norm or float("inf")
         self._fused = fused_updates(optimizer)
@@ -113,13 +119,14 @@ class TrainStep:
         """Update by `clip_gradients` and `Optimizer.step`; parameters without a gradient are skipped."""
         self.optimizer.zero_grad()
         losses = []
-        for ids, targets in batches:
+        shares = self._shares([targets for _, targets in batches])
+        for number, (ids, targets) in enumerate(batches):
             loss = self.loss(ids, targets)
-            torch.autograd.backward(loss / len(batches))
+            torch.autograd.backward(loss / len(batches) if shares is None else loss * shares[number])
             losses.append(loss.detach())
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         with torch.no_grad():
-            loss = torch.stack(losses).mean()
+            loss = _mean(losses, shares)
             norm = clip_gradients(parameters, self.max_norm)
             accepted = torch.isfinite(loss) & torch.isfinite(norm)
             step_if(self.optimizer, accepted)
@@ -129,9 +136,11 @@ class TrainStep:
         """Update by the fused optimizers: write gradients into their flat groups, then `apply_clipped`."""
         losses: list[Tensor] = []
         num_parts = len(tensors) // 2
+        shares = self._shares(tensors[1::2])
         for ids, targets in zip(tensors[::2], tensors[1::2], strict=True):
             loss = self.loss(ids, targets)
-            gradients = torch.autograd.grad(loss / num_parts, self._parameters, allow_unused=True)
+            part = loss / num_parts if shares is None else loss * shares[len(losses)]
+            gradients = torch.autograd.grad(part, self._parameters, allow_unused=True)
             if any(gradient is None for gradient in gradients):
                 raise _UnusedParameterError
             with torch.no_grad():
@@ -141,8 +150,15 @@ class TrainStep:
                     torch._foreach_copy_(self._gradients, gradients)
             losses.append(loss.detach())
         with torch.no_grad():
-            loss = torch.stack(losses).mean()
+            loss = _mean(losses, shares)
             return (loss, *self._clip_and_update(loss))
+
+    def _shares(self, targets: Sequence[Tensor]) -> Tensor | None:
+        """Return the share of each part in the tokens that count; None without a mask: parts are equal."""
+        if not self._masked:
+            return None
+        counts = torch.stack([(part != IGNORED).sum() for part in targets])
+        return counts / counts.sum().clamp(min=1)
 
     def measure(
         self, ids: Integer[Tensor, "batch seq"], targets: Integer[Tensor, "batch seq"]
@@ -154,6 +170,11 @@ class TrainStep:
 
 class _UnusedParameterError(Exception):
     """The loss does not depend on a parameter of a fused optimizer."""
+
+
+def _mean(losses: Sequence[Tensor], shares: Tensor | None) -> Tensor:
+    stacked = torch.stack(list(losses))
+    return stacked.mean() if shares is None else (stacked * shares).sum()
 
 
 def compile_with(backend: str | None, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
+from bytewright.data.sampler import IGNORED
+
 BLOCK = 2048
 """Logits that a program processes at a time; it loops over longer rows."""
 
@@ -29,10 +31,12 @@ LOG2E, LN2 = math.log2(math.e), math.log(2)
 def _row(
     logits, targets, losses, vocab_size, width,
     LOG2E: tl.constexpr, LN2: tl.constexpr, BLOCK: tl.constexpr, WITH_GRADIENT: tl.constexpr,
+    MASKED: tl.constexpr, IGNORED: tl.constexpr,
 ):  # fmt: skip
     """Compute the loss of one row by a running log-sum-exp in base 2; overwrite it with softmax - onehot.
 
-    Columns from the vocabulary size to `width` are padding; their probability and gradient are 0.
+    Columns from the vocabulary size to `width` are padding; their probability and gradient are 0. With
+    `MASKED`, so are the loss and the gradient of a row whose target is `IGNORED`.
     """
     row = tl.program_id(0)
     logits += row.to(tl.int64) * width
@@ -50,7 +54,10 @@ def _row(
         largest = new_largest
     top = tl.max(largest, 0)
     normaliser = top + tl.log2(tl.sum(total * tl.exp2(largest - top), 0))
-    tl.store(losses + row, normaliser * LN2 - score)
+    loss = normaliser * LN2 - score
+    if MASKED:
+        loss = tl.where(target == IGNORED, 0.0, loss)
+    tl.store(losses + row, loss)
     if WITH_GRADIENT:
         for first in range(0, width, BLOCK):
             columns = first + tl.arange(0, BLOCK)
@@ -59,21 +66,29 @@ def _row(
                 * LOG2E
             )
             gradient = tl.exp2(x - normaliser) - tl.where(columns == target, 1.0, 0.0)
+            if MASKED:
+                gradient = tl.where(target == IGNORED, 0.0, gradient)
             tl.store(logits + columns, gradient.to(logits.dtype.element_ty), mask=columns < width)
 
 
 def cross_entropy_(
-    logits: Tensor, targets: Tensor, *, with_gradient: bool, vocab_size: int | None = None
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    with_gradient: bool,
+    vocab_size: int | None = None,
+    masked: bool = False,
 ) -> Tensor:
     """Return -log softmax(row)[target] of every row; with `with_gradient`, `logits` become softmax - onehot.
 
-    Columns from `vocab_size` on are padding.
+    Columns from `vocab_size` on are padding. With `masked`, rows whose target is `IGNORED` become 0.
     """
     num_rows, width = logits.shape
     losses = logits.new_empty(num_rows, dtype=torch.float32)
     _row[(num_rows,)](
         logits, targets, losses, width if vocab_size is None else vocab_size, width,
-        LOG2E=LOG2E, LN2=LN2, BLOCK=BLOCK, WITH_GRADIENT=with_gradient, num_warps=8,
+        LOG2E=LOG2E, LN2=LN2, BLOCK=BLOCK, WITH_GRADIENT=with_gradient, MASKED=masked, IGNORED=IGNORED,
+        num_warps=8,
     )  # fmt: skip
     return losses
 
@@ -81,11 +96,16 @@ def cross_entropy_(
 @torch.library.custom_op(
     "bytewright::total_cross_entropy",
     mutates_args=(),
-    schema="(Tensor hidden, Tensor weight, Tensor targets, SymInt chunk_size, bool wants_gradient)"
-    " -> (Tensor, Tensor, Tensor)",
+    schema="(Tensor hidden, Tensor weight, Tensor targets, SymInt chunk_size, bool wants_gradient,"
+    " bool masked=False) -> (Tensor, Tensor, Tensor)",
 )
 def total_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    chunk_size: int,
+    wants_gradient: bool,
+    masked: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the summed loss of the logits `hidden @ weightᵀ`, and its gradients (empty if not requested)."""
     matrix = _with_aligned_logits(weight.to(hidden.dtype))
@@ -96,7 +116,9 @@ def total_cross_entropy(
         chunk = slice(first, first + chunk_size)
         rows = hidden[chunk]
         logits = rows @ matrix.T
-        losses = cross_entropy_(logits, targets[chunk], with_gradient=wants_gradient, vocab_size=len(weight))
+        losses = cross_entropy_(
+            logits, targets[chunk], with_gradient=wants_gradient, vocab_size=len(weight), masked=masked
+        )
         total += losses.sum()
         if wants_gradient:
             torch.mm(logits, matrix, out=hidden_gradient[chunk])
@@ -114,7 +136,12 @@ def _with_aligned_logits(matrix: Tensor) -> Tensor:
 
 @total_cross_entropy.register_fake
 def _(
-    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int, wants_gradient: bool
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    chunk_size: int,
+    wants_gradient: bool,
+    masked: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
         hidden.new_empty((), dtype=torch.float32),
