@@ -94,8 +94,8 @@ def test_new_rows_of_a_grown_vocabulary_are_the_mean_of_the_old_rows(tmp_path: P
     state = Run(tmp_path / "run").checkpoints.read(0).optimizer["state"]
     saved = Run(base).checkpoints.read(24).optimizer["state"]
     for number in saved:
-        assert state[number]["t"] == saved[number]["t"]
-        for name in ("m", "v"):
+        assert state[number]["step"] == saved[number]["step"]
+        for name in ("exp_avg", "exp_avg_sq"):
             rows = saved[number][name]
             assert torch.equal(state[number][name][: len(rows)], rows)
             assert not state[number][name][len(rows) :].any()
@@ -177,10 +177,10 @@ def test_the_optimizer_state_continues_and_its_settings_are_those_of_the_new_run
     config = few_steps(tmp_path, optimizer={"lr": 2e-3, "beta1": 0.8})
     train(config, tmp_path / "run", init=init, **quiet())
     saved = Run(tmp_path / "run").checkpoints.read(0).optimizer
-    assert saved["state"][0]["t"] == 24
+    assert saved["state"][0]["step"] == 24
     assert saved["param_groups"][0]["betas"] == (0.8, 0.95)
     assert Run(tmp_path / "run").init["optimizer"] is True
-    assert Run(tmp_path / "run").checkpoints.read(4).optimizer["state"][0]["t"] == 28
+    assert Run(tmp_path / "run").checkpoints.read(4).optimizer["state"][0]["step"] == 28
 
 
 def test_the_state_of_another_optimizer_is_rejected_and_leaves_no_folder(tmp_path: Path, base: Path) -> None:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from bytewright.data.tokenfile import TokenFile
-from bytewright.errors import FormatError, TokenizerError, UsageError
+from bytewright.errors import FormatError, TokenizerError, UsageError, first_line
 from bytewright.model import ModelConfig
 from bytewright.model.hf_llama import read_llama
 from bytewright.model.transformer import weight_shapes
@@ -303,51 +303,52 @@ def grow_rows(weight: Tensor, num_rows: int) -> Tensor:
     return torch.cat([weight, mean.expand(num_new, -1)])
 
 
-def adapt_optimizer_state(optimizer: Any, saved: Any, source: Path) -> Any:
-    """Return a state dict for `optimizer`: its own settings, and the tensors and counts of `saved`.
+def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Any, source: Path) -> None:
+    """Load the tensors and update counts of a saved state; the settings of `optimizer` stay as they are.
 
-    Tensors of a smaller vocabulary get rows of zeros.
+    State tensors of a smaller vocabulary get rows of zeros.
     """
-    parts = getattr(optimizer, "optimizers", None)
-    if parts is not None:
-        states = saved.get("optimizers") if isinstance(saved, dict) else None
-        if not isinstance(states, list) or len(states) != len(parts):
-            raise _other_optimizer(source)
-        pairs = zip(parts, states, strict=True)
-        return {"optimizers": [adapt_optimizer_state(part, state, source) for part, state in pairs]}
+    settings = [
+        {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+    ]
+    try:
+        optimizer.load_state_dict(_pad_state(optimizer, saved))
+    except (ValueError, KeyError) as error:  # torch's optimizers raise these
+        message = (
+            f"{source}: its optimizer state cannot be used here: {first_line(error)}; set [optimizer] to"
+        )
+        message += " that of its run, or start without the state"
+        raise FormatError(message, path=source, key="optimizer") from None
+    for group, before in zip(optimizer.param_groups, settings, strict=True):
+        group.update(before)
+
+
+def _pad_state(optimizer: torch.optim.Optimizer, saved: Any) -> Any:
+    """Return a saved state whose tensors have as many rows as the parameters of `optimizer`."""
+    parts = getattr(optimizer, "optimizers", [])
     fields = saved if isinstance(saved, dict) else {}
-    groups, state = fields.get("param_groups"), fields.get("state")
-    fresh = optimizer.state_dict()
-    if not isinstance(state, dict) or _setting_names(groups) != _setting_names(fresh["param_groups"]):
-        raise _other_optimizer(source)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    padded = {
-        number: {name: _pad(value, parameters[number]) for name, value in tensors.items()}
-        if isinstance(number, int) and number < len(parameters) and isinstance(tensors, dict)
-        else tensors
-        for number, tensors in state.items()
+    if isinstance(former := fields.get("optimizers"), list):  # of an earlier version: one state for each part
+        padded = [_pad_state(part, one) for part, one in zip(parts, former, strict=False)]
+        return {"optimizers": padded + former[len(padded) :]}
+    if not isinstance(state := fields.get("state"), dict):
+        return saved
+    parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
+    return {
+        **fields,
+        "state": {
+            number: {name: _pad_rows(value, parameters[number]) for name, value in values.items()}
+            if number in parameters and isinstance(values, dict)
+            else values
+            for number, values in state.items()
+        },
     }
-    return {**fresh, "state": padded}
 
 
-def _setting_names(groups: Any) -> list[set[str]]:
-    return [set(group) for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
-
-
-def _pad(value: Any, parameter: Tensor) -> Any:
+def _pad_rows(value: Any, parameter: Tensor) -> Any:
     if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[1:] != parameter.shape[1:]:
         return value
     num_new = max(0, len(parameter) - len(value))
     return torch.cat([value, value.new_zeros(num_new, *value.shape[1:])]) if num_new else value
-
-
-def _other_optimizer(source: Path) -> UsageError:
-    return UsageError(
-        f"{source}: its optimizer state is of another kind of optimizer; set optimizer.name to that of its"
-        " run, or start without the state",
-        path=source,
-        key="optimizer.name",
-    )
 
 
 def _resolved(config: ModelConfig) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from bytewright.train.config import TrainConfig
 from bytewright.train.console import Display, TensorBoard, import_summary_writer, make_display
 from bytewright.train.costs import describe_costs
 from bytewright.train.evaluate import Evaluation, EvaluationSet, measure_norms
-from bytewright.train.initial_weights import InitialWeights, adapt_optimizer_state, read_recorded
+from bytewright.train.initial_weights import InitialWeights, load_optimizer_state, read_recorded
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.outcome import (
     BUDGET_ENDINGS,
@@ -241,8 +241,7 @@ class Trainer:
     def start_from(self, init: InitialWeights) -> None:
         """Replace the random weights by those of another model, and save them before the first step."""
         if init.optimizer is not None:
-            state = adapt_optimizer_state(self.optimizer, init.optimizer, init.source)
-            self.optimizer.load_state_dict(state)
+            load_optimizer_state(self.optimizer, init.optimizer, init.source)
         load_weights(self.model, init.weights, str(init.source))
         self._has_new_weights = True
 
