@@ -17,7 +17,7 @@ from bytewright.errors import FormatError, TokenizerError, UsageError
 from bytewright.storage import filesystem
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.pairs import encode_pairs
-from conftest import Run
+from conftest import RunCommand
 
 PAIRS: list[dict[str, Any]] = [
     {"prompt": "2+2=", "completion": "4"},
@@ -189,7 +189,7 @@ def test_files_without_pairs_are_rejected(tmp_path: Path, tokenizer: Path) -> No
         assert caught.value.path == tmp_path / name
 
 
-def test_the_command_encodes_pairs(run: Run, tmp_path: Path, tokenizer: Path) -> None:
+def test_the_command_encodes_pairs(run: RunCommand, tmp_path: Path, tokenizer: Path) -> None:
     renamed = [{"user": pair["prompt"], "reply": pair["completion"]} for pair in PAIRS]
     source = write_pairs(tmp_path / "pairs.jsonl", renamed)
     arguments = ("tokenizer", "encode-pairs", tokenizer, source, "--out", tmp_path / "pairs.npy")

@@ -18,14 +18,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy as exact_cross_entropy
 
 from bytewright.data.sampler import IGNORED
-from bytewright.errors import FormatError
+from bytewright.errors import FormatError, UsageError
 from bytewright.model import TransformerLM, kernels, language_model_loss
 from bytewright.model.fused import linear_cross_entropy, masked_language_model_loss
-from bytewright.model.loss import cross_entropy
+from bytewright.model.loss import cross_entropy, of_logits
+from bytewright.registry import losses
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.pairs import encode_pairs
 from bytewright.train import Run, TrainConfig, load_model, resume, train
-from bytewright.train.config import OptimizerConfig
+from bytewright.train.config import LossConfig, OptimizerConfig
 from bytewright.train.evaluate import EvaluationSet
 from bytewright.train.run import evaluate_run
 from bytewright.train.setup import make_optimizer, make_window_sampler, open_inputs
@@ -231,6 +232,34 @@ def test_a_resumed_run_on_pairs_has_the_same_bits_and_needs_the_same_mask(
     with pytest.raises(FormatError) as caught:
         resume(run.path, console=quiet)
     assert caught.value.key == "data"
+
+
+def test_a_loss_of_logits_supports_masked_data_and_others_are_rejected(pairs: Path, tokenizer: Path) -> None:
+    """The registered loss is the cross-entropy of logits, so its run has the losses of the default."""
+
+    def per_row(logits: Tensor, targets: Tensor) -> Tensor:
+        return exact_cross_entropy(logits, targets, reduction="none")
+
+    def unmasked(hidden: Tensor, output_weight: Tensor, targets: Tensor) -> Tensor:
+        return hidden.mean()
+
+    losses.register("per_row")(of_logits(per_row))
+    losses.register("unmasked")(unmasked)
+    quiet = Console(file=io.StringIO())
+    try:
+        config = config_of(pairs, tokenizer, steps=5)
+        train(config, pairs / "default", console=quiet)
+        named = dataclasses.replace(config, loss=LossConfig(name="per_row"))
+        train(named, pairs / "named", console=quiet)
+        expected = [line["loss"] for line in Run(pairs / "default").metrics]
+        assert [line["loss"] for line in Run(pairs / "named").metrics] == pytest.approx(expected, rel=1e-4)
+        with pytest.raises(UsageError) as caught:
+            train(dataclasses.replace(config, loss=LossConfig(name="unmasked")), pairs / "x", console=quiet)
+        assert (caught.value.key, caught.value.found) == ("loss.name", "unmasked")
+        assert not (pairs / "x").exists()
+    finally:
+        for name in ("per_row", "unmasked"):
+            losses.remove(name)
 
 
 def test_windows_without_a_token_that_counts_are_left_out(pairs: Path, tokenizer: Path) -> None:

@@ -328,7 +328,8 @@ def _map_arrays(path: Path) -> tuple[tuple[Ids, Mask | None], os.stat_result]:
         status = os.fstat(file.fileno())
         end = offset + num_tokens * dtype.itemsize
         mask_offset = None
-        if status.st_size > end:
+        file.seek(min(end, status.st_size))
+        if file.read(len(_MAGIC)) == _MAGIC:
             file.seek(end)
             mask_dtype, num_flags = _read_header(file, path)
             if mask_dtype.kind != "b" or num_flags != num_tokens:

@@ -91,8 +91,8 @@ def of_logits(function: Callable[..., Tensor]) -> Loss:
     """Return a loss made from a function of logits and targets; use it as a decorator.
 
     The function gets logits in at least float32, of shape (rows, vocab), and targets of shape (rows,). It
-    returns the loss of each row; that of a row that does not count is discarded. It is called for a chunk of rows at a time, and again in the backward pass,
-    so that the logits of a whole batch never exist at once.
+    returns the loss of each row; that of a row that does not count is discarded. It is called for a chunk of
+    rows at a time, and again in the backward pass, so that the logits of a whole batch never exist at once.
     """
 
     @functools.wraps(function)

@@ -88,6 +88,8 @@ def open_inputs(config: TrainConfig) -> Inputs:
         from bytewright.tokenizer.formats import read_vocabulary_of  # a run of bare ids does not need it
 
         vocabulary = read_vocabulary_of(train, config.data.tokenizer)
+    if train.mask is not None or (validation is not None and validation.mask is not None):
+        make_loss(config.loss.name, config.loss.options, masked=True)  # raises if it does not support masks
     return Inputs(
         train=train.tokens,
         validation=None if validation is None else validation.tokens,
