@@ -330,6 +330,8 @@ def test_a_manifest_that_contradicts_the_array_or_itself_is_rejected(
 
 @pytest.mark.parametrize("key", [*Manifest.__dataclass_fields__, "format"])
 def test_a_manifest_without_one_of_its_keys_is_rejected(path: Path, key: str) -> None:
+    with TokenFileWriter(path, tokenizer_fingerprint=OURS, vocabulary_size=300, masked=True) as writer:
+        writer.append([1, 2, 299], mask=[0, 1, 1])
     manifest = atomic.read_document(manifest_path_of(path))
     del manifest[key]
     manifest_path_of(path).write_text(json.dumps(manifest))
