@@ -15,12 +15,14 @@ from bytewright.train.config import (
     DataConfig,
     LossConfig,
     OptimizerConfig,
+    SamplerConfig,
     ScheduleConfig,
     TrainConfig,
 )
 
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "text", Path: "path"}
-TABLES = {ModelConfig: "model", OptimizerConfig: "optimizer", ScheduleConfig: "schedule", LossConfig: "loss"}
+TABLES = {ModelConfig: "model", OptimizerConfig: "optimizer", ScheduleConfig: "schedule"}
+TABLES |= {LossConfig: "loss", SamplerConfig: "sampler"}
 PARTS = {registry.key: registry.names() for registry in REGISTRIES}
 
 
@@ -71,4 +73,6 @@ FIGURES = [
     keys_of(ScheduleConfig),
     # [loss]
     keys_of(LossConfig),
+    # [sampler]
+    keys_of(SamplerConfig),
 ]

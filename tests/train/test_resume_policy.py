@@ -190,7 +190,7 @@ def test_every_field_of_a_config_is_either_free_or_bound(tmp_path: Path) -> None
     """Whoever adds a field has to decide; the names in the list of free ones exist."""
     fields = set(flatten(to_plain(make_config(tmp_path))))
     assert fields >= FREE
-    tables = ("budget.", "model.", "optimizer.", "schedule.")
+    tables = ("budget.", "model.", "optimizer.", "schedule.", "loss.", "sampler.")
     assert {name for name in fields - FREE if not name.startswith(tables)} == {
         "batch_size",
         "data.windows",

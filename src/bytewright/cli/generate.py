@@ -58,6 +58,14 @@ class Generate:
     min_p: float = 0.0
     """Sample from tokens whose probability is at least this share of the highest one."""
 
+    sampler: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
+    """A sampler that applies last, such as one of a plugin."""
+
+    sampler_options: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE …", help_behavior_hint="(optional)")
+    ] = ()
+    """Options of the sampler, such as mass=0.9."""
+
     seed: int = 0
 
     which: Literal["best", "last"] = "best"
@@ -77,6 +85,7 @@ class Generate:
         from bytewright.generate import Generator, SamplingConfig
         from bytewright.generate.reference import check_prompts
         from bytewright.generate.text import encode_prompt, stop_tokens_of
+        from bytewright.train.recipe import parse_override
         from bytewright.train.run import open_model
         from bytewright.train.setup import select_device
 
@@ -93,6 +102,8 @@ class Generate:
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
+            sampler=self.sampler,
+            sampler_options=dict(map(parse_override, self.sampler_options)),
             seed=self.seed,
             stop_tokens=stop_tokens_of(tokenizer),
             num_ids=tokenizer.vocab_size,

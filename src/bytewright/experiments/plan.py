@@ -256,7 +256,8 @@ def check_same_tokens(data: DataConfig, run: Path) -> None:
 
 def check_same_sampling(plan: SamplingPlan, outcome: dict[str, Any], run: Path) -> None:
     """Raise `UsageError` if the texts at `run` were sampled with other settings."""
-    before = outcome.get("sampling", {})
+    before: dict[str, Any] = {"sampler": None, "sampler_options": {}}  # which earlier versions did not record
+    before |= outcome.get("sampling", {})
     for name, value in dataclasses.asdict(plan).items():
         if before.get(name) != value:
             raise _mismatch(run, f"sampling.{name}", before.get(name), value)

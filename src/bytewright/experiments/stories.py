@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ class SamplingPlan:
     top_p: float = 1.0
     top_k: int | None = None
     min_p: float = 0.0
+    sampler: str | None = None
+    """A registered sampler that applies last."""
+    sampler_options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     num_stories: int = 200
     prompt: str = ""
@@ -50,6 +53,8 @@ class SamplingPlan:
             top_p=self.top_p,
             top_k=self.top_k,
             min_p=self.min_p,
+            sampler=self.sampler,
+            sampler_options=self.sampler_options,
             seed=self.seed,
             stop_tokens=stop_tokens,
         )

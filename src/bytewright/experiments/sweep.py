@@ -29,7 +29,7 @@ from bytewright.experiments.sweep_file import (
 )
 from bytewright.storage.config_reader import build
 from bytewright.train.config import TrainConfig
-from bytewright.train.recipe import flatten, put, to_plain
+from bytewright.train.recipe import flatten, put, to_plain, unflatten
 from bytewright.train.run import Run
 
 PLACEHOLDER = {"train": "made", "validation": "made", "tokenizer": "made"}
@@ -142,7 +142,7 @@ class _Expansion:
         values = flatten(to_plain(config))
         for table, of_table in (("corpus", corpus), ("sampling", sampling)):
             if of_table is not None:
-                values |= {f"{table}.{key}": value for key, value in dataclasses.asdict(of_table).items()}
+                values |= flatten({table: dataclasses.asdict(of_table)})
         for key in self.varied:
             if key not in values:
                 message = f"the axis {key} is not a setting of the recipe{suggest(key, values)}"
@@ -189,7 +189,7 @@ class _Expansion:
             corpus = build(CorpusConfig, of_corpus, source=source, path="corpus.")
             _put_corpus(fields, corpus)
         if self.samples:
-            sampling = build(SamplingPlan, of_sampling, source=source, path="sampling.")
+            sampling = build(SamplingPlan, unflatten(of_sampling), source=source, path="sampling.")
         try:
             config = build(TrainConfig, fields, source=source)
         except UsageError as error:

@@ -160,7 +160,9 @@ class DeviceSteps:
 
     def take(self) -> None:
         """Run the model on the tokens chosen last and choose the next ones."""
-        if self.decoder.device.type == "cuda":
+        if self.decoder.device.type == "cuda" and self.sampling.has_users_sampler:
+            self._advance(self.capacity, aligned=False)  # a user's sampler may synchronise with the host
+        elif self.decoder.device.type == "cuda":
             if self.graph is None:
                 self.graph = self._capture()
             self.graph.replay()
@@ -227,7 +229,7 @@ class _Batch:
         if stops:
             self.stopped[row] = True
             ids = ids[: stops[0]]
-        check_chosen(ids, len(self.written[row]))
+        check_chosen(ids, len(self.written[row]), self.sampling.sampler)
         self.written[row] += ids
         return ids
 

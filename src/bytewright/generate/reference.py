@@ -51,7 +51,7 @@ def generate_reference(
         if len(ids) == model.config.context_length:
             return Completion(ids=written, reason="context")
         id = choose_tokens(model(ids)[-1], sampling, uniform)
-        check_chosen([int(id)], len(written))
+        check_chosen([int(id)], len(written), sampling.sampler)
         if id.item() in sampling.stop_tokens:
             return Completion(ids=written, reason="stop")
         written.append(int(id))

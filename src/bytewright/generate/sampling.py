@@ -1,4 +1,8 @@
-"""From logits to the next token: temperature, the filters top-k, top-p and min-p, and one draw.
+"""From logits to the next token: temperature, the samplers top-k, top-p and min-p or others, and one draw.
+
+A sampler is a registered function of the probabilities of the next token, (…, vocab). It returns the weights
+with which tokens are drawn, of the same shape; they need not sum to 1. Its other parameters are options. On a
+GPU the steps of a model with a user's sampler are not captured as a graph, so a sampler can do anything.
 
 The caller passes the randomness as one uniform number per sequence and step. These numbers depend only on the
 seed and on the row of the sequence (`draw_uniforms`), not on the other rows of the batch. Choosing a token
@@ -7,18 +11,28 @@ needs no host synchronisation.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from bytewright.errors import DivergenceError, wrong_value
+from bytewright.errors import DivergenceError, UsageError, wrong_value
 from bytewright.model.layers import at_least_float32, softmax
+from bytewright.registry import samplers
+from bytewright.storage.config_reader import read_options
+
+Sampler = Callable[..., Tensor]
+"""A function of the probabilities and options that returns the weights with which tokens are drawn."""
+
+PROVIDED = ("probabilities",)
+"""The parameters of a sampler that are not options."""
 
 MIN_TEMPERATURE = torch.finfo(torch.float32).tiny
 """Smaller temperatures are raised to this one, because their reciprocal overflows in float32."""
@@ -30,7 +44,11 @@ continues without an error until the host calls `check_chosen`."""
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How tokens are chosen and when to stop; each filter applies to the result of the one before it."""
+    """How tokens are chosen and when to stop.
+
+    The temperature, `top_k`, `top_p`, `min_p` and `sampler` apply in this order, each to the result of the
+    one before it.
+    """
 
     max_new_tokens: int = 256
     """The maximum number of new tokens; a stop token or a full context can end a sequence earlier."""
@@ -42,6 +60,10 @@ class SamplingConfig:
     """Keep the smallest set of likeliest tokens whose probabilities sum to at least p."""
     min_p: float = 0.0
     """Keep the tokens that are at least p times as likely as the likeliest."""
+    sampler: str | None = None
+    """A registered sampler that applies last."""
+    sampler_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Options of the sampler."""
     stop_tokens: tuple[int, ...] = ()
     """A sequence ends before one of these ids; it is not part of the result."""
     seed: int = 0
@@ -68,9 +90,70 @@ class SamplingConfig:
         for token in self.stop_tokens:
             if isinstance(token, str):  # type: ignore[unreachable]  # a likely mistake
                 raise wrong_value("stop_tokens", "ids", token)
+        self._check_sampler()
+
+    def _check_sampler(self) -> None:
+        if self.sampler is None:
+            if self.sampler_options:
+                raise UsageError("sampler_options need a sampler", key="sampler", found=None)
+            return
+        options = read_sampler_options(
+            self.sampler, self.sampler_options, name_key="sampler", options_key="sampler_options"
+        )
+        object.__setattr__(self, "sampler_options", options)
+        if self.temperature == 0:
+            message = f"the sampler {self.sampler!r} has no effect at temperature 0; raise the temperature"
+            raise UsageError(message, key="sampler", found=self.sampler)
+
+    @property
+    def has_users_sampler(self) -> bool:
+        """Whether the sampler is not a built-in one."""
+        return self.sampler is not None and not is_built_in(samplers[self.sampler])
+
+    def samplers(self) -> list[Sampler]:
+        """Return the samplers to apply, in order, as functions of the probabilities."""
+        chain: list[tuple[str, Mapping[str, Any]]] = []
+        if self.top_k is not None:
+            chain.append(("top_k", {"k": self.top_k}))
+        if self.top_p < 1:
+            chain.append(("top_p", {"p": self.top_p}))
+        if self.min_p > 0:
+            chain.append(("min_p", {"p": self.min_p}))
+        if self.sampler is not None:
+            chain.append((self.sampler, self.sampler_options))
+        return [functools.partial(apply_sampler, name, options) for name, options in chain]
 
 
-def keep_top_k(probabilities: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
+def read_sampler_options(
+    name: str, options: Mapping[str, Any], *, name_key: str, options_key: str
+) -> dict[str, Any]:
+    """Return the checked options of a registered sampler; errors name the keys of its name and options."""
+    samplers.check(name, name_key)
+    return read_options(samplers[name], options, provided=PROVIDED, key=options_key)
+
+
+def is_built_in(sampler: Sampler) -> bool:
+    """Return whether a sampler is defined in this module."""
+    return getattr(sampler, "__module__", None) == __name__
+
+
+def apply_sampler(
+    name: str, options: Mapping[str, Any], probabilities: Float[Tensor, "*batch vocab"]
+) -> Float[Tensor, "*batch vocab"]:
+    """Return the probabilities that a registered sampler leaves."""
+    sampler = samplers[name]
+    weights: Tensor = sampler(probabilities, **options)
+    if is_built_in(sampler):  # normalised already; a second division would round again
+        return weights
+    if weights.shape != probabilities.shape:
+        expected, found = tuple(probabilities.shape), tuple(weights.shape)
+        message = f"the sampler {name!r} must return weights of shape {expected}, but returned {found}"
+        raise UsageError(message, key="sampler", expected=expected, found=found)
+    return _normalise(at_least_float32(weights))
+
+
+@samplers.register("top_k")
+def keep_top_k(probabilities: Float[Tensor, "*batch vocab"], k: int = 50) -> Float[Tensor, "*batch vocab"]:
     """Keep the k largest probabilities of each row and normalise them.
 
     >>> keep_top_k(torch.tensor([0.5, 0.1, 0.3, 0.1]), k=2)
@@ -80,7 +163,10 @@ def keep_top_k(probabilities: Float[Tensor, "*batch vocab"], k: int) -> Float[Te
     return _normalise(torch.zeros_like(probabilities).scatter(-1, ids, values))
 
 
-def keep_top_p(probabilities: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
+@samplers.register("top_p")
+def keep_top_p(
+    probabilities: Float[Tensor, "*batch vocab"], p: float = 0.95
+) -> Float[Tensor, "*batch vocab"]:
     """Keep the smallest set of largest probabilities whose sum is at least p, and normalise it.
 
     In descending order, a token belongs to the set if the sum of those before it is below p.
@@ -95,7 +181,10 @@ def keep_top_p(probabilities: Float[Tensor, "*batch vocab"], p: float) -> Float[
     return _normalise(torch.zeros_like(probabilities).scatter(-1, ids, kept))
 
 
-def keep_min_p(probabilities: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
+@samplers.register("min_p")
+def keep_min_p(
+    probabilities: Float[Tensor, "*batch vocab"], p: float = 0.05
+) -> Float[Tensor, "*batch vocab"]:
     """Keep the probabilities that are at least p times the largest of their row, and normalise them.
 
     >>> keep_min_p(torch.tensor([0.5, 0.1, 0.3, 0.1]), p=0.5)
@@ -113,12 +202,8 @@ def next_token_probabilities(
     # Subtract the maximum before the division, which would overflow for a tiny temperature.
     gaps = scores - scores.amax(dim=-1, keepdim=True)
     probabilities = softmax(gaps / max(config.temperature, MIN_TEMPERATURE), dim=-1)
-    if config.top_k is not None:
-        probabilities = keep_top_k(probabilities, config.top_k)
-    if config.top_p < 1:
-        probabilities = keep_top_p(probabilities, config.top_p)
-    if config.min_p > 0:
-        probabilities = keep_min_p(probabilities, config.min_p)
+    for sampler in config.samplers():
+        probabilities = sampler(probabilities)
     return probabilities
 
 
@@ -162,13 +247,13 @@ def choose_tokens(
     return draw(next_token_probabilities(logits, config), uniforms)
 
 
-def check_chosen(ids: Sequence[int], num_before: int = 0) -> None:
+def check_chosen(ids: Sequence[int], num_before: int = 0, sampler: str | None = None) -> None:
     """Raise `DivergenceError` if one of the ids is `NO_TOKEN`; `num_before` ids precede them."""
     if NO_TOKEN in ids:
         number = num_before + list(ids).index(NO_TOKEN) + 1
-        raise DivergenceError(
-            f"the logits for token {number} are not finite, so no token can be chosen; the model has diverged"
-        )
+        cause = f"are not finite, or the sampler {sampler!r} left none" if sampler else "are not finite"
+        message = f"the logits for token {number} {cause}, so no token can be chosen"
+        raise DivergenceError(message if sampler else f"{message}; the model has diverged")
 
 
 def draw_uniforms(seed: int, row: int, count: int) -> Float[Tensor, " count"]:

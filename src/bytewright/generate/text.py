@@ -6,8 +6,8 @@ extension, when a function is called: a machine that trains on ids alone can imp
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from bytewright.errors import UsageError
 from bytewright.generate.generator import Generator, generate
@@ -22,9 +22,14 @@ SAMPLE_TOKENS = 200
 
 
 def make_text_sampler(
-    model: ModelConfig, vocabulary: Vocabulary, prompt: str
+    model: ModelConfig,
+    vocabulary: Vocabulary,
+    prompt: str,
+    *,
+    sampler: str = "top_p",
+    sampler_options: Mapping[str, Any] | None = None,
 ) -> Callable[[TransformerLM, int], str]:
-    """Return a function that generates a sample of text at a step of training.
+    """Return a function that generates a sample of text at a step of training, at temperature 0.8.
 
     A prompt that the model cannot continue raises `UsageError` here, before training starts.
     """
@@ -47,7 +52,8 @@ def make_text_sampler(
     sampling = SamplingConfig(
         max_new_tokens=SAMPLE_TOKENS,
         temperature=0.8,
-        top_p=0.95,
+        sampler=sampler,
+        sampler_options=sampler_options or {},
         stop_tokens=stop_tokens_of(tokenizer),
         num_ids=tokenizer.vocab_size,
     )

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from bytewright.errors import UsageError, wrong_value
 from bytewright.field_docs import described
+from bytewright.generate.sampling import read_sampler_options
 from bytewright.model import ModelConfig
 from bytewright.model.loss import PROVIDED as PROVIDED_TO_LOSSES
 from bytewright.optim.schedules import (
@@ -236,6 +237,23 @@ class LossConfig:
 
 @described
 @dataclass(frozen=True, kw_only=True)
+class SamplerConfig:
+    """How the samples of text (`sample_every`) are drawn, at temperature 0.8."""
+
+    name: str = "top_p"
+    """A registered sampler."""
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Parameters of the sampler: `p` of top_p (default 0.95) and of min_p (0.05), `k` of top_k (50)."""
+
+    def __post_init__(self) -> None:
+        options = read_sampler_options(
+            self.name, self.options, name_key="sampler.name", options_key="sampler.options"
+        )
+        object.__setattr__(self, "options", options)
+
+
+@described
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """The configuration of one run."""
 
@@ -251,6 +269,8 @@ class TrainConfig:
     """The learning rate over the run."""
     loss: LossConfig = field(default_factory=LossConfig)
     """What training minimises."""
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    """How samples of text are drawn."""
     batch_size: int = 32
     """Windows of `model.context_length` tokens per update."""
     accumulate: int = 1

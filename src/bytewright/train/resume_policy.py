@@ -42,6 +42,8 @@ ONLY_LOOKING = {
 }
 ONLY_PLACES = {"data.train", "data.validation", "data.tokenizer"}
 FREE = ONLY_ROUNDING | ONLY_LOOKING | ONLY_PLACES
+SAMPLER = "sampler."
+"""The start of the fields of the sampler, which has no effect on training."""
 BY_RATE = ("budget.", "schedule.")
 """Fields that act only through the learning rates."""
 MOST_COMPARED = 10_000
@@ -156,5 +158,9 @@ def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     {'model.d_model': (8, 16)}
     """
     old, new = flatten(before), flatten(now)
-    names = [name for name in {**new, **old} if name not in FREE]  # old: removed options
+    names = [
+        name
+        for name in {**new, **old}  # old: removed options
+        if name not in FREE and not name.startswith(SAMPLER)
+    ]
     return {name: (old.get(name), new.get(name)) for name in names if new.get(name) != old.get(name)}

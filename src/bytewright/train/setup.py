@@ -165,7 +165,13 @@ def text_sampler_of(config: TrainConfig, inputs: Inputs) -> Callable[[Transforme
             " set data.tokenizer, or sample_every = 0",
             key="data.tokenizer",
         )
-    return make_text_sampler(config.model, inputs.vocabulary, config.sample_prompt)
+    return make_text_sampler(
+        config.model,
+        inputs.vocabulary,
+        config.sample_prompt,
+        sampler=config.sampler.name,
+        sampler_options=config.sampler.options,
+    )
 
 
 def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
