@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.hf_llama import write_llama
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_bpe
-from bytewright.train.run import write_imported_model
+from bytewright.train.run import Run as TrainedRun
+from bytewright.train.run import open_model, write_imported_model
 from conftest import RunCommand
 
 TEXT = "the owl sat in the old oak; the more it saw, the less it spoke. wise old owl! café ☕ " * 4
@@ -80,7 +83,120 @@ def test_an_exported_and_imported_model_generates_the_same_text(run: RunCommand,
     assert "has no validation data of its own; name a token file" in outcome.err
     outcome = run("resume", tmp_path / "back")
     assert outcome.code == 2
-    assert "is not a run" in outcome.err
+    assert f"--init {tmp_path / 'back'}" in outcome.err
+
+
+RECIPE = """
+batch_size = 4
+device = "cpu"
+log_every = 10
+eval_every = 50
+eval_tokens = 256
+save_every = 50
+[data]
+train = "train.npy"
+validation = "train.npy"
+[budget]
+steps = 50
+[optimizer]
+lr = 1e-3
+[schedule]
+kind = "constant"
+warmup = 5
+"""
+
+
+def test_an_imported_model_is_listed_reported_and_fine_tuned(
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = make_run(tmp_path)
+    assert run("export", original, "--to", "hf", "--out", tmp_path / "hf").code == 0
+    assert run("import", tmp_path / "hf", "--out", tmp_path / "runs" / "back").code == 0
+    monkeypatch.chdir(tmp_path)
+    Tokenizer.load(original / "tokenizer").encode_file("text.txt", "train.npy")
+    Path("tune.toml").write_text(RECIPE)
+    arguments = ("--set", "model.context_length=32", "optimizer.lr=1e-2")
+    outcome = run("train", "tune.toml", "--init", "runs/back", "--out", "runs/tuned", *arguments)
+    assert outcome.code == 0, outcome.err
+    outcome = run("runs", "runs")
+    lines = outcome.out.splitlines()
+    assert [line.split()[1] for line in lines[1:]] == ["imported", "complete"], outcome.out
+    assert "back, step 0" in lines[2], outcome.out
+    for paths in (["runs/back"], ["runs/tuned"], ["runs/back", "runs/tuned"]):
+        outcome = run("report", *paths, "--out", "page")
+        assert outcome.code == 0, outcome.err
+        page = Path("page/report.html").read_text()
+        assert str(tmp_path) not in page
+        results = json.loads(Path("page/results.json").read_text())
+        assert [each["status"] for each in results["runs"]][-1] == (
+            "imported" if paths == ["runs/back"] else "complete"
+        )
+        assert run("report", "page/results.json", "--out", "again").code == 0
+        if paths == ["runs/tuned"]:
+            assert "Started from the weights of back, step 0." in page
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_model_of_transformers_is_imported_fine_tuned_and_exported(
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`transformers` makes the folder, with its own tokenizer files, and loads the result: equal logits."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT * 30)
+    made = tokenizers.ByteLevelBPETokenizer()
+    made.train(["text.txt"], vocab_size=320, special_tokens=["<|endoftext|>"], show_progress=False)
+    made.save("plain.json")
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file="plain.json", eos_token="<|endoftext|>", bos_token="<|endoftext|>"
+    )
+    theirs.save_pretrained("llama")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    llama = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=len(theirs),
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+            rms_norm_eps=1e-5,
+            **shape,
+        )
+    )
+    llama.save_pretrained("llama")
+    for arguments in (
+        ("import", "llama", "--out", "runs/imported"),
+        ("tokenizer", "encode", "runs/imported/tokenizer", "text.txt", "--out", "train.npy"),
+    ):
+        outcome = run(*arguments)
+        assert outcome.code == 0, outcome.err
+    assert Tokenizer.load("runs/imported/tokenizer").encode(TEXT) == theirs(TEXT)["input_ids"]
+    Path("tune.toml").write_text(RECIPE)
+    ids = torch.tensor(theirs(TEXT)["input_ids"][:64]).unsqueeze(0)
+    logits: list[torch.Tensor] = []
+    for source in ("runs/imported", "llama"):
+        tuned, exported = f"runs/tuned-{len(logits)}", f"exported-{len(logits)}"
+        for arguments in (
+            ("train", "tune.toml", "--init", source, "--out", tuned),
+            ("evaluate", tuned, "--device", "cpu"),
+            ("export", "runs/imported", "--to", "hf", "--out", f"unchanged-{len(logits)}"),
+        ):
+            outcome = run(*arguments)
+            assert outcome.code == 0, outcome.err
+        ours = open_model(tuned).load()
+        write_llama(ours, exported)
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(exported)
+        with torch.no_grad():
+            logits.append(loaded(ids).logits)
+            assert (logits[-1] - ours(ids)).abs().max().item() <= 1e-5
+        losses = [line["loss"] for line in TrainedRun(tuned).metrics]
+        assert losses[-1] < losses[0] - 1
+    assert torch.equal(*logits), "an imported folder and the folder itself start the same run"
+    with torch.no_grad():
+        assert (logits[0] - llama(ids).logits).abs().max().item() > 0.1, "fine-tuning changed the model"
+        unchanged = transformers.AutoModelForCausalLM.from_pretrained("unchanged-0")
+        assert (unchanged(ids).logits - llama(ids).logits).abs().max().item() <= 1e-5
 
 
 @pytest.mark.filterwarnings("default")

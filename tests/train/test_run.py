@@ -14,14 +14,17 @@ import pytest
 import torch
 from rich.console import Console
 
-from bytewright.errors import StorageError
+from bytewright.errors import StorageError, UsageError
+from bytewright.experiments.listing import list_runs
 from bytewright.model import TransformerLM, language_model_loss
+from bytewright.model.hf_llama import write_llama
 from bytewright.storage import atomic, filesystem
 from bytewright.storage.atomic import write_json
-from bytewright.train import resume, train
+from bytewright.train import Run, resume, train
 from bytewright.train.checkpoint_list import find_checkpoint
 from bytewright.train.metrics import MetricsLog, read_metrics
-from bytewright.train.run import open_model
+from bytewright.train.outcome import RunStatus
+from bytewright.train.run import import_llama, open_model, write_imported_model
 from bytewright.train.run_files import RunWriter, read_run_config
 from rejection import PowerCutError, rejects
 from runs import make_config
@@ -267,3 +270,36 @@ def test_a_resume_in_the_same_environment_records_no_changes(tmp_path: Path, qui
     shutil.rmtree(find_checkpoint(tmp_path / "run", which="last"))
     resume(tmp_path / "run", console=quiet)
     assert events(tmp_path / "run") == []
+
+
+def test_an_imported_model_is_a_run_without_training(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = TransformerLM(make_config(tmp_path).model)
+    write_llama(model, tmp_path / "llama")
+    run = import_llama(tmp_path / "llama", tmp_path / "runs" / "imported", with_tokenizer=False)
+    opened = Run.open(run.path)
+    assert opened.is_imported
+    assert opened.status == RunStatus("imported", None, 0)
+    assert opened.settings["model.d_model"] == 16
+    manifest = atomic.open_folder(opened.checkpoints.at(0))
+    assert opened.init == {
+        "source": str(tmp_path / "llama"),
+        "sha256": manifest.files["model.safetensors"].sha256,
+        "step": None,
+        "optimizer": False,
+    }
+    assert opened.environment["torch"] == torch.__version__
+    with pytest.raises(UsageError) as caught:
+        opened.resume()
+    assert caught.value.path == run.path
+    assert "--init" in str(caught.value)
+    (row,) = list_runs([tmp_path / "runs"])
+    assert (row["status"], row["init"], row["model.d_model"]) == ("imported", "llama", 16)
+
+
+def test_an_imported_model_of_an_earlier_version_is_listed(tmp_path: Path) -> None:
+    run = write_imported_model(tmp_path / "old", TransformerLM(make_config(tmp_path).model), None)
+    for name in ("environment.json", "costs.json"):
+        (run.path / name).unlink()
+    (row,) = list_runs([tmp_path / "old"])
+    assert (row["status"], row["init"]) == ("imported", None)

@@ -117,12 +117,14 @@ class ImportModel:
     """Read a Llama model from a folder of `transformers`, and write it as a run.
 
     The folder contains config.json, model.safetensors (or several files and model.safetensors.index.json) and
-    tokenizer.json (byte-level BPE). Unsupported features are an error. The run can be used by
-    `generate`, `evaluate` and `export`, but not resumed.
+    tokenizer.json (byte-level BPE). Unsupported features are an error. The run is listed by `runs` and can be
+    used by `report`, `generate`, `evaluate` (with a token file), `export` and `train --init`. There is no
+    training to resume.
 
     For example:
       bytewright import base-hf --out runs/imported
       bytewright generate runs/imported --prompt 'Once upon a time'
+      bytewright train tune.toml --init runs/imported --out runs/tuned
     """
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
@@ -137,26 +139,11 @@ class ImportModel:
     def run(self) -> None:
         """Read the model and write it as a run."""
         options.require_exists(self.path)
-        from bytewright.model.hf_llama import read_llama
-        from bytewright.tokenizer.formats import read_huggingface
-        from bytewright.train.run import write_imported_model
-        from bytewright.train.run_files import check_new_run
+        from bytewright.train.run import import_llama
 
-        check_new_run(self.out)
-        model = read_llama(self.path)
-        vocabulary = None if self.without_tokenizer else read_huggingface(self.path / "tokenizer.json")
-        if vocabulary is not None and vocabulary.size > model.config.vocab_size:
-            raise UsageError(
-                f"{self.path}: the tokenizer has ids up to {vocabulary.size - 1}, but the model has only"
-                f" {model.config.vocab_size} ids",
-                path=self.path,
-                key="vocab_size",
-                expected=vocabulary.size,
-                found=model.config.vocab_size,
-            )
-        write_imported_model(self.out, model, vocabulary)
-        sentence = f"Wrote {self.out}: {sum(p.numel() for p in model.parameters()):,} parameters."
-        console.stdout().print(sentence, soft_wrap=True)
+        run = import_llama(self.path, self.out, with_tokenizer=not self.without_tokenizer)
+        num_parameters = run.costs["counted"]["parameters"]
+        console.stdout().print(f"Wrote {self.out}: {num_parameters:,} parameters.", soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,7 @@ def describe_missing(about: SweepInfo) -> list[str]:
 
 
 def _has_started(path: Path) -> bool:
-    return Run(path).exists or Run(path).has_outcome
+    return Run(path).exists or Run(path).has_outcome or Run(path).is_imported
 
 
 def _is_skipped(path: Path, given: Sequence[Path]) -> bool:

@@ -27,7 +27,7 @@ MAX_DEPTH = 4
 UNREADABLE = "unreadable"
 """The status of a run whose files cannot be read."""
 LISTED = [metric for metric in METRICS.values() if metric.is_listed]
-KEY_FIGURES = ("run", "status", "ending", *(metric.name for metric in LISTED), "started")
+KEY_FIGURES = ("run", "status", "ending", "init", *(metric.name for metric in LISTED), "started")
 COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -43,7 +43,7 @@ Row = dict[str, Any]
 def find_runs(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
     """Yield the folders of runs at or below `folder`, in order of their names."""
     run = Run(folder)
-    if (run.exists and run.has_environment) or run.has_outcome:
+    if (run.exists and run.has_environment) or run.has_outcome or run.is_imported:
         yield folder
         return
     if not depth:
@@ -87,6 +87,7 @@ def row_of_record(record: RunRecord, name: str) -> Row:
         "run": name,
         "status": record.status,
         "ending": record.ending and record.ending.label,
+        "init": record.origin or None,
         "step": None if is_sampled else last.get("step", 0),
         "tokens": None if is_sampled else last.get("tokens", 0),
         **{

@@ -15,6 +15,7 @@ from typing import Any
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import atomic
+from bytewright.train.checkpoint_list import CHECKPOINTS
 from bytewright.train.metrics import COST_METRICS, is_finite
 from bytewright.train.outcome import Ending, State
 from bytewright.train.recipe import flatten
@@ -53,6 +54,16 @@ class RunRecord:
     def seed(self) -> int:
         """The seed of the run."""
         return int(self.settings.get("seed", 0))
+
+    @property
+    def origin(self) -> str:
+        """Where the weights came from, in a few words; empty if they were random."""
+        source, step = self.settings.get("init.source"), self.settings.get("init.step")
+        if not isinstance(source, str):
+            return ""
+        parts = Path(source).parts
+        name = parts[-3] if len(parts) > 2 and parts[-2] == CHECKPOINTS else Path(source).name
+        return name if step is None else f"{name}, step {step}"
 
     @property
     def num_steps(self) -> int:

@@ -114,7 +114,7 @@ def _report_one(record: RunRecord, about: SweepInfo | None) -> Page:
     steps = sorted(record.samples)
     chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
     samples = [Sample(f"After {step:,} steps", record.samples[step]) for step in chosen]
-    blocks: list[Block] = [*single_curves(record)]
+    blocks: list[Block] = [*single_curves(record)] if record.status != "imported" else []
     if record.floor is not None:
         blocks.insert(1, FLOOR_NOTE)
     sections = [
@@ -127,6 +127,9 @@ def _report_one(record: RunRecord, about: SweepInfo | None) -> Page:
     ]
     status = ": ".join(filter(None, [f"Status: {record.status}", record.reason])) + "."
     status = "" if record.status == "complete" else status
+    if record.origin:
+        verb = "Imported from" if record.status == "imported" else "Started from the weights of"
+        status = f"{verb} {record.origin}. {'' if record.status == 'imported' else status}".strip()
     if about and about.expectation:
         blocks.insert(0, f"Expected: {about.expectation}")
     if about and about.notes:
@@ -200,6 +203,8 @@ def _figures_of_one(record: RunRecord) -> KeyFigures:
     if bits is not None:
         figures.append(("bits per byte", f"{bits:.4f}", BITS.unit))
         figures += _gap([record], BITS, bits)
+    if record.status == "imported" and "parameters" in record.measured:
+        figures.append(("parameters", format_count_short(record.measured["parameters"]), "imported"))
     tokens = record.lines[-1].get("tokens") if record.lines else None
     if tokens:
         figures.append(("tokens", format_count_short(tokens), f"{record.num_steps:,} steps"))

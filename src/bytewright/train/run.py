@@ -20,7 +20,7 @@ from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.plugins import RecordedPlugin, check_loaded, read_plugins
 from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
-from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList, find_checkpoint
+from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList, find_checkpoint, open_checkpoint
 from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
 from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import RunStatus, find_status
@@ -30,12 +30,14 @@ from bytewright.train.run_files import (
     COSTS,
     ENVIRONMENT,
     FILE_NAMES,
+    INIT,
     METRICS,
     OUTCOME,
     SAMPLES,
     TOKENIZER,
     RunWriter,
     check_new_run,
+    describe_environment,
     has_records,
     is_locked,
     read_if_present,
@@ -74,7 +76,7 @@ class Run:
         run = cls(path)
         if not run.path.exists():
             raise UsageError(f"{path} does not exist", path=path)
-        if not run.exists:
+        if not run.exists and not run.is_imported:
             raise UsageError(f"{path}: is not a run: it has no {CONFIG}", path=path)
         return run
 
@@ -91,6 +93,11 @@ class Run:
     def exists(self) -> bool:
         """Whether the folder holds a run that was started."""
         return (self.path / CONFIG).is_file()
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the folder holds an imported model: a checkpoint of step 0, without a config."""
+        return not self.exists and self._checkpoint_list.steps() == [0]
 
     @property
     def has_environment(self) -> bool:
@@ -116,8 +123,12 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The config with dotted keys; unlike `config`, also of a run that another version wrote.
 
+        An imported model has only the settings of the model.
         The source of initial weights is in `init.source`, `init.sha256`, `init.step` and `init.optimizer`.
         """
+        if self.is_imported:
+            model = open_checkpoint(self._checkpoint_list.at(0)).about.get("model")
+            return flatten({"model": model if isinstance(model, dict) else {}, "init": self.init})
         fields = read_if_present(self.path / CONFIG)
         check_fields(fields, self.path / CONFIG)
         settings = flatten(fields)
@@ -173,11 +184,13 @@ class Run:
 
     @property
     def status(self) -> RunStatus:
-        """Whether the run is active, complete, stopped, diverged or failed, and why it ended."""
+        """Whether the run is active, complete, stopped, diverged, failed or imported, and why it ended."""
         return self.find_status(self.settings, self.records)
 
     def find_status(self, settings: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> RunStatus:
         """Return the status, given the settings and records that were read before."""
+        if self.is_imported:
+            return RunStatus("imported", None, 0)
         return find_status(
             settings,
             records,
@@ -359,16 +372,52 @@ class _NoOptimizer:
         pass
 
 
-def write_imported_model(path: Path, model: TransformerLM, vocabulary: Vocabulary | None) -> None:
-    """Write a model as a folder with one checkpoint and a tokenizer, but without a config."""
+def import_llama(folder: atomic.StrPath, path: atomic.StrPath, *, with_tokenizer: bool = True) -> Run:
+    """Read a Hugging Face Llama folder and write it as a run; raise if model or tokenizer are unsupported."""
+    from bytewright.model.hf_llama import read_llama
+    from bytewright.tokenizer.formats import read_huggingface
+
+    folder, path = Path(folder), Path(path)
+    check_new_run(path)
+    model = read_llama(folder)
+    vocabulary = read_huggingface(folder / "tokenizer.json") if with_tokenizer else None
+    if vocabulary is not None and vocabulary.size > model.config.vocab_size:
+        message = (
+            f"{folder}: the tokenizer has ids up to {vocabulary.size - 1}, but the model has only"
+            f" {model.config.vocab_size} ids"
+        )
+        raise UsageError(
+            message, path=folder, key="vocab_size", expected=vocabulary.size, found=model.config.vocab_size
+        )
+    return write_imported_model(path, model, vocabulary, source=folder)
+
+
+def write_imported_model(
+    path: Path, model: TransformerLM, vocabulary: Vocabulary | None, *, source: Path | None = None
+) -> Run:
+    """Write a model as a run without training: one checkpoint, of step 0, and a tokenizer, but no config.
+
+    `source` is recorded as the origin of the weights.
+    """
     from bytewright.tokenizer.formats import write_bytewright
+    from bytewright.train.initial_weights import InitialWeights
 
     check_new_run(path)
     with atomic.explain("write", path):
         path.mkdir(parents=True, exist_ok=True)
+    atomic.write_document(path / ENVIRONMENT, describe_environment(), within=path)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    atomic.write_document(
+        path / COSTS, {"predicted": {}, "counted": {"parameters": num_parameters}}, within=path
+    )
+    if source is not None:
+        init = InitialWeights(source=source, weights=model.state_dict())
+        atomic.write_document(path / INIT, init.describe(path), within=path)
     if vocabulary is not None:
         write_bytewright(vocabulary, path / TOKENIZER, within=path)
-    Run(path).checkpoints.save(model, _NoOptimizer(), {"step": 0})
+    run = Run(path)
+    run.checkpoints.save(model, _NoOptimizer(), {"step": 0})
+    return run
 
 
 @dataclass(frozen=True)

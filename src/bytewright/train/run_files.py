@@ -147,6 +147,9 @@ class RunWriter:
 def read_run_config(path: Path) -> TrainConfig:
     """Read the config of a run; the paths of its data become absolute, and its plugins must be loaded."""
     if not (path / CONFIG).is_file():
+        if (path / CHECKPOINTS).is_dir():
+            message = f"{path} is an imported model, which has no training to continue; start a run from it"
+            raise UsageError(f"{message} with `bytewright train RECIPE --init {path}`", path=path)
         raise UsageError(f"{path}: is not a run: it has no {CONFIG}", path=path)
     check_loaded(path)
     return read_config(path / CONFIG)
