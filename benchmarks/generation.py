@@ -40,6 +40,7 @@ from rich.table import Table
 
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.decoder import Decoder
+from bytewright.generate.packed_weights import PackedSwiGLU
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.hf_llama import write_llama
 from bytewright.storage import atomic
@@ -249,10 +250,11 @@ def measure_floor(model: TransformerLM, batch_size: int, repeats: int = 30) -> f
 
     def products() -> None:
         for block in decoder.blocks:
-            block.qkv(narrow)
-            block.output(narrow)
-            block.up(narrow)
-            block.down(wide)
+            block.attention.qkv(narrow)
+            block.attention.output(narrow)
+            assert isinstance(block.ffn, PackedSwiGLU)
+            block.ffn.up(narrow)
+            block.ffn.down(wide)
         decoder.head(narrow)
 
     with torch.inference_mode():

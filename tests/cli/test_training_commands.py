@@ -155,10 +155,16 @@ def test_only_texts_that_the_model_ended_have_an_end_token(
     assert both.err.splitlines()[-1] == reason
     full = written(*prompts, "--max-new-tokens", "100")
     assert full.out == "12" + 14 * "x" + "\n\n1234xx\n<|endoftext|>\n"
-    assert full.err.splitlines()[-1].endswith(": 1 filled the model's context of 16 tokens")
+    assert full.err.splitlines()[-1].endswith(
+        ": 1 filled the model's context of 16 tokens (--slide continues past it)"
+    )
     alone = written("--prompt", "12", "--max-new-tokens", "100")
     assert alone.out == "12" + 14 * "x" + "\n"
-    assert alone.err.splitlines()[-1] == "the text was cut off: it filled the model's context of 16 tokens"
+    reason = "the text was cut off: it filled the model's context of 16 tokens (--slide continues past it)"
+    assert alone.err.splitlines()[-1] == reason
+    alone = written("--prompt", "12", "--max-new-tokens", "20", "--slide")
+    assert alone.out == "12" + 20 * "x" + "\n"
+    assert alone.err.splitlines()[-1] == "the text was cut off: it reached --max-new-tokens, 20"
     alone = written("--prompt", "12", "--max-new-tokens", "14")
     assert alone.err.splitlines()[-1] == "the text was cut off: it reached --max-new-tokens, 14"
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -49,6 +50,22 @@ def stdout() -> Console:
 def stderr() -> Console:
     """Return the console for progress and remarks."""
     return EscapingConsole(stderr=True, width=None if sys.stderr.isatty() else PLAIN_WIDTH, **VERBATIM)
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of Bytewright as one line, without the line of source code; replaces `showwarning`."""
+    if category.__module__.startswith("bytewright."):
+        stderr().print(f"warning: {message}", soft_wrap=True)
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        print(text, end="", file=file or sys.stderr)
 
 
 def write_model_text(text: str) -> None:

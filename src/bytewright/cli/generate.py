@@ -25,9 +25,10 @@ BATCH = 32
 class Generate:
     """Continue a prompt with the model of a run, and print the text as it is generated.
 
-    The text ends at a special token, at --max-new-tokens, or when the model's context is full. The same seed
-    gives the same texts. Several texts are printed like a corpus: <|endoftext|> on a line of its own follows
-    each text that the model ended. An empty line follows a text that was cut off; stderr states the reason.
+    The text ends at a special token, at --max-new-tokens, or when the model's context is full, unless --slide
+    is given. The same seed gives the same texts. Several texts are printed like a corpus: <|endoftext|> on a
+    line of its own follows each text that the model ended. An empty line follows a text that was cut off;
+    stderr states the reason.
 
     For example:
       bytewright generate runs/base --prompt 'Once upon a time'
@@ -44,7 +45,10 @@ class Generate:
     """The number of texts for each prompt."""
 
     max_new_tokens: int = 256
-    """The maximum number of new tokens; prompt and text together never exceed the model's context."""
+    """The maximum number of new tokens; without --slide, prompt and text never exceed the model's context."""
+
+    slide: bool = False
+    """Continue past the context: predict each token from the last tokens that fit into it. This is slow."""
 
     temperature: float = 0.8
     """Values below 1 favour likely tokens; 0 always selects the most likely one."""
@@ -95,7 +99,9 @@ class Generate:
         precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
         model = saved.load(device=device, precision=precision)
         prompts = [(text, encode_prompt(tokenizer, text)) for text in self.prompt or ("",)]
-        check_prompts(model.config, [ids for _, ids in prompts])  # before any text is printed
+        check_prompts(
+            model.config, [ids for _, ids in prompts], slide=self.slide
+        )  # before any text is printed
         sampling = SamplingConfig(
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
@@ -107,10 +113,12 @@ class Generate:
             seed=self.seed,
             stop_tokens=stop_tokens_of(tokenizer),
             num_ids=tokenizer.vocab_size,
+            slide=self.slide,
         )
         limits = {
             "length": f"reached --max-new-tokens, {self.max_new_tokens}",
-            "context": f"filled the model's context of {model.config.context_length} tokens",
+            "context": f"filled the model's context of {model.config.context_length} tokens"
+            " (--slide continues past it)",
         }
         prompts = [prompt for prompt in prompts for _ in range(self.count)]
         generator = Generator(model, min(BATCH, len(prompts)))

@@ -20,6 +20,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -97,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack some characters
     keep_compiled_steps()
+    warnings.showwarning = _show_warning
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
@@ -117,6 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("interrupted", INTERRUPTED)
     except Terminated:
         return _fail("terminated", TERMINATED)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **others: Any) -> None:
+    from bytewright.cli import console  # imported late: most commands show no warning
+
+    console.show_warning(message, category, *place, **others)
 
 
 def _run(arguments: list[str]) -> int:

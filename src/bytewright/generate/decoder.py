@@ -10,17 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
-from bytewright.generate.packed_weights import PackedBlock, PackedMatrix, pack_block, snapshot, snapshot_gain
-from bytewright.model import TransformerBlock, TransformerLM, kernels
-from bytewright.model.config import ModelConfig, NormPlace
-from bytewright.model.fused import gate_by_silu
+from bytewright.generate.packed_weights import (
+    PackedBlock,
+    PackedMatrix,
+    PackedNorm,
+    pack,
+    pack_block,
+    snapshot,
+)
+from bytewright.model import (
+    MultiHeadSelfAttention,
+    RotaryPositionalEmbedding,
+    TransformerBlock,
+    TransformerLM,
+    kernels,
+)
+from bytewright.model.config import ModelConfig
 from bytewright.model.layers import EPSILON, at_least_float32
 
 HEAD_SIZES = (16, 32, 64, 128, 256)
@@ -95,7 +106,11 @@ class KeyValueCache:
 
 
 class Decoder:
-    """A snapshot of the weights of `model`, packed for about `batch_size` sequences at a time."""
+    """A snapshot of the weights of `model`, packed for about `batch_size` sequences at a time.
+
+    `model_check.reason_against_cache` states which models it can decode. It calls parts that have no packed
+    version themselves, so their weights are not a snapshot.
+    """
 
     def __init__(self, model: TransformerLM, batch_size: int = 1) -> None:
         weights = model.token_embeddings.weight
@@ -105,13 +120,13 @@ class Decoder:
         blocks = [block for block in model.layers if isinstance(block, TransformerBlock)]
         with torch.no_grad():
             self.blocks = [pack_block(block, self.dtype, batch_size) for block in blocks]
-        final: Any = model.ln_final
-        self.final_gain = None if final is None else snapshot_gain(final.weight)
+        final = model.ln_final
+        self.final_norm: PackedNorm | None = None if final is None else pack(final, self.dtype, batch_size)
         self.head = PackedMatrix(snapshot(model.output_weight, self.dtype), batch_size)
-        self.eps: float = EPSILON if final is None else final.eps
         self.angles = None
-        attention: Any = blocks[0].attn
-        if (rope := attention.rope) is not None:
+        attention = blocks[0].attn
+        rope = attention.rope if isinstance(attention, MultiHeadSelfAttention) else None
+        if isinstance(rope, RotaryPositionalEmbedding):
             self.angles = torch.cat((rope.cos, rope.cos), -1), torch.cat((-rope.sin, rope.sin), -1)
         self.has_kernel = kernels.on_gpu(weights) and self.config.d_head in HEAD_SIZES
 
@@ -176,7 +191,7 @@ class Decoder:
         from bytewright.model.kernels.decoding import attend_and_store
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
-            gains = self.blocks[layer].qk_gains
+            gains = self.blocks[layer].attention.qk_gains
             keys, values = cache.keys[layer], cache.values[layer]
             return attend_and_store(qkv, gains, self.angles, keys, values, positions, eps=EPSILON)
 
@@ -191,15 +206,12 @@ class Decoder:
     def _run_block(
         self, x: Float[Tensor, "rows d_model"], layer: int, block: PackedBlock, attend: Attend
     ) -> Float[Tensor, "rows d_model"]:
-        attention_gain, ffn_gain = block.gains or (None, None)
-        attended = attend(layer, block.qkv(self._norm_if("pre", x, attention_gain)))
-        x = self._norm_if("post", block.output.add_to(x, attended), attention_gain)
-        inner = block.up(self._norm_if("pre", x, ffn_gain))
-        inner = gate_by_silu(inner) if block.gated else silu(inner)
-        return self._norm_if("post", block.down.add_to(x, inner), ffn_gain)
-
-    def _norm_if(self, place: NormPlace, x: Tensor, gain: Tensor | None) -> Tensor:
-        return x if gain is None or self.config.norm != place else normalise(x, gain, self.eps)
+        before, after = (block.norms, None) if block.place == "pre" else (None, block.norms)
+        attended = attend(layer, block.attention.qkv(x if before is None else before[0](x)))
+        x = block.attention.output.add_to(x, attended)
+        x = x if after is None else after[0](x)
+        x = block.ffn.add_to(x, x if before is None else before[1](x))
+        return x if after is None else after[1](x)
 
     def _angles_at(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor] | None:
         if self.angles is None:
@@ -214,7 +226,7 @@ class Decoder:
         num_heads, kv_heads, d_head = self.config.num_heads, self.config.kv_heads, self.config.d_head
         heads = qkv.view(len(qkv), -1, d_head)
         qk, v = heads[:, : num_heads + kv_heads], heads[:, num_heads + kv_heads :]
-        if (gains := self.blocks[layer].qk_gains) is not None:
+        if (gains := self.blocks[layer].attention.qk_gains) is not None:
             qk = (rms_norm(at_least_float32(qk), (d_head,), eps=EPSILON) * gains).to(qk.dtype)
         if angles is not None:
             cos, sin = angles
@@ -223,17 +235,7 @@ class Decoder:
         return qk[:, :num_heads], qk[:, num_heads:], v
 
     def _score(self, x: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch vocab"]:
-        return self.head(self._norm_if("pre", x, self.final_gain))
-
-
-def normalise(x: Float[Tensor, "rows d_model"], gain: Float[Tensor, " d_model"], eps: float) -> Tensor:
-    """Return `model.layers.rms_norm`: computed in at least float32, gains included, and rounded once."""
-    if kernels.supports(x):
-        from bytewright.model.kernels.decoding import rms_norm_rows
-
-        normalised: Tensor = rms_norm_rows(x, gain, eps=eps)
-        return normalised
-    return rms_norm(at_least_float32(x), gain.shape, gain, eps).to(x.dtype)
+        return self.head(x if self.final_norm is None else self.final_norm(x))
 
 
 def attend_to_cache(

@@ -3,20 +3,81 @@
 Such a product is bound by reading its weights. Packing joins q, k and v into one matrix, and gate and up into
 another, in the precision of the computation. Gains of norms keep the precision of the parameters. Packed
 weights are a snapshot: later training does not change them.
+
+`packed_version_of` registers the packed version of a class of modules. A part without one that transforms
+each position separately is called itself (`OwnForward`); `model_check` decides which modules are packed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn import Module
+from torch.nn.functional import linear, rms_norm, silu
 
-from bytewright.model import SwiGLU, TransformerBlock
-from bytewright.model.fused import join_gains, join_projections
+from bytewright.model import MultiHeadSelfAttention, RMSNorm, SwiGLU, TransformerBlock, kernels
+from bytewright.model.config import NormPlace
+from bytewright.model.fused import (
+    FusedSelfAttention,
+    FusedSwiGLU,
+    gate_by_silu,
+    join_gains,
+    join_projections,
+)
+from bytewright.model.layers import SiLUFeedForward, at_least_float32
+
+P = TypeVar("P", bound=type)
+
+
+@runtime_checkable
+class PackedNorm(Protocol):
+    """A norm of the residual stream."""
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """Return the normalised rows."""
+
+
+@runtime_checkable
+class PackedFeedForward(Protocol):
+    """A feed-forward layer."""
+
+    def add_to(self, residual: Tensor, x: Tensor, /) -> Tensor:
+        """Return the residual stream plus the layer's result for the rows of `x`."""
+
+
+_versions: dict[type[Module], tuple[type, object]] = {}
+"""For a class of modules: its packed version, and the `forward` that this version was written for."""
+
+
+def packed_version_of(*classes: type[Module]) -> Callable[[P], P]:
+    """Register the packed version of exactly these classes; use it as a decorator.
+
+    A packed version is constructed with the module, the precision of the computation and the number of rows.
+    """
+
+    def add(version: P) -> P:
+        for cls in classes:
+            _versions[cls] = version, cls.forward
+        return version
+
+    return add
+
+
+def packed_version(module: Module) -> type | None:
+    """Return the packed version of exactly the class of `module`, unless its `forward` was replaced."""
+    version, forward = _versions.get(type(module), (None, None))
+    return version if forward is type(module).forward else None
+
+
+def pack(module: Module, dtype: torch.dtype, num_rows: int) -> Any:
+    """Return the packed version of a module, or the module itself as `OwnForward`."""
+    version: Any = packed_version(module)
+    return OwnForward(module) if version is None else version(module, dtype, num_rows)
 
 
 def snapshot(weight: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "*shape"]:
@@ -63,41 +124,104 @@ class PackedMatrix:
         return torch.addmm(residual, x, self.weight if self.transposed else self.weight.T)
 
 
+class OwnForward:
+    """A part that transforms each position separately and is called itself; not a snapshot."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+    def __call__(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
+        """Return the result for the rows, which are positions of any sequences."""
+        result: Tensor = self.module(x)
+        return result
+
+    def add_to(
+        self, residual: Float[Tensor, "rows d_model"], x: Float[Tensor, "rows d_model"]
+    ) -> Float[Tensor, "rows d_model"]:
+        """Return the residual stream plus the result."""
+        return residual + self(x)
+
+
+@packed_version_of(RMSNorm)
+class PackedRMSNorm:
+    """`RMSNorm` on rows: computed in at least float32, gains included, and rounded once."""
+
+    def __init__(self, module: RMSNorm, dtype: torch.dtype, num_rows: int) -> None:
+        self.gain, self.eps = snapshot_gain(module.weight), module.eps
+
+    def __call__(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
+        """Return the normalised rows."""
+        if kernels.supports(x):
+            from bytewright.model.kernels.decoding import rms_norm_rows
+
+            normalised: Tensor = rms_norm_rows(x, self.gain, eps=self.eps)
+            return normalised
+        return rms_norm(at_least_float32(x), self.gain.shape, self.gain, self.eps).to(x.dtype)
+
+
+@packed_version_of(SwiGLU, FusedSwiGLU)
+class PackedSwiGLU:
+    """`SwiGLU` with gate and up joined."""
+
+    def __init__(self, module: SwiGLU, dtype: torch.dtype, num_rows: int) -> None:
+        joined = torch.cat((module.w1.weight, module.w3.weight))
+        self.up = PackedMatrix(snapshot(joined, dtype), num_rows)
+        self.down = PackedMatrix(snapshot(module.w2.weight, dtype), num_rows)
+
+    def add_to(
+        self, residual: Float[Tensor, "rows d_model"], x: Float[Tensor, "rows d_model"]
+    ) -> Float[Tensor, "rows d_model"]:
+        """Return the residual stream plus the result."""
+        return self.down.add_to(residual, gate_by_silu(self.up(x)))
+
+
+@packed_version_of(SiLUFeedForward)
+class PackedSiLU:
+    """`SiLUFeedForward`."""
+
+    def __init__(self, module: SiLUFeedForward, dtype: torch.dtype, num_rows: int) -> None:
+        self.up = PackedMatrix(snapshot(module.w1.weight, dtype), num_rows)
+        self.down = PackedMatrix(snapshot(module.w2.weight, dtype), num_rows)
+
+    def add_to(
+        self, residual: Float[Tensor, "rows d_model"], x: Float[Tensor, "rows d_model"]
+    ) -> Float[Tensor, "rows d_model"]:
+        """Return the residual stream plus the result."""
+        return self.down.add_to(residual, silu(self.up(x)))
+
+
+@packed_version_of(MultiHeadSelfAttention, FusedSelfAttention)
+class PackedAttention:
+    """The projections of `MultiHeadSelfAttention`; the decoder attends to its cache."""
+
+    def __init__(self, module: MultiHeadSelfAttention, dtype: torch.dtype, num_rows: int) -> None:
+        self.qkv = PackedMatrix(snapshot(join_projections(module, dtype), dtype), num_rows)
+        gains = join_gains(module)
+        self.qk_gains = None if gains is None else snapshot_gain(gains)
+        """Gains of the norms on q and k for each head, or None without these norms."""
+        self.output = PackedMatrix(snapshot(module.output_proj.weight, dtype), num_rows)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackedBlock:
-    """The weights of one block."""
+    """The parts of one block."""
 
-    qkv: PackedMatrix
-    qk_gains: Float[Tensor, "heads d_head"] | None
-    """Gains of the norms on q and k for each head, or None without these norms."""
-    output: PackedMatrix
-    up: PackedMatrix
-    """For a gated feed-forward layer, gate and up joined."""
-    gated: bool
-    down: PackedMatrix
-    gains: tuple[Float[Tensor, " d_model"], Float[Tensor, " d_model"]] | None
-    """Gains of the norms of the attention and of the feed-forward layer, or None without norms."""
+    place: NormPlace
+    """Where the norms are."""
+    norms: tuple[PackedNorm, PackedNorm] | None
+    """The norms of the attention and of the feed-forward layer, or None without norms."""
+    attention: PackedAttention
+    ffn: PackedFeedForward
 
 
 def pack_block(block: TransformerBlock, dtype: torch.dtype, num_rows: int) -> PackedBlock:
     """Return one block packed for products with about `num_rows` rows."""
-    attention: Any = block.attn
-    ffn: Any = block.ffn
-    norms: Any = block
-
-    def packed(weight: Tensor) -> PackedMatrix:
-        return PackedMatrix(snapshot(weight, dtype), num_rows)
-
-    qk_gains = join_gains(attention)
-    gated = isinstance(ffn, SwiGLU)
+    norms = None
+    if block.norm != "none":
+        norms = pack(block.ln1, dtype, num_rows), pack(block.ln2, dtype, num_rows)
     return PackedBlock(
-        qkv=packed(join_projections(attention, dtype)),
-        qk_gains=None if qk_gains is None else snapshot_gain(qk_gains),
-        output=packed(attention.output_proj.weight),
-        up=packed(torch.cat((ffn.w1.weight, ffn.w3.weight)) if isinstance(ffn, SwiGLU) else ffn.w1.weight),
-        gated=gated,
-        down=packed(ffn.w2.weight),
-        gains=None
-        if block.norm == "none"
-        else (snapshot_gain(norms.ln1.weight), snapshot_gain(norms.ln2.weight)),
+        place=block.norm,
+        norms=norms,
+        attention=cast("PackedAttention", pack(block.attn, dtype, num_rows)),
+        ffn=pack(block.ffn, dtype, num_rows),
     )

@@ -30,11 +30,14 @@ class Completion:
     reason: Reason
 
 
-def find_reason(config: ModelConfig, prompt: Sequence[int], num_written: int, max_new_tokens: int) -> Reason:
+def find_reason(
+    config: ModelConfig, prompt: Sequence[int], num_written: int, sampling: SamplingConfig
+) -> Reason:
     """Return why a sequence ended after `num_written` new tokens."""
-    if num_written == max_new_tokens:
+    if num_written == sampling.max_new_tokens:
         return "length"
-    return "context" if len(prompt) + num_written == config.context_length else "stop"
+    is_full = len(prompt) + num_written == config.context_length and not sampling.slide
+    return "context" if is_full else "stop"
 
 
 @torch.no_grad()
@@ -42,15 +45,16 @@ def generate_reference(
     model: TransformerLM, prompt: Sequence[int], sampling: SamplingConfig, row: int = 0
 ) -> Completion:
     """Return the completion of one prompt, equal to `generate(model, prompts, sampling)[row]`."""
-    check_prompts(model.config, [prompt])
+    check_prompts(model.config, [prompt], slide=sampling.slide)
     device = model.token_embeddings.weight.device
     ids = torch.tensor(list(prompt), device=device)
     uniforms = draw_uniforms(sampling.seed, row, sampling.max_new_tokens).to(device)
     written: list[int] = []
     for uniform in uniforms:
-        if len(ids) == model.config.context_length:
+        if len(ids) == model.config.context_length and not sampling.slide:
             return Completion(ids=written, reason="context")
-        id = choose_tokens(model(ids)[-1], sampling, uniform)
+        window = ids[-model.config.context_length :]
+        id = choose_tokens(model(window)[-1], sampling, uniform)
         check_chosen([int(id)], len(written), sampling.sampler)
         if id.item() in sampling.stop_tokens:
             return Completion(ids=written, reason="stop")
@@ -59,14 +63,14 @@ def generate_reference(
     return Completion(ids=written, reason="length")
 
 
-def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise `UsageError` if the model cannot continue a prompt."""
+def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]], *, slide: bool = False) -> None:
+    """Raise `UsageError` if the model cannot continue a prompt; with `slide` it can be of any length."""
     if not len(prompts):
         raise UsageError("at least one prompt is required", key="prompts")
     for number, prompt in enumerate(prompts):
         if not len(prompt):
             raise UsageError(f"prompt {number} is empty; it must have at least one token", key="prompts")
-        if len(prompt) >= config.context_length:
+        if len(prompt) >= config.context_length and not slide:
             raise UsageError(
                 f"prompt {number} has {len(prompt)} tokens, which leaves no room in the model's context of "
                 f"{config.context_length}",

@@ -70,6 +70,9 @@ class SamplingConfig:
     """From 0 to 2^64 - 1. Sequence i of a batch uses the random stream (seed, i)."""
     num_ids: int | None = None
     """Choose only ids below this; a model can have more ids than its tokenizer."""
+    slide: bool = False
+    """Continue past the context: from then on, each token is predicted from the last `context_length` tokens,
+    as from a new text. Each of these tokens costs a pass over the whole context."""
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "top_k", "seed", "num_ids"):

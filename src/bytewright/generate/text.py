@@ -59,7 +59,12 @@ def make_text_sampler(
     )
 
     def sample(model: TransformerLM, step: int) -> str:
-        (completion,) = generate(model, [ids], sampling)
+        was_training = model.training
+        model.eval()  # a part of the user can behave differently, such as dropout
+        try:
+            (completion,) = generate(model, [ids], sampling)
+        finally:
+            model.train(was_training)
         return prompt + tokenizer.decode(completion.ids) + "\n"
 
     return sample
@@ -92,4 +97,4 @@ def stream_text(
             write(decoder.feed(id))
             num_written += 1
     write(decoder.finish())
-    return find_reason(generator.decoder.config, prompt, num_written, sampling.max_new_tokens)
+    return find_reason(generator.config, prompt, num_written, sampling)

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import Module
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from bytewright.data.sampler import IGNORED
@@ -34,6 +35,8 @@ from bytewright.model.attention import MultiHeadSelfAttention, RotaryPositionalE
 from bytewright.model.layers import (
     EPSILON,
     Embedding,
+    Linear,
+    RMSNorm,
     SwiGLU,
     at_least_float32,
     check_integers,
@@ -53,6 +56,15 @@ from bytewright.registry import losses
 
 LanguageModelLoss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
 """A function of a model, ids and targets that returns the mean loss of a batch."""
+
+
+def is_replaceable(module: Module) -> bool:
+    """Return whether the weight of a module can be used without a call of its `forward`.
+
+    That would ignore a subclass, such as a low-rank adapter, and a hook; the reference calls the module.
+    """
+    is_known = type(module) in (Linear, RMSNorm, RotaryPositionalEmbedding)
+    return is_known and not module._forward_hooks and not module._forward_pre_hooks
 
 
 def halves_from_pairs(rows: Float[Tensor, "rows ..."], d_head: int) -> Float[Tensor, "rows ..."]:
@@ -112,8 +124,10 @@ class FusedSelfAttention(MultiHeadSelfAttention):
     ) -> Float[Tensor, "*batch seq d_model"]:
         """Return the attention of every position to itself and all before it; positions count from 0."""
         rope = self.rope
-        if rope is not None and type(rope) is not RotaryPositionalEmbedding:
+        joined = self.q_proj, self.k_proj, self.v_proj, self.q_norm, self.k_norm, rope
+        if not all(is_replaceable(module) for module in joined if module is not None):
             return super().forward(x, token_positions)
+        assert rope is None or isinstance(rope, RotaryPositionalEmbedding)
         if token_positions is None:
             self._check_length(x.shape[-2])
         qkv = x @ join_projections(self, x.dtype).T
@@ -181,6 +195,8 @@ class FusedSwiGLU(SwiGLU):
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Transform each position separately."""
+        if not (is_replaceable(self.w1) and is_replaceable(self.w3)):
+            return super().forward(x)
         joined = torch.cat((self.w1.weight.to(x.dtype), self.w3.weight.to(x.dtype)))
         return self.w2(gate_by_silu(x @ joined.T))
 
