@@ -6,6 +6,8 @@ Every registry is covered by its names, so that a new part is tested without a c
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -185,6 +187,16 @@ def test_a_fused_version_is_used_for_exactly_its_class() -> None:
         pass
 
     assert class_for(OtherGate, "fused") is OtherGate
+
+
+def test_fused_versions_are_used_without_an_import_of_their_module() -> None:
+    program = """
+from bytewright.model import ModelConfig, TransformerLM
+config = ModelConfig(vocab_size=50, context_length=8, d_model=16, num_layers=1, num_heads=2)
+print(*sorted({type(module).__name__ for module in TransformerLM(config).modules()}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert {"FusedEmbedding", "FusedSelfAttention", "FusedSwiGLU"} <= set(done.stdout.split())
 
 
 def test_a_subclass_does_not_inherit_what_its_base_states() -> None:

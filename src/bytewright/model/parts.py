@@ -31,6 +31,7 @@ A statement describes exactly one class: subclasses do not inherit it.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,6 +52,9 @@ else:
 C = TypeVar("C", bound=type[Module])
 Device = torch.device | str | None
 
+FUSED_HOME = "bytewright.model.fused"
+"""The module that registers the fused versions of built-in classes."""
+
 _fused: dict[type[Module], type[Module]] = {}
 
 
@@ -69,7 +73,10 @@ def fused_version_of(reference: type[Module]) -> Callable[[C], C]:
 
 def class_for(reference: type[Module], implementation: Implementation) -> type[Module]:
     """Return the class that an implementation uses for a reference class."""
-    return _fused.get(reference, reference) if implementation == "fused" else reference
+    if implementation == "reference":
+        return reference
+    importlib.import_module(FUSED_HOME)  # by name, because reference modules import no fused ones
+    return _fused.get(reference, reference)
 
 
 def stated(part: Any, name: str, default: Any = None) -> Any:
