@@ -334,3 +334,26 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     for word in words:
         assert word in outcome.err
     assert sorted(place.rglob("*")) == before
+
+
+def test_a_run_starts_from_weights_and_a_finished_one_is_lengthened(place: Path, run: RunCommand) -> None:
+    settings = ("--set", "schedule.kind=constant", "sample_every=0")
+    assert run("train", "small.toml", "--out", "runs/a", *settings).code == 0
+    started = run(
+        "train", "small.toml", "--init", "runs/a", "--init-which", "last", "--out", "runs/b", *settings
+    )
+    assert started.code == 0, started
+    assert Run("runs/b").init["step"] == 20
+    longer = run("resume", "runs/b", "--set", "budget.steps=25", "log_every=1")
+    assert longer.code == 0, longer
+    assert [line["step"] for line in Run("runs/b").metrics][-2:] == [24, 25]
+    assert_rejected(run("resume", "runs/b", "--set", "optimizer.lr=1"), "optimizer.lr")
+    assert_rejected(run("train", "small.toml", "--out", "x", "--init-optimizer"), "--init")
+    assert_rejected(run("train", "small.toml", "--out", "x", "--init", "nothing"), "does not exist")
+    assert_rejected(
+        run("train", "small.toml", "--out", "x", "--init", "runs/a", "--set", "model.d_model=8"),
+        "model.d_model is 8",
+        "set model.d_model = ",
+    )
+    assert run("train", "small.toml", "--out", "runs/c", "--set", "sample_every=0").code == 0
+    assert_rejected(run("resume", "runs/c", "--set", "budget.steps=30"), "cosine", "--init runs/c")

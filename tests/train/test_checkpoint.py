@@ -168,7 +168,7 @@ def test_the_last_few_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     model, optimizer = make(0)
     for step in (10, 20, 30, 40):
         folder.save(model, optimizer, {"step": step, "best_step": 10})
-        folder.prune(keep_last=2, best=10)
+        folder.prune(2, 10)
     assert folder.steps() == [10, 30, 40]
     assert find_checkpoint(tmp_path).name == "step-000010"
     assert find_checkpoint(tmp_path, which="last").name == "step-000040"
@@ -180,7 +180,7 @@ def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     leftover = tmp_path / ".step-000005.0123abcd.bytewright-tmp"
     leftover.mkdir()
     (leftover / "model.safetensors").write_bytes(b"half")
-    folder.prune(keep_last=1, best=None)
+    folder.prune(1, None)
     assert list(tmp_path.iterdir()) == []
 
 

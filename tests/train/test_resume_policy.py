@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import atomic
-from bytewright.train import resume, train
+from bytewright.train import BudgetConfig, resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.recorder import Recorder
@@ -198,3 +199,72 @@ def test_every_field_of_a_config_is_either_free_or_bound(tmp_path: Path) -> None
         "precision",
         "seed",
     }
+
+
+# Changes by `resume(run, changes=...)`
+
+
+@pytest.mark.parametrize("kind", ["constant", "wsd"])
+def test_a_finished_run_that_is_lengthened_has_the_bits_of_a_longer_run(
+    tmp_path: Path, quiet: Console, kind: str
+) -> None:
+    schedule = {"kind": kind, "decay": 0.5, "warmup": 3}
+    short = make_config(tmp_path, schedule=schedule, save_every=3, keep_last=1)
+    train(dataclasses.replace(short, budget=BudgetConfig(steps=40)), tmp_path / "whole", console=quiet)
+    train(short, tmp_path / "run", console=quiet)
+    checkpoints = Run(tmp_path / "run").checkpoints
+    if kind == "wsd":
+        assert 12 in checkpoints.steps(), "the last checkpoint before the decay is kept"
+    result = resume(tmp_path / "run", changes={"budget.steps": 40}, console=quiet)
+    assert result.step == 40
+    assert result.num_new_steps == (28 if kind == "wsd" else 16)
+    assert Run(tmp_path / "run").config.budget.steps == 40
+    assert Run(tmp_path / "run").status.state == "complete"
+    ours, theirs = digest(tmp_path / "run"), digest(tmp_path / "whole")
+    same = ("step", "weights", "optimizer", "settings") + (("metrics",) if kind == "wsd" else ())
+    assert all(ours[name] == theirs[name] for name in same)
+
+
+def test_a_run_is_lengthened_after_a_kill_between_the_two_writes(tmp_path: Path, quiet: Console) -> None:
+    """The later checkpoints are removed, and the config still has the former length."""
+    config = make_config(tmp_path, schedule={"kind": "wsd", "decay": 0.5}, save_every=3, keep_last=1)
+    train(config, tmp_path / "run", console=quiet)
+    shutil.copytree(tmp_path / "run", tmp_path / "whole")
+    Run(tmp_path / "run").checkpoints.remove_after(12)
+    resume(tmp_path / "run", console=quiet)
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_a_finished_cosine_cannot_be_lengthened_and_the_error_names_init(run: Path, quiet: Console) -> None:
+    before = (run / "config.json").read_bytes(), digest(run)
+    with pytest.raises(UsageError) as caught:
+        resume(run, changes={"budget.steps": 48}, console=quiet)
+    error = caught.value
+    assert (error.path, error.key, error.expected, error.found) == (run, "budget.steps", 24, 48)
+    assert f"--init {run}" in str(error)
+    assert ((run / "config.json").read_bytes(), digest(run)) == before
+
+
+def test_a_decayed_run_without_an_earlier_checkpoint_cannot_be_lengthened(
+    tmp_path: Path, quiet: Console
+) -> None:
+    config = make_config(tmp_path, schedule={"kind": "wsd", "decay": 0.9}, save_every=7, keep_last=1)
+    train(config, tmp_path / "run", console=quiet)
+    with pytest.raises(UsageError) as caught:
+        resume(tmp_path / "run", changes={"budget.steps": 48}, console=quiet)
+    assert caught.value.key == "budget.steps"
+    assert Run(tmp_path / "run").config.budget.steps == 24
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [({"seed": 1}, "seed"), ({"budget.stepz": 5}, "budget.stepz"), ({"budget.steps": "x"}, "budget.steps")],
+)
+def test_other_changes_are_rejected_and_change_nothing(
+    run: Path, quiet: Console, changes: dict[str, Any], key: str
+) -> None:
+    before = (run / "config.json").read_bytes()
+    with pytest.raises(UsageError) as caught:
+        resume(run, changes=changes, console=quiet)
+    assert caught.value.key == key
+    assert (run / "config.json").read_bytes() == before

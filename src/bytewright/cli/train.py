@@ -142,16 +142,20 @@ def print_result(result: TrainResult) -> int:
 class Resume:
     """Continue a run from its last checkpoint; the result is bit-identical to that of an uninterrupted run.
 
-    You may edit the config.json of the run first, if you also remove its "checksum". These values may change:
-    the intervals of logging, evaluation and saving, the paths of the data, device, compile and accumulate.
-    Budget and schedule may change if the learning rates of all completed steps stay the same. Other changes
-    are rejected.
+    --set changes settings of the run: the intervals of logging, evaluation and saving, the paths of the data,
+    device, compile and accumulate. Budget and schedule may change if the learning rates of all completed
+    steps stay the same. So a finished run can be lengthened if its schedule is constant or wsd; with wsd it
+    continues from its last checkpoint before the decay. Other changes are rejected.
 
     For example:
       bytewright resume runs/base
+      bytewright resume runs/base --set budget.tokens=200_000_000
     """
 
     path: options.RunFolder
+
+    set: options.Overrides = ()
+    """Settings to change, such as budget.steps=2000."""
 
     plugin: options.Plugins = ()
 
@@ -159,9 +163,11 @@ class Resume:
         """Resume, and print how the session ended."""
         run = options.require_exists(self.path)
         from bytewright.train import resume
+        from bytewright.train.recipe import parse_override
 
+        changes = dict(map(parse_override, options.list_overrides(self.set)))
         with report_interruption(run):
-            return print_result(resume(run, console=console.stderr()))
+            return print_result(resume(run, changes=changes, console=console.stderr()))
 
 
 @dataclass(frozen=True, kw_only=True)

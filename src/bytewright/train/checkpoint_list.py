@@ -43,12 +43,18 @@ class CheckpointList:
             raise FormatError(message, path=folder.path / STATE)
         return state
 
-    def prune(self, keep_last: int, best: int | None) -> None:
-        """Remove all checkpoints but the last few and the best, and the temporary files of killed writers."""
+    def prune(self, keep_last: int, *others: int | None) -> None:
+        """Remove all checkpoints but the last few and `others`, and the temporary files of killed writers."""
         for step in self.steps()[:-keep_last]:
-            if step != best:
+            if step not in others:
                 atomic.remove_folder(self.at(step), within=self.path.parent)
         atomic.remove_leftovers(self.path, within=self.path.parent)
+
+    def remove_after(self, step: int) -> None:
+        """Remove all checkpoints of later steps, the last first: a kill leaves a run that can be resumed."""
+        for later in reversed(self.steps()):
+            if later > step:
+                atomic.remove_folder(self.at(later), within=self.path.parent)
 
 
 def open_checkpoint(path: Path) -> atomic.Folder:

@@ -53,7 +53,13 @@ from bytewright.train.outcome import (
 )
 from bytewright.train.recipe import to_plain
 from bytewright.train.recorder import Recorder, StepPlanner, TrainState
-from bytewright.train.resume_policy import check_not_finished, check_saved
+from bytewright.train.resume_policy import (
+    change_config,
+    check_not_finished,
+    check_saved,
+    find_step_before_decay,
+    find_step_to_continue,
+)
 from bytewright.train.run_files import (
     CONFIG,
     RunWriter,
@@ -142,7 +148,7 @@ def train(
     if config.tensorboard:
         import_summary_writer()
     check_new_run(run)
-    check_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
+    check_space(run, checkpoint_bytes(config) * (config.keep_last + 3))
     config = dataclasses.replace(config, data=config.data.absolute())
     try:
         with RunWriter.create(run, config, init=None if init is None else init.describe(run)) as writer:
@@ -163,15 +169,20 @@ def train(
         raise
 
 
-def resume(run: atomic.StrPath, **options: Unpack[SessionOptions]) -> TrainResult:
+def resume(
+    run: atomic.StrPath, *, changes: Mapping[str, Any] | None = None, **options: Unpack[SessionOptions]
+) -> TrainResult:
     """Continue the run in the folder `run` from its last checkpoint, or from step 0 if it has none.
 
     A run that has ended and has no checkpoint raises `UsageError`: resuming it would erase its metrics.
+    `changes`, such as `{"budget.steps": 2000}`, replaces values of its config: see `resume_policy`.
     """
     run = Path(run)
     with RunWriter.open(run) as writer:
         config = read_run_config(run)
         check_not_finished(writer, config)
+        if changes:
+            config = change_config(config, changes, run)
         try:
             inputs = open_inputs(config)
         except StorageError as error:
@@ -181,8 +192,12 @@ def resume(run: atomic.StrPath, **options: Unpack[SessionOptions]) -> TrainResul
                     ' and remove its "checksum"',
                 )
             raise
-        saved = writer.checkpoints.read_last()
+        step = find_step_to_continue(writer.checkpoints, config, run) if changes else None
+        saved = writer.checkpoints.read_last() if step is None else writer.checkpoints.read(step)
         progress = check_saved(saved, config, inputs, run)
+        if changes:  # after all checks; a kill between the two leaves the run with its former length
+            writer.checkpoints.remove_after(progress.step)
+            writer.write_config(config)
         if options.get("sample") is None:
             options["sample"] = text_sampler_of(config, inputs)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not stored it yet
@@ -455,5 +470,7 @@ class Trainer:
             state |= {"data": dict(self.inputs.identity), "config": config}
             self.writer.checkpoints.save(self.model, self.optimizer, state)
             if not self.progress.refused_in_a_row:
-                self.writer.checkpoints.prune(self.config.keep_last, self.progress.best_step)
+                checkpoints = self.writer.checkpoints
+                undecayed = find_step_before_decay(checkpoints.steps(), self.config)
+                checkpoints.prune(self.config.keep_last, self.progress.best_step, undecayed)
             gc.collect()  # garbage collection is paused while steps run

@@ -9,21 +9,28 @@ affects what is learned is rejected. These may change:
 - how often to record, evaluate, sample and save, and where the data lies (its SHA-256 must be the same);
 - budget and schedule, if the learning rates of all completed steps stay the same: a constant rate, or one
   whose decay has not begun, can continue longer; half a cosine cannot.
+
+`resume(run, changes={"budget.steps": 2000})` changes the config under this rule. If the decay of a schedule
+that can be lengthened has begun, the run continues from its last checkpoint before the decay; `prune` keeps
+this checkpoint. So the longer run has the bits of a run that was that long from the start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bytewright.errors import FormatError, UsageError
+from bytewright.optim.schedules import is_lengthenable
 from bytewright.storage.config_reader import MAX_INTEGER, build
 from bytewright.train.checkpoint import SavedState
+from bytewright.train.checkpoint_list import CheckpointList
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import Ending, find_status
-from bytewright.train.recipe import flatten, to_plain
+from bytewright.train.recipe import flatten, put, to_plain
 from bytewright.train.recorder import TrainState
 from bytewright.train.run_files import CONFIG, OUTCOME, RunWriter, check_space, has_records, read_if_present
 from bytewright.train.setup import Inputs, checkpoint_bytes
@@ -62,13 +69,73 @@ def check_not_finished(writer: RunWriter, config: TrainConfig) -> None:
         raise UsageError(message, path=writer.path, found=status.ending)
 
 
+def change_config(config: TrainConfig, changes: Mapping[str, Any], run: Path) -> TrainConfig:
+    """Return a config with changed values, by dotted keys; other paths than those of the run are absolute."""
+    fields = to_plain(config)
+    for key, value in changes.items():
+        put(fields, key, value)
+    changed = build(TrainConfig, fields, source=str(run / CONFIG))
+    return dataclasses.replace(changed, data=changed.data.absolute())
+
+
+def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run: Path) -> int | None:
+    """Return the newest checkpoint whose steps are steps of a run with `config`; None without checkpoints.
+
+    It is the last one, unless the decay of a schedule that can be lengthened has begun by then.
+    """
+    refusal: UsageError | None = None
+    for step in reversed(checkpoints.steps()):
+        state = checkpoints.read_state(step)
+        plan = state.get("plan") or ([[0, state["num_steps"]]] if state.get("num_steps") else [])
+        try:
+            continue_config(
+                config,
+                state.get("config"),
+                step=step,
+                plan=plan,
+                source=str(run / CONFIG),
+                checkpoint=str(checkpoints.at(step)),
+            )
+        except UsageError as error:
+            if error.key is None or not error.key.startswith(BY_RATE):
+                raise
+            refusal = refusal or error
+            if is_lengthenable(config.schedule.kind):
+                continue
+            break
+        else:
+            return step
+    if refusal is None:
+        return None
+    reason = (
+        "no checkpoint from before the decay of its learning rate is left"
+        if is_lengthenable(config.schedule.kind)
+        else f"the learning rates of its {config.schedule.kind} schedule depend on its length"
+    )
+    message = (
+        f"{run} cannot be lengthened, because {reason}; start a new run from its weights with"
+        f" `bytewright train RECIPE --init {run} --out FOLDER`"
+    )
+    raise UsageError(message, path=run, key=refusal.key, expected=refusal.expected, found=refusal.found)
+
+
+def find_step_before_decay(steps: Sequence[int], config: TrainConfig) -> int | None:
+    """Return the last of `steps` whose learning rate would be the same in a longer run, if any is."""
+    length, schedule = config.num_steps, config.schedule
+    if length is None or not is_lengthenable(schedule.kind):
+        return None
+    now, longer = [[0, length]], [[0, 2 * length]]
+    same = (s for s in steps if schedule.planned_factor(s, now) == schedule.planned_factor(s, longer))
+    return max(same, default=None)
+
+
 def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, run: Path) -> TrainState:
     """Return the progress of a run's last checkpoint; raise if data, config or model do not match it.
 
     It allocates nothing of the sizes that config.json claims, so call it before the model is built.
     """
     if saved is None:
-        check_space(run, checkpoint_bytes(config) * (config.keep_last + 2))
+        check_space(run, checkpoint_bytes(config) * (config.keep_last + 3))
         return TrainState(num_steps=config.num_steps)
     if saved.rest.pop("data", None) != inputs.identity:
         message = f"{run}: the data has changed since step {saved.rest['step']} was saved"

@@ -272,11 +272,13 @@ class Run:
         """Load the model of the checkpoint with the lowest validation loss, or of the last one."""
         return open_model(self.path, which=which).load(device=device, precision=precision)
 
-    def resume(self, **options: Unpack[SessionOptions]) -> TrainResult:
-        """Train on from the last checkpoint to the end of the budget."""
+    def resume(
+        self, *, changes: Mapping[str, Any] | None = None, **options: Unpack[SessionOptions]
+    ) -> TrainResult:
+        """Train on from the last checkpoint to the end of the budget; `changes` replaces settings."""
         from bytewright.train import loop
 
-        return loop.resume(self.path, **options)
+        return loop.resume(self.path, changes=changes, **options)
 
     @property
     def is_finished_without_checkpoint(self) -> bool:

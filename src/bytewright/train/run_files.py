@@ -84,8 +84,7 @@ class RunWriter:
             elif (path / INIT).exists():  # of a process that was killed before it wrote the config
                 atomic.remove_if_present(path / INIT, within=path)
             write_plugins(path, flatten(to_plain(config)))
-            atomic.write_document(path / CONFIG, to_plain(config, run=path), within=path)
-            writer._config = atomic.read_bytes(path / CONFIG)
+            writer.write_config(config)
             on_error.pop_all()
         return writer
 
@@ -120,6 +119,11 @@ class RunWriter:
     def write_costs(self, costs: Mapping[str, Any]) -> None:
         """Store the costs of the run, which `costs.describe_costs` returns."""
         atomic.write_document(self.path / COSTS, costs, within=self.path)
+
+    def write_config(self, config: TrainConfig) -> None:
+        """Replace the config of the run."""
+        atomic.write_document(self.path / CONFIG, to_plain(config, run=self.path), within=self.path)
+        self._config = atomic.read_bytes(self.path / CONFIG)
 
     def check_unchanged(self) -> None:
         """Raise if the lock or config.json was removed or changed since this process opened the run.
