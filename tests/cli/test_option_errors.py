@@ -12,8 +12,8 @@ from conftest import RunCommand
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("train", "RECIPE and --out FOLDER are missing"),
-        ("train recipes/tiny.toml", "--out FOLDER is missing"),
+        ("train", "RECIPE is missing"),
+        ("import tiny-hf", "--out FOLDER is missing"),
         ("train --bogus 3", "RECIPE is missing"),
         ("report --json", "there is no option --json"),
         ("generate runs/x --temprature 3", "there is no option --temprature; did you mean --temperature?"),
@@ -24,7 +24,7 @@ from conftest import RunCommand
         ("generate runs/x --top-k abc", "--top-k must be a whole number, found 'abc'"),
         ("account --context 1e3", "--context/--context-length must be a whole number, found '1e3'"),
         ("account --norm batch", "--norm must be one of none, post, pre, found 'batch'"),
-        ("export runs/x --out y --to gguf", "--to must be hf, found 'gguf'"),
+        ("export runs/x --out y --to onnx", "--to must be one of gguf, hf, found 'onnx'"),
         ("tokenizer decode x --ids a", "--ids must be whole numbers, found 'a'"),
         ("generate runs/x --device gpu", "--device must be one of auto, cpu, cuda, mps, found 'gpu'"),
     ],

@@ -70,6 +70,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "tokenizer inspect": ("tokenizer_inspect", "InspectTokenizer", "print properties of a tokenizer"),
     "tokenizer compare": ("tokenizer_inspect", "CompareTokenizers", "show where two tokenizers differ"),
     "tokenizer convert": ("tokenizer", "ConvertTokenizer", "convert a tokenizer to another file format"),
+    "recipes": ("recipes", "ListRecipes", "list the recipes that come with Bytewright"),
     "train": ("train", "Train", "train a model from a recipe"),
     "resume": ("train", "Resume", "continue a run from its last checkpoint"),
     "generate": ("generate", "Generate", "generate text with a model"),
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keep_compiled_steps()
     warnings.showwarning = _show_warning
     try:
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        code = run_command(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader (`| head`) has closed the pipe
@@ -127,9 +128,10 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
     console.show_warning(message, category, *place, **others)
 
 
-def _run(arguments: list[str]) -> int:
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; errors are raised."""
     path = _command_path(arguments)
-    rest = arguments[len(path) :]
+    rest = list(arguments[len(path) :])
     name = " ".join(path)
     if name in COMMANDS:
         command = _parse(name, rest)
@@ -153,7 +155,7 @@ def load_plugins(paths: Sequence[Path]) -> None:
             load_plugin(path)
 
 
-def _command_path(arguments: list[str]) -> list[str]:
+def _command_path(arguments: Sequence[str]) -> list[str]:
     """Return the first arguments that name a command or a group of commands."""
     path: list[str] = []
     for word in arguments:
@@ -247,7 +249,7 @@ def _overview(group: str) -> str:
             "  bytewright demo",
             "  bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000",
             "  bytewright tokenizer encode stories-10k stories.txt --out stories.npy",
-            "  bytewright train recipes/tiny.toml --out runs/tiny",
+            "  bytewright train tiny --make-data",
             "  bytewright generate runs/tiny --prompt 'Once upon a time'",
             "",
             "`bytewright COMMAND --help` describes a command; `bytewright -V` prints the version.",

@@ -14,6 +14,7 @@ import tyro
 from bytewright.cli import console, options
 from bytewright.errors import UsageError
 from bytewright.formatting import format_bytes, format_seconds
+from bytewright.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
     from bytewright.experiments.execute import SweepContext
@@ -31,15 +32,19 @@ class RunSweep:
     marked, and the others continue. Metrics are always saved, models only with keep = "model" in the file.
 
     For example:
-      bytewright sweep recipes/learning_rate.toml
-      bytewright sweep recipes/learning_rate.toml --scale smoke
-      bytewright sweep recipes/no_norm.toml recipes/post_norm.toml --set budget.tokens=1_000_000
+      bytewright sweep learning_rate
+      bytewright sweep learning_rate --scale smoke
+      bytewright sweep no_norm post_norm my_sweep.toml --set budget.tokens=1_000_000
     """
 
     files: Annotated[
         tuple[Path, ...],
         tyro.conf.Positional,
-        tyro.conf.arg(metavar="FILE …", help="Sweep files: TOML.", help_behavior_hint="(required)"),
+        tyro.conf.arg(
+            metavar="FILE …",
+            help="TOML files, or names of sweeps that come with Bytewright.",
+            help_behavior_hint="(required)",
+        ),
     ] = ()
 
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
@@ -70,7 +75,10 @@ class RunSweep:
     def run(self) -> int:
         """Plan and execute the runs, and write the report."""
         options.require_at_least(1, self.jobs, "--jobs")
-        paths = [options.require_file(path) for path in options.require_some(self.files, "a sweep file")]
+        paths = [
+            options.require_file(find_recipe(path))
+            for path in options.require_some(self.files, "a sweep file")
+        ]
         from bytewright.experiments.sweep import read_sweep
         from bytewright.train.setup import CompiledStepCache
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from bytewright.cli import Terminated, console, options
+from bytewright.cli.recipes import require_data
 from bytewright.errors import BytewrightError, UsageError
+from bytewright.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bytewright.train import TrainConfig, TrainResult
+    from bytewright.train import TrainResult
     from bytewright.train.run import RecordedLoss
 
 
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
 class Train:
     """Train a model from a recipe, and save everything in a new folder.
 
-    A recipe is a TOML file (see recipes/); --set replaces any of its values. The run can be stopped at any
-    time: Ctrl-C and SIGTERM save a checkpoint first; a second signal stops at once. `bytewright resume`
+    A recipe is a TOML file, or the name of one that comes with Bytewright (`bytewright recipes` lists them);
+    --set replaces any of its values. --make-data makes the data of such a recipe. The run can be stopped at
+    any time: Ctrl-C and SIGTERM save a checkpoint first; a second signal stops at once. `bytewright resume`
     continues with identical results, also after a crash.
 
     With --init the run starts from the weights of another model, for fine-tuning with a schedule of its own.
@@ -34,17 +37,22 @@ class Train:
     rows, each the mean of the existing rows.
 
     For example:
-      bytewright train recipes/tiny.toml --out runs/tiny
-      bytewright train recipes/base.toml --out runs/short --set budget.tokens=10_000_000 optimizer.lr=1e-3
+      bytewright train tiny --make-data
+      bytewright train base --out runs/short --set budget.tokens=10_000_000 optimizer.lr=1e-3
       bytewright train tune.toml --init runs/base --out runs/tuned
       bytewright train tune.toml --init llama-folder --out runs/tuned --set model.context_length=512
     """
 
     recipe: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
-    """The recipe: a TOML file."""
+    """The recipe: a TOML file, or the name of a recipe that comes with Bytewright."""
 
-    out: options.OutputFolder
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: runs/NAME of the recipe)")
+    ] = None
     """The folder of the run; it must be new or empty."""
+
+    make_data: bool = False
+    """Make missing data of a recipe that comes with Bytewright; after an interruption, it continues."""
 
     set: options.Overrides = ()
     """Values to replace in the recipe, such as optimizer.lr=3e-4."""
@@ -62,8 +70,10 @@ class Train:
 
     def run(self) -> int:
         """Train, and print how the session ended."""
-        options.require_file(self.recipe)
+        recipe = options.require_file(find_recipe(self.recipe))
+        out = self.out or Path("runs", recipe.stem)
         from bytewright.train import InitialWeights, read_recipe, train
+        from bytewright.train.run_files import check_new_run
 
         init = None
         if self.init is not None:
@@ -72,24 +82,12 @@ class Train:
         elif self.init_optimizer:
             raise UsageError("--init-optimizer needs --init with a source", key="--init-optimizer")
         config = read_recipe(
-            self.recipe, options.list_overrides(self.set), model=None if init is None else init.model
+            recipe, options.list_overrides(self.set), model=None if init is None else init.model
         )
-        check_data_exists(config, self.recipe)
-        with report_interruption(self.out):
-            return print_result(train(config, self.out, init=init, console=console.stderr()))
-
-
-def check_data_exists(config: TrainConfig, recipe: Path) -> None:
-    """Raise if a data file of the recipe does not exist: often it has not been made yet."""
-    for key in ("train", "validation", "tokenizer"):
-        path = getattr(config.data, key)
-        if path is not None and not path.exists():
-            has_comments = recipe.read_text(errors="replace").startswith("#")
-            hint = (
-                f"; the comments at the top of {recipe} show how to create the data" if has_comments else ""
-            )
-            message = f"data.{key} is {path}, which does not exist{hint}"
-            raise UsageError(message, path=path, key=f"data.{key}")
+        check_new_run(out)
+        require_data(config, recipe, make=self.make_data)
+        with report_interruption(out):
+            return print_result(train(config, out, init=init, console=console.stderr()))
 
 
 class InterruptedRunError(BytewrightError):

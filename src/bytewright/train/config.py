@@ -18,9 +18,7 @@ from typing import Any, Literal
 
 from bytewright.errors import UsageError, wrong_value
 from bytewright.field_docs import described
-from bytewright.generate.sampling import read_sampler_options
 from bytewright.model import ModelConfig
-from bytewright.model.loss import PROVIDED as PROVIDED_TO_LOSSES
 from bytewright.optim.schedules import (
     PROVIDED,
     Plan,
@@ -229,9 +227,10 @@ class LossConfig:
     """Parameters of the loss; cross_entropy has none."""
 
     def __post_init__(self) -> None:
+        from bytewright.model.loss import PROVIDED  # imports torch, which `bytewright runs` does not need
+
         losses.check(self.name, "loss.name")
-        provided = PROVIDED_TO_LOSSES
-        options = read_options(losses[self.name], self.options, provided=provided, key="loss.options")
+        options = read_options(losses[self.name], self.options, provided=PROVIDED, key="loss.options")
         object.__setattr__(self, "options", options)
 
 
@@ -246,6 +245,8 @@ class SamplerConfig:
     """Parameters of the sampler: `p` of top_p (default 0.95) and of min_p (0.05), `k` of top_k (50)."""
 
     def __post_init__(self) -> None:
+        from bytewright.generate.sampling import read_sampler_options  # imports torch, too
+
         options = read_sampler_options(
             self.name, self.options, name_key="sampler.name", options_key="sampler.options"
         )

@@ -1,0 +1,120 @@
+"""`bytewright recipes`: list the recipes that come with Bytewright; and the data that they need."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bytewright.cli import console
+from bytewright.errors import UsageError
+from bytewright.shipped_recipes import DataCommand, ShippedRecipe, find_recipe, find_shipped, list_recipes
+
+if TYPE_CHECKING:
+    from bytewright.train import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListRecipes:
+    """List the recipes and sweeps that come with Bytewright, or print one of them.
+
+    `bytewright train NAME` runs a recipe and `bytewright sweep NAME` a sweep. To change more than a few
+    values, print a recipe into a file of your own.
+
+    For example:
+      bytewright recipes
+      bytewright recipes tiny > mine.toml
+    """
+
+    name: Annotated[
+        Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="(optional)")
+    ] = None
+    """Print the file of this recipe."""
+
+    json: bool = False
+    """Print the list as JSON."""
+
+    def run(self) -> None:
+        """Print the list, or one file."""
+        if self.name is not None:
+            print(find_recipe(self.name).read_text(encoding="utf-8"), end="")
+            return
+        recipes = list_recipes()
+        if self.json:
+            fields = [dataclasses.asdict(recipe) | {"path": str(recipe.path)} for recipe in recipes]
+            print(json.dumps(fields, indent=2))
+            return
+        table = console.table("recipe", "run with", "")
+        for column in table.columns:
+            column.justify = "left"
+        for recipe in recipes:
+            table.add_row(recipe.name, recipe.kind, recipe.summary)
+        console.stdout().print(table)
+
+
+def require_data(config: TrainConfig, recipe: Path, *, make: bool) -> None:
+    """Raise unless the data of a recipe exists; with `make`, run the commands of a shipped recipe first."""
+    shipped = find_shipped(recipe)
+    missing = find_missing_data(config)
+    if missing and make:
+        make_data(_check_commands(shipped, recipe))
+        missing = find_missing_data(config)
+    if not missing:
+        return
+    key, path = missing
+    hint = ""
+    commands = [] if shipped is None else shipped.data_commands
+    if any(path.is_relative_to(command.output) for command in commands):
+        console.stderr().print(f"These commands make the data of {recipe.stem}:", soft_wrap=True)
+        for command in commands:
+            console.stderr().print(f"  {command}", soft_wrap=True)
+        can_run = all(command.is_ours for command in commands)
+        hint = "; run these commands first, or add --make-data" if can_run else "; run these commands first"
+    elif recipe.read_text(errors="replace").startswith("#"):
+        hint = f"; the comments at the top of {recipe} show how to create the data"
+    raise UsageError(f"{key} is {path}, which does not exist{hint}", path=path, key=key)
+
+
+def find_missing_data(config: TrainConfig) -> tuple[str, Path] | None:
+    """Return the key and the path of the first data file of a config that does not exist."""
+    for key in ("train", "validation", "tokenizer"):
+        path = getattr(config.data, key)
+        if path is not None and not path.exists():
+            return f"data.{key}", path
+    return None
+
+
+def make_data(commands: Sequence[DataCommand]) -> None:
+    """Run commands that make data, except those whose output exists.
+
+    A command writes its output atomically. After an interruption, the same commands continue.
+    """
+    from bytewright.cli.main import run_command
+
+    err = console.stderr()
+    for number, command in enumerate(commands, 1):
+        done = "exists already: " if command.output.exists() else ""
+        err.print(f"[{number}/{len(commands)}] {done}{command.output if done else command}", soft_wrap=True)
+        if not done:
+            # A killed process can leave the manifest of a token file without the file.
+            run_command([*command.words[1:], "--replace"])
+
+
+def _check_commands(shipped: ShippedRecipe | None, recipe: Path) -> list[DataCommand]:
+    """Return the commands that make the data of a shipped recipe; the comments of other files are not run."""
+    if shipped is None:
+        message = (
+            f"--make-data needs a recipe that comes with Bytewright, and {recipe} is another file;"
+            " run the commands that make its data yourself"
+        )
+        raise UsageError(message, path=recipe, key="--make-data")
+    foreign = [command for command in shipped.data_commands if not command.is_ours]
+    if foreign:
+        message = f"--make-data cannot make the data of {shipped.name}; run `{foreign[0]}` yourself"
+        raise UsageError(message, path=recipe, key="--make-data", found=str(foreign[0]))
+    return shipped.data_commands
