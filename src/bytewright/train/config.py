@@ -227,10 +227,11 @@ class LossConfig:
     """Parameters of the loss; cross_entropy has none."""
 
     def __post_init__(self) -> None:
-        from bytewright.model.loss import PROVIDED  # imports torch, which `bytewright runs` does not need
+        from bytewright.model.loss import PROVIDED as PROVIDED_TO_LOSSES  # imports torch; `runs` needs none
 
         losses.check(self.name, "loss.name")
-        options = read_options(losses[self.name], self.options, provided=PROVIDED, key="loss.options")
+        provided = PROVIDED_TO_LOSSES
+        options = read_options(losses[self.name], self.options, provided=provided, key="loss.options")
         object.__setattr__(self, "options", options)
 
 
