@@ -218,11 +218,15 @@ def test_transformers_generates_the_same_greedy_text(
         assert tokenizer(text)["input_ids"] == Tokenizer.load(original / "tokenizer").encode(text)
 
 
-def test_a_model_that_llama_cannot_express_is_one_sentence(run: RunCommand, tmp_path: Path) -> None:
-    outcome = run("export", make_run(tmp_path, norm="post"), "--to", "hf", "--out", tmp_path / "hf")
+@pytest.mark.parametrize("to", ["hf", "gguf"])
+def test_a_model_that_llama_cannot_express_is_one_sentence(run: RunCommand, to: str, tmp_path: Path) -> None:
+    if to == "gguf":
+        pytest.importorskip("gguf", reason="the package gguf is missing: pip install gguf")
+    outcome = run("export", make_run(tmp_path, norm="post"), "--to", to, "--out", tmp_path / "out")
     assert outcome.code == 2
-    assert outcome.err.startswith("bytewright: this model has norm = 'post'")
-    assert not (tmp_path / "hf").exists()
+    assert "norm = 'post'" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_import_rejects_an_existing_run_and_a_missing_folder(run: RunCommand, tmp_path: Path) -> None:

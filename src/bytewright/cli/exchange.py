@@ -26,7 +26,7 @@ class Export:
     hf is a folder that `transformers` loads as a LlamaForCausalLM. gguf is a file that llama.cpp loads; it
     needs the package gguf (pip install gguf). Both compute the same logits. Options that the format lacks
     are an error: post-norm or no norm, no positions, no gate; for hf also norms of queries and keys; for gguf
-    also a pattern of the tokenizer other than gpt2 and gpt4.
+    also a pattern of the tokenizer other than gpt2, gpt4 and that of Qwen 2.
 
     For example:
       bytewright export runs/base --to hf --out base-hf

@@ -57,11 +57,14 @@ GGUF_NAMES = {
 }
 """GGUF's name of each module of a Llama; in a block without the prefixes `model.layers.0.` and `blk.0.`."""
 
-PRE_TOKENIZERS: Mapping[str, str] = {
-    "gpt2": "gpt-2",
-    "gpt4": "dbrx",
-}
-"""llama.cpp's name of the pre-tokeniser that is identical to each of our patterns."""
+QWEN2_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The pattern of Qwen 2 and 3, as their tokenizer.json contains it: GPT-4's with single digits."""
+
+PRE_TOKENIZERS: Mapping[str, str] = {"gpt2": "gpt-2", "gpt4": "dbrx", QWEN2_PATTERN: "qwen2"}
+"""llama.cpp's name of the pre-tokeniser that is identical to each of these patterns."""
 
 Q8_0_BLOCK = 32
 """The number of weights that share a scale in Q8_0; the length of a row must be a multiple of it."""
@@ -112,7 +115,7 @@ def find_pre_tokenizer(vocabulary: Vocabulary) -> str:
     if pattern not in PRE_TOKENIZERS:
         message = (
             f"llama.cpp has no pre-tokeniser for the pattern {shorten(pattern)}, so its ids would differ;"
-            f" only {' and '.join(PRE_TOKENIZERS)} can be exported to gguf"
+            " only gpt2, gpt4 and the pattern of Qwen 2 can be exported to gguf"
         )
         raise TokenizerError(message, key="pattern", expected=tuple(PRE_TOKENIZERS), found=pattern)
     return PRE_TOKENIZERS[pattern]

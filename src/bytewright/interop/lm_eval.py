@@ -201,6 +201,7 @@ class BytewrightLM(TemplateLM):
             )
             raise UsageError(message, key=min(unknown))
         num_new = min(settings["max_gen_toks"], self.max_length // 2)
+        known["temperature"] = settings.get("temperature", 1.0) if settings["do_sample"] else 0.0
         known |= {"max_new_tokens": num_new, "stop_tokens": stop_tokens_of(self.bytewright_tokenizer)}
         return SamplingConfig(**known)
 

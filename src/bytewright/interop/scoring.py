@@ -63,7 +63,7 @@ def score_continuations(
         if len(continuation) > context_length:
             message = (
                 f"a continuation has {len(continuation)} tokens, but the model's context has"
-                f" {context_length}; divide it"
+                f" {context_length}; use a shorter text or a model with a longer context"
             )
             raise UsageError(message, key="continuation", expected=context_length, found=len(continuation))
     scores = [Score(0.0, is_greedy=True)] * len(pairs)
