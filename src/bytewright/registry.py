@@ -151,7 +151,7 @@ feed_forwards = Registry("feed-forward layer", "bytewright.model.layers", "model
 attentions = Registry("attention", "bytewright.model.attention", "model.attention")
 positions = Registry("position encoding", "bytewright.model.attention", "model.position")
 losses = Registry("loss", "bytewright.model.loss", "loss.name")
-optimizers = Registry("optimizer", "bytewright.optim.reference", "optimizer.name")
+optimizers = Registry("optimizer", "bytewright.optim.build", "optimizer.name")
 schedules = Registry("schedule", "bytewright.optim.schedules", "schedule.kind")
 samplers = Registry("sampler", "bytewright.generate.sampling", "sampler.name")
 

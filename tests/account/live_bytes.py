@@ -25,7 +25,7 @@ from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.kernels import cross_entropy
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import apply_clipped, fused_updates
-from bytewright.train.config import OptimizerConfig, OptimizerName
+from bytewright.train.config import OptimizerConfig
 from bytewright.train.setup import make_optimizer
 
 
@@ -122,7 +122,7 @@ def measure_step(
     *,
     batch_size: int,
     precision: str = "fp32",
-    optimizer: OptimizerName = "adamw",
+    optimizer: str = "adamw",
     optimizer_implementation: str | None = None,
 ) -> Measured:
     """Return the bytes alive during a training step like that of `TrainStep` on a GPU, after the first."""

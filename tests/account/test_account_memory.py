@@ -15,12 +15,13 @@ from bytewright.account import PRESETS, count_parameters, largest_batch, trainin
 from bytewright.account.activations import KERNEL_CONTEXT, KERNEL_HEADS, WIDE, Precision
 from bytewright.account.devices import DEVICES
 from bytewright.account.memory import ALLOWANCE, WORKSPACE
-from bytewright.account.optimizers import OptimizerName, eager_update_bytes
+from bytewright.account.optimizers import eager_update_bytes
 from bytewright.account.summary import PRECISIONS
 from bytewright.account.time import roofline
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig
 from bytewright.model.config import Implementation
+from bytewright.registry import optimizers
 from rejection import rejects
 from runs import rerun_unchecked
 
@@ -69,8 +70,7 @@ def test_the_peak_of_every_update_rule_is_predicted(request: pytest.FixtureReque
     if rerun_unchecked(request):
         return
     small = ModelConfig(vocab_size=600, context_length=16, d_model=256, num_layers=2, num_heads=8, d_ff=768)
-    rules: list[OptimizerName] = ["adamw", "sgd", "muon"]
-    for optimizer in rules:
+    for optimizer in optimizers:
         for implementation in ("fused", "reference"):
             if optimizer == "muon" and implementation == "fused":
                 continue  # its products use bf16 only on a real GPU
@@ -110,8 +110,7 @@ def test_the_traffic_of_every_eager_update_is_predicted(request: pytest.FixtureR
     from live_bytes import measure_step
 
     config = dataclasses.replace(PRESETS["base"], num_layers=2)
-    rules: list[OptimizerName] = ["adamw", "sgd", "muon"]
-    for optimizer in rules:
+    for optimizer in optimizers:
         moved = measure_step(config, batch_size=1, optimizer=optimizer).moved["update"]
         moved -= 2 * WIDE * count_parameters(config).total  # gathering of the gradients
         predicted = eager_update_bytes(config, optimizer, "cpu")  # Muon's rounds use fp32 on a CPU

@@ -37,7 +37,7 @@ def test_any_state_survives_packing(tree: Any) -> None:
 
 
 def test_two_tensors_with_the_same_name_are_rejected() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(UsageError):
         pack({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}})
 
 

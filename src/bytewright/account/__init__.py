@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from bytewright.account.inference import InferenceMemory, inference_memory
     from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
-    from bytewright.account.optimizers import UpdateCost, update_cost
+    from bytewright.account.optimizers import UpdateCost, state_bytes, update_cost
     from bytewright.account.parameters import ParameterCount, count_parameters
     from bytewright.account.predict import TrainingSetup, predict_training
     from bytewright.account.presets import PRESETS, find_preset
@@ -64,6 +64,7 @@ __all__ = [
     "peak_flops",
     "predict_training",
     "roofline",
+    "state_bytes",
     "textbook_estimate",
     "time_on",
     "training_days",

@@ -30,7 +30,7 @@ from bytewright.account.activations import (
     kept_by_block,
 )
 from bytewright.account.devices import DeviceKind
-from bytewright.account.optimizers import OptimizerName, state_bytes, update_temporaries
+from bytewright.account.optimizers import AnyOptimizer, has_fused_update, state_bytes, update_temporaries
 from bytewright.account.parameters import count_parameters
 from bytewright.errors import wrong_value
 from bytewright.model.config import Implementation, ModelConfig
@@ -95,7 +95,7 @@ def training_memory(
     batch_size: int = 1,
     num_tokens: int | None = None,
     precision: Precision = "fp32",
-    optimizer: OptimizerName = "adamw",
+    optimizer: AnyOptimizer = "adamw",
     optimizer_implementation: Implementation | None = None,
     compiled: bool = False,
     device: DeviceKind = "cuda",
@@ -133,7 +133,7 @@ def largest_batch(
     num_tokens: int | None = None,
     precision: Precision = "fp32",
     compiled: bool = False,
-    optimizer: OptimizerName = "adamw",
+    optimizer: AnyOptimizer = "adamw",
     device: DeviceKind = "cuda",
 ) -> int:
     """Return the largest batch whose peak, plus `ALLOWANCE`, fits into `memory_bytes`; 0 if none fits.
@@ -170,9 +170,9 @@ def largest_batch(
 class _Step:
     """The moments of one step and the bytes that are alive at each."""
 
-    def __init__(self, x: StepShape, optimizer: OptimizerName, implementation: Implementation) -> None:
+    def __init__(self, x: StepShape, optimizer: AnyOptimizer, implementation: Implementation) -> None:
         self.x = x
-        self.has_fused_update = implementation == "fused"
+        self.has_fused_update = implementation == "fused" and has_fused_update(x.config, optimizer)
         count = count_parameters(x.config)
         self.parameters = WIDE * count.total
         self.block_parameters = WIDE * count.blocks // x.config.num_layers

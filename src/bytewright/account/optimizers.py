@@ -1,56 +1,60 @@
-"""The cost of one update of the weights: operations, bytes moved, and memory, for AdamW, Muon and SGD.
+"""The cost of one update of the weights: operations, bytes moved, and memory, for any registered optimizer.
 
-AdamW does the same for each of P parameters; additions, products, quotients and roots count as one operation:
+The optimizer is built over a model without contents (on torch's meta device), which shows the rule that
+updates each parameter. A rule of Bytewright states its costs (`optim.reference`, `optim.fused`). For AdamW
+they are, per parameter, where additions, products, quotients and roots count as one operation:
 
     θ ← θ - lr λ θ                       2
     m ← β₁ m + (1 - β₁) g                3
     v ← β₂ v + (1 - β₂) g²               4
-    θ ← θ - rate · m / (√v + ε)          5      together 14·P
+    θ ← θ - rate · m / (√v + ε)          5      together 14
 
-At best it reads θ, g, m and v and writes θ, m and v: 7·4 bytes per parameter. This is half an operation per
-byte, so memory bandwidth limits it on every device.
+At best a rule reads θ, g and its state and writes θ and its state: 7·4 bytes per parameter for the two state
+tensors of AdamW. This is half an operation per byte, so memory bandwidth limits it on every device.
 
-Muon updates the matrices of the blocks, AdamW the rest. For a matrix of r x c, where r is the shorter side,
-each of five rounds computes x xᵀ (2·r²·c), its square (2·r³) and the product with x (2·r²·c). Elementwise
-operations per number:
+The stated counts are exact. Tests count the operations of the reference rules, and the bytes that the fused
+rules move without a compiler, when each operation is one pass over memory (`eager_update_bytes`). The costs
+of other optimizers are measured: one update is traced, operation by operation (`trace_update`).
 
-    m 3, direction 3, norm 2 and quotient 1, θ 4 for each of r·c;  in each round 2·r·c and 3·r²
-
-The counts are exact. Tests count the operations of the reference rules, and the bytes that the fused rules
-move without a compiler, when each operation is one pass over memory (`eager_update_bytes`).
-
-The state of AdamW is two numbers per weight, of Muon one per weight of its matrices, of SGD none. The
-reference rules update one parameter at a time and need little temporary memory. The fused rules update whole
-groups. Without a compiler, each operation allocates a tensor of that size. Compiled, they are one kernel, and
-only Muon's products need temporaries.
+The reference rules update one parameter at a time and need little temporary memory. The fused rules update
+whole groups. Without a compiler, each operation allocates a tensor of that size. Compiled, they are one
+kernel, and only Muon's products need temporaries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import functools
+import math
+import weakref
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from bytewright.account.activations import WIDE, StepShape
 from bytewright.account.devices import DeviceKind
 from bytewright.account.parameters import count_parameters
-from bytewright.model.config import ModelConfig
+from bytewright.errors import UsageError, first_line
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.optim.build import DefaultSettings, OptimizerSettings, build_optimizer
+from bytewright.optim.clip import clip_gradients
+from bytewright.optim.fused import FusedOptimizer, fused_updates
+from bytewright.optim.reference import CombinedOptimizer, Optimizer
+from bytewright.registry import optimizers
 
-OptimizerName = Literal["adamw", "muon", "sgd"]
+Shape = tuple[int, ...]
+AnyOptimizer = Hashable
+"""The name of a registered optimizer, or its `OptimizerConfig`."""
 
-ADAMW_OPERATIONS = 14
-ADAMW_BYTES = 7 * 4
-MUON_ROUNDS = 5
-MUON_BYTES = 5 * 4
-"""Reads θ, g and m, writes θ and m. The passes of the rounds depend on the implementation."""
-SGD_BYTES = 3 * 4
-
-EAGER_BYTES: Mapping[OptimizerName, int] = {"adamw": 53 * 4, "sgd": 15 * 4, "muon": 39 * 4}
-"""Per weight: norm and clipping of the gradient, the update rule, and selecting the accepted result."""
-EAGER_ROUNDS = 5 + MUON_ROUNDS * 5
-"""Numbers that Muon reads and writes per weight to orthogonalise, without those of the products."""
-EAGER_GRAM = MUON_ROUNDS * 7
-"""The same per number of x xᵀ."""
+LARGEST_TINY_SIDE = 16
+"""Sides of the parameters of a trial update where tracing without contents is not possible."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,142 +70,270 @@ class UpdateCost:
         """All operations."""
         return self.matmul_flops + self.elementwise_flops
 
-    def __add__(self, other: UpdateCost) -> UpdateCost:
+
+@dataclass(frozen=True)
+class Share:
+    """The parameters that one rule updates: how many there are of each shape."""
+
+    rule: type[Optimizer]
+    shapes: Mapping[Shape, int]
+
+    @property
+    def num_weights(self) -> int:
+        """Numbers in all parameters."""
+        return sum(count * math.prod(shape) for shape, count in self.shapes.items())
+
+
+@dataclass(frozen=True)
+class TracedUpdate:
+    """What tracing one update of a whole model found; numbers are floats where they were scaled."""
+
+    state_bytes: float
+    matmul_flops: float
+    elementwise_flops: float
+    moved_bytes: float
+    """Bytes that elementwise operations read and wrote, each in its own pass."""
+    temporary_bytes: float
+
+
+def update_cost(config: ModelConfig, optimizer: AnyOptimizer = "adamw") -> UpdateCost:
+    """Return the cost of one update of all parameters of a model.
+
+    >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
+    >>> cost, total = update_cost(base), count_parameters(base).total
+    >>> cost.flops // total, cost.num_bytes // total
+    (14, 28)
+    """
+    shares = list_shares(config, optimizer)
+    if shares is None:
+        traced = trace_update(config, optimizer)
+        weights = WIDE * count_parameters(config).total
         return UpdateCost(
-            matmul_flops=self.matmul_flops + other.matmul_flops,
-            elementwise_flops=self.elementwise_flops + other.elementwise_flops,
-            num_bytes=self.num_bytes + other.num_bytes,
+            matmul_flops=round(traced.matmul_flops),
+            elementwise_flops=round(traced.elementwise_flops),
+            num_bytes=round(3 * weights + 2 * traced.state_bytes),
         )
+    products, elementwise, moved = 0, 0, 0
+    for share in shares:
+        for shape, count in share.shapes.items():
+            of_products, of_elements = share.rule.count_flops(shape)
+            products, elementwise = products + count * of_products, elementwise + count * of_elements
+        moved += WIDE * (3 + 2 * len(share.rule.state_names)) * share.num_weights
+    return UpdateCost(matmul_flops=products, elementwise_flops=elementwise, num_bytes=moved)
 
 
-def adamw_cost(num_parameters: int) -> UpdateCost:
-    """Return the cost of one step of AdamW.
-
-    >>> adamw_cost(1_000).flops, adamw_cost(1_000).num_bytes
-    (14000, 28000)
-    """
-    return UpdateCost(
-        matmul_flops=0,
-        elementwise_flops=ADAMW_OPERATIONS * num_parameters,
-        num_bytes=ADAMW_BYTES * num_parameters,
-    )
+def state_bytes(config: ModelConfig, optimizer: AnyOptimizer = "adamw") -> int:
+    """Return the bytes of the optimizer state: two numbers per weight for AdamW, one for Muon's matrices."""
+    shares = list_shares(config, optimizer)
+    if shares is None:
+        return math.ceil(trace_update(config, optimizer).state_bytes)
+    return sum(WIDE * len(share.rule.state_names) * share.num_weights for share in shares)
 
 
-def muon_matrix_cost(rows: int, columns: int) -> UpdateCost:
-    """Return the cost of one step of Muon on one matrix.
-
-    >>> muon_matrix_cost(2, 3).matmul_flops  # five rounds of 24 + 16 + 24
-    320
-    """
-    r, c = min(rows, columns), max(rows, columns)
-    return UpdateCost(
-        matmul_flops=MUON_ROUNDS * (2 * r * r * c + 2 * r**3 + 2 * r * r * c),
-        elementwise_flops=13 * r * c + MUON_ROUNDS * (2 * r * c + 3 * r * r),
-        num_bytes=MUON_BYTES * r * c,
-    )
-
-
-def update_cost(config: ModelConfig, optimizer: OptimizerName = "adamw") -> UpdateCost:
-    """Return the cost of one update of all parameters of a model."""
-    total = count_parameters(config).total
-    if optimizer == "adamw":
-        return adamw_cost(total)
-    if optimizer == "sgd":
-        return UpdateCost(matmul_flops=0, elementwise_flops=2 * total, num_bytes=SGD_BYTES * total)
-    matrices = block_matrices(config)
-    taken = config.num_layers * sum(rows * columns for rows, columns in matrices)
-    cost = adamw_cost(total - taken)
-    for rows, columns in matrices:
-        one = muon_matrix_cost(rows, columns)
-        cost += UpdateCost(
-            matmul_flops=config.num_layers * one.matmul_flops,
-            elementwise_flops=config.num_layers * one.elementwise_flops,
-            num_bytes=config.num_layers * one.num_bytes,
-        )
-    return cost
-
-
-def eager_update_bytes(config: ModelConfig, optimizer: OptimizerName, device: DeviceKind) -> int:
-    """Return the bytes that a fused rule moves without a compiler, from the norm of the gradients on.
-
-    On a GPU, Muon's rounds use bf16: the casts of the direction move another 12 bytes per weight.
+def eager_update_bytes(config: ModelConfig, optimizer: AnyOptimizer, device: DeviceKind) -> int:
+    """Return the bytes that an update moves without a compiler, from the norm of the gradients on.
 
     >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
     >>> [eager_update_bytes(base, rule, "cpu") // count_parameters(base).total for rule in ("adamw", "sgd")]
     [212, 60]
     """
-    total = count_parameters(config).total
-    if optimizer != "muon":
-        return EAGER_BYTES[optimizer] * total
-    taken, grams = 0, 0
-    for rows, columns in block_matrices(config):
-        taken += config.num_layers * rows * columns
-        grams += config.num_layers * min(rows, columns) ** 2
-    size, casts = (2, 12) if device == "cuda" else (4, 0)
-    rounds = size * (EAGER_ROUNDS * taken + EAGER_GRAM * grams)
-    return EAGER_BYTES["adamw"] * (total - taken) + (EAGER_BYTES["muon"] + casts) * taken + rounds
+    shares = list_shares(config, optimizer)
+    fused = [] if shares is None else [(share.rule.fused_version, share.shapes) for share in shares]
+    if shares is None or not all(rule and issubclass(rule, FusedOptimizer) for rule, _ in fused):
+        return round(trace_update(config, optimizer).moved_bytes)
+    on_gpu = device == "cuda"
+    return sum(
+        rule.count_moved_bytes(shapes, on_gpu=on_gpu)
+        for rule, shapes in fused
+        if rule and issubclass(rule, FusedOptimizer)
+    )
 
 
-def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
-    """Return the shapes of the matrices of one block: q, k, v, output, w1, w2 and, if gated, w3."""
-    d, c, f = config.d_model, config.kv_heads * config.d_head, config.ffn_width
-    gate = [(f, d)] if config.ffn == "swiglu" else []
-    return [(d, d), (c, d), (c, d), (d, d), (f, d), (d, f), *gate]
-
-
-def state_bytes(config: ModelConfig, optimizer: OptimizerName) -> int:
-    """Return the bytes of the optimizer state."""
-    total = WIDE * count_parameters(config).total
-    match optimizer:
-        case "adamw":
-            return 2 * total
-        case "muon":
-            return 2 * total - sum(_muon_groups(config).values())
-        case "sgd":
-            return 0
-
-
-def update_temporaries(x: StepShape, optimizer: OptimizerName, *, is_fused: bool) -> int:
+def update_temporaries(x: StepShape, optimizer: AnyOptimizer, *, is_fused: bool) -> int:
     """Return the bytes of temporaries during the update.
 
-    Reference: three tensors of the size of the largest parameter for AdamW, one for SGD, five of the size of
-    the largest matrix for Muon. Fused: seven of the size of the whole group for AdamW (the clipped gradient,
-    both new means, the decayed weights, and three for the quotient), three for SGD.
+    The reference rules need a few tensors of the size of the largest parameter, the fused rules a few of the
+    size of the whole group.
     """
-    total = WIDE * count_parameters(x.config).total
-    largest = WIDE * max(x.V * x.d, x.d * x.f)
-    match optimizer:
-        case "adamw":
-            return 0 if is_fused and x.compiled else 7 * total if is_fused else 3 * largest
-        case "sgd":
-            return 0 if is_fused and x.compiled else 3 * total if is_fused else largest
-        case "muon":
-            if is_fused:
-                return _muon_temporaries(x)
-            return max(5 * WIDE * x.d * x.f, 3 * WIDE * x.V * x.d)
-
-
-def _muon_temporaries(x: StepShape) -> int:
-    """Return the bytes for all matrices of one shape at a time, then for AdamW with the other parameters.
-
-    The clipped gradient and the mean are in float32. The rounds need five tensors of the size of the group
-    and one of x xᵀ, on a GPU in bf16. The new weights and mean of the previous group exist until they are
-    copied.
-    """
-    groups = _muon_groups(x.config)
-    rest = WIDE * count_parameters(x.config).total - sum(groups.values())
-    bytes_of_rounds = 2 if x.device == "cuda" else WIDE
+    shares = list_shares(x.config, optimizer)
+    if shares is None:
+        return round(trace_update(x.config, optimizer).temporary_bytes)
     peak, before = 0, 0
-    for shape, size in groups.items():
-        gram = size * min(shape) // max(shape)
-        peak = max(peak, 2 * size + (5 * size + gram) * bytes_of_rounds // WIDE + before)
-        before = 0 if x.compiled else 2 * size
-    return max(peak, 0 if x.compiled else 7 * rest + before)
+    for share in shares:
+        fused = share.rule.fused_version
+        if is_fused and fused is not None and issubclass(fused, FusedOptimizer):
+            of_share, before = fused.count_temporary_bytes(
+                share.shapes, compiled=x.compiled, on_gpu=x.device == "cuda", before=before
+            )
+        else:
+            of_share = WIDE * share.rule.num_temporaries * max(map(math.prod, share.shapes))
+        peak = max(peak, of_share)
+    return peak
 
 
-def _muon_groups(config: ModelConfig) -> dict[tuple[int, int], int]:
-    """Return the bytes of the matrices of all blocks, by shape."""
-    groups: dict[tuple[int, int], int] = {}
-    for shape in block_matrices(config):
-        groups[shape] = groups.get(shape, 0) + WIDE * config.num_layers * shape[0] * shape[1]
-    return groups
+def has_fused_update(config: ModelConfig, optimizer: AnyOptimizer) -> bool:
+    """Return whether the fused implementation of an optimizer updates flat groups of parameters.
+
+    >>> tiny = ModelConfig(vocab_size=9, context_length=4, d_model=4, num_layers=1, num_heads=1)
+    >>> has_fused_update(tiny, "muon")
+    True
+    """
+    return _examine(config, optimizer, _part_of(optimizer)).is_fused
+
+
+def list_shares(config: ModelConfig, optimizer: AnyOptimizer) -> list[Share] | None:
+    """Return the rules of an optimizer with their parameters, or None if one does not state its costs."""
+    return _examine(config, optimizer, _part_of(optimizer)).shares
+
+
+@dataclass(frozen=True)
+class _Examined:
+    shares: list[Share] | None
+    is_fused: bool
+
+
+@functools.lru_cache(maxsize=64)
+def _examine(config: ModelConfig, optimizer: AnyOptimizer, part: object) -> _Examined:
+    """Build an optimizer over a model of one layer; `part` is the registered part, which can be replaced."""
+    settings = _settings_of(optimizer)
+    model = TransformerLM(dataclasses.replace(config, num_layers=1), device="meta")
+    counts = {
+        parameter: config.num_layers if name.startswith("layers.") else 1
+        for name, parameter in model.named_parameters()
+    }
+    fused = build_optimizer(model, dataclasses.replace(settings, implementation="fused"))
+    built = build_optimizer(model, dataclasses.replace(settings, implementation="reference"))
+    is_fused = bool(fused_updates(fused))
+    shares: list[Share] = []
+    for rule in built.optimizers if isinstance(built, CombinedOptimizer) else [built]:
+        if not isinstance(rule, Optimizer) or not _states_costs(type(rule)):
+            return _Examined(None, is_fused)
+        shapes: dict[Shape, int] = {}
+        for parameter in rule.parameters:
+            shape = tuple(parameter.shape)
+            shapes[shape] = shapes.get(shape, 0) + counts[parameter]
+        shares.append(Share(type(rule), shapes))
+    return _Examined(shares, is_fused)
+
+
+def _states_costs(rule: type[Optimizer]) -> bool:
+    """Return whether a class states the costs of its own rule, not those of a class that it changes."""
+    owner = next(cls for cls in rule.__mro__ if "num_operations" in vars(cls))
+    return issubclass(owner, Optimizer) and bool(owner.num_operations) and rule.update is owner.update
+
+
+def _part_of(optimizer: AnyOptimizer) -> object:
+    return optimizers[_settings_of(optimizer).name]
+
+
+def _settings_of(optimizer: AnyOptimizer) -> OptimizerSettings:
+    return DefaultSettings(name=optimizer) if isinstance(optimizer, str) else optimizer
+
+
+def trace_update(config: ModelConfig, optimizer: AnyOptimizer) -> TracedUpdate:
+    """Measure the state and the costs of an update by tracing updates of a model of one and two layers.
+
+    The costs are linear in the number of layers. The tensors have no contents. Optimizers that read values of
+    tensors are traced on tiny parameters instead, and their costs are scaled by the number of weights.
+    """
+    return _trace(config, optimizer, _part_of(optimizer))
+
+
+@functools.lru_cache(maxsize=64)
+def _trace(config: ModelConfig, optimizer: AnyOptimizer, part: object) -> TracedUpdate:
+    models = [TransformerLM(dataclasses.replace(config, num_layers=n), device="meta") for n in (1, 2)]
+    try:
+        one, two = (_trace_model(model, optimizer) for model in models)
+    except (RuntimeError, NotImplementedError):  # a value of a tensor without contents was read
+        sizes = [sum(parameter.numel() for parameter in model.parameters()) for model in models]
+        for model in models:
+            _shrink(model)
+        try:
+            tiny = [_trace_model(model, optimizer) for model in models]
+        except Exception as error:
+            name = _settings_of(optimizer).name
+            message = f"the optimizer {name!r} failed in a trial update: {first_line(error)}"
+            raise UsageError(message, key="optimizer.name", found=name) from error
+        one, two = (
+            _scale(traced, size / sum(parameter.numel() for parameter in model.parameters()))
+            for traced, size, model in zip(tiny, sizes, models, strict=True)
+        )
+    more = config.num_layers - 1
+    values = [a + more * (b - a) for a, b in zip(_numbers(one), _numbers(two), strict=True)]
+    return TracedUpdate(*values)
+
+
+def _numbers(traced: TracedUpdate) -> list[float]:
+    return [getattr(traced, field.name) for field in dataclasses.fields(traced)]
+
+
+def _scale(traced: TracedUpdate, factor: float) -> TracedUpdate:
+    return TracedUpdate(*(factor * value for value in _numbers(traced)))
+
+
+def _shrink(model: TransformerLM) -> None:
+    """Replace the parameters of a model by small ones with contents; the model cannot compute any more."""
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                sides = [min(side, LARGEST_TINY_SIDE) for side in parameter.shape]
+                module._parameters[name] = Parameter(torch.full(sides, 0.5))
+
+
+def _trace_model(model: TransformerLM, optimizer: AnyOptimizer) -> TracedUpdate:
+    with torch.random.fork_rng(devices=[]):
+        built = build_optimizer(model, _settings_of(optimizer))
+        parameters = [parameter for group in built.param_groups for parameter in group["params"]]
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 0.1)
+        built.step()  # creates the state
+        found = _tensors([list(state.values()) for state in built.state.values()])
+        states = list({id(tensor): tensor for tensor in found}.values())  # fused rules share a step count
+        operations = _Operations([*parameters, *states, *_tensors([p.grad for p in parameters])])
+        with FlopCounterMode(display=False) as products, operations, torch.no_grad():
+            clip_gradients(parameters, 1.0)
+            built.step()
+    return TracedUpdate(
+        state_bytes=sum(tensor.numel() * tensor.itemsize for tensor in states),
+        matmul_flops=products.get_total_flops(),
+        elementwise_flops=operations.count,
+        moved_bytes=operations.moved,
+        temporary_bytes=operations.peak,
+    )
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts elementwise operations, the bytes that they move, and the bytes of temporaries at the peak."""
+
+    def __init__(self, existing: list[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count, self.moved, self.now, self.peak = 0, 0, 0, 0
+        self._live = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation and count it."""
+        results = func(*args, **(kwargs or {}))
+        name, made, read = str(func), _tensors(results), _tensors((args, kwargs))
+        for tensor in made:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._live:
+                self._live[storage._cdata] = storage.nbytes()
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self._release, storage._cdata)
+        self.peak = max(self.peak, self.now)
+        written = made or read[:1] if "_foreach" not in name else made or read[: len(read) // 2 or 1]
+        if not func.is_view and not any(word in name for word in ("mm.", "bmm.", "empty", "detach")):
+            self.moved += sum(tensor.numel() * tensor.itemsize for tensor in (*read, *written))
+            if not any(word in name for word in ("copy", "zeros", "full", "clone")):
+                made_numbers = sum(tensor.numel() for tensor in written if tensor.numel() > 1)
+                self.count += made_numbers or max((tensor.numel() for tensor in read), default=0)  # or a sum
+        return results
+
+    def _release(self, key: int) -> None:
+        self.now -= self._live.pop(key)
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

@@ -15,7 +15,7 @@ from bytewright.account.activations import Precision
 from bytewright.account.devices import Device, DeviceKind, Rate
 from bytewright.account.flops import training_flops_per_token
 from bytewright.account.memory import training_memory
-from bytewright.account.optimizers import OptimizerName
+from bytewright.account.optimizers import AnyOptimizer
 from bytewright.account.parameters import count_parameters
 from bytewright.account.time import least_seconds, roofline
 from bytewright.model.config import Implementation, ModelConfig
@@ -63,7 +63,8 @@ class TrainingSetup:
     """Tokens of the whole run; 0 if the number is not known."""
     precision: Precision = "fp32"
     compiled: bool = False
-    optimizer: OptimizerName = "adamw"
+    optimizer: AnyOptimizer = "adamw"
+    """The name of a registered optimizer, or its settings in a config."""
     optimizer_implementation: Implementation | None = None
     """Implementation of the update rule; None: the same as the model's."""
     device_kind: DeviceKind = "cuda"

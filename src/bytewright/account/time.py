@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from bytewright.account.activations import WIDE, Precision, StepShape
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import count_flops, list_matmuls
-from bytewright.account.optimizers import OptimizerName, eager_update_bytes, update_cost
+from bytewright.account.optimizers import AnyOptimizer, eager_update_bytes, update_cost
 from bytewright.account.parameters import count_parameters
 from bytewright.errors import wrong_value
 from bytewright.model.config import ModelConfig
@@ -106,7 +106,7 @@ def roofline(
     num_tokens: int | None = None,
     precision: Precision = "bf16",
     rate: Rate | None = None,
-    optimizer: OptimizerName = "adamw",
+    optimizer: AnyOptimizer = "adamw",
     compiled: bool = True,
     accumulate: int = 1,
 ) -> list[StepPart]:
@@ -207,7 +207,7 @@ def _weights(x: StepShape, accumulate: int) -> tuple[str, int, int]:
     return "casting weights, gathering gradients", accumulate * count.total, moved
 
 
-def _update(x: StepShape, optimizer: OptimizerName) -> tuple[str, int, int]:
+def _update(x: StepShape, optimizer: AnyOptimizer) -> tuple[str, int, int]:
     cost = update_cost(x.config, optimizer)
     if not x.compiled:
         return "update", cost.flops, eager_update_bytes(x.config, optimizer, x.device)

@@ -10,9 +10,9 @@ selection (`torch.where`), not by a branch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -22,6 +22,7 @@ from torch.nn import Parameter
 from bytewright.errors import UsageError
 from bytewright.optim.clip import clip_factor, global_norm
 from bytewright.optim.reference import (
+    ROUNDS,
     SGD,
     AdamW,
     Closure,
@@ -35,6 +36,8 @@ from bytewright.optim.reference import (
 
 OnGroup = Float[Tensor, "*group"]
 """Weights, gradients or state of a whole group; in one call they have the same shape."""
+
+Shape = tuple[int, ...]
 
 ALIGNMENT = 64
 """Every parameter starts at a multiple of this many elements, for the alignment of matrix kernels."""
@@ -118,6 +121,32 @@ class FusedOptimizer(Optimizer):
     """
 
     updates: list[FusedUpdate]
+    num_moved: ClassVar[int] = 0
+    """Numbers that an update without a compiler reads and writes per weight, with norm and clipping."""
+    num_flat_temporaries: ClassVar[int] = 0
+    """Tensors of the size of a flat group that exist during its update, without a compiler."""
+
+    @classmethod
+    def count_moved_bytes(cls, shapes: Mapping[Shape, int], *, on_gpu: bool) -> int:
+        """Return the bytes that an update without a compiler reads and writes; `shapes` counts parameters."""
+        return 4 * cls.num_moved * _num_weights(shapes)
+
+    @classmethod
+    def count_temporary_bytes(
+        cls, shapes: Mapping[Shape, int], *, compiled: bool, on_gpu: bool, before: int
+    ) -> tuple[int, int]:
+        """Return the bytes of temporaries at the peak of an update, and of those that exist after it.
+
+        `before` is the latter of the optimizer that is applied before this one.
+        """
+        return (0 if compiled else 4 * cls.num_flat_temporaries * _num_weights(shapes) + before), 0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Note the class as the fused version of the rule that it inherits from."""
+        super().__init_subclass__(**options)
+        for base in cls.__bases__:
+            if issubclass(base, Optimizer) and not issubclass(base, FusedOptimizer):
+                base.fused_version = cls
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -239,6 +268,9 @@ class FusedOptimizer(Optimizer):
 class FusedSGD(FusedOptimizer, SGD):
     """`SGD`, one flat group at a time."""
 
+    num_moved = 15
+    num_flat_temporaries = 3
+
     @staticmethod
     def update_group(
         flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
@@ -249,7 +281,13 @@ class FusedSGD(FusedOptimizer, SGD):
 
 
 class FusedAdamW(FusedOptimizer, AdamW):
-    """`AdamW`, one flat group at a time."""
+    """`AdamW`, one flat group at a time.
+
+    Its temporaries are the clipped gradient, both new means, the decayed weights, and three for the quotient.
+    """
+
+    num_moved = 53
+    num_flat_temporaries = 7
 
     @staticmethod
     def update_group(
@@ -266,6 +304,39 @@ class FusedAdamW(FusedOptimizer, AdamW):
 
 class FusedMuon(FusedOptimizer, Muon):
     """`Muon`, all matrices of one shape at a time; on a GPU the products run in bfloat16."""
+
+    num_moved = 39
+
+    @classmethod
+    def count_moved_bytes(cls, shapes: Mapping[Shape, int], *, on_gpu: bool) -> int:
+        """Return the bytes that an update without a compiler reads and writes.
+
+        Each round reads and writes five numbers per weight, and seven per number of x xᵀ; five more per
+        weight come before. On a GPU this is in bfloat16, and the casts move another 12 bytes per weight.
+        """
+        size, casts = (2, 12) if on_gpu else (4, 0)
+        num_weights = _num_weights(shapes)
+        grams = sum(count * min(shape) ** 2 for shape, count in shapes.items())
+        rounds = size * ((5 + ROUNDS * 5) * num_weights + ROUNDS * 7 * grams)
+        return (4 * cls.num_moved + casts) * num_weights + rounds
+
+    @classmethod
+    def count_temporary_bytes(
+        cls, shapes: Mapping[Shape, int], *, compiled: bool, on_gpu: bool, before: int
+    ) -> tuple[int, int]:
+        """Return the bytes of temporaries at the peak of an update, and of those that exist after it.
+
+        The clipped gradient and the mean are in float32. The rounds need five tensors of the size of the
+        group and one of x xᵀ, on a GPU in bfloat16. The new weights and mean of the previous group exist
+        until they are copied.
+        """
+        peak = 0
+        for shape, count in shapes.items():
+            size = 4 * count * math.prod(shape)
+            gram = size * min(shape) // max(shape)
+            peak = max(peak, 2 * size + (5 * size + gram) * (2 if on_gpu else 4) // 4 + before)
+            before = 0 if compiled else 2 * size
+        return peak, before
 
     def partition(self, parameters: list[Parameter]) -> list[list[Parameter]]:
         """Group the matrices by shape."""
@@ -325,6 +396,10 @@ def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether hooks are registered for the steps of an optimizer or of one of its parts."""
     parts = [*optimizer.optimizers, optimizer] if isinstance(optimizer, CombinedOptimizer) else [optimizer]
     return any(part._optimizer_step_pre_hooks or part._optimizer_step_post_hooks for part in parts)
+
+
+def _num_weights(shapes: Mapping[Shape, int]) -> int:
+    return sum(count * math.prod(shape) for shape, count in shapes.items())
 
 
 def _one_minus_power(beta: float, t: Int64[Tensor, ""]) -> Float[Tensor, ""]:

@@ -20,7 +20,12 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from bytewright.errors import UsageError, wrong_value
-from bytewright.optim.saved_state import check_saved_state, split_combined_state, translate_state
+from bytewright.optim.saved_state import (
+    check_saved_state,
+    load_state,
+    split_combined_state,
+    translate_state,
+)
 
 Group = dict[str, Any]
 Weight = Float[Tensor, "*weight"]
@@ -39,6 +44,12 @@ class Optimizer(torch.optim.Optimizer):
     state_names: ClassVar[tuple[str, ...]] = ()
     former_names: ClassVar[Mapping[str, str]] = {"t": "step"}
     """Names in checkpoints written before the optimizers were those of torch, and what they are now."""
+    num_operations: ClassVar[int | None] = None
+    """Elementwise operations of an update per weight; None: the accountant traces an update instead."""
+    num_temporaries: ClassVar[int] = 0
+    """Tensors of the size of the largest parameter that exist during the update of one parameter."""
+    fused_version: ClassVar[type[Optimizer] | None] = None
+    """The class of `fused` that applies the same rule to whole groups; each rule has its own."""
     torch_settings: ClassVar[Mapping[str, Any]] = {}
     """Settings that only torch's class of this name has, and the value for which both rules are the same."""
 
@@ -70,6 +81,11 @@ class Optimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         for parameter in members:
             self.state[parameter] = self.initial_state(parameter)
+
+    @classmethod
+    def count_flops(cls, shape: Sequence[int]) -> tuple[int, int]:
+        """Return the FLOPs of products and the elementwise operations of the update of one parameter."""
+        return 0, (cls.num_operations or 0) * math.prod(shape)
 
     def check_parameters(self, parameters: Sequence[Tensor]) -> None:
         """Raise if the rule cannot update one of the parameters."""
@@ -157,6 +173,9 @@ class SGD(Optimizer):
     1.5
     """
 
+    num_operations = 2
+    num_temporaries = 1
+
     def __init__(self, params: Parameters, lr: float = 1e-3, *, decay: bool = True) -> None:
         super().__init__(params, lr=lr, decay=decay)
 
@@ -183,6 +202,8 @@ class AdamW(Optimizer):
     """
 
     state_names = ("exp_avg", "exp_avg_sq")
+    num_operations = 14
+    num_temporaries = 3
     former_names: ClassVar = {"t": "step", "m": "exp_avg", "v": "exp_avg_sq"}
     torch_settings: ClassVar = {
         "amsgrad": False,
@@ -225,8 +246,11 @@ ones grow by a factor of at most 3.4445⁵ = 485 and stay below that range.
 """
 
 
+ROUNDS = 5
+
+
 def orthogonalise(
-    matrix: Float[Tensor, "*batch rows columns"], rounds: int = 5, epsilon: float = 1e-7
+    matrix: Float[Tensor, "*batch rows columns"], rounds: int = ROUNDS, epsilon: float = 1e-7
 ) -> Float[Tensor, "*batch rows columns"]:
     """Return about U Vᵀ for `matrix` = U S Vᵀ: singular values near 1, singular vectors unchanged.
 
@@ -259,12 +283,14 @@ class Muon(Optimizer):
     """
 
     state_names = ("momentum_buffer",)
+    num_operations = 13
+    num_temporaries = 5
     former_names: ClassVar = {"t": "step", "m": "momentum_buffer"}
     torch_settings: ClassVar = {
         "nesterov": True,
         "ns_coefficients": NEWTON_SCHULZ,
         "eps": 1e-7,
-        "ns_steps": 5,
+        "ns_steps": ROUNDS,
         "adjust_lr_fn": None,
     }
 
@@ -272,6 +298,21 @@ class Muon(Optimizer):
         self, params: Parameters, lr: float = 0.02, momentum: float = 0.95, weight_decay: float = 0.0
     ) -> None:
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+    @classmethod
+    def count_flops(cls, shape: Sequence[int]) -> tuple[int, int]:
+        """Return the FLOPs of products and the elementwise operations of the update of one matrix.
+
+        For r rows and c columns, r ≤ c, each round computes x xᵀ (2·r²·c), its square (2·r³) and the product
+        with x (2·r²·c). Elementwise: 13·r·c for the mean, the direction, its norm and the weights, and
+        2·r·c + 3·r² in each round.
+
+        >>> Muon.count_flops((2, 3))  # five rounds of 24 + 16 + 24
+        (320, 198)
+        """
+        r, c = sorted(shape)
+        products = ROUNDS * (2 * r * r * c + 2 * r**3 + 2 * r * r * c)
+        return products, cls.num_operations * r * c + ROUNDS * (2 * r * c + 3 * r * r)
 
     def check_parameters(self, parameters: Sequence[Tensor]) -> None:
         """Raise unless all parameters are matrices."""
@@ -357,7 +398,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
         """Load the state of every optimizer; on an error nothing changes."""
         self.check_state_dict(state_dict)
         for optimizer, one in zip(self.optimizers, split_combined_state(self, state_dict), strict=True):
-            optimizer.load_state_dict(one)
+            load_state(optimizer, one)
 
 
 def step_if(optimizer: torch.optim.Optimizer, accept: Bool[Tensor, ""] | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from bytewright.errors import FormatError
@@ -17,6 +18,45 @@ if TYPE_CHECKING:
     from bytewright.optim.reference import CombinedOptimizer, Optimizer
 
 Saved = dict[str, Any]
+
+
+def load_state(optimizer: Any, state_dict: Any) -> None:
+    """Load a saved state into any optimizer, with the values and types that were saved.
+
+    torch's `load_state_dict` converts all state tensors but counts to the type of the parameter. Here they
+    keep their own type, so that integers, booleans and other precisions survive.
+    """
+    if hasattr(optimizer, "check_state_dict") or not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer.load_state_dict(state_dict)  # ours check a state and copy it in place
+        return
+    try:
+        optimizer.load_state_dict(dict(state_dict))
+    except FormatError:
+        raise
+    except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+        kind = type(optimizer).__name__
+        message = f"the saved optimizer state is not that of this {kind}: {str(error).splitlines()[0]}"
+        raise FormatError(message, key="optimizer") from None
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    states = state_dict.get("state")
+    for number, saved in states.items() if isinstance(states, Mapping) else ():
+        if isinstance(number, int) and number < len(parameters) and parameters[number] in optimizer.state:
+            loaded = optimizer.state[parameters[number]]
+            optimizer.state[parameters[number]] = _with_saved_types(loaded, saved)
+
+
+def _with_saved_types(loaded: Any, saved: Any) -> Any:
+    """Return loaded values, with tensors of another type than the saved ones replaced by those."""
+    if isinstance(loaded, Tensor) and isinstance(saved, Tensor) and loaded.dtype != saved.dtype:
+        return saved.to(loaded.device, copy=True)
+    if isinstance(loaded, dict) and isinstance(saved, Mapping):
+        for name in loaded.keys() & saved.keys():
+            loaded[name] = _with_saved_types(loaded[name], saved[name])
+    elif isinstance(loaded, list) and isinstance(saved, list) and len(loaded) == len(saved):
+        loaded[:] = map(_with_saved_types, loaded, saved)
+    elif type(loaded) is tuple and isinstance(saved, tuple) and len(loaded) == len(saved):
+        return tuple(map(_with_saved_types, loaded, saved))
+    return loaded
 
 
 def translate_state(state_dict: Mapping[str, Any], names: Mapping[str, str]) -> Saved:

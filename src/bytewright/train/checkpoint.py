@@ -29,6 +29,7 @@ from bytewright.errors import FormatError, StorageError, UsageError, wrong_value
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.hf_llama import MAX_CONTEXT, too_few_for_layers
 from bytewright.model.transformer import Shape, weight_shapes
+from bytewright.optim.saved_state import load_state
 from bytewright.storage import atomic
 from bytewright.storage.config_reader import build
 from bytewright.storage.filesystem import WRONG_PATH
@@ -75,10 +76,16 @@ def pack(tree: object, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
         match node:
             case Tensor():
                 if place in tensors:  # {"a.b": x} next to {"a": {"b": y}}
-                    raise TypeError(f"cannot save the state: two tensors would be called {place!r}")
+                    message = f"the state cannot be saved: two tensors would be called {place!r}"
+                    raise UsageError(message, key=place)
+                if node.dtype not in DTYPES or node.layout is not torch.strided:
+                    raise _cannot_save(place, f"tensor of {node.dtype} and {node.layout}")
                 tensors[place] = node
                 return {"tensor": place}
             case dict():
+                for key in node:
+                    if not isinstance(key, str | int):
+                        raise _cannot_save(place, f"dict with a key of type {type(key).__name__}")
                 return {"dict": [[key, take(value, _join(place, key))] for key, value in node.items()]}
             case tuple():
                 return {"tuple": [take(value, _join(place, i)) for i, value in enumerate(node)]}
@@ -88,10 +95,23 @@ def pack(tree: object, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
                 return {"float": repr(node)}
             case None | bool() | int() | float() | str():
                 return node
-        raise TypeError(f"cannot save {place or 'the state'}: it is a {type(node).__name__}")
+        raise _cannot_save(place, type(node).__name__)
 
     skeleton = take(tree, prefix)
     return tensors, skeleton
+
+
+def _cannot_save(place: str, found: str) -> UsageError:
+    message = (
+        f"{place or 'the state'} is a {found}, which a checkpoint cannot hold; use tensors, numbers, strings,"
+        " None, and lists, tuples and dicts of them"
+    )
+    return UsageError(message, key=place, found=found)
+
+
+def check_savable(optimizer: Stateful) -> None:
+    """Raise `UsageError` if a checkpoint cannot hold the state of `optimizer`."""
+    pack(optimizer.state_dict(), "optimizer")
 
 
 def unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
@@ -264,7 +284,7 @@ class SavedState:
         check_weights(shapes_of(model), self.weights, self.source)
         try:
             # The optimizer checks its own state; the weights were checked above, so nothing fails after it.
-            optimizer.load_state_dict(self.optimizer)
+            load_state(optimizer, self.optimizer)
         except FormatError as error:
             raise FormatError(f"{self.source}: {error}", path=self.source) from None
         getattr(model, "_orig_mod", model).load_state_dict(self.weights)

@@ -27,10 +27,9 @@ from bytewright.optim.schedules import (
     is_lengthenable,
     schedule_position,
 )
-from bytewright.registry import losses, schedules
+from bytewright.registry import losses, optimizers, schedules
 from bytewright.storage.config_reader import read_options
 
-OptimizerName = Literal["adamw", "muon", "sgd"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["fp32", "bf16"]
 Switch = Literal["auto", "on", "off"]
@@ -119,28 +118,36 @@ class BudgetConfig:
 class OptimizerConfig:
     """The update rule and its settings. The learning rates are peaks; the schedule scales them."""
 
-    name: OptimizerName = "adamw"
-    """Muon updates the matrices inside blocks, and AdamW all other parameters."""
+    name: str = "adamw"
+    """A registered optimizer. Built-in: adamw, sgd, and muon, which updates the matrices inside blocks by
+    Muon and all other parameters by AdamW."""
     lr: float = 1e-3
-    """Peak learning rate of AdamW or SGD."""
+    """Peak learning rate of all parameters, except Muon's matrices."""
     muon_lr: float = 0.02
     """Peak learning rate of Muon's matrices."""
     weight_decay: float = 0.1
-    """Of AdamW and Muon, for matrices; one-dimensional parameters (gains) and SGD have none."""
+    """For matrices; one-dimensional parameters (gains) and SGD have none."""
     beta1: float = 0.9
-    """Of AdamW: decay rate of the mean gradient."""
+    """Of AdamW, and of others with `betas`: decay rate of the mean gradient."""
     beta2: float = 0.95
-    """Of AdamW: decay rate of the mean squared gradient."""
+    """Of AdamW, and of others with `betas`: decay rate of the mean squared gradient."""
     eps: float = 1e-8
-    """Of AdamW: added to the denominator of the update, the root of the mean squared gradient."""
+    """Of AdamW, and of others with `eps`: added to the denominator of the update, the root of the mean
+    squared gradient."""
     momentum: float = 0.95
-    """Of Muon: decay rate of the mean gradient."""
+    """Of Muon, and of others with `momentum`: decay rate of the mean gradient."""
     max_grad_norm: float = 1.0
     """Clip gradients to this global norm; 0 disables clipping."""
     implementation: Literal["fused", "reference"] = "fused"
     """The fused implementation, or the reference that defines the result."""
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Further parameters of the optimizer; the built-in ones have none."""
 
     def __post_init__(self) -> None:
+        from bytewright.optim.build import read_optimizer_options  # imports torch
+
+        optimizers.check(self.name, "optimizer.name")
+        object.__setattr__(self, "options", read_optimizer_options(self.name, self.options))
         check_positive({"lr": self.lr, "muon_lr": self.muon_lr, "eps": self.eps}, "optimizer.")
         for name in ("lr", "muon_lr"):
             if getattr(self, name) > MAX_FLOAT32:

@@ -63,7 +63,7 @@ def account_for_run(
         num_tokens=(config.num_steps or 0) * config.tokens_per_step,
         precision=config.precision,
         compiled=choose_backend(config, device) is not None,
-        optimizer=config.optimizer.name,
+        optimizer=config.optimizer,
         optimizer_implementation=config.optimizer.implementation,
         device_kind="cuda" if device.type == "cuda" else "cpu",
         device=machine,

@@ -32,6 +32,7 @@ from bytewright.errors import FormatError, TokenizerError, UsageError, first_lin
 from bytewright.model import ModelConfig
 from bytewright.model.hf_llama import read_llama
 from bytewright.model.transformer import weight_shapes
+from bytewright.optim.saved_state import load_state
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.train.checkpoint import (
@@ -312,7 +313,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Any, source: P
         {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
     ]
     try:
-        optimizer.load_state_dict(_pad_state(optimizer, saved))
+        load_state(optimizer, _pad_state(optimizer, saved))
     except (ValueError, KeyError) as error:  # torch's optimizers raise these
         message = (
             f"{source}: its optimizer state cannot be used here: {first_line(error)}; set [optimizer] to"

@@ -35,9 +35,10 @@ from bytewright.errors import (
 )
 from bytewright.model import TransformerLM
 from bytewright.model.fused import LanguageModelLoss as Loss
+from bytewright.optim.build import OptimizerFactory, is_ours, read_peak_rates, set_rates
 from bytewright.storage import atomic
 from bytewright.system import keep_freed_memory, pause_garbage_collection
-from bytewright.train.checkpoint import load_weights
+from bytewright.train.checkpoint import check_savable, load_weights
 from bytewright.train.config import TrainConfig
 from bytewright.train.console import Display, TensorBoard, import_summary_writer, make_display
 from bytewright.train.costs import describe_costs
@@ -106,7 +107,7 @@ class TrainResult:
 
 
 class SessionOptions(TypedDict, total=False):
-    """Optional arguments of `train` and `resume`; only `loss` changes what the model learns."""
+    """Optional arguments of `train` and `resume`; only `loss` and `optimizer` change what is learned."""
 
     console: Console
     """Where the display writes; standard output by default."""
@@ -117,6 +118,9 @@ class SessionOptions(TypedDict, total=False):
     probe: Probe | None
     loss: Loss | None
     """Replaces the loss of the config, in training and evaluation; the run does not record it."""
+    optimizer: OptimizerFactory | None
+    """Builds any `torch.optim.Optimizer` from model and config, instead of the one that the config names. A
+    resume needs it too; the run does not record it. A registered optimizer has neither disadvantage."""
     engines: CompiledStepCache | None
     """Reuses the compiled step of the previous run; without it, every run compiles its own."""
     final_checkpoint: bool
@@ -228,6 +232,7 @@ class Trainer:
         sample: Sampler | None = None,
         probe: Probe | None = None,
         loss: Loss | None = None,
+        optimizer: OptimizerFactory | None = None,
         engines: CompiledStepCache | None = None,
         final_checkpoint: bool = True,
         clock: Callable[[], float] = time.perf_counter,
@@ -237,16 +242,19 @@ class Trainer:
         self.sample, self.probe, self.final_checkpoint, self.clock = sample, probe, final_checkpoint, clock
         self.device = select_device(config.device)
         engines = engines or CompiledStepCache()
-        engines.make_room(config, self.device, loss=loss, masked=inputs.is_masked)
+        parts: dict[str, Any] = {"loss": loss, "masked": inputs.is_masked, "factory": optimizer}
+        engines.make_room(config, self.device, **parts)
         self.store = TokenStore(inputs.train, self.device, mask=inputs.train_mask)
         self.validation = self._open_validation()
         # The memory of the data, which is loaded already, does not count.
-        engine = engines.engine_for(config, self.device, loss=loss, masked=inputs.is_masked)
+        engine = engines.engine_for(
+            config, self.device, loss=loss, masked=inputs.is_masked, factory=optimizer
+        )
         self.model, self.optimizer = engine.model, engine.optimizer
         self.train_step, self.memory = engine.step, engine.memory
         stores = [self.store, *([self.validation.store] if self.validation else [])]
         self.memory.leave_out(sum(store.num_resident_bytes for store in stores))
-        self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.peak_rates = read_peak_rates(self.optimizer)
         self.progress = TrainState(num_steps=config.num_steps)
         self.evaluation: Evaluation | None = None
         self._factor = 0.0
@@ -386,11 +394,12 @@ class Trainer:
         """Make the next update; its result stays on the device."""
         step = self.progress.step
         self._factor = self.config.schedule.planned_factor(step + 1, self.progress.plan)
-        for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
-            group["lr"] = peak * self._factor
+        set_rates(self.optimizer, self.peak_rates, self._factor)
         self.recorder.add(step + 1, self.train_step(self._batches(step)))
         self.progress.step += 1
         self._session_steps += 1
+        if self._session_steps == 1 and not is_ours(self.optimizer):
+            check_savable(self.optimizer)  # the first step has created its state
         if not self.memory.has_begun:
             self.memory.begin()
         if self.config.num_steps is None:

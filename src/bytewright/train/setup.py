@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from jaxtyping import Int64
-from torch.nn import Parameter
 
-from bytewright.account import count_parameters
+from bytewright.account import count_parameters, state_bytes
 from bytewright.corpus import END_OF_TEXT
 from bytewright.data.rng import mix_key
 from bytewright.data.sampler import DocumentSampler, Tokens, WindowSampler, count_targets, find_documents
@@ -31,19 +30,15 @@ from bytewright.generate.text import make_text_sampler
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.model.fused import make_loss, masked_language_model_loss
-from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
-from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
-from bytewright.registry import losses
+from bytewright.optim.build import OptimizerFactory, build_optimizer
+from bytewright.optim.fused import fused_updates
+from bytewright.registry import losses, optimizers
 from bytewright.system import DevicePeakMemory
 from bytewright.train.config import DeviceName, OptimizerConfig, Precision, TrainConfig
 from bytewright.train.step import TrainStep
 
 if TYPE_CHECKING:
     from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only if a run has a tokenizer
-
-
-NUM_COPIES = {"adamw": 3, "muon": 3, "sgd": 1}
-"""Upper bound of the tensors of the size of the weights in a checkpoint: weights and optimizer state."""
 
 
 @dataclass(frozen=True)
@@ -234,48 +229,17 @@ def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
         return model.to(device)
 
 
-def make_optimizer(model: TransformerLM, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Build the optimizer that `config` names over the parameters of `model`.
-
-    One-dimensional parameters (gains) have no weight decay. Muon updates the matrices inside blocks; AdamW
-    updates embeddings, head and gains.
-    """
-    is_fused = config.implementation == "fused"
-    named = list(model.named_parameters())
-    if config.name == "sgd":
-        return (FusedSGD if is_fused else SGD)(
-            [parameter for _, parameter in named], lr=config.lr, decay=False
-        )
-    by_muon = [p for name, p in named if config.name == "muon" and p.ndim == 2 and name.startswith("layers.")]
-    taken = set(by_muon)
-    adamw = (FusedAdamW if is_fused else AdamW)(
-        _by_decay([p for _, p in named if p not in taken], config.weight_decay),
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-    )
-    if config.name == "adamw":
-        return adamw
-    if not by_muon:
-        message = "optimizer.name is muon, but the model has no matrices inside blocks"
-        raise UsageError(message, key="optimizer.name")
-    muon = (FusedMuon if is_fused else Muon)(
-        by_muon, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
-    return CombinedOptimizer([muon, adamw])
-
-
-def _by_decay(parameters: list[Parameter], weight_decay: float) -> list[Group]:
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+def make_optimizer(
+    model: TransformerLM, config: OptimizerConfig, factory: OptimizerFactory | None = None
+) -> torch.optim.Optimizer:
+    """Return the optimizer that `config` names, or that `factory` builds, over the parameters of `model`."""
+    return build_optimizer(model, config, factory)
 
 
 def checkpoint_bytes(config: TrainConfig) -> int:
-    """Return an upper bound of the size of a checkpoint."""
-    return 4 * NUM_COPIES[config.optimizer.name] * count_parameters(config.model).total + 2**20
+    """Return an upper bound of the size of a checkpoint: weights, optimizer state and 1 MiB for the rest."""
+    weights = 4 * count_parameters(config.model).total
+    return weights + state_bytes(config.model, config.optimizer) + 2**20
 
 
 class Engine:
@@ -288,10 +252,12 @@ class Engine:
         *,
         loss: Loss | None = None,
         masked: bool = False,
+        factory: OptimizerFactory | None = None,
     ) -> None:
         self.memory = DevicePeakMemory(device)
         self.model = build_model(config, device)
-        self.optimizer = make_optimizer(self.model, config.optimizer)
+        self.factory = factory
+        self.optimizer = make_optimizer(self.model, config.optimizer, factory)
         self.step = TrainStep(
             self.model,
             self.optimizer,
@@ -305,8 +271,12 @@ class Engine:
     def start_over(self, config: TrainConfig) -> None:
         """Reset to the initial state of `config` in place: compiled code and CUDA graphs stay valid."""
         fresh = build_model(config, torch.device("cpu"))
-        blank = make_optimizer(fresh, config.optimizer)
-        self.optimizer.load_state_dict(blank.state_dict())
+        if fused_updates(self.optimizer):
+            blank = make_optimizer(fresh, config.optimizer, self.factory)
+            self.optimizer.load_state_dict(blank.state_dict())
+        else:  # it may have state that no state dict contains
+            self.optimizer = make_optimizer(self.model, config.optimizer, self.factory)
+            self.step.optimizer = self.optimizer
         self.model.load_state_dict(fresh.state_dict())
         self.memory.start_over()
 
@@ -329,10 +299,11 @@ class CompiledStepCache:
         *,
         loss: Loss | None = None,
         masked: bool = False,
+        factory: OptimizerFactory | None = None,
     ) -> None:
         """Release the last engine, unless a run of `config` can reuse it."""
         # With a time budget every run compiles its own step, so that all runs of a sweep pay the same.
-        if self._made_for != _key(config, device, loss, masked) or config.budget.minutes is not None:
+        if self._made_for != _key(config, device, loss, masked, factory) or config.budget.minutes is not None:
             self.clear()
 
     def engine_for(
@@ -342,12 +313,13 @@ class CompiledStepCache:
         *,
         loss: Loss | None = None,
         masked: bool = False,
+        factory: OptimizerFactory | None = None,
     ) -> Engine:
         """Return an engine in the initial state of `config`; the engine returned before becomes invalid."""
-        self.make_room(config, device, loss=loss, masked=masked)
+        self.make_room(config, device, loss=loss, masked=masked, factory=factory)
         if self._last is None:
-            self._last = Engine(config, device, loss=loss, masked=masked)
-            self._made_for = _key(config, device, loss, masked)
+            self._last = Engine(config, device, loss=loss, masked=masked, factory=factory)
+            self._made_for = _key(config, device, loss, masked, factory)
         else:
             self._last.start_over(config)
         return self._last
@@ -366,9 +338,16 @@ class CompiledStepCache:
             torch.cuda.empty_cache()
 
 
-def _key(config: TrainConfig, device: torch.device, loss: Loss | None, masked: bool) -> object:
+def _key(
+    config: TrainConfig,
+    device: torch.device,
+    loss: Loss | None,
+    masked: bool,
+    factory: OptimizerFactory | None,
+) -> object:
     """Return everything that compiled code depends on: runs with equal keys can share an engine."""
     rule = dataclasses.replace(config.optimizer, lr=1.0, muon_lr=1.0)
     shape = config.batch_size, config.accumulate
-    own_loss = config.loss, losses[config.loss.name]  # a notebook may register another loss under the name
-    return config.model, rule, own_loss, shape, config.precision, config.compile, device, loss, masked
+    # A notebook may register another part under the same name.
+    parts = config.loss, losses[config.loss.name], factory or optimizers[config.optimizer.name]
+    return config.model, rule, parts, shape, config.precision, config.compile, device, loss, masked

@@ -1,0 +1,226 @@
+"""Optimizers by name: how a run builds a registered optimizer over the parameters of its model.
+
+A registered optimizer is one of two:
+
+- a `torch.optim.Optimizer` class. Its constructor receives the parameters in two groups, matrices with weight
+  decay and one-dimensional parameters without. It also receives `lr`, `weight_decay`, `eps`, `momentum` and
+  `betas` of the config, if it has parameters of these names. All other parameters are options
+  (`[optimizer.options]`).
+- a function `build(model, config, **options)` that returns an optimizer. `config` has the fields of
+  `OptimizerConfig`.
+
+    @optimizers.register("lion")
+    class Lion(torch.optim.Optimizer): ...
+
+Every group of an optimizer must have a learning rate `lr`: a run multiplies it by the factor of its schedule.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from bytewright.errors import UsageError, first_line
+from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
+from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon, Optimizer
+from bytewright.registry import optimizers
+from bytewright.storage.config_reader import read_options
+
+FIELDS = ("lr", "weight_decay", "eps", "momentum", "betas")
+"""Parameters of a constructor that receive fields of the config; `betas` is (beta1, beta2)."""
+
+
+OptimizerSettings = Any
+"""An object with the fields of `train.OptimizerConfig`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultSettings:
+    """The settings of an optimizer that is only examined: their values do not change its costs."""
+
+    name: str
+    lr: float = 1e-3
+    muon_lr: float = 0.02
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    momentum: float = 0.95
+    implementation: str = "fused"
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+OptimizerFactory = Callable[[Any, Any], torch.optim.Optimizer]
+"""Returns an optimizer from a model and the `OptimizerConfig` of a run."""
+
+
+def build_optimizer(
+    model: Module, config: OptimizerSettings, factory: OptimizerFactory | None = None
+) -> torch.optim.Optimizer:
+    """Return the optimizer that `config` names, or that `factory` builds, over the parameters of `model`."""
+    if factory is not None:
+        optimizer = factory(model, config)
+        return check_optimizer(optimizer, model, getattr(factory, "__name__", "optimizer"))
+    part = optimizers[config.name]
+    options = read_optimizer_options(config.name, config.options)
+    try:
+        build = _build_class if isinstance(part, type) else _call
+        optimizer = build(part, model, config, options)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        message = f"the optimizer {config.name!r} cannot be built: {first_line(error)}"
+        raise UsageError(message, key="optimizer.name", found=config.name) from error
+    return check_optimizer(optimizer, model, config.name)
+
+
+def read_optimizer_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a registered optimizer, checked against its parameters."""
+    part = optimizers[name]
+    provided = [*_fields_of(part), _first_parameter(part)] if isinstance(part, type) else ["model", "config"]
+    for taken in _fields_of(part) if isinstance(part, type) else ():
+        if taken in options:
+            instead = "optimizer.beta1 and optimizer.beta2" if taken == "betas" else f"optimizer.{taken}"
+            message = f"optimizer.options.{taken} is not an option; set {instead}"
+            raise UsageError(message, key=f"optimizer.options.{taken}", expected=instead)
+    return read_options(part, options, provided=provided, key="optimizer.options")
+
+
+def check_optimizer(optimizer: object, model: Module, name: str) -> torch.optim.Optimizer:
+    """Return `optimizer`; raise unless a run can use it to train `model`."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        kind = type(optimizer).__name__
+        message = f"the optimizer {name!r} is of type {kind}, expected a torch.optim.Optimizer"
+        raise UsageError(message, key="optimizer.name", expected="torch.optim.Optimizer", found=kind)
+    required = [
+        p.name
+        for p in inspect.signature(optimizer.step).parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if required:
+        message = (
+            f"step of the optimizer {name!r} requires the argument {required[0]!r}, which a run does not pass"
+        )
+        raise UsageError(message, key="optimizer.name", found=name)
+    if not all("lr" in group for group in optimizer.param_groups):
+        message = f"the optimizer {name!r} has a parameter group without 'lr', which the schedule scales"
+        raise UsageError(message, key="optimizer.name", found=name)
+    covered = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    for weight, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter not in covered:
+            message = (
+                f"the optimizer {name!r} does not have the parameter {weight!r}; add it, or set its"
+                " requires_grad to False to keep it unchanged"
+            )
+            raise UsageError(message, key="optimizer.name", found=weight)
+    return optimizer
+
+
+def read_peak_rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    """Return the learning rate of every group, which the factor of a schedule multiplies."""
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def set_rates(optimizer: torch.optim.Optimizer, peaks: Sequence[float], factor: float) -> None:
+    """Set the learning rate of every group to its peak times `factor`."""
+    for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+        if isinstance(group["lr"], Tensor):  # a compiled or captured step reads it from there
+            group["lr"].fill_(peak * factor)
+        else:
+            group["lr"] = peak * factor
+
+
+def split_by_decay(model: Module, weight_decay: float) -> list[Group]:
+    """Return the trained parameters in groups: those with two or more dimensions have weight decay."""
+    return _by_decay([p for p in model.parameters() if p.requires_grad], weight_decay)
+
+
+def _by_decay(parameters: Sequence[Parameter], weight_decay: float) -> list[Group]:
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _call(part: Any, model: Module, config: OptimizerSettings, options: Mapping[str, Any]) -> Any:
+    return part(model, config, **options)
+
+
+def _build_class(
+    part: type[torch.optim.Optimizer],
+    model: Module,
+    config: OptimizerSettings,
+    options: Mapping[str, Any],
+) -> torch.optim.Optimizer:
+    fields = _fields_of(part)
+    settings: dict[str, Any] = {name: getattr(config, name) for name in fields if name != "betas"}
+    if "betas" in fields:
+        settings["betas"] = (config.beta1, config.beta2)
+    groups = split_by_decay(model, config.weight_decay)
+    if "weight_decay" not in fields:
+        groups = [{"params": [p for p in model.parameters() if p.requires_grad]}]
+    fused = part.__dict__.get("fused_version")  # not that of a base class with another rule
+    chosen: Any = fused if fused is not None and config.implementation == "fused" else part
+    built: torch.optim.Optimizer = chosen(groups, **settings, **options)
+    return built
+
+
+def _fields_of(part: type) -> list[str]:
+    """Return the parameters of a constructor that receive fields of the config: numbers, and two betas."""
+    found = []
+    for name, parameter in inspect.signature(part).parameters.items():
+        default = parameter.default
+        is_number = default is parameter.empty or isinstance(default, int | float | Tensor)
+        is_pair = isinstance(default, tuple) and len(default) == 2
+        if name in FIELDS and (is_pair if name == "betas" else is_number):
+            found.append(name)
+    return found
+
+
+def _first_parameter(part: type) -> str:
+    return next(iter(inspect.signature(part).parameters), "params")
+
+
+optimizers.register("adamw")(AdamW)
+
+
+@optimizers.register("sgd")
+def build_sgd(model: Module, config: OptimizerSettings) -> torch.optim.Optimizer:
+    """Return SGD at the rate of the schedule, without weight decay."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return (FusedSGD if config.implementation == "fused" else SGD)(parameters, lr=config.lr, decay=False)
+
+
+@optimizers.register("muon")
+def build_muon(model: Module, config: OptimizerSettings) -> torch.optim.Optimizer:
+    """Return Muon for the matrices inside blocks, and AdamW for embeddings, head and gains."""
+    is_fused = config.implementation == "fused"
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    by_muon = [p for name, p in trained if p.ndim == 2 and name.startswith("layers.")]
+    if not by_muon:
+        message = "optimizer.name is muon, but the model has no matrices inside blocks"
+        raise UsageError(message, key="optimizer.name")
+    muon = (FusedMuon if is_fused else Muon)(
+        by_muon, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay
+    )
+    taken = set(by_muon)
+    rest = _by_decay([p for _, p in trained if p not in taken], config.weight_decay)
+    if not rest:
+        return muon
+    adamw = (FusedAdamW if is_fused else AdamW)(
+        rest, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps
+    )
+    return CombinedOptimizer([muon, adamw])
+
+
+def is_ours(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer and all its parts are of this package."""
+    parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
+    return all(isinstance(part, Optimizer) for part in parts)
