@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bytewright.errors import UsageError
-from bytewright.registry import Registry, accepting_unknown_parts, registering_from
+from bytewright.registry import Registry, accepting_unknown_parts
 
 
 @pytest.fixture
@@ -36,13 +36,11 @@ def test_a_taken_or_malformed_name_is_rejected(shapes: Registry, name: str) -> N
     assert list(shapes) == ["round"]
 
 
-def test_a_part_is_attributed_to_the_plugin_being_loaded_or_to_the_file_that_registers_it(
-    shapes: Registry,
-) -> None:
-    with registering_from(Path("lab.py")):
-        shapes.register("square")(lambda: "#")
+def test_a_part_is_attributed_to_the_file_that_registers_it(shapes: Registry, tmp_path: Path) -> None:
+    lab = tmp_path / "lab.py"
+    exec("shapes.register('square')(print)", {"shapes": shapes, "__name__": "lab", "__file__": str(lab)})
     here = Path(__file__).resolve()
-    assert [shapes.plugin_of(name) for name in shapes] == [here, Path("lab.py")]
+    assert [shapes.plugin_of(name) for name in shapes] == [here, lab.resolve()]
     assert shapes.names_from(here) == ("round",)
 
 

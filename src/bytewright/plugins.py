@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from bytewright.errors import FormatError, UsageError, first_line
-from bytewright.registry import REGISTRIES, Registry, registering_from
+from bytewright.registry import REGISTRIES, Registry
 from bytewright.storage import atomic
 
 MAX_PLUGIN_BYTES = 2**20
@@ -113,8 +113,7 @@ def _execute(plugin: Plugin, shown: Path) -> None:
     module.__file__ = str(plugin.path)
     sys.modules[module.__name__] = module  # dataclasses and `inspect` find the source through it
     try:
-        with registering_from(plugin.path):
-            exec(compile(plugin.source, str(plugin.path), "exec"), module.__dict__)
+        exec(compile(plugin.source, str(plugin.path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         unload_plugin(plugin.path)
         line = _line_of(error, plugin.path)

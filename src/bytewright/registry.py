@@ -25,14 +25,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from bytewright.errors import UsageError, suggest, wrong_value
+from bytewright.errors import UsageError, shorten, suggest, wrong_value
 
 P = TypeVar("P", bound=Callable[..., Any])
-
-LOAD_FIRST = "if a plugin registers it, load the plugin first"
-
-_plugin: Path | None = None
-"""The file of the plugin that is being loaded."""
 
 _accepts_unknown: ContextVar[bool] = ContextVar("accepts_unknown", default=False)
 """Whether names that no part has are accepted, inside `accepting_unknown_parts`."""
@@ -53,7 +48,7 @@ class Registry:
 
     def register(self, name: str) -> Callable[[P], P]:
         """Register a class or function under `name`; use it as a decorator."""
-        plugin = _plugin or _file_of_user(sys._getframe(1).f_globals)
+        plugin = _file_of_user(sys._getframe(1).f_globals)
         if plugin is not None:
             importlib.import_module(self._home)  # so that built-in parts are first, and keep their names
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
@@ -74,16 +69,19 @@ class Registry:
         if name not in self.names():
             if _accepts_unknown.get():
                 return _unknown_part
-            message = f"unknown {self.kind} {name!r}{suggest(name, self.names())}; {LOAD_FIRST}"
+            message = f"unknown {self.kind} {name!r}{self._suggest(name)}"
             raise UsageError(message, key=self.key, expected=self.names(), found=name)
         return self._parts[name]
 
     def check(self, name: str, key: str) -> None:
         """Raise `UsageError` about the setting `key` unless a part is registered under `name`."""
         if name not in self:
-            hint = f"{suggest(str(name), self.names())}; {LOAD_FIRST}"
-            message = f"{key} is {name!r}, which is not a registered {self.kind}{hint}"
+            message = f"{key} must be a registered {self.kind}, but is {shorten(name)}{self._suggest(name)}"
             raise UsageError(message, key=key, expected=self.names(), found=name)
+
+    def _suggest(self, name: object) -> str:
+        hint = suggest(str(name), self.names())
+        return hint if hint.endswith("?") else f"{hint} (plugins add more)"
 
     def __contains__(self, name: object) -> bool:
         return _accepts_unknown.get() or name in self.names()
@@ -108,17 +106,6 @@ class Registry:
         """Remove a part, for example before a notebook cell registers it again."""
         self._parts.pop(name, None)
         self._plugins.pop(name, None)
-
-
-@contextmanager
-def registering_from(plugin: Path) -> Iterator[None]:
-    """Attribute the parts that are registered inside the block to the file `plugin`."""
-    global _plugin
-    _plugin = plugin
-    try:
-        yield
-    finally:
-        _plugin = None
 
 
 @contextmanager

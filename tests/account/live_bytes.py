@@ -170,7 +170,7 @@ def measure_step(
 def _as_on_a_gpu() -> Iterator[None]:
     """Make the model use its GPU code, and count inside the operator of the loss."""
 
-    def losses_of(logits: Tensor, targets: Tensor, *, with_gradient: bool, vocab_size: int) -> Tensor:
+    def losses_of(logits: Tensor, targets: Tensor, **options: object) -> Tensor:
         return logits.new_empty(len(logits), dtype=torch.float32)
 
     opened = cross_entropy.total_cross_entropy._init_fn

@@ -129,7 +129,7 @@ def test_sizes_beyond_any_machine_are_computed(run: RunCommand) -> None:
         (["--d-model", "-4"], "d_model must be a positive whole number, but is -4"),
         (["--context", "0"], "context_length must be a positive whole number, but is 0"),
         (["--tokens", "5"], "--tokens needs --device, which determines the time"),
-        (["--device", "h100", "--tokens", "-5"], "--tokens must be a number of at least 1, but is -5"),
+        (["--device", "h100", "--tokens", "-5"], "--tokens must be a number of at least 1, but is -5.0"),
         (
             ["--device", "h100", "--tokens", "inf", "--json"],
             "--tokens must be a number of at least 1, but is inf",

@@ -15,7 +15,7 @@ from bytewright.experiments.stories import SamplingPlan, generate_stories
 from bytewright.experiments.story_eval import evaluate_text
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
-from bytewright.train import run, train
+from bytewright.train import train
 from runs import make_config
 
 
@@ -49,7 +49,7 @@ def test_a_model_is_sampled_in_its_training_precision_if_that_is_fast(
     written: Path, stories: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[torch.dtype | None] = []
-    monkeypatch.setattr(run, "load_model", loading(chosen))
+    monkeypatch.setattr("bytewright.train.checkpoint.load_model", loading(chosen))
     for device in ("cuda", "cpu"):
         monkeypatch.setattr(writing, "select_device", lambda name, device=device: torch.device(device))
         with pytest.raises(Loaded):

@@ -234,4 +234,4 @@ def test_the_command_prints_both_figures(run: RunCommand, told: Path, tmp_path: 
     assert "entropy" not in run("evaluate", told / "run", "--stories", tmp_path / "a.txt").out
     outcome = run("evaluate", told / "run", told / "train.npy", "--stories", told / "stories.txt")
     assert outcome.code == 2
-    assert "not both" in outcome.err
+    assert "only one of" in outcome.err

@@ -59,6 +59,7 @@ def test_a_run_learns_and_leaves_plain_files(tmp_path: Path, quiet: Console) -> 
     assert sorted(path.name for path in (tmp_path / "run").iterdir() if path.name[0] != ".") == [
         "checkpoints",
         "config.json",
+        "costs.json",
         "environment.json",
         "metrics.jsonl",
     ]
