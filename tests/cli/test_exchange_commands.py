@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.hf_llama import write_llama
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_bpe
 from bytewright.train.run import Run as TrainedRun
@@ -175,17 +174,20 @@ def test_a_model_of_transformers_is_imported_fine_tuned_and_exported(
     Path("tune.toml").write_text(RECIPE)
     ids = torch.tensor(theirs(TEXT)["input_ids"][:64]).unsqueeze(0)
     logits: list[torch.Tensor] = []
+    settings = ("--set", "data.tokenizer=runs/imported/tokenizer")
+    assert run("export", "runs/imported", "--to", "hf", "--out", "unchanged").code == 0
     for source in ("runs/imported", "llama"):
         tuned, exported = f"runs/tuned-{len(logits)}", f"exported-{len(logits)}"
-        for arguments in (
-            ("train", "tune.toml", "--init", source, "--out", tuned),
+        for command in (
+            ("train", "tune.toml", "--init", source, "--out", tuned, *settings),
             ("evaluate", tuned, "--device", "cpu"),
-            ("export", "runs/imported", "--to", "hf", "--out", f"unchanged-{len(logits)}"),
+            ("export", tuned, "--to", "hf", "--out", exported),
         ):
-            outcome = run(*arguments)
+            outcome = run(*command)
             assert outcome.code == 0, outcome.err
+        again = transformers.AutoTokenizer.from_pretrained(exported)
+        assert again(TEXT)["input_ids"] == theirs(TEXT)["input_ids"]
         ours = open_model(tuned).load()
-        write_llama(ours, exported)
         loaded = transformers.AutoModelForCausalLM.from_pretrained(exported)
         with torch.no_grad():
             logits.append(loaded(ids).logits)
@@ -195,7 +197,7 @@ def test_a_model_of_transformers_is_imported_fine_tuned_and_exported(
     assert torch.equal(*logits), "an imported folder and the folder itself start the same run"
     with torch.no_grad():
         assert (logits[0] - llama(ids).logits).abs().max().item() > 0.1, "fine-tuning changed the model"
-        unchanged = transformers.AutoModelForCausalLM.from_pretrained("unchanged-0")
+        unchanged = transformers.AutoModelForCausalLM.from_pretrained("unchanged")
         assert (unchanged(ids).logits - llama(ids).logits).abs().max().item() <= 1e-5
 
 

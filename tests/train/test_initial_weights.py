@@ -228,3 +228,10 @@ def test_a_changed_source_is_rejected_if_the_run_still_needs_it(tmp_path: Path, 
     with pytest.raises(UsageError) as missing:
         resume(tmp_path / "run", **quiet())
     assert missing.value.path == file
+
+
+def test_a_file_of_another_kind_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("once upon a time")
+    with pytest.raises(FormatError) as caught:
+        InitialWeights.read(tmp_path / "text.txt")
+    assert caught.value.path == tmp_path / "text.txt"

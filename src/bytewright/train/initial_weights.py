@@ -85,7 +85,13 @@ class InitialWeights:
         """Read the weights at `source`; of a run, those of its "best" or "last" checkpoint."""
         source = Path(source)
         if source.is_file():
-            saved = read_checkpoint_file(source)
+            try:
+                saved = read_checkpoint_file(source)
+            except FormatError as error:
+                message = (
+                    f"{error}; give a run, a checkpoint, a file of save_checkpoint, or the folder of a Llama"
+                )
+                raise FormatError(message, path=source) from None
             optimizer = saved.optimizer if with_optimizer else None
             return cls(
                 source=source, weights=saved.weights, step=saved.rest["iteration"], optimizer=optimizer
