@@ -108,6 +108,12 @@ def test_a_context_and_its_continuation(harness: Any) -> None:
     assert whole < start < 0  # these two also have the end-of-text token before them
 
 
+def test_the_classes_of_the_harness_stay_registered(harness: Any) -> None:
+    registry = importlib.import_module("lm_eval.api.registry")
+    assert registry.get_model("bytewright") is type(harness)
+    assert registry.get_model("dummy") is not None
+
+
 def test_an_end_token_precedes_contexts_on_request(trained: Path) -> None:
     module = importlib.import_module("bytewright.interop.lm_eval")
     model = module.BytewrightLM(str(trained), device="cpu", add_bos_token=True)

@@ -35,6 +35,8 @@ from bytewright.train.run import Which, open_model
 from bytewright.train.setup import select_device
 
 try:
+    # Registers the classes of the harness, which otherwise registers them only if there are no others.
+    import lm_eval.models  # noqa: F401
     from lm_eval.api.model import TemplateLM
     from lm_eval.api.registry import model_registry
 except ImportError:
