@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from bytewright.account.flops import extra_loss_flops
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model import loss as loss_module
@@ -174,3 +175,23 @@ def test_another_loss_is_not_compared_with_guessing() -> None:
     lines = [{"step": 1, "loss": 90.0}, {"step": 2, "loss": 80.0}]
     assert find_divergence({"model.vocab_size": 40}, lines)
     assert not find_divergence({"model.vocab_size": 40, "loss.name": "test_scaled"}, lines)
+
+
+def test_the_products_of_a_loss_are_counted_by_tracing() -> None:
+    def second_head(hidden: Tensor, output_weight: Tensor, targets: Tensor) -> Tensor:
+        again = output_cross_entropy(hidden.roll(1, 0), output_weight, targets)
+        return output_cross_entropy(hidden, output_weight, targets) + again
+
+    def untraceable(hidden: Tensor, output_weight: Tensor, targets: Tensor) -> Tensor:
+        return hidden.mean() * hidden.sum().item()
+
+    losses.register("test_second")(second_head)
+    losses.register("test_untraceable")(untraceable)
+    try:
+        of_head = 6.0 * MODEL.d_model * MODEL.vocab_size
+        assert extra_loss_flops(MODEL, "test_second", {}) == of_head
+        assert extra_loss_flops(MODEL, "test_z", {"weight": 0.1}) == 0  # the product of the head, in chunks
+        assert extra_loss_flops(MODEL, "test_untraceable", {}) == 0
+    finally:
+        losses.remove("test_second")
+        losses.remove("test_untraceable")

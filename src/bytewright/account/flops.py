@@ -25,13 +25,15 @@ therefore spend a smaller share in the head, and longer contexts a larger share 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from bytewright.account.presets import GPT2_FAMILY, find_preset
 from bytewright.errors import wrong_value
 from bytewright.model.config import ModelConfig
+from bytewright.registry import losses
 
 Component = Literal[
     "qkv_projections",
@@ -167,9 +169,42 @@ def training_flops_per_token(config: ModelConfig) -> float:
     return count_flops(config).training / config.context_length
 
 
-def flops_utilisation(config: ModelConfig, tokens_per_second: float, peak_flops_per_second: float) -> float:
-    """Return the model FLOPs utilisation (MFU): these FLOPs per second as a share of the peak, 0 to 1."""
-    return training_flops_per_token(config) * tokens_per_second / peak_flops_per_second
+def flops_utilisation(
+    config: ModelConfig, tokens_per_second: float, peak_flops_per_second: float, *, of_loss: float = 0.0
+) -> float:
+    """Return the model FLOPs utilisation (MFU): these FLOPs per second as a share of the peak, 0 to 1.
+
+    `of_loss` is the result of `extra_loss_flops`.
+    """
+    return (training_flops_per_token(config) + of_loss) * tokens_per_second / peak_flops_per_second
+
+
+def extra_loss_flops(config: ModelConfig, loss: str, options: Mapping[str, Any]) -> float:
+    """Return the training FLOPs per token of a registered loss beyond those of the head.
+
+    The products of its forward pass are counted by tracing it on the meta device, without memory, and count
+    three times, as all products do. A loss that cannot be traced there counts as one that adds none.
+
+    >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
+    >>> extra_loss_flops(base, "cross_entropy", {})
+    0.0
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    part, length = losses[loss], config.context_length
+    compute = part(**options) if isinstance(part, type) else functools.partial(part, **options)
+    hidden = torch.zeros(length, config.d_model, device="meta")
+    output_weight = torch.zeros(config.vocab_size, config.d_model, device="meta")
+    targets = torch.zeros(length, dtype=torch.long, device="meta")
+    try:
+        with FlopCounterMode(display=False) as counter:
+            compute(hidden, output_weight, targets)
+    except (NotImplementedError, RuntimeError):
+        return 0.0
+    of_head = 2 * length * config.d_model * config.vocab_size
+    extra: int = max(0, counter.get_total_flops() - of_head)
+    return 3.0 * extra / length
 
 
 CONTEXTS = (1024, 16_384)

@@ -37,6 +37,8 @@ class _OfModel:
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
+    plugin: options.Plugins = ()
+
     json: bool = False
     """Print the figures as one JSON object."""
 

@@ -206,7 +206,7 @@ def print_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:
     sys.stdout.flush()  # so that the plan appears before the work in a pipe, too
 
 
-OPTIONAL_COLUMNS = ("started", "tokens", "seconds", "tokens_per_second", "init")
+OPTIONAL_COLUMNS = ("started", "plugins", "tokens", "seconds", "tokens_per_second", "init")
 """The columns that are left out, in this order, if the terminal is too narrow; --json has all of them."""
 
 

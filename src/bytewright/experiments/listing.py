@@ -27,7 +27,7 @@ MAX_DEPTH = 4
 UNREADABLE = "unreadable"
 """The status of a run whose files cannot be read."""
 LISTED = [metric for metric in METRICS.values() if metric.is_listed]
-KEY_FIGURES = ("run", "status", "ending", "init", *(metric.name for metric in LISTED), "started")
+KEY_FIGURES = ("run", "status", "ending", "init", *(metric.name for metric in LISTED), "plugins", "started")
 COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -95,6 +95,7 @@ def row_of_record(record: RunRecord, name: str) -> Row:
             for metric in LISTED
             if metric.is_final and metric.name not in ("step", "tokens")
         },
+        "plugins": record.environment.get("plugins"),
         "started": None if is_sampled else record.environment.get("started"),
         "reason": record.reason,
     }

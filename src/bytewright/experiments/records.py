@@ -112,7 +112,7 @@ def read_run(path: Path) -> RunRecord:
         ending=status.ending,
         reason=status.detail,
         labels=_object_in(outcome, "labels", path),
-        environment=run.environment,
+        environment=run.environment | _describe_plugins(run),
         samples=run.samples,
         predicted=_numbers(run.costs, "predicted", path) | _numbers(outcome, "predicted", path),
         measured=_numbers(run.costs, "counted", path)
@@ -120,6 +120,12 @@ def read_run(path: Path) -> RunRecord:
         | _numbers(outcome, "measured", path),
         floor=read_floor(settings.get("data.validation")),
     )
+
+
+def _describe_plugins(run: Run) -> dict[str, str]:
+    """Return the plugins of a run with the start of their SHA-256, as one entry of the environment."""
+    plugins = [f"{plugin.copy.name} ({plugin.sha256[:12]})" for plugin in run.plugins]
+    return {"plugins": ", ".join(plugins)} if plugins else {}
 
 
 def read_sampled(path: Path, model: Path) -> RunRecord:
@@ -135,7 +141,7 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
         lines=[{"step": 0, **outcome["figures"]}],
         status="complete",
         labels=_object_in(outcome, "labels", path),
-        environment=Run(model).environment,
+        environment=Run(model).environment | _describe_plugins(Run(model)),
         samples={0: stories.split(END_OF_TEXT)[0].strip()},
     )
 

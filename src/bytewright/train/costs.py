@@ -13,6 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bytewright.account.devices import Device, find_known
+from bytewright.account.flops import extra_loss_flops
 from bytewright.account.predict import TrainingSetup, predict_training
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.config import TrainConfig
@@ -32,7 +33,10 @@ def describe_costs(
     if device.type == "cuda" and device_name is None:
         device_name = torch.cuda.get_device_name(device)
     machine = find_known(device_name) if device.type == "cuda" and device_name else None
-    counted = count_on_model(config.model) if config.model.num_layers <= MOST_LAYERS_COUNTED else {}
+    counted: dict[str, float] = {}
+    if config.model.num_layers <= MOST_LAYERS_COUNTED:
+        counted = dict(count_on_model(config.model))
+        counted["flops_per_token"] += _loss_flops(config)
     return {"predicted": predict_run(config, machine, device), "counted": counted}
 
 
@@ -44,12 +48,16 @@ def predict_run(
     limits = [predicted["seconds"], None if config.budget.minutes is None else 60 * config.budget.minutes]
     named = {
         "parameters": predicted["parameters"],
-        "flops_per_token": predicted["flops_per_token"],
+        "flops_per_token": (predicted["flops_per_token"] or 0.0) + _loss_flops(config),
         "memory_bytes": predicted["peak_memory"],
         "tokens_per_second": predicted["tokens_per_second"],
         "seconds": min((limit for limit in limits if limit is not None), default=None),
     }
     return {name: float(value) for name, value in named.items() if value is not None}
+
+
+def _loss_flops(config: TrainConfig) -> float:
+    return extra_loss_flops(config.model, config.loss.name, config.loss.options)
 
 
 def account_for_run(

@@ -25,6 +25,7 @@ from typing import Any, TypedDict, Unpack
 from rich.console import Console
 
 from bytewright.account import flops_utilisation, peak_flops
+from bytewright.account.flops import extra_loss_flops
 from bytewright.data.sampler import Batch, DocumentSampler, TokenStore, WindowSampler
 from bytewright.errors import (
     BytewrightError,
@@ -324,6 +325,7 @@ class Trainer:
 
     def _open_recorder(self, log: MetricsLog, stack: contextlib.ExitStack, is_restart: bool) -> None:
         peak = peak_flops(self.device, self.config.precision)
+        of_loss = extra_loss_flops(self.config.model, self.config.loss.name, self.config.loss.options)
         self.recorder = Recorder(
             self.progress,
             log,
@@ -331,7 +333,7 @@ class Trainer:
             tokens_per_step=self.config.tokens_per_step,
             max_refused=self.config.max_refused,
             peak_memory=self.memory.peak,
-            utilisation=lambda speed: flops_utilisation(self.config.model, speed, peak),
+            utilisation=lambda speed: flops_utilisation(self.config.model, speed, peak, of_loss=of_loss),
             clock=self.clock,
         )
         self.planner = StepPlanner(self.config, self.recorder, self.validation, self.train_step.measure)
