@@ -137,7 +137,6 @@ def test_the_command_prints_a_table_or_json(run: RunCommand, tmp_path: Path) -> 
     ("arguments", "words"),
     [
         (["nowhere.txt"], "does not exist"),
-        (["."], "is a directory"),
         (["empty.txt"], "is empty"),
         (["cut.txt.gz"], "cut.txt.gz: "),
         (["a.jsonl"], "a.jsonl, line 1: "),

@@ -60,24 +60,34 @@ class GetCorpus:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureCorpus:
-    """Count the bytes, documents, words and characters of a file, and list its most common words.
+    """Count the bytes, documents, words and characters of texts, and list the most common words.
 
-    Reads plain text (documents end with <|endoftext|>), JSON lines and Parquet; the first two also compressed
-    as .gz or .zst. Bytes and characters do not include the end tokens. Memory is bounded for any file size.
+    A folder means all files below it; a pattern in quotes means the files that match it; - means standard
+    input, as plain text. Reads plain text (documents end with <|endoftext|>), JSON lines and Parquet; the
+    first two also compressed as .gz or .zst. Bytes and characters do not include the end tokens. Memory is
+    bounded for any file size.
 
     For example:
       bytewright corpus stats stories.txt
       bytewright corpus stats pages.jsonl.zst --field body --top 50 --json
+      bytewright corpus stats books/ 'extra-*.txt'
+      cat books/*.txt | bytewright corpus stats -
     """
 
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """A .txt, .jsonl or .parquet file."""
+    files: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)"),
+    ]
+    """.txt, .jsonl or .parquet files, folders of them, patterns, or - for standard input."""
 
     field: str = "text"
     """The field of a JSON line, or the column of a Parquet file, that contains the text."""
 
     top: int = 20
     """How many of the most common words to list."""
+
+    clean: options.Clean = False
 
     json: bool = False
     """Print the figures as JSON."""
@@ -87,10 +97,15 @@ class MeasureCorpus:
         from bytewright.corpus.stats import measure_corpus
 
         options.require_at_least(0, self.top, "--top")
-        with console.phase_progress("count", "bytes") as progress:
+        sources = options.require_some(self.files, "a file")
+        with (
+            options.open_texts(sources, clean=self.clean) as files,
+            console.phase_progress("count", "bytes") as progress,
+        ):
             stats = measure_corpus(
-                options.require_file(self.file),
+                files,
                 field=self.field,
+                clean=self.clean,
                 num_common=self.top,
                 progress=progress,
             )
@@ -128,11 +143,13 @@ class WriteText:
     """Convert the documents of JSON lines, Parquet or text files to one plain text file.
 
     The tokenizer commands read such files. <|endoftext|> on a line of its own follows each document;
-    documents without text are left out. Memory is bounded for any file size.
+    documents without text are left out. A folder means all files below it; a pattern in quotes means the
+    files that match it; - means standard input, as plain text. Memory is bounded for any file size.
 
     For example:
       bytewright corpus text pages.jsonl.zst --out pages.txt
       bytewright corpus text part-1.parquet part-2.parquet --field content --out pages.txt
+      bytewright corpus text books/ --clean --out books.txt
     """
 
     files: Annotated[
@@ -140,7 +157,7 @@ class WriteText:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)"),
     ]
-    """.txt, .jsonl or .parquet files; the first two may be compressed as .gz or .zst."""
+    """.txt, .jsonl or .parquet files (the first two also as .gz or .zst), folders, patterns, or -."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """The text file to write."""
@@ -148,22 +165,28 @@ class WriteText:
     field: str = "text"
     """The field of a JSON line, or the column of a Parquet file, that contains the text."""
 
+    clean: options.Clean = False
+
     replace: options.Replace = False
 
     def run(self) -> None:
         """Write the text, and report documents that were left out or divided."""
-        files = [options.require_file(path) for path in options.require_some(self.files, "a file")]
-        for path in files:
+        sources = options.require_some(self.files, "a file")
+        for path in sources:
             atomic.check_not_input(path, self.out)
         atomic.check_target(self.out, replace=self.replace)
 
         from bytewright.corpus.text import write_documents
 
-        with console.phase_progress("read", "bytes") as progress:
+        with (
+            options.open_texts(sources, clean=self.clean) as files,
+            console.phase_progress("read", "bytes") as progress,
+        ):
             written = write_documents(
                 files,
                 self.out,
                 field=self.field,
+                clean=self.clean,
                 progress=progress,
             )
         if written.num_left_out:

@@ -5,11 +5,15 @@ A file that is missing, empty or not a regular file raises `UsageError`: one sen
 
 from __future__ import annotations
 
+import contextlib
+import glob
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from bytewright.cli import console
 from bytewright.errors import StorageError, UsageError
 from bytewright.storage import atomic
 
@@ -35,6 +39,21 @@ RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", h
 
 OptionalFile = Annotated[
     Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]", help_behavior_hint="(optional)")
+]
+
+TextSources = Annotated[
+    tuple[Path, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="[FILE …]", help_behavior_hint="(optional, several)"),
+]
+"""Files, folders and patterns; `-` is standard input. `open_texts` finds the files."""
+
+Clean = Annotated[
+    bool,
+    tyro.conf.arg(
+        help="Remove byte-order marks, and convert CRLF line ends to LF.",
+        help_behavior_hint="(default: a warning)",
+    ),
 ]
 
 OutputFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")]
@@ -104,6 +123,30 @@ def require_file(path: Path) -> Path:
     if path.stat().st_size == 0:
         raise UsageError(f"{path} is empty", path=path)
     return path
+
+
+@contextlib.contextmanager
+def open_texts(sources: tuple[Path, ...], *, clean: bool, copy: bool = False) -> Iterator[list[Path]]:
+    """Yield the files that `sources` mean; without `clean`, warn of byte-order marks and CRLF line ends.
+
+    With `copy`, texts to clean are replaced by cleaned copies, for readers that cannot clean.
+    """
+    from bytewright.corpus.readers import find_marks_in
+    from bytewright.corpus.sources import STDIN, open_sources
+
+    for source in sources:
+        if str(source) != STDIN and not glob.has_magic(str(source)):
+            require_source(source)
+    with open_sources(sources, clean=clean and copy) as files:
+        for file in files:
+            require_file(file)
+        marks = {} if clean else {file: found for file in files if (found := find_marks_in(file))}
+        if marks:
+            first, *others = marks
+            more = f" (and {len(others):,} other files)" if others else ""
+            sentence = f"{first}{more} has {' and '.join(marks[first])}, which become part of the text"
+            console.stderr().print(f"warning: {sentence}; --clean removes them", soft_wrap=True)
+        yield files
 
 
 def require_source(path: Path) -> Path:

@@ -138,22 +138,28 @@ def _throughput(phase: Phase, training: TrainingResult) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeText:
-    """Convert text to token ids: a file to a token file, or a short text to numbers on the terminal.
+    """Convert text to token ids: files to a token file, or a short text to numbers on the terminal.
 
-    A token file is a .npy array (uint16 if the vocabulary allows) with a manifest in FILE.json.
+    A token file is a .npy array (uint16 if the vocabulary allows) with a manifest in FILE.json. A folder
+    means all files below it; a pattern in quotes means the files that match it; - means standard input.
+    Between two files the end token is added, unless the first ends with it.
 
     For example:
       bytewright tokenizer encode stories-10k stories.txt --out stories.npy
+      bytewright tokenizer encode stories-10k books/ 'extra-*.txt' --clean --out books.npy
+      zcat stories.txt.gz | bytewright tokenizer encode stories-10k - --out stories.npy
       bytewright tokenizer encode stories-10k --text 'Once upon a time'
     """
 
     tokenizer: options.TokenizerPath
 
-    source: options.OptionalFile = None
-    """The text file to encode; needs --out."""
+    sources: options.TextSources = ()
+    """The text files to encode, folders, patterns, or - for standard input; needs --out."""
 
     out: options.OutputFile = None
     """The token file to write."""
+
+    clean: options.Clean = False
 
     text: options.GivenText = None
     """Encode this text instead, and print its ids."""
@@ -166,29 +172,31 @@ class EncodeText:
         """Encode a text or a file."""
         options.require_at_least(1, self.num_threads, "--num-threads")
         if self.text is not None:
-            if self.source is not None or self.out is not None:
+            if self.sources or self.out is not None:
                 raise UsageError("give either --text or a file with --out, not both")
             text = self.text.encode("utf-8", "surrogateescape")  # also invalid UTF-8
             print(*options.load_tokenizer(self.tokenizer).encode(text))
             return
-        if self.source is None or self.out is None:
+        if not self.sources or self.out is None:
             raise UsageError("give a file and --out, or --text")
-        self._encode_file(options.require_file(self.source), self.out)
+        with options.open_texts(self.sources, clean=self.clean, copy=True) as files:
+            self._encode_files(files, self.out)
 
-    def _encode_file(self, source: Path, out: Path) -> None:
+    def _encode_files(self, files: list[Path], out: Path) -> None:
         from bytewright.data.tokenfile import manifest_path_of
 
         written = (out, manifest_path_of(out))
-        atomic.check_not_input(source, *written)
+        for source in files:
+            atomic.check_not_input(source, *written)
         for path in written:
             atomic.check_target(path, replace=self.replace)
         tokenizer = options.load_tokenizer(self.tokenizer)
 
-        num_bytes = source.stat().st_size
+        num_bytes = sum(file.stat().st_size for file in files)
         started = time.perf_counter()
         with console.phase_progress("encode", "bytes") as progress:
             tokens = tokenizer.encode_file(
-                source,
+                files,
                 out,
                 num_threads=self.num_threads,
                 progress=progress,

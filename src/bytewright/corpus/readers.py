@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bytewright.corpus import END_OF_TEXT
+from bytewright.corpus.plain_text import CRLF, clean_blocks, find_binary_kind, find_marks
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import filesystem
 
@@ -30,6 +31,8 @@ BLOCK = 2**20
 """Bytes per read."""
 LONGEST_LINE = 2**28
 """Longer lines of JSON are rejected, because a whole line must fit into memory."""
+SIGNATURE_BYTES = 512
+"""How many bytes at the start of a file decide whether it is binary."""
 ROWS_AT_ONCE = 32
 MOST_EXPANSION = 2**15
 """The largest accepted ratio of text to file size in Parquet, about the limit of Zstandard. Without a bound,
@@ -59,7 +62,11 @@ class Chunk(NamedTuple):
 
 
 def read_documents(
-    path: str | os.PathLike[str], *, field: str = "text", progress: ByteProgress | None = None
+    path: str | os.PathLike[str],
+    *,
+    field: str = "text",
+    clean: bool = False,
+    progress: ByteProgress | None = None,
 ) -> Iterator[bytes]:
     r"""Yield the documents of a file in order.
 
@@ -71,7 +78,7 @@ def read_documents(
     [b'One.', b'Two,\nthree.']
     """
     chunks: list[bytes] = []
-    for text, is_last in read_chunks(path, field=field, progress=progress):
+    for text, is_last in read_chunks(path, field=field, clean=clean, progress=progress):
         chunks.append(text)
         if is_last:
             yield b"".join(chunks)
@@ -79,12 +86,16 @@ def read_documents(
 
 
 def read_chunks(
-    path: str | os.PathLike[str], *, field: str = "text", progress: ByteProgress | None = None
+    path: str | os.PathLike[str],
+    *,
+    field: str = "text",
+    clean: bool = False,
+    progress: ByteProgress | None = None,
 ) -> Iterator[Chunk]:
-    """Yield the documents of a file in chunks of bounded length.
+    """Yield the documents of a file in chunks of bounded length; a binary file raises `UsageError`.
 
     Chunks are cut before white space. Only a word that is longer than a block is cut inside, between two
-    characters.
+    characters. With `clean`, byte-order marks are removed and CRLF becomes LF.
     """
     path = Path(path)
     compression, kind = _split_suffixes(path)
@@ -92,14 +103,39 @@ def read_chunks(
         if not compression and find_compression(path) is not None:
             raise UsageError(f"{path}: unsupported compression; decompress the file first", path=path)
         if kind == ".parquet":
-            yield from _chunks_of_rows(path, field, progress)
+            yield from _chunks_of_rows(path, field, clean, progress)
             return
         with filesystem.open_to_read(path) as file:
             blocks = _gather(DECOMPRESS[compression](path, _read_blocks(file, path, progress)))
             if kind == ".jsonl":
-                yield from _chunks_of_lines(path, _lines(path, blocks), field)
+                yield from _chunks_of_lines(path, _lines(path, blocks), field, clean)
             else:
-                yield from _chunks_of_text(blocks)
+                blocks = _reject_binary(path, blocks)
+                yield from _chunks_of_text(clean_blocks(blocks) if clean else blocks)
+
+
+def read_files(
+    sources: Sequence[str | os.PathLike[str]],
+    *,
+    field: str = "text",
+    clean: bool = False,
+    progress: ByteProgress | None = None,
+) -> Iterator[Chunk]:
+    """Yield the chunks of several files in order, and report the progress over all of them."""
+    sizes: list[int] = []
+    for source in sources:
+        with filesystem.explain("read", source):
+            sizes.append(os.path.getsize(source))
+    before = 0
+    for source, size in zip(sources, sizes, strict=True):
+        shifted = _shift(progress, before, sum(sizes))
+        yield from read_chunks(source, field=field, clean=clean, progress=shifted)
+        before += size
+
+
+def _shift(progress: ByteProgress | None, before: int, total: int) -> ByteProgress | None:
+    """Return a callback for one file that reports the progress over all files."""
+    return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 def read_fields(
@@ -125,14 +161,42 @@ def find_compression(path: Path) -> str | None:
         return suffix if file.read(len(COMPRESSED[suffix])) == COMPRESSED[suffix] else None
 
 
+def find_marks_in(path: Path) -> list[str]:
+    """Return which of byte-order mark and CRLF the first megabyte of a text has; reject a binary file."""
+    compression, kind = _split_suffixes(path)
+    if kind == ".parquet":
+        return []
+    with filesystem.explain("read", path), filesystem.open_to_read(path) as file:
+        head = next(_gather(DECOMPRESS[compression](path, _read_blocks(file, path, None))), b"")
+    if kind == ".txt":
+        _check_start(path, head[:SIGNATURE_BYTES])
+    return find_marks(head.replace(rb"\r\n", CRLF) if kind == ".jsonl" else head)
+
+
 def check_plain_text(source: str | os.PathLike[str]) -> None:
-    """Raise if a file is compressed, JSON Lines or Parquet: a tokenizer would read its bytes as text."""
+    """Raise if a file is binary, compressed, JSON Lines or Parquet: its bytes would be read as text."""
     path = Path(source)
     found = path.suffix.lower()
     if (found in KINDS and path.is_file()) or find_compression(path) is not None:
         remedy = "`bytewright corpus text`" if found in KINDS or found in DECOMPRESS else "another program"
         message = f"{path}: expected plain text, found a {found} file; convert it with {remedy} first"
         raise UsageError(message, path=path, expected="plain text", found=found)
+    if path.is_file():
+        with filesystem.explain("read", path), filesystem.open_to_read(path) as file:
+            _check_start(path, file.read(SIGNATURE_BYTES))
+
+
+def _check_start(path: Path, head: bytes) -> None:
+    if kind := find_binary_kind(head):
+        message = f"{path}: is {kind}, not plain text in UTF-8; convert or leave out the file"
+        raise UsageError(message, path=path, expected="plain text", found=kind)
+
+
+def _reject_binary(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    for number, block in enumerate(blocks):
+        if not number:
+            _check_start(path, block[:SIGNATURE_BYTES])
+        yield block
 
 
 def _split_suffixes(path: Path) -> tuple[str, str]:
@@ -293,9 +357,9 @@ def _lines(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(rest)
 
 
-def _chunks_of_lines(path: Path, lines: Iterator[bytes], field: str) -> Iterator[Chunk]:
+def _chunks_of_lines(path: Path, lines: Iterator[bytes], field: str, clean: bool) -> Iterator[Chunk]:
     for _, (text,) in _fields_of_lines(path, lines, (field,)):
-        yield from _chunks_of_document(text.encode())
+        yield from _chunks_of_document(text.encode(), clean)
 
 
 def _fields_of_lines(
@@ -322,7 +386,7 @@ def _fields_of_lines(
         yield number, tuple(row[field] for field in fields)
 
 
-def _chunks_of_rows(path: Path, field: str, progress: ByteProgress | None) -> Iterator[Chunk]:
+def _chunks_of_rows(path: Path, field: str, clean: bool, progress: ByteProgress | None) -> Iterator[Chunk]:
     parquet = import_extra("pyarrow.parquet", path)
     arrow = import_extra("pyarrow", path)
     filesystem.check_regular_file(path)
@@ -345,7 +409,7 @@ def _chunks_of_rows(path: Path, field: str, progress: ByteProgress | None) -> It
                     document = text.encode()
                     num_bytes += len(document)
                     _check_expansion(path, total, num_bytes)
-                    yield from _chunks_of_document(document)
+                    yield from _chunks_of_document(document, clean)
                 if progress is not None:
                     progress(total * number // max(file.metadata.num_rows, 1), total)
     except arrow.ArrowException as error:
@@ -378,7 +442,8 @@ def _texts_of(column: Any, path: Path, num_before: int) -> list[Any]:
         raise FormatError(f"{path}, {rows}: a value is not UTF-8", path=path, expected="UTF-8") from None
 
 
-def _chunks_of_document(text: bytes) -> Iterator[Chunk]:
+def _chunks_of_document(text: bytes, clean: bool) -> Iterator[Chunk]:
+    text = b"".join(clean_blocks(iter([text]))) if clean else text
     start = 0
     while len(text) - start > 2 * BLOCK:
         end = start + _safe_cut(text[start : start + 2 * BLOCK])

@@ -12,10 +12,11 @@ import heapq
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from bytewright.corpus.readers import ByteProgress, read_chunks
+from bytewright.corpus.readers import ByteProgress, read_files
 
 WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 EXACT_WORDS = 2**21
@@ -52,14 +53,17 @@ class CorpusStats:
 
 
 def measure_corpus(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     field: str = "text",
+    clean: bool = False,
     num_common: int = 20,
     exact_words: int = EXACT_WORDS,
     progress: ByteProgress | None = None,
 ) -> CorpusStats:
-    """Return the counts of a file in any format of `readers`; the file is read once.
+    """Return the counts of one or more files in any format of `readers`; each file is read once.
+
+    With `clean`, byte-order marks are removed and CRLF becomes LF before anything is counted.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -72,7 +76,8 @@ def measure_corpus(
     """
     words = WordCounts(exact_words)
     num_bytes = num_documents = num_characters = num_invalid = num_zero = length = longest = 0
-    for text, is_last in read_chunks(path, field=field, progress=progress):
+    sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    for text, is_last in read_files(sources, field=field, clean=clean, progress=progress):
         decoded = text.decode("utf-8", "surrogateescape")
         invalid = 0 if text.isascii() else sum("\udc80" <= character <= "\udcff" for character in decoded)
         words.add(WORD.findall(decoded.lower()))

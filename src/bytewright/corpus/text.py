@@ -8,13 +8,13 @@ contains the mark is split there, and the result counts such documents. The file
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from bytewright.corpus import SEPARATOR
-from bytewright.corpus.readers import END, ByteProgress, Chunk, read_chunks
+from bytewright.corpus.readers import END, ByteProgress, read_files
 from bytewright.errors import UsageError
 from bytewright.storage import atomic
 from bytewright.storage.atomic import StrPath
@@ -41,9 +41,12 @@ def write_documents(
     target: StrPath,
     *,
     field: str = "text",
+    clean: bool = False,
     progress: ByteProgress | None = None,
 ) -> WrittenText:
     r"""Write the documents of one or more files as one text; `progress` counts the bytes of all files.
+
+    With `clean`, byte-order marks are removed and CRLF becomes LF.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +61,7 @@ def write_documents(
     num_left_out = num_divided = num_before = 0
     with atomic.write_stream(target) as stream:
         writer = _DocumentWriter(stream)
-        for text, is_last in _read_files(sources, field, progress):
+        for text, is_last in read_files(sources, field=field, clean=clean, progress=progress):
             writer.write(text)
             if is_last:
                 writer.end_document()
@@ -84,23 +87,6 @@ def _check_names(sources: Sequence[StrPath], target: StrPath) -> None:
         raise UsageError(f"{target}: a plain text file must not be named *{suffix}", path=target)
     for source in sources:
         atomic.check_not_input(source, target)
-
-
-def _read_files(sources: Sequence[StrPath], field: str, progress: ByteProgress | None) -> Iterator[Chunk]:
-    """Yield the chunks of all files in order, and report the progress over all of them."""
-    sizes: list[int] = []
-    for source in sources:
-        with atomic.explain("read", source):
-            sizes.append(os.path.getsize(source))
-    before = 0
-    for source, size in zip(sources, sizes, strict=True):
-        yield from read_chunks(source, field=field, progress=_shift(progress, before, sum(sizes)))
-        before += size
-
-
-def _shift(progress: ByteProgress | None, before: int, total: int) -> ByteProgress | None:
-    """Return a callback for one file that reports the progress over all files."""
-    return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 class _DocumentWriter:

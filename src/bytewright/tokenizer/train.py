@@ -8,7 +8,6 @@ from a `WordCounter` that contains the words of other texts (`count_texts`, `cou
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from time import perf_counter
 
 from bytewright._native import WordCounter, learn_merges
 from bytewright.corpus.readers import check_plain_text
+from bytewright.corpus.sources import list_files
 from bytewright.errors import UsageError, shorten, wrong_value
 from bytewright.storage.atomic import explain
 from bytewright.system import SampledPeakMemory
@@ -236,40 +236,12 @@ def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
         with explain("read", path):
-            files += _files_at(path)
+            files += list_files(path)
     for file in files:
         check_plain_text(file)
     if not any(file.stat().st_size for file in files if file.is_file()) and all(map(Path.is_file, files)):
         raise UsageError(f"{files[0]}: the file is empty", path=files[0])
     return files
-
-
-def _files_at(path: Path) -> list[Path]:
-    if not stat.S_ISDIR(path.stat().st_mode):
-        return [path]
-    below: list[Path] = []
-    visited: set[tuple[int, int]] = set()
-    for folder, subfolders, names in os.walk(path, onerror=_raise, followlinks=True):
-        here = os.stat(folder)
-        if (here.st_dev, here.st_ino) in visited:
-            subfolders.clear()
-            continue
-        visited.add((here.st_dev, here.st_ino))
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        below += [Path(folder, name) for name in names if not name.startswith(".")]
-    for file in below:
-        with explain("read", file):
-            if not stat.S_ISREG(file.stat().st_mode):
-                raise UsageError(f"{file}: expected a regular file in a folder to train on", path=file)
-    if not below:
-        raise UsageError(f"{path}: the folder contains no files", path=path)
-    return sorted(below)
-
-
-def _raise(error: OSError) -> None:
-    """Raise the errors that os.walk ignores by default: part of the corpus would be missing."""
-    with explain("read", error.filename):
-        raise error
 
 
 class _Learner:
