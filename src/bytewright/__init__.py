@@ -7,10 +7,42 @@ variables that torch and its libraries read once: import it before torch.
 """
 
 from collections.abc import Callable as _Callable
+from functools import wraps as _wraps
+from typing import Any as _Any
+from typing import TypeVar as _TypeVar
 
 from bytewright.torch_environment import prepare as _prepare
 
 _prepare()
+
+_F = _TypeVar("_F", bound=_Callable[..., _Any])
+
+
+def with_aliases(**aliases: str) -> _Callable[[_F], _F]:
+    """Let a function accept further names of its keyword arguments; use it as a decorator.
+
+    Textbooks and courses name the same argument differently.
+
+    >>> @with_aliases(learning_rate="lr")
+    ... def scale(lr: float) -> float:
+    ...     return 2 * lr
+    >>> scale(learning_rate=1.0), scale(lr=2.0)
+    (2.0, 4.0)
+    """
+
+    def add(function: _F) -> _F:
+        @_wraps(function)
+        def renaming(*values: _Any, **named: _Any) -> _Any:
+            for alias in aliases.keys() & named.keys():
+                if aliases[alias] in named:
+                    name = function.__name__
+                    raise TypeError(f"{name}() got both {alias!r} and {aliases[alias]!r}: they are the same")
+                named[aliases[alias]] = named.pop(alias)
+            return function(*values, **named)
+
+        return renaming  # type: ignore[return-value]
+
+    return add
 
 
 def lazy_names(package: str) -> tuple[_Callable[[str], object], _Callable[[], list[str]]]:

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
 
+from bytewright import with_aliases
 from bytewright.data.rng import shuffle_epochs
 from bytewright.errors import UsageError, wrong_value
 
@@ -33,6 +34,7 @@ Tokens = npt.NDArray[np.unsignedinteger] | npt.NDArray[np.signedinteger]
 Batch = tuple[Int64[Tensor, "batch context"], Int64[Tensor, "batch context"]]
 
 
+@with_aliases(dataset="tokens")
 def get_batch(
     tokens: Tokens | Sequence[int] | Int[Tensor, " tokens"],
     batch_size: int,

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 from torch.nn import Module
 
+from bytewright import with_aliases
 from bytewright.errors import UsageError, wrong_value
 from bytewright.model.config import ModelConfig, check_heads
 from bytewright.model.layers import Layer, Linear, RMSNorm, check_range, softmax
@@ -126,6 +127,7 @@ def attention_weights(
     return softmax(scores, dim=-1)
 
 
+@with_aliases(Q="q", K="k", V="v")
 def scaled_dot_product_attention(
     q: Float[Tensor, "*batch queries d_k"],
     k: Float[Tensor, "*batch keys d_k"],

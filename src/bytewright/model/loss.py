@@ -26,6 +26,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from bytewright import with_aliases
 from bytewright.data.sampler import IGNORED
 from bytewright.errors import UsageError
 from bytewright.model.layers import at_least_float32, check_integers, check_range
@@ -41,6 +42,7 @@ LOGITS_AT_ONCE = {"cpu": 5 * 2**20, "cuda": 2**29}
 """Number of logits that a loss computes at a time: fits a CPU's cache, or keeps a GPU busy."""
 
 
+@with_aliases(inputs="logits")
 def cross_entropy(
     logits: Float[Tensor, "*batch vocab"], targets: Integer[Tensor, "*batch"], *, masked: bool = False
 ) -> Float[Tensor, ""]:

@@ -20,7 +20,7 @@ from typing import cast
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
-from torch.nn import Module, ModuleList, Parameter
+from torch.nn import Module, ModuleList
 
 from bytewright.errors import UsageError
 from bytewright.model.config import ModelConfig
@@ -99,7 +99,7 @@ class TransformerLM(Layer):
         )
 
     @property
-    def output_weight(self) -> Parameter:
+    def output_weight(self) -> Tensor:
         """The matrix of the output head, or the embeddings if they are tied."""
         return self.token_embeddings.weight if self.lm_head is None else self.lm_head.weight
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bytewright import with_aliases
 from bytewright.errors import wrong_value
 from bytewright.model.layers import at_least_float32
 
@@ -19,6 +20,7 @@ EPSILON = 1e-6
 """Avoids a division by zero; the usual value."""
 
 
+@with_aliases(max_l2_norm="max_norm")
 def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Float[Tensor, ""]:
     """Scale all gradients in place so that their global norm is at most `max_norm`; return the norm before.
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
+from bytewright import with_aliases
 from bytewright.errors import wrong_value
 from bytewright.registry import schedules
 
@@ -55,6 +56,13 @@ def is_lengthenable(name: str) -> bool:
 
 
 @schedules.register("cosine")
+@with_aliases(
+    it="t",
+    max_learning_rate="max_lr",
+    min_learning_rate="min_lr",
+    warmup_iters="warmup",
+    cosine_cycle_iters="end",
+)
 def cosine_schedule(t: float, max_lr: float, min_lr: float, warmup: int, end: int) -> float:
     """Return the rate: linear to `max_lr` over `warmup` steps, half a cosine to `min_lr` at `end`, constant.
 
