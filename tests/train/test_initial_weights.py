@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from bytewright.errors import BytewrightError, FormatError, TokenizerError, Usag
 from bytewright.model import TransformerLM
 from bytewright.model.hf_llama import write_llama
 from bytewright.storage import atomic
+from bytewright.tokenizer.tokenizer import Tokenizer
+from bytewright.tokenizer.train import extend_tokenizer, train_tokenizer
 from bytewright.train import AdamW, Run, TrainConfig, resume, save_checkpoint, train
 from bytewright.train.checkpoint import load_model
 from bytewright.train.initial_weights import InitialWeights, grow_rows
@@ -163,6 +166,50 @@ def test_data_of_another_tokenizer_is_rejected(tmp_path: Path, base: Path) -> No
         train(few_steps(tmp_path), tmp_path / "run", init=base, **quiet())
     assert (caught.value.expected, caught.value.found) == ("a" * 64, "b" * 64)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_extended_tokenizer_is_accepted_and_another_one_is_rejected(
+    tmp_path: Path, tokenizer: Path, stories: Path
+) -> None:
+    """The run that starts has the extended tokenizer, and rows for its new tokens."""
+    ours = Tokenizer.load(tokenizer)
+    other = train_tokenizer(stories, ours.vocab_size + 20, ["<|endoftext|>", "<|other|>"]).vocabulary
+    longer = extend_tokenizer(ours, stories, ours.vocab_size + 20).vocabulary
+    configs = {}
+    for name, vocabulary in {"base": ours.vocabulary, "longer": longer, "other": other}.items():
+        (tmp_path / name).mkdir()
+        made = Tokenizer.from_vocabulary(vocabulary)
+        made.save(tmp_path / name / "tokenizer")
+        for split in ("train", "validation"):
+            made.encode_file(stories, tmp_path / name / f"{split}.npy")
+        configs[name] = few_steps(
+            tmp_path / name,
+            model={"vocab_size": made.vocab_size},
+            data={"tokenizer": str(tmp_path / name / "tokenizer")},
+        )
+    train(configs["base"], tmp_path / "run", **quiet())
+    train(configs["longer"], tmp_path / "tuned", init=tmp_path / "run", **quiet())
+    assert Run(tmp_path / "tuned").tokenizer.vocab_size == ours.vocab_size + 20
+    with pytest.raises(TokenizerError) as caught:
+        train(configs["other"], tmp_path / "x", init=tmp_path / "run", **quiet())
+    assert (caught.value.expected, caught.value.found) == (ours.fingerprint, other.fingerprint)
+    without = dataclasses.replace(configs["longer"].data, tokenizer=None)
+    with pytest.raises(TokenizerError):
+        train(
+            dataclasses.replace(configs["longer"], data=without),
+            tmp_path / "x",
+            init=tmp_path / "run",
+            **quiet(),
+        )
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_copied_checkpoint_under_another_name_is_a_source(tmp_path: Path, base: Path) -> None:
+    shutil.copytree(base / "checkpoints" / "step-000024", tmp_path / "kept")
+    init = InitialWeights.read(tmp_path / "kept", with_optimizer=True)
+    assert (init.step, init.fingerprint) == (24, None)
+    train(few_steps(tmp_path), tmp_path / "run", init=init, **quiet())
+    assert Run(tmp_path / "run").checkpoints.read(0).optimizer["state"][0]["step"] == 24
 
 
 def test_a_context_of_another_length_is_accepted(tmp_path: Path, base: Path) -> None:

@@ -78,6 +78,7 @@ class Train:
         init = None
         if self.init is not None:
             source = options.require_exists(self.init)
+            console.stderr().print(f"reading the weights of {source}", markup=False, soft_wrap=True)
             init = InitialWeights.read(source, which=self.init_which, with_optimizer=self.init_optimizer)
         elif self.init_optimizer:
             raise UsageError("--init-optimizer needs --init with a source", key="--init-optimizer")

@@ -422,5 +422,14 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     return _read(open_checkpoint(checkpoint), "model.safetensors")
 
 
+def read_optimizer(checkpoint: Path) -> Any:
+    """Read the optimizer state in the folder of a checkpoint; that of an imported model is empty."""
+    folder = open_checkpoint(checkpoint)
+    state = folder.read_json(STATE)
+    if not isinstance(state, dict) or "optimizer" not in state:
+        raise FormatError(f"{checkpoint / STATE}: is not the state of a checkpoint", path=checkpoint / STATE)
+    return unpack(_read(folder, "optimizer.safetensors"), state["optimizer"], str(checkpoint))
+
+
 def _read(folder: atomic.Folder, name: str) -> dict[str, Tensor]:
     return read_tensors(folder.read_bytes(name), str(folder.path / name))[0]

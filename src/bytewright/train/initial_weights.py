@@ -33,17 +33,20 @@ from bytewright.model import ModelConfig
 from bytewright.model.hf_llama import read_llama
 from bytewright.model.transformer import weight_shapes
 from bytewright.optim.saved_state import load_state
+from bytewright.plugins import check_loaded
+from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.train.checkpoint import (
-    CheckpointFolder,
     read_checkpoint_file,
     read_model_config,
+    read_optimizer,
     read_weights,
     write_tensors,
 )
 from bytewright.train.checkpoint_list import CHECKPOINTS, STATE, find_checkpoint
-from bytewright.train.run_files import CONFIG, INIT, TOKENIZER, read_init, read_run_config
+from bytewright.train.recipe import read_config
+from bytewright.train.run_files import CONFIG, INIT, TOKENIZER, read_init
 from bytewright.train.setup import Inputs
 
 if TYPE_CHECKING:
@@ -115,23 +118,22 @@ class InitialWeights:
 
     @classmethod
     def _read_checkpoint(cls, checkpoint: Path, with_optimizer: bool) -> InitialWeights:
-        folder = CheckpointFolder(checkpoint.parent)
-        step = int(read_step(checkpoint))
-        optimizer = folder.read(step).optimizer if with_optimizer else None
+        parent = checkpoint.absolute().parent
+        run = parent.parent if parent.name == CHECKPOINTS else None
+        if run is not None:
+            check_loaded(run, of_model_only=True)
+        optimizer = read_optimizer(checkpoint) if with_optimizer else None
         if with_optimizer and not optimizer:
             raise UsageError(
                 f"{checkpoint} is an imported model, which has no optimizer state; start without it",
                 path=checkpoint,
                 key="init_optimizer",
             )
-        run = (
-            checkpoint.absolute().parent.parent if checkpoint.absolute().parent.name == CHECKPOINTS else None
-        )
         tokenizer = run / TOKENIZER if run and (run / TOKENIZER).is_dir() else None
         return cls(
             source=checkpoint,
             weights=read_weights(checkpoint),
-            step=step,
+            step=read_step(checkpoint),
             model=read_model_config(checkpoint),
             optimizer=optimizer,
             tokenizer=tokenizer,
@@ -291,7 +293,8 @@ def find_fingerprint(run: Path) -> str | None:
     """Return the fingerprint of the tokenizer of a run without one, from its training data if it exists."""
     if not (run / CONFIG).is_file():
         return None
-    data = read_run_config(run).data.train
+    with accepting_unknown_parts():  # plugins of the training, such as an optimizer, need not be loaded
+        data = read_config(run / CONFIG).data.train
     return TokenFile.open(data).manifest.tokenizer_fingerprint if data.exists() else None
 
 
