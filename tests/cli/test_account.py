@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from bytewright.account import PRESETS, account, find_preset
+from bytewright.account import DEVICES, PRESETS, account, count_parameters, find_preset
+from bytewright.model import ModelConfig
+from bytewright.train.costs import predict_run
+from bytewright.train.recipe import read_recipe
 from conftest import RunCommand
+
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def figures(run: RunCommand, *arguments: str) -> dict[str, Any]:
@@ -22,13 +30,30 @@ def figures(run: RunCommand, *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_has_an_account(run: RunCommand, preset: str) -> None:
     found = figures(run, "--preset", preset)
-    assert found == json.loads(json.dumps(account(find_preset(preset)).to_dict()))
+    added = ("setup", "answer")
+    assert {key: value for key, value in found.items() if key not in added} == json.loads(
+        json.dumps(account(find_preset(preset)).to_dict())
+    )
     assert found["batch_size"] == 1
+    assert found["answer"]["num_tokens"] == 20 * found["parameters"]["total"]
 
 
-def test_the_tables_contain_the_expected_figures(run: RunCommand) -> None:
-    outcome = run("account", "--preset", "gpt2-xl", "--memory", "80GB", "--device", "h100", "--tokens", "1e9")
+XL_ON_H100 = ["--preset", "gpt2-xl", "--memory", "80GB", "--device", "h100", "--tokens", "1e9"]
+
+
+def test_the_answer_is_one_short_table(run: RunCommand) -> None:
+    outcome = run("account", *XL_ON_H100)
     assert outcome.code == 0
+    rows = [line.split("  ")[0] for line in outcome.out.splitlines()[2:]]
+    assert rows == ["parameters", "training FLOPs", "memory", "largest batch", "time", "energy"]
+    for words in ("2,127,057,600", "1,000,000,000 tokens", "fits into 80.00 GB", "at 700 W"):
+        assert words in outcome.out, words
+
+
+def test_the_details_contain_the_expected_figures(run: RunCommand) -> None:
+    outcome = run("account", *XL_ON_H100, "--details")
+    assert outcome.code == 0
+    assert outcome.out.startswith(run("account", *XL_ON_H100).out)
     for words in (
         "2,127,057,600",
         "8.51 GB (7.92 GiB)",
@@ -42,7 +67,7 @@ def test_the_tables_contain_the_expected_figures(run: RunCommand) -> None:
         "keys and values",
         "29.78 GFLOP",
         "bound by",
-        "1,000,000,000 tokens:",
+        "a step: ",
     ):
         assert words in outcome.out, words
 
@@ -71,6 +96,92 @@ def test_a_recipe_and_the_config_of_a_run_are_read(run: RunCommand, tmp_path: Pa
     assert figures(run, "--config", str(config))["parameters"] == expected
 
 
+def test_a_recipe_determines_batch_budget_and_all_other_settings(run: RunCommand, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        "batch_size = 8\naccumulate = 4\nprecision = 'bf16'\ncompile = 'on'\ndevice = 'cpu'\n"
+        "[model]\nvocab_size = 100\ncontext_length = 16\nd_model = 32\nnum_layers = 2\nnum_heads = 2\n"
+        "[data]\ntrain = 'missing.npy'\n[budget]\nsteps = 10\n[optimizer]\nname = 'muon'\n"
+    )
+    found = figures(run, "--config", str(recipe))
+    assert found["setup"] == {
+        "batch_size": 8,
+        "accumulate": 4,
+        "precision": "bf16",
+        "compiled": True,
+        "optimizer": "muon",
+        "device_kind": "cpu",
+    }
+    assert found["batch_size"] == 2
+    assert found["answer"]["num_tokens"] == 10 * 8 * 16
+    changed = figures(
+        run, "--config", str(recipe), "--batch", "4", "--accumulate", "1", "--precision", "fp32",
+        "--compile", "off", "--optimizer", "sgd", "--context", "8", "--device", "h100",
+    )  # fmt: skip
+    assert changed["setup"] == {
+        "batch_size": 4,
+        "accumulate": 1,
+        "precision": "fp32",
+        "compiled": False,
+        "optimizer": "sgd",
+        "device_kind": "cuda",
+    }
+    assert changed["answer"]["num_tokens"] == 10 * 4 * 8
+    assert figures(run, "--config", str(recipe), "--tokens", "77")["answer"]["num_tokens"] == 77
+
+
+def test_the_memory_of_a_recipe_is_that_which_its_run_records(run: RunCommand) -> None:
+    path = RECIPES / "tiny.toml"
+    predicted = predict_run(read_recipe(path), None, torch.device("cpu"))
+    answer = figures(run, "--config", str(path))["answer"]
+    assert answer["memory_bytes"] == predicted["memory_bytes"]
+    assert answer["parameters"] == predicted["parameters"]
+
+
+def test_a_budget_of_minutes_determines_the_tokens(run: RunCommand, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    text = (RECIPES / "base.toml").read_text()
+    recipe.write_text(re.sub(r"\[budget\][^\[]*", "[budget]\nminutes = 5\n\n", text))
+    answer = figures(run, "--config", str(recipe), "--device", "h200")["answer"]
+    assert answer["seconds"] == pytest.approx(300, rel=1e-6)
+    assert not answer["has_assumed_tokens"]
+    assert figures(run, "--config", str(recipe))["answer"]["has_assumed_tokens"]
+
+
+def test_a_number_of_parameters_is_answered_with_a_table_for_a_recipe(run: RunCommand) -> None:
+    outcome = run("account", "--parameters", "1e9", "--tie-embeddings", "True")
+    assert outcome.code == 0
+    table = tomllib.loads(outcome.out[outcome.out.index("[model]") :])["model"]
+    total = count_parameters(ModelConfig(**table)).total
+    assert total == pytest.approx(1e9, rel=0.02)
+    assert table["tie_embeddings"]
+
+
+def test_an_own_device_equals_a_named_one_with_the_same_rates(run: RunCommand) -> None:
+    named = figures(run, "--preset", "base", "--device", "rtx4090")
+    own = figures(
+        run, "--preset", "base", "--device-tflops", "165.2", "--device-bandwidth", "1008GB/s",
+        "--device-memory", "24GB", "--device-watts", "450",
+    )  # fmt: skip
+    assert own["answer"] == pytest.approx(named["answer"])
+    assert own["answer"]["kilowatt_hours"] == pytest.approx(own["answer"]["seconds"] * 450 / 3.6e6)
+    more = figures(run, "--preset", "base", "--device", "rtx4090", "--device-memory", "48GB")
+    assert more["answer"]["largest_batch"] > named["answer"]["largest_batch"]
+
+
+def test_a_model_that_is_too_large_does_not_fit(run: RunCommand) -> None:
+    asked = ["--preset", "gpt2-xl", "--device", "rtx4060"]
+    answer = figures(run, *asked)["answer"]
+    assert answer["fits"] is False
+    assert answer["largest_batch"] == 0
+    assert "does NOT fit into 8.00 GB" in run("account", *asked).out
+
+
+def test_the_help_names_every_device(run: RunCommand) -> None:
+    words = set(re.findall(r"[a-z]+\d+", run("account", "--help").out))
+    assert set(DEVICES) <= words
+
+
 def test_gb_and_gib_give_different_batches(run: RunCommand) -> None:
     shape = ["--preset", "gpt2-xl", "--context", "128"]
     decimal = figures(run, *shape, "--memory", "80GB")["largest_batches"]
@@ -92,6 +203,7 @@ def test_this_machine_can_be_measured(run: RunCommand) -> None:
     found = figures(run, "--preset", "base", "--device", "measure")["time"]
     assert found["device"]["is_measured"]
     assert found["tokens_per_second"] > 0
+    assert found["device"]["watts"] is None or torch.cuda.is_available()
 
 
 def test_no_time_is_predicted_without_a_measurement(run: RunCommand) -> None:
@@ -101,9 +213,8 @@ def test_no_time_is_predicted_without_a_measurement(run: RunCommand) -> None:
     assert found["least_seconds"] > 0
     outcome = run("account", *asked)
     assert outcome.code == 0
-    assert "a step: at least " in outcome.out
-    assert "the fused implementation in fp32 was not measured on such a device; set the share" in outcome.out
-    assert "1,000,000,000 tokens:" not in outcome.out
+    assert "no such step was measured (fp32, compiled, fused); state the share" in outcome.out
+    assert "a step: at least " in run("account", *asked, "--details").out
 
 
 def test_the_family_is_printed_and_plotted(run: RunCommand, tmp_path: Path) -> None:
@@ -128,7 +239,21 @@ def test_sizes_beyond_any_machine_are_computed(run: RunCommand) -> None:
         (["--num-heads", "7"], "d_model (768) must be a multiple of num_heads (7)"),
         (["--d-model", "-4"], "d_model must be a positive whole number, but is -4"),
         (["--context", "0"], "context_length must be a positive whole number, but is 0"),
-        (["--tokens", "5"], "--tokens needs --device, which determines the time"),
+        (
+            ["--device-memory", "24GB"],
+            "--device-tflops is missing; set it, or name a device with --device",
+        ),
+        (["--device-tflops", "-1"], "--device-tflops must be a number of at least 1e-06, but is -1.0"),
+        (["--preset", "base", "--parameters", "1e9"], "give either --preset or --parameters, not both"),
+        (
+            ["--parameters", "1000"],
+            "parameters must be a number from 1,000,000 to 1,000,000,000,000, but is 1000.0",
+        ),
+        (
+            ["--parameters", "1e9", "--d-model", "64"],
+            "d_model cannot be given together with a number of parameters, which determines it",
+        ),
+        (["--batch", "8", "--accumulate", "3"], "batch_size (8) must be a multiple of accumulate (3)"),
         (["--device", "h100", "--tokens", "-5"], "--tokens must be a number of at least 1, but is -5.0"),
         (
             ["--device", "h100", "--tokens", "inf", "--json"],
@@ -140,7 +265,7 @@ def test_sizes_beyond_any_machine_are_computed(run: RunCommand) -> None:
         ),
         (["--family", "--d-ff", "4"], "--d-ff has no effect with --family, which uses the sizes of GPT-2"),
         (["--mfu", "0.5"], "--mfu needs --device, which determines the peak"),
-        (["--batch", "0"], "batch_size must be at least 1, but is 0"),
+        (["--batch", "0"], "batch_size must be a number above 0, but is 0"),
         (["--preset", "gpt2-lagre"], "unknown preset 'gpt2-lagre'; did you mean gpt2-large?"),
         (["--device", "h10"], "unknown device 'h10'; did you mean h100?"),
         (

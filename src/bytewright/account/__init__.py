@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
     from bytewright.account.optimizers import UpdateCost, state_bytes, update_cost
     from bytewright.account.parameters import ParameterCount, count_parameters
-    from bytewright.account.predict import TrainingSetup, predict_training
+    from bytewright.account.predict import TrainingCosts, TrainingSetup, predict_training, training_costs
     from bytewright.account.presets import PRESETS, find_preset
+    from bytewright.account.propose import propose_shape
     from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
     from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
     from bytewright.account.time import StepPart, roofline, training_days
@@ -46,6 +47,7 @@ __all__ = [
     "StepPart",
     "TextbookMemory",
     "TimeAccount",
+    "TrainingCosts",
     "TrainingMemory",
     "TrainingSetup",
     "UpdateCost",
@@ -63,10 +65,12 @@ __all__ = [
     "parse_bytes",
     "peak_flops",
     "predict_training",
+    "propose_shape",
     "roofline",
     "state_bytes",
     "textbook_estimate",
     "time_on",
+    "training_costs",
     "training_days",
     "training_flops_per_token",
     "training_memory",

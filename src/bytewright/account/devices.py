@@ -1,13 +1,17 @@
-"""The peak rates of machines: FLOP/s of matrix products by precision, bytes/s of memory, and its size.
+"""The peak rates of machines: FLOP/s of matrix products by precision, bytes/s of memory, its size, and watts.
 
 The rates of `DEVICES` are from the manufacturers' data sheets (dense, without sparsity). `measure_device`
 times matrix products and a copy on this machine. A GPU is identified by the full name that its driver
 reports, because the parts of a family differ. An H100 PCIe has three quarters of the rate of an H100 SXM.
+
+The watts are the power limit of the data sheet. A device that computes all the time draws about as much, but
+never more. The power of a CPU is not known.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +29,7 @@ DeviceKind = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """The peak rates of a machine: FLOP/s by precision, and bytes/s and bytes of its memory."""
+    """The peak rates of a machine: FLOP/s by precision, bytes/s and bytes of its memory, and its power."""
 
     name: str
     flops_per_second: Mapping[Rate, float]
@@ -33,6 +37,8 @@ class Device:
     memory_bytes: float
     kind: DeviceKind = "cuda"
     is_measured: bool = False
+    watts: float | None = None
+    """The power limit; None if it is not known."""
 
     def peak(self, rate: Rate) -> float:
         """Return the FLOP/s of matrix products in one precision."""
@@ -43,40 +49,82 @@ class Device:
         return self.peak(rate) / self.bytes_per_second
 
 
+def _geforce(name: str, *, tflops: float, gb_per_second: float, gb: float, watts: float) -> Device:
+    """Return a GeForce card by the TFLOP/s of its shaders in fp32.
+
+    In the three generations listed, the tensor cores of these cards accumulate in fp32 at half the rate of
+    fp16. In products that accumulate in fp32, as in training, bf16 has twice the rate of the shaders, and
+    tf32 the same rate.
+    """
+    rate = tflops * 1e12
+    return Device(
+        name=f"GeForce {name} {gb:.0f} GB",
+        flops_per_second={"fp32": rate, "tf32": rate, "bf16": 2 * rate},
+        bytes_per_second=gb_per_second * 1e9,
+        memory_bytes=gb * 1e9,
+        watts=watts,
+    )
+
+
 DEVICES: Mapping[str, Device] = {
     "a100": Device(
         name="A100 SXM 80 GB",
         flops_per_second={"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12},
         bytes_per_second=2.039e12,
         memory_bytes=80e9,
+        watts=400,
     ),
     "h100": Device(
         name="H100 SXM 80 GB",
         flops_per_second={"fp32": 67e12, "tf32": 495e12, "bf16": 989e12},
         bytes_per_second=3.35e12,
         memory_bytes=80e9,
+        watts=700,
     ),
     "h200": Device(
         name="H200 SXM 141 GB",
         flops_per_second={"fp32": 67e12, "tf32": 495e12, "bf16": 989e12},
         bytes_per_second=4.8e12,
         memory_bytes=141e9,
+        watts=700,
     ),
     "b200": Device(
         name="B200 180 GB",
         flops_per_second={"fp32": 75e12, "tf32": 1125e12, "bf16": 2250e12},
         bytes_per_second=7.7e12,
         memory_bytes=180e9,
+        watts=1000,
     ),
+    "rtx3060": _geforce("RTX 3060", tflops=12.7, gb_per_second=360, gb=12, watts=170),
+    "rtx3090": _geforce("RTX 3090", tflops=35.6, gb_per_second=936, gb=24, watts=350),
+    "rtx4060": _geforce("RTX 4060", tflops=15.1, gb_per_second=272, gb=8, watts=115),
+    "rtx4070": _geforce("RTX 4070", tflops=29.1, gb_per_second=504, gb=12, watts=200),
+    "rtx4080": _geforce("RTX 4080", tflops=48.7, gb_per_second=716.8, gb=16, watts=320),
+    "rtx4090": _geforce("RTX 4090", tflops=82.6, gb_per_second=1008, gb=24, watts=450),
+    "rtx5070": _geforce("RTX 5070", tflops=30.9, gb_per_second=672, gb=12, watts=250),
+    "rtx5080": _geforce("RTX 5080", tflops=56.3, gb_per_second=960, gb=16, watts=360),
+    "rtx5090": _geforce("RTX 5090", tflops=104.8, gb_per_second=1792, gb=32, watts=575),
 }
+"""GPUs by the name that `find_device` accepts. The sources are NVIDIA's data sheets of A100, H100, H200 and
+HGX B200; for GeForce cards the white papers "Ampere GA102 GPU Architecture", "Ada GPU Architecture" and "RTX
+Blackwell GPU Architecture" and the pages of the cards. Memory is counted with 10⁹ bytes to a GB, so a part of
+it remains for the driver."""
 
 NAMES: Mapping[str, str] = {
     "A100-SXM4-80GB": "a100",
     "H100 80GB HBM3": "h100",
     "H200": "h200",
     "B200": "b200",
+    "GeForce RTX 3090": "rtx3090",
+    "GeForce RTX 4060": "rtx4060",
+    "GeForce RTX 4080": "rtx4080",
+    "GeForce RTX 4090": "rtx4090",
+    "GeForce RTX 5070": "rtx5070",
+    "GeForce RTX 5080": "rtx5080",
+    "GeForce RTX 5090": "rtx5090",
 }
-"""The drivers' names of `DEVICES`. All others (PCIe and NVL cards, GH200, MIG slices) are measured."""
+"""The drivers' names of `DEVICES`. All others are measured: PCIe and NVL cards, GH200, MIG slices, laptop
+GPUs, and the RTX 3060 and 4070, which were sold with two kinds of memory under one name."""
 
 
 def find_known(name: str) -> Device | None:
@@ -95,20 +143,23 @@ def find_known(name: str) -> Device | None:
 def find_device(name: str) -> Device:
     """Return the device with this name; "cpu" and "measure" time this machine.
 
-    >>> find_device("h100").peak("tf32")
-    495000000000000.0
+    Capitals, spaces and hyphens do not matter.
+
+    >>> find_device("h100").peak("tf32"), find_device("RTX 4090").watts
+    (495000000000000.0, 450)
     >>> find_device("h1000")
     Traceback (most recent call last):
     bytewright.errors.UsageError: unknown device 'h1000'; did you mean h100?
     """
-    if name == "measure":
+    key = re.sub(r"[\s_-]", "", name.lower()).removeprefix("geforce")
+    if key == "measure":
         return measure_device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cpu":
+    if key == "cpu":
         return measure_device("cpu")
-    if name not in DEVICES:
+    if key not in DEVICES:
         known = [*DEVICES, "cpu", "measure"]
-        raise UsageError(f"unknown device {name!r}{suggest(name, known)}", key="device", found=name)
-    return DEVICES[name]
+        raise UsageError(f"unknown device {name!r}{suggest(key, known)}", key="device", found=name)
+    return DEVICES[key]
 
 
 def measure_device(kind: str) -> Device:
@@ -116,8 +167,10 @@ def measure_device(kind: str) -> Device:
     device = torch.device(kind)
     on_gpu = device.type == "cuda"
     size = 8192 if on_gpu else 1024
+    name = torch.cuda.get_device_name(device) if on_gpu else f"this CPU, {torch.get_num_threads()} threads"
+    known = find_known(name)
     return Device(
-        name=torch.cuda.get_device_name(device) if on_gpu else f"this CPU, {torch.get_num_threads()} threads",
+        name=name,
         flops_per_second={
             "fp32": measure_matmul(device, torch.float32, size=size),
             "tf32": measure_matmul(device, torch.float32, size=size, tf32=on_gpu),  # on a CPU as fp32
@@ -127,6 +180,7 @@ def measure_device(kind: str) -> Device:
         memory_bytes=torch.cuda.mem_get_info(device)[1] if on_gpu else float(usable_memory()),
         kind="cuda" if on_gpu else "cpu",
         is_measured=True,
+        watts=known.watts if known else None,
     )
 
 

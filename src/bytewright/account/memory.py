@@ -134,6 +134,7 @@ def largest_batch(
     precision: Precision = "fp32",
     compiled: bool = False,
     optimizer: AnyOptimizer = "adamw",
+    optimizer_implementation: Implementation | None = None,
     device: DeviceKind = "cuda",
 ) -> int:
     """Return the largest batch whose peak, plus `ALLOWANCE`, fits into `memory_bytes`; 0 if none fits.
@@ -152,6 +153,7 @@ def largest_batch(
             precision=precision,
             compiled=compiled,
             optimizer=optimizer,
+            optimizer_implementation=optimizer_implementation,
             device=device,
         )
         return memory.peak <= usable

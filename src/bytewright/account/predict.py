@@ -1,4 +1,6 @@
-"""Predictions for a training run: parameters, FLOPs, memory, speed and time.
+"""Predictions for a training run: parameters, FLOPs, memory, speed, time and energy.
+
+`training_costs` answers what a run needs in one value.
 
 The speed requires a device with known rates and an efficiency: the share of the roofline that steps reach.
 `EFFICIENCY` has the measured values, all for the fused implementation. A prediction that is not possible is
@@ -8,16 +10,16 @@ None.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from bytewright.account.activations import Precision
 from bytewright.account.devices import Device, DeviceKind, Rate
 from bytewright.account.flops import training_flops_per_token
-from bytewright.account.memory import training_memory
+from bytewright.account.memory import ALLOWANCE, largest_batch, training_memory
 from bytewright.account.optimizers import AnyOptimizer
 from bytewright.account.parameters import count_parameters
-from bytewright.account.time import least_seconds, roofline
+from bytewright.account.time import least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
 
 
@@ -72,6 +74,12 @@ class TrainingSetup:
     """The peak rates of the machine, if they are known."""
     efficiency: float | None = None
     """Share of the roofline that steps reach; None: the value of `EFFICIENCY`, if there is one."""
+    mfu: float | None = None
+    """Share of the peak that steps reach; if given, the roofline and the efficiency are not used."""
+    rate: Rate | None = None
+    """The peak rate of matrix products; None: that of the precision."""
+    max_seconds: float | None = None
+    """Time budget of the run, if it has one."""
 
 
 def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, float | None]:
@@ -106,11 +114,14 @@ def tokens_per_second(config: ModelConfig, setup: TrainingSetup) -> float | None
     device = setup.device
     if device is None:
         return None
+    rate = setup.rate or setup.precision
+    if setup.mfu is not None:
+        return 1 / seconds_at(training_flops_per_token(config), device.peak(rate), setup.mfu)
     efficiency = setup.efficiency
     if efficiency is None:
         efficiency = usual_efficiency(
             device,
-            precision=setup.precision,
+            precision=rate,
             compiled=setup.compiled,
             model=config.implementation,
             optimizer=setup.optimizer_implementation,
@@ -122,6 +133,7 @@ def tokens_per_second(config: ModelConfig, setup: TrainingSetup) -> float | None
         device,
         batch_size=setup.batch_size,
         precision=setup.precision,
+        rate=rate,
         optimizer=setup.optimizer,
         compiled=setup.compiled,
         accumulate=setup.accumulate,
@@ -144,3 +156,105 @@ def usual_efficiency(
     """
     kind = StepKind(device.kind, precision, compiled, device.is_measured, model, optimizer or model)
     return EFFICIENCY.get(kind)
+
+
+TOKENS_PER_PARAMETER = 20
+"""The assumed budget if none is given: the ratio that Hoffmann et al. (2022, "Chinchilla") found to give the
+lowest loss for the FLOPs of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCosts:
+    """What a training run needs, in a few numbers."""
+
+    parameters: int
+    num_tokens: int
+    """Tokens of the run."""
+    has_assumed_tokens: bool
+    """Whether `num_tokens` is `TOKENS_PER_PARAMETER` times the parameters, since no budget was given."""
+    flops: float
+    """FLOPs of the model in the whole run."""
+    memory_bytes: int
+    """Peak memory of a step."""
+    available_bytes: float | None
+    """Memory of the device, if it is known."""
+    largest_batch: int | None
+    """Sequences at once that fit into `available_bytes`; 0: not even one."""
+    tokens_per_second: float | None
+    seconds: float | None
+    """Time of the run; None without a device or a measured efficiency."""
+    mfu: float | None
+    """The FLOPs of the run in this time, as a share of the peak."""
+    watts: float | None
+    """Power limit of the device; None if it is not known."""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the step fits into the available memory, with the reserve that `largest_batch` keeps."""
+        limit = self.available_bytes
+        return None if limit is None else self.memory_bytes <= limit * (1 - ALLOWANCE)
+
+    @property
+    def kilowatt_hours(self) -> float | None:
+        """Energy of the device at its power limit, without the rest of the machine and without cooling."""
+        if self.seconds is None or self.watts is None:
+            return None
+        return self.watts * self.seconds / 3.6e6
+
+    def to_dict(self) -> dict[str, float | bool | None]:
+        """Return all figures as JSON values."""
+        return asdict(self) | {"fits": self.fits, "kilowatt_hours": self.kilowatt_hours}
+
+
+def training_costs(
+    config: ModelConfig, setup: TrainingSetup, *, available_bytes: float | None = None
+) -> TrainingCosts:
+    """Return what a run needs, for the memory of its device or for `available_bytes`.
+
+    >>> from bytewright.account.devices import find_device
+    >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
+    >>> setup = TrainingSetup(
+    ...     batch_size=128,
+    ...     num_tokens=327_680_000,
+    ...     precision="bf16",
+    ...     compiled=True,
+    ...     device=find_device("rtx4090"),
+    ... )
+    >>> costs = training_costs(base, setup)
+    >>> costs.flops, costs.fits, round(costs.seconds / 60)
+    (3.660922748928e+16, True, 8)
+    """
+    predicted = predict_training(config, setup)
+    device, speed = setup.device, predicted["tokens_per_second"]
+    available = available_bytes or (device.memory_bytes if device else None)
+    num_parameters, flops_per_token = count_parameters(config).total, training_flops_per_token(config)
+    num_tokens = setup.num_tokens
+    if setup.max_seconds is not None and speed is not None:
+        in_time = int(setup.max_seconds * speed)
+        num_tokens = min(num_tokens or in_time, in_time)
+    is_assumed = not num_tokens
+    num_tokens = num_tokens or TOKENS_PER_PARAMETER * num_parameters
+    peak = device.peak(setup.rate or setup.precision) if device else None
+    return TrainingCosts(
+        parameters=num_parameters,
+        num_tokens=num_tokens,
+        has_assumed_tokens=is_assumed,
+        flops=flops_per_token * num_tokens,
+        memory_bytes=int(predicted["peak_memory"] or 0),
+        available_bytes=available,
+        largest_batch=None
+        if available is None
+        else largest_batch(
+            config,
+            available,
+            precision=setup.precision,
+            compiled=setup.compiled,
+            optimizer=setup.optimizer,
+            optimizer_implementation=setup.optimizer_implementation,
+            device=setup.device_kind,
+        ),
+        tokens_per_second=speed,
+        seconds=num_tokens / speed if speed else None,
+        mfu=flops_per_token * speed / peak if speed and peak else None,
+        watts=device.watts if device else None,
+    )

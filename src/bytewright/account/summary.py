@@ -18,7 +18,7 @@ from bytewright.account.inference import InferenceMemory, flops_of_token, infere
 from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
 from bytewright.account.optimizers import UpdateCost, update_cost
 from bytewright.account.parameters import ParameterCount, count_parameters
-from bytewright.account.predict import usual_efficiency
+from bytewright.account.predict import TrainingSetup, usual_efficiency
 from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
 from bytewright.account.time import SECONDS_PER_DAY, StepPart, least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
@@ -211,14 +211,21 @@ class TimeAccount:
 
 
 def time_on(
-    account: Account, device: Device, *, rate: Rate | None = None, mfu: float | None = None
+    account: Account,
+    device: Device,
+    *,
+    rate: Rate | None = None,
+    mfu: float | None = None,
+    setup: TrainingSetup | None = None,
 ) -> TimeAccount:
     """Return the predicted time of a step: from a given utilisation, or from the roofline.
 
-    As in runs with default settings, the step is compiled on a GPU and eager on a CPU. `rate` is by default
-    bf16 on a GPU and fp32 on a CPU. Without `mfu` and without a measured efficiency the time is None.
+    `setup` determines the optimizer, how many batches an update accumulates, and whether the step is
+    compiled. As in runs with default settings, it is AdamW, one batch, and compiled on a GPU only. `rate` is
+    by default bf16 on a GPU and fp32 on a CPU. Without `mfu` and without a measured efficiency the time is
+    None.
     """
-    compiled = device.kind == "cuda"
+    setup = setup or TrainingSetup(batch_size=account.batch_size, compiled=device.kind == "cuda")
     rate = rate or ("bf16" if device.kind == "cuda" else "fp32")
     parts = roofline(
         account.config,
@@ -227,13 +234,19 @@ def time_on(
         num_tokens=account.num_tokens,
         precision="bf16" if rate == "bf16" else "fp32",
         rate=rate,
-        compiled=compiled,
+        optimizer=setup.optimizer,
+        compiled=setup.compiled,
+        accumulate=setup.accumulate,
     )
     seconds = None
     if mfu is not None:
-        seconds = seconds_at(account.flops.training, device.peak(rate), mfu)
+        seconds = setup.accumulate * seconds_at(account.flops.training, device.peak(rate), mfu)
     elif efficiency := usual_efficiency(
-        device, precision=rate, compiled=compiled, model=account.config.implementation
+        device,
+        precision=rate,
+        compiled=setup.compiled,
+        model=account.config.implementation,
+        optimizer=setup.optimizer_implementation,
     ):
         seconds = least_seconds(parts) / efficiency
     return TimeAccount(
@@ -242,7 +255,7 @@ def time_on(
         mfu=mfu,
         parts=parts,
         seconds_per_step=seconds,
-        tokens_per_second=None if seconds is None else account.tokens / seconds,
+        tokens_per_second=None if seconds is None else setup.accumulate * account.tokens / seconds,
     )
 
 

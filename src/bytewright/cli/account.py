@@ -15,25 +15,32 @@ from bytewright.errors import UsageError, wrong_value
 from bytewright.formatting import parse_bytes
 
 if TYPE_CHECKING:
-    from bytewright.account import Account, TimeAccount
+    from bytewright.account import Account, Device, TimeAccount, TrainingCosts, TrainingSetup
     from bytewright.model import ModelConfig
+    from bytewright.train.config import TrainConfig
 
 FROM_PRESET = "(default: the preset's)"
+FROM_RECIPE = "(default: the recipe's, or {})"
 Size = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=FROM_PRESET)]
 Switch = Annotated[bool | None, tyro.conf.arg(metavar="{True,False}", help_behavior_hint=FROM_PRESET)]
+Part = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint=FROM_PRESET)]
+Number = Annotated[float | None, tyro.conf.arg(metavar="NUMBER", help_behavior_hint="(optional)")]
+Bytes = Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="(optional)")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccountFor:
-    """Predict the parameters, FLOPs, memory and training time of a model. Nothing is built or run.
+    """Predict the parameters, FLOPs, memory, time and energy of training a model. Nothing is built or run.
 
-    Start from a preset or a recipe, and change any size. GB is 10⁹ bytes, GiB is 2³⁰ bytes.
+    Start from a preset, a recipe or a number of parameters, and change any size. With a recipe, the batch,
+    the budget and all other settings are the recipe's. GB is 10⁹ bytes, GiB is 2³⁰ bytes.
 
     For example:
-      bytewright account --preset gpt2-xl --memory 80GB --device h100
-      bytewright account --preset gpt2-xl --d-ff 4288 --context 16384 --batch 4
+      bytewright account --config recipes/base.toml --device rtx4090
+      bytewright account --parameters 1e9 --device h100 --batch 8
       bytewright account --preset gpt2-xl --device a100 --precision fp32 --mfu 0.5 --tokens 419e9
-      bytewright account --config recipes/base.toml --batch 128 --device measure --tokens 327680000
+      bytewright account --preset base --device-tflops 71 --device-bandwidth 936GB --device-memory 24GB
+      bytewright account --preset gpt2-xl --d-ff 4288 --context 16384 --batch 4 --memory 80GB --details
       bytewright account --family --plot shares.svg
     """
 
@@ -44,6 +51,9 @@ class AccountFor:
 
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")] = None
     """A recipe, or the config.json of a run, instead of a preset."""
+
+    parameters: Number = None
+    """Propose a shape with this number of parameters, and print it as a table for a recipe."""
 
     vocab_size: Size = None
     context_length: Annotated[
@@ -60,37 +70,69 @@ class AccountFor:
         Literal["pre", "post", "none"] | None,
         tyro.conf.arg(metavar="{pre,post,none}", help_behavior_hint=FROM_PRESET),
     ] = None
-    position: Annotated[
-        Literal["rope", "none"] | None,
-        tyro.conf.arg(metavar="{rope,none}", help_behavior_hint=FROM_PRESET),
-    ] = None
-    ffn: Annotated[
-        Literal["swiglu", "silu"] | None,
-        tyro.conf.arg(metavar="{swiglu,silu}", help_behavior_hint=FROM_PRESET),
-    ] = None
+    norm_kind: Part = None
+    position: Part = None
+    attention: Part = None
+    ffn: Part = None
     tie_embeddings: Switch = None
     qk_norm: Switch = None
 
-    batch: int = 1
+    batch: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=FROM_RECIPE.format("1"))] = (
+        None
+    )
     """The number of sequences in a batch."""
 
-    memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="(optional)")] = None
-    """Print the largest batch that fits into this amount of memory, such as 80GB or 24GiB."""
+    accumulate: Annotated[
+        int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=FROM_RECIPE.format("1"))
+    ] = None
+    """The number of parts of a batch that are computed one after the other."""
 
-    device: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
-    """Predict the training time on a100, h100, h200, b200 or cpu; measure: time this machine first."""
+    tokens: Annotated[
+        float | None,
+        tyro.conf.arg(metavar="NUMBER", help_behavior_hint=FROM_RECIPE.format("20 per parameter")),
+    ] = None
+    """The number of training tokens."""
+
+    optimizer: Annotated[
+        str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint=FROM_RECIPE.format("adamw"))
+    ] = None
+    """The update rule."""
+
+    compile: Annotated[
+        Literal["auto", "on", "off"] | None,
+        tyro.conf.arg(metavar="{auto,on,off}", help_behavior_hint=FROM_RECIPE.format("auto")),
+    ] = None
+    """Whether steps are compiled; auto: on a GPU only."""
 
     precision: Annotated[
         Literal["fp32", "tf32", "bf16"] | None,
-        tyro.conf.arg(metavar="{fp32,tf32,bf16}", help_behavior_hint="(default: bf16, on a CPU fp32)"),
+        tyro.conf.arg(
+            metavar="{fp32,tf32,bf16}", help_behavior_hint=FROM_RECIPE.format("bf16, on a CPU fp32")
+        ),
     ] = None
-    """The precision of matrix products, for the prediction of time."""
+    """The precision of matrix products."""
+
+    device: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
+    """Predict the time on a100, h100, h200, b200, rtx3060, rtx3090, rtx4060, rtx4070, rtx4080, rtx4090,
+    rtx5070, rtx5080, rtx5090 or cpu; measure: time this machine first."""
+
+    device_tflops: Number = None
+    """Of an own device, or instead of the named one's: TFLOP/s of dense products in the given precision."""
+
+    device_bandwidth: Bytes = None
+    """Bytes per second of its memory, such as 936GB."""
+
+    device_memory: Bytes = None
+    """Its memory, such as 24GB."""
+
+    device_watts: Number = None
+    """Its power limit in watts, for the energy."""
+
+    memory: Bytes = None
+    """Print the largest batch for this memory, such as 80GB or 24GiB, instead of the device's."""
 
     mfu: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(optional)")] = None
     """The share of peak FLOPs that is reached; by default it is predicted where such steps were measured."""
-
-    tokens: Annotated[float | None, tyro.conf.arg(metavar="NUMBER", help_behavior_hint="(optional)")] = None
-    """The number of training tokens: print how many days they take."""
 
     family: bool = False
     """Print instead how the FLOPs divide over parts, for the GPT-2 family and several context lengths."""
@@ -100,58 +142,133 @@ class AccountFor:
 
     plugin: options.Plugins = ()
 
+    details: bool = False
+    """Also print all tables: parameters, products, memory of each implementation, generation, roofline."""
+
     json: bool = False
     """Print all figures as JSON."""
 
     def run(self) -> None:
         """Compute the figures and print them."""
-        if self.plot is not None and not self.family:
-            raise UsageError("--plot needs --family", key="--plot")
-        if self.tokens is not None and not 1 <= self.tokens < float("inf"):
-            raise wrong_value("--tokens", "a number of at least 1", self.tokens)
-        if self.tokens is not None and self.device is None:
-            raise UsageError("--tokens needs --device, which determines the time", key="--tokens")
-        if self.mfu is not None and self.device is None:
-            raise UsageError("--mfu needs --device, which determines the peak", key="--mfu")
-        if self.preset is not None and self.config is not None:
-            raise UsageError("give either --preset or --config, not both", key="--preset")
+        self._check_options()
         if self.family:
-            self._check_family_options()
             self._show_family()
             return
-        if self.config is not None:
-            options.require_file(self.config)
-        from bytewright.account import account, find_device, largest_batches, time_on
+        from bytewright.account import account, largest_batches, time_on, training_costs
+        from bytewright.account.propose import format_table
         from bytewright.cli import account_tables
 
-        counted = account(self._model(), batch_size=self.batch)
-        batches = largest_batches(counted, parse_bytes(self.memory, key="--memory")) if self.memory else {}
-        time = None
-        if self.device is not None:
-            time = time_on(counted, find_device(self.device), rate=self.precision, mfu=self.mfu)
-        if self.json:
-            print(json.dumps(self._to_dict(counted, batches, time), allow_nan=False))
-            return
-        account_tables.print_account(
-            counted, memory=self.memory, batches=batches, time=time, tokens=self.tokens
+        model, plan = self._model()
+        device = self._device()
+        if self.mfu is not None and device is None:
+            raise UsageError("--mfu needs --device, which determines the peak", key="--mfu")
+        setup = self._setup(model, plan, device)
+        memory = parse_bytes(self.memory, key="--memory") if self.memory else None
+        costs = training_costs(model, setup, available_bytes=memory)
+        counted = account(model, batch_size=setup.batch_size) if self.json or self.details else None
+        batches = largest_batches(counted, memory) if counted and memory else {}
+        time = (
+            time_on(counted, device, rate=setup.rate, mfu=self.mfu, setup=setup)
+            if counted and device
+            else None
         )
+        if counted and self.json:
+            print(json.dumps(_to_dict(counted, setup, costs, batches, time), allow_nan=False))
+            return
+        account_tables.print_answer(model, setup, costs)
+        if self.parameters is not None:
+            print(f"\n{format_table(model)}")
+        if counted:
+            account_tables.print_details(counted, memory=self.memory, batches=batches, time=time)
 
-    def _model(self) -> ModelConfig:
-        from bytewright.account.presets import find_preset, read_shape
+    def _check_options(self) -> None:
+        """Raise if options contradict each other or are out of range."""
+        if self.plot is not None and not self.family:
+            raise UsageError("--plot needs --family", key="--plot")
+        for name, lowest in (("tokens", 1.0), ("device_tflops", 1e-6), ("device_watts", 1e-6)):
+            value, option = getattr(self, name), "--" + name.replace("_", "-")
+            if value is not None and not lowest <= value < float("inf"):
+                raise wrong_value(option, f"a number of at least {lowest:g}", value)
+        sources = [name for name in ("preset", "config", "parameters") if getattr(self, name) is not None]
+        if len(sources) > 1:
+            message = f"give either --{sources[0]} or --{sources[1]}, not both"
+            raise UsageError(message, key=f"--{sources[0]}")
+        if self.family:
+            self._check_family_options()
+        if self.config is not None:
+            options.require_file(self.config)
+
+    def _model(self) -> tuple[ModelConfig, TrainConfig | None]:
+        """Return the model with the given sizes, and the run of the recipe, if it has one."""
+        from bytewright.account import find_preset, propose_shape
         from bytewright.model import ModelConfig
 
-        base = find_preset(self.preset or "gpt2-small") if self.config is None else read_shape(self.config)
         fields = [field.name for field in dataclasses.fields(ModelConfig)]
         changes = {name: getattr(self, name) for name in fields if getattr(self, name, None) is not None}
-        return dataclasses.replace(base, **changes)
+        if self.parameters is not None:
+            return propose_shape(self.parameters, **changes), None
+        if self.config is None:
+            return dataclasses.replace(find_preset(self.preset or "gpt2-small"), **changes), None
+        from bytewright.train.recipe import read_plan
 
-    def _to_dict(self, counted: Account, batches: dict[str, int], time: TimeAccount | None) -> dict[str, Any]:
-        figures = counted.to_dict()
-        if batches:
-            figures["largest_batches"] = batches
-        if time is not None:
-            figures["time"] = time.to_dict(self.tokens)
-        return figures
+        base, plan = read_plan(self.config)
+        return dataclasses.replace(base, **changes), plan
+
+    def _device(self) -> Device | None:
+        """Return the named device with the given rates, or a device of these rates alone."""
+        from bytewright.account import Device, find_device
+
+        changes: dict[str, Any] = {}
+        if self.device_tflops is not None:
+            changes["flops_per_second"] = dict.fromkeys(("fp32", "tf32", "bf16"), self.device_tflops * 1e12)
+        if self.device_bandwidth is not None:
+            text = self.device_bandwidth.removesuffix("/s")
+            changes["bytes_per_second"] = parse_bytes(text, key="--device-bandwidth")
+        if self.device_memory is not None:
+            changes["memory_bytes"] = parse_bytes(self.device_memory, key="--device-memory")
+        if self.device_watts is not None:
+            changes["watts"] = self.device_watts
+        if self.device is not None:
+            return dataclasses.replace(find_device(self.device), **changes)
+        if not changes:
+            return None
+        for name in ("tflops", "bandwidth", "memory"):
+            if getattr(self, f"device_{name}") is None:
+                option = f"--device-{name}"
+                raise UsageError(f"{option} is missing; set it, or name a device with --device", key=option)
+        return Device(name="own device", **changes)
+
+    def _setup(self, model: ModelConfig, plan: TrainConfig | None, device: Device | None) -> TrainingSetup:
+        """Return the settings of the recipe, or the defaults, with the given options."""
+        import torch
+
+        from bytewright.train.config import BudgetConfig, DataConfig, TrainConfig
+        from bytewright.train.costs import training_setup
+
+        on_gpu = device.kind == "cuda" if device else _would_use_gpu(plan)
+        has_budget = plan is not None or self.tokens is not None
+        if plan is None:  # the checks of a run apply to the options too; its data is not opened
+            plan = TrainConfig(
+                model=model,
+                data=DataConfig(train=Path("tokens.npy")),
+                budget=BudgetConfig(steps=1),
+                batch_size=1,
+                precision="bf16" if on_gpu else "fp32",
+            )
+        changes: dict[str, Any] = {
+            "batch_size": self.batch,
+            "accumulate": self.accumulate,
+            "compile": self.compile,
+            "precision": "fp32" if self.precision == "tf32" else self.precision,
+            "optimizer": self.optimizer and dataclasses.replace(plan.optimizer, name=self.optimizer),
+            "budget": None if self.tokens is None else BudgetConfig(tokens=int(self.tokens)),
+        }
+        given = {name: value for name, value in changes.items() if value is not None}
+        plan = dataclasses.replace(plan, model=model, **given)
+        setup = training_setup(plan, device, torch.device("cuda" if on_gpu else "cpu"))
+        num_tokens = int(self.tokens) if self.tokens else setup.num_tokens if has_budget else 0
+        rate = self.precision or plan.precision
+        return dataclasses.replace(setup, num_tokens=num_tokens, rate=rate, mfu=self.mfu)
 
     def _check_family_options(self) -> None:
         """Raise if an option is given that has no effect with --family."""
@@ -183,3 +300,36 @@ class AccountFor:
             print(json.dumps(figures))
             return
         account_tables.print_growth(rows)
+
+
+def _would_use_gpu(plan: TrainConfig | None) -> bool:
+    """Return whether to predict for a GPU if no device is given: for a run, where `train` would run it."""
+    import torch
+
+    if plan is None:
+        return True
+    return plan.device == "cuda" or (plan.device == "auto" and torch.cuda.is_available())
+
+
+def _to_dict(
+    counted: Account,
+    setup: TrainingSetup,
+    costs: TrainingCosts,
+    batches: dict[str, int],
+    time: TimeAccount | None,
+) -> dict[str, Any]:
+    figures = counted.to_dict()
+    figures["setup"] = {
+        "batch_size": setup.accumulate * setup.batch_size,
+        "accumulate": setup.accumulate,
+        "precision": setup.rate,
+        "compiled": setup.compiled,
+        "optimizer": setup.optimizer,
+        "device_kind": setup.device_kind,
+    }
+    figures["answer"] = costs.to_dict()
+    if batches:
+        figures["largest_batches"] = batches
+    if time is not None:
+        figures["time"] = time.to_dict(None if costs.has_assumed_tokens else costs.num_tokens)
+    return figures

@@ -1,49 +1,110 @@
-"""The tables of `bytewright account`: parameters, FLOPs, memory, updates and time."""
+"""The tables of `bytewright account`: the answer, and as details parameters, FLOPs, memory and time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from bytewright.account import Account, TimeAccount
+from bytewright.account import Account, TimeAccount, TrainingCosts, TrainingSetup
 from bytewright.account.flops import Growth, growth
+from bytewright.account.predict import TOKENS_PER_PARAMETER
 from bytewright.account.summary import SETTINGS
+from bytewright.account.time import SECONDS_PER_DAY
 from bytewright.cli import console
 from bytewright.formatting import format_count, format_seconds, format_size
+from bytewright.model import ModelConfig
 from bytewright.report import Axis, Chart, Series, draw_chart
 from bytewright.storage import atomic
 
 PLOTTED_CONTEXTS = [2**power for power in range(8, 18)]
 
 
-def print_account(
-    account: Account,
-    *,
-    memory: str | None = None,
-    batches: Mapping[str, int],
-    time: TimeAccount | None = None,
-    tokens: float | None = None,
-) -> None:
-    """Print all tables of an account."""
+def print_answer(config: ModelConfig, setup: TrainingSetup, costs: TrainingCosts) -> None:
+    """Print what a run needs as one short table, and below it what was assumed."""
     out = console.stdout()
-    config = account.config
     heads = f"{config.num_heads} heads"
     if config.kv_heads != config.num_heads:
         heads += f" on {config.kv_heads} key heads"
     out.print(
         f"{config.num_layers} layers of width {config.d_model}, {heads}, feed-forward {config.ffn_width} "
-        f"({config.ffn}), vocabulary {config.vocab_size:,}, {account.num_tokens:,} tokens, "
-        f"batch {account.batch_size:,}"
+        f"({config.ffn}), vocabulary {config.vocab_size:,}, context {config.context_length:,}"
     )
+    out.print()
+    table = console.table("", "", "")
+    for column in table.columns:
+        column.justify = "left"
+    table.show_header = False
+    for row in _answers(config, setup, costs):
+        table.add_row(*row)
+    out.print(table)
+
+
+def _answers(
+    config: ModelConfig, setup: TrainingSetup, costs: TrainingCosts
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of the answer: name, figure, and what it depends on."""
+    tokens = f"{costs.num_tokens:,} tokens"
+    if costs.has_assumed_tokens and setup.max_seconds is not None:
+        tokens += f", {TOKENS_PER_PARAMETER} per parameter; a budget of minutes needs --device"
+    elif costs.has_assumed_tokens:
+        tokens += f", {TOKENS_PER_PARAMETER} per parameter; set their number with --tokens"
+    yield "parameters", format_count(costs.parameters), f"{costs.parameters:,}"
+    yield "training FLOPs", format_count(costs.flops, "FLOP"), tokens
+    where = "compiled" if setup.compiled else "eager"
+    batch = f"batch {setup.accumulate * setup.batch_size:,}"
+    if setup.accumulate > 1:
+        batch += f" in {setup.accumulate} parts"
+    settings = f"{batch}, {setup.rate or setup.precision}, {setup.optimizer}, {where}, "
+    settings += "GPU" if setup.device_kind == "cuda" else "CPU"
+    if costs.available_bytes is None:
+        yield "memory", format_size(costs.memory_bytes), settings
+        yield "largest batch", "unknown", "set --device or --memory"
+    else:
+        verdict = "fits into" if costs.fits else "does NOT fit into"
+        limit = f"{verdict} {format_size(costs.available_bytes)}"
+        yield "memory", format_size(costs.memory_bytes), f"{limit}; {settings}"
+        yield "largest batch", f"{costs.largest_batch:,}", "sequences at once, without accumulation"
+    if setup.device is None:
+        yield "time", "unknown", "name a device with --device, such as h100, rtx4090 or cpu"
+        return
+    if costs.seconds is None:
+        reason = f"no such step was measured ({setup.rate}, {where}, {config.implementation})"
+        yield "time", "unknown", f"{reason}; state the share of the peak with --mfu"
+    else:
+        how = "stated" if setup.mfu is not None else "predicted"
+        speed = f"{costs.tokens_per_second:,.0f} tokens/s, {costs.mfu:.0%} MFU ({how})"
+        yield "time", _format_days(costs.seconds), f"on {setup.device.name}: {speed}"
+    if costs.watts is None:
+        yield "energy", "unknown", f"the power of {setup.device.name} is not known; set --device-watts"
+    elif costs.kilowatt_hours is not None:
+        assumption = f"at {costs.watts:,.0f} W, the power limit of the device alone, all the time"
+        yield "energy", format_count(1000 * costs.kilowatt_hours, "Wh"), assumption
+
+
+def _format_days(seconds: float) -> str:
+    days = seconds / SECONDS_PER_DAY
+    return f"{days:,.1f} days" if days >= 2 else format_seconds(seconds)
+
+
+def print_details(
+    account: Account,
+    *,
+    memory: str | None = None,
+    batches: Mapping[str, int],
+    time: TimeAccount | None = None,
+) -> None:
+    """Print all tables of an account."""
+    out = console.stdout()
+    out.print(f"\nDetails, for {account.batch_size:,} x {account.num_tokens:,} tokens at once")
     _print_parameters(out, account)
     _print_flops(out, account)
     _print_memory(out, account, memory, batches)
     _print_inference(out, account)
     _print_updates(out, account)
     if time is not None:
-        _print_time(out, account, time, tokens)
+        _print_time(out, account, time)
 
 
 def _print_parameters(out: Console, account: Account) -> None:
@@ -170,7 +231,7 @@ def _print_updates(out: Console, account: Account) -> None:
     out.print(table)
 
 
-def _print_time(out: Console, account: Account, time: TimeAccount, tokens: float | None) -> None:
+def _print_time(out: Console, account: Account, time: TimeAccount) -> None:
     device = time.device
     kind = "measured" if device.is_measured else "data sheet"
     out.print()
@@ -198,15 +259,7 @@ def _print_time(out: Console, account: Account, time: TimeAccount, tokens: float
             soft_wrap=True,
         )
         return
-    mfu = account.flops.training / time.seconds_per_step / device.peak(time.rate)
-    how = "stated" if time.mfu is not None else "predicted"
-    out.print(
-        f"a step: {_format_step_seconds(time.seconds_per_step)} at {mfu:.0%} MFU ({how}); "
-        f"{time.tokens_per_second:,.0f} tokens/s"
-    )
-    if tokens and (days := time.days_for(tokens)) is not None:
-        spelled = f"{days:,.1f} days" if days >= 2 else format_seconds(days * 86_400)
-        out.print(f"{tokens:,.0f} tokens: {spelled}")
+    out.print(f"a step: {_format_step_seconds(time.seconds_per_step)}")
 
 
 def _format_step_seconds(seconds: float) -> str:

@@ -65,7 +65,12 @@ def account_for_run(
 ) -> dict[str, float | None]:
     """Return the figures of `account.predict` for a run; `device` defaults to that of the config."""
     device = device or select_device(config.device)
-    setup = TrainingSetup(
+    return predict_training(config.model, training_setup(config, machine, device))
+
+
+def training_setup(config: TrainConfig, machine: Device | None, device: torch.device) -> TrainingSetup:
+    """Return the settings of a run that determine its costs on `device`, with the rates of `machine`."""
+    return TrainingSetup(
         batch_size=config.batch_size // config.accumulate,
         accumulate=config.accumulate,
         num_tokens=(config.num_steps or 0) * config.tokens_per_step,
@@ -75,8 +80,8 @@ def account_for_run(
         optimizer_implementation=config.optimizer.implementation,
         device_kind="cuda" if device.type == "cuda" else "cpu",
         device=machine,
+        max_seconds=None if config.budget.minutes is None else 60 * config.budget.minutes,
     )
-    return predict_training(config.model, setup)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from bytewright.account.presets import read_shape
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import ModelConfig
 from bytewright.storage.atomic import StrPath, read_document, read_toml
@@ -48,6 +49,19 @@ def read_config(path: Path) -> TrainConfig:
     """Read the config.json of a run."""
     config = build(TrainConfig, read_document(path, max_bytes=MAX_RECIPE_BYTES), source=str(path))
     return dataclasses.replace(config, data=config.data.seen_from(path.parent))
+
+
+def read_plan(path: Path) -> tuple[ModelConfig, TrainConfig | None]:
+    """Read the model and the run of a recipe or of the config.json of a run.
+
+    The run is None if the file has a model alone, without a budget.
+    """
+    model = read_shape(path)
+    is_run = path.suffix == ".json"
+    fields = (read_document if is_run else read_toml)(path, max_bytes=MAX_RECIPE_BYTES)
+    if "budget" not in fields:
+        return model, None
+    return model, read_config(path) if is_run else read_recipe(path)
 
 
 def check_fields(fields: Mapping[str, Any], source: Path) -> None:

@@ -1,0 +1,145 @@
+"""Propose a model shape for a number of parameters.
+
+The rule has four parts:
+
+    width      a multiple of 16 below 256, of 32 below 512, of 64 below 1,024, and of 128 from there on
+    heads      of 16 dimensions below a width of 256, of 32 below 512, of 64 below 2,048, and else of 128
+    depth      about one layer per 100 columns of width. Kaplan et al. (2020) found that the loss depends
+               little on this ratio, so among the shapes within `TOLERANCE` of the requested number of
+               parameters, the one with the ratio nearest to 100 is taken
+    vocabulary if none is given, the largest of `VOCABULARIES` with which the blocks have at least half of the
+               parameters and the ratio is from 50 to 200; in small models, that with the best ratio
+
+The width of the feed-forward layer and all other settings are those of the given config, or their defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bytewright.account.parameters import count_parameters
+from bytewright.errors import UsageError, wrong_value
+from bytewright.model.config import ModelConfig
+
+TOLERANCE = 0.02
+"""The largest accepted difference between the proposed and the requested number of parameters."""
+RATIO = 100
+"""The width divided by the number of layers that is preferred."""
+VOCABULARIES = (50_257, 32_000, 10_000, 4_096, 1_024)
+CONTEXT_LENGTH = 1024
+MAX_WIDTH = 2**17
+FEWEST, MOST = 1_000_000, 10**12
+"""The limits of the number of parameters; below, the smallest layer is too large a step."""
+
+
+def propose_shape(num_parameters: float, **settings: Any) -> ModelConfig:
+    """Return a model config with about `num_parameters` parameters.
+
+    `settings` are fields of `ModelConfig`, such as `vocab_size` or `tie_embeddings`, except those that the
+    rule determines: `d_model`, `num_layers` and `num_heads`.
+
+    >>> shape = propose_shape(1e9)
+    >>> shape.d_model, shape.num_layers, shape.num_heads, shape.vocab_size
+    (1920, 18, 30, 50257)
+    """
+    if not FEWEST <= num_parameters <= MOST:
+        raise wrong_value("parameters", f"a number from {FEWEST:,} to {MOST:,}", num_parameters)
+    for name in ("d_model", "num_layers", "num_heads"):
+        if settings.get(name) is not None:
+            raise UsageError(
+                f"{name} cannot be given together with a number of parameters, which determines it",
+                key=name,
+                found=settings[name],
+            )
+    settings = {"context_length": CONTEXT_LENGTH} | settings
+    sizes = [settings["vocab_size"]] if "vocab_size" in settings else VOCABULARIES
+    found = [_nearest(num_parameters, settings | {"vocab_size": vocab_size}) for vocab_size in sizes]
+    shapes = [shape for shape in found if shape is not None]
+    if not shapes:
+        raise UsageError(
+            f"no model of about {num_parameters:,.0f} parameters has a vocabulary of {sizes[-1]:,} and these"
+            " settings; use a smaller vocabulary or another number of parameters",
+            key="vocab_size",
+            found=sizes[-1],
+        )
+    deep = [shape for shape in shapes if _has_half_in_blocks(shape)] or shapes
+    balanced = (shape for shape in deep if _distance(shape) <= math.log(2))
+    return next(balanced, min(deep, key=_distance))
+
+
+def format_table(config: ModelConfig) -> str:
+    """Return the [model] table of a recipe with this config; fields with their default are left out.
+
+    >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
+    >>> print(format_table(base))
+    [model]
+    vocab_size = 10000
+    context_length = 256
+    d_model = 512
+    num_layers = 4
+    num_heads = 16
+    d_ff = 1344
+    """
+    values = config.to_dict() | {"d_ff": config.ffn_width}
+    lines = ["[model]"]
+    for field in dataclasses.fields(config):
+        value = values[field.name]
+        default = {} if field.default_factory is not dataclasses.MISSING else field.default
+        if value != default:
+            lines.append(f"{field.name} = {_to_toml(value)}")
+    return "\n".join(lines)
+
+
+def _nearest(num_parameters: float, settings: Mapping[str, Any]) -> ModelConfig | None:
+    """Return the shape with the preferred ratio among those within the tolerance, or None."""
+    fitting = [
+        config
+        for config, total in _candidates(num_parameters, settings)
+        if abs(total / num_parameters - 1) <= TOLERANCE
+    ]
+    return min(fitting, key=_distance, default=None)
+
+
+def _distance(config: ModelConfig) -> float:
+    """Return how far the width divided by the number of layers is from the preferred ratio."""
+    return abs(math.log(config.d_model / config.num_layers / RATIO))
+
+
+def _has_half_in_blocks(config: ModelConfig) -> bool:
+    count = count_parameters(config)
+    return 2 * count.blocks >= count.total
+
+
+def _candidates(num_parameters: float, settings: Mapping[str, Any]) -> Iterator[tuple[ModelConfig, int]]:
+    """Yield for each width the config with the nearest number of layers, and its parameters."""
+    width = 0
+    while (width := width + _step(width, 1024)) <= MAX_WIDTH:
+        head = _step(width, 2048)
+        one, two = (
+            ModelConfig(**settings, d_model=width, num_layers=layers, num_heads=width // head)
+            for layers in (1, 2)
+        )
+        first = count_parameters(one).total
+        if first > num_parameters * (1 + TOLERANCE):
+            return
+        per_layer = count_parameters(two).total - first
+        num_layers = 1 + round((num_parameters - first) / per_layer)
+        if 1 <= num_layers <= width:
+            yield dataclasses.replace(one, num_layers=num_layers), first + (num_layers - 1) * per_layer
+
+
+def _step(width: int, wide: int) -> int:
+    """Return 16, 32, 64 or 128, which grows with the width; 128 from `wide` on."""
+    return 16 if width < 256 else 32 if width < 512 else 64 if width < wide else 128
+
+
+def _to_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_to_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_to_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
