@@ -81,6 +81,11 @@ class TrainingSetup:
     max_seconds: float | None = None
     """Time budget of the run, if it has one."""
 
+    @property
+    def optimizer_name(self) -> str:
+        """The registered name of the optimizer."""
+        return str(getattr(self.optimizer, "name", self.optimizer))
+
 
 def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, float | None]:
     """Return predicted parameters, FLOPs per token, bytes of peak memory, tokens per second and seconds.

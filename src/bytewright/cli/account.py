@@ -324,7 +324,7 @@ def _to_dict(
         "accumulate": setup.accumulate,
         "precision": setup.rate,
         "compiled": setup.compiled,
-        "optimizer": setup.optimizer,
+        "optimizer": setup.optimizer_name,
         "device_kind": setup.device_kind,
     }
     figures["answer"] = costs.to_dict()

@@ -56,7 +56,7 @@ def _answers(
     batch = f"batch {setup.accumulate * setup.batch_size:,}"
     if setup.accumulate > 1:
         batch += f" in {setup.accumulate} parts"
-    settings = f"{batch}, {setup.rate or setup.precision}, {setup.optimizer}, {where}, "
+    settings = f"{batch}, {setup.rate or setup.precision}, {setup.optimizer_name}, {where}, "
     settings += "GPU" if setup.device_kind == "cuda" else "CPU"
     if costs.available_bytes is None:
         yield "memory", format_size(costs.memory_bytes), settings
