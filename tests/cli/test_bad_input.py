@@ -62,7 +62,6 @@ CASES = [
     (TRAIN.format(source="empty-folder", out="new", size=400), "empty-folder"),
     ("tokenizer train --out new --vocab-size 400", "a text"),
     (ENCODE.format(source="nowhere.txt", out="new.npy"), "nowhere.txt"),
-    (ENCODE.format(source="taken", out="new.npy"), "taken"),
     (ENCODE.format(source="empty.txt", out="new.npy"), "empty.txt"),
     ("tokenizer encode nowhere stories.txt --out new.npy", "nowhere"),
     ("tokenizer encode taken stories.txt --out new.npy", "taken"),

@@ -13,15 +13,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib
 import inspect
 import io
+import itertools
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol, cast
@@ -87,6 +91,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "parts": ("parts", "ListParts", "list the parts that recipes can name, with their options"),
     "account": ("account", "AccountFor", "predict what a model costs in parameters, FLOPs, memory and time"),
     "doctor": ("doctor", "Doctor", "check this machine and the installation"),
+    "completion": ("completion", "PrintCompletion", "print a script that completes commands in a shell"),
 }
 """The module, class and summary of each command, in the order in which a new user needs them."""
 
@@ -181,15 +186,67 @@ def _parse(name: str, arguments: list[str]) -> Command:
 
     # The hook is not part of tyro's stable interface. Without it, tyro prints its own error messages.
     errors = getattr(tyro, "_errors", None)
-    with errors.on_parse_error(reject) if errors else contextlib.nullcontext():
+    with (
+        errors.on_parse_error(reject) if errors else contextlib.nullcontext(),
+        _wrapped_description(inspect.cleandoc(command.__doc__)) as description,
+    ):
         parsed = tyro.cli(
             command,
             prog=f"bytewright {name}",
-            description=inspect.cleandoc(command.__doc__),
+            description=description,
             args=arguments,
             config=(tyro.conf.FlagCreatePairsOff,),
         )
     return cast("Command", parsed)
+
+
+@contextlib.contextmanager
+def _wrapped_description(text: str) -> Iterator[str]:
+    """Yield a placeholder; if the block prints help, print it with `text` wrapped to the terminal instead.
+
+    tyro wraps the texts of options, but joins the lines of a description.
+    """
+    placeholder, shown = "@description@", _HelpText()
+    try:
+        with contextlib.redirect_stdout(shown):
+            yield placeholder
+    finally:
+        print(shown.getvalue().replace(placeholder, wrap_help(text)), end="")
+
+
+class _HelpText(io.StringIO):
+    """Collects help text; tyro formats it as for standard output."""
+
+    def isatty(self) -> bool:
+        return sys.__stdout__ is not None and sys.__stdout__.isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8" if sys.__stdout__ is None else sys.__stdout__.encoding
+
+
+def wrap_help(text: str, width: int | None = None) -> str:
+    r"""Return a help text with paragraphs filled to the width of the terminal; indented lines stay lines.
+
+    >>> print(wrap_help("One two\nthree four.\n\nFor example:\n  run --some-option x", width=16))
+    One two three
+    four.
+    <BLANKLINE>
+    For example:
+      run
+          --some-option
+          x
+    """
+    width = width or shutil.get_terminal_size().columns
+    fill = functools.partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
+    paragraphs: list[str] = []
+    for paragraph in text.split("\n\n"):
+        lines = paragraph.splitlines()
+        plain = list(itertools.takewhile(lambda line: not line.startswith(" "), lines))
+        filled = [fill(" ".join(plain), width)] if plain else []
+        filled += [fill(line, width, subsequent_indent=" " * 6) for line in lines[len(plain) :]]
+        paragraphs.append("\n".join(filled))
+    return "\n\n".join(paragraphs)
 
 
 def describe_option_error(event: Any, command: type) -> str | None:
@@ -235,8 +292,12 @@ def describe_option_error(event: Any, command: type) -> str | None:
 def _overview(group: str) -> str:
     """Return the help text that lists the commands of `group`, or all commands if it is empty."""
     listed = {name: COMMANDS[name][2] for name in COMMANDS if name.startswith(group)}
-    width = max(map(len, listed))
-    lines = [f"  {name:<{width}}  {summary}" for name, summary in listed.items()]
+    width, columns = max(map(len, listed)), shutil.get_terminal_size().columns
+    indent = " " * (width + 4)
+    lines = [
+        textwrap.fill(f"  {name:<{width}}  {summary}", max(columns, width + 30), subsequent_indent=indent)
+        for name, summary in listed.items()
+    ]
     return "\n".join(
         [
             f"usage: {' '.join(['bytewright', group]).strip()} COMMAND [OPTIONS]",
