@@ -14,9 +14,17 @@ from torch.optim import lr_scheduler
 
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedOptimizer, FusedSGD
+from bytewright.optim.fused import (
+    FusedAdamW,
+    FusedMuon,
+    FusedOptimizer,
+    FusedSGD,
+    apply_clipped,
+    fused_updates,
+)
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon, Optimizer
 from bytewright.train.step import TrainStep
+from runs import rerun_unchecked
 
 CLASSES: list[type[Optimizer]] = [SGD, FusedSGD, AdamW, FusedAdamW, Muon, FusedMuon]
 TINY = ModelConfig(vocab_size=11, context_length=4, d_model=8, num_layers=1, num_heads=2, d_ff=8)
@@ -376,3 +384,28 @@ def test_a_foreign_optimizer_can_be_one_of_the_combined_ones() -> None:
     other.load_state_dict(optimizer.state_dict())
     assert torch.equal(other.state[others[1]]["exp_avg"], optimizer.state[parameters[1]]["exp_avg"])
     assert isinstance(optimizer.optimizers[0], FusedOptimizer)
+
+
+def test_a_compiled_update_is_one_graph_that_new_rates_do_not_change(request: pytest.FixtureRequest) -> None:
+    """The traced function must not contain an optimizer: torch.compile treats `torch.optim` differently."""
+    if rerun_unchecked(request):
+        return
+    for make in (FusedSGD, FusedAdamW, FusedMuon, fused_combined):
+        graphs: list[Any] = []
+
+        def keep(graph: Any, inputs: Any, graphs: list[Any] = graphs) -> Any:
+            graphs.append(graph)
+            return graph.forward
+
+        optimizer: Any = make(make_parameters())
+        updates = fused_updates(optimizer)
+        update = torch.compile(lambda loss, updates=updates: apply_clipped(updates, loss, 1.0), backend=keep)
+        for step in range(3):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 / (step + 1)
+            for part in updates:
+                part.load_learning_rates()
+            with torch.no_grad():
+                update(torch.ones(()))
+        assert len(graphs) == 1
+        assert int(updates[0].t) == 3

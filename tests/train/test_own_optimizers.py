@@ -85,6 +85,17 @@ class Halving(Optimizer):
         weight -= group["lr"] * state["sum"]
 
 
+class Remembering(AdamW):
+    """AdamW with further state, which its rule creates itself."""
+
+    def update(self, weight: Tensor, gradient: Tensor, t: int, state: Any, group: Group) -> None:
+        """Average the weights, and move them a little towards the average."""
+        super().update(weight, gradient, t, state, group)
+        state["average"] = state.get("average", weight.clone()) * 0.9 + weight * 0.1
+        state["times"] = state.get("times", 0) + 1
+        weight += 0.01 * (state["average"] - weight) / state["times"]
+
+
 class FusedHalving(FusedOptimizer, Halving):
     """`Halving` on flat groups."""
 
@@ -121,7 +132,12 @@ TORCH: dict[str, Any] = {
     "torch_radam": torch.optim.RAdam,
     "torch_adagrad": torch.optim.Adagrad,
 }
-OWN: dict[str, Any] = {"lion": Lion, "halving": Halving, "reads_values": reads_values}
+OWN: dict[str, Any] = {
+    "lion": Lion,
+    "halving": Halving,
+    "remembering": Remembering,
+    "reads_values": reads_values,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ kernel, and only Muon's products need temporaries.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -120,6 +121,15 @@ def update_cost(config: ModelConfig, optimizer: AnyOptimizer = "adamw") -> Updat
             products, elementwise = products + count * of_products, elementwise + count * of_elements
         moved += WIDE * (3 + 2 * len(share.rule.state_names)) * share.num_weights
     return UpdateCost(matmul_flops=products, elementwise_flops=elementwise, num_bytes=moved)
+
+
+def list_update_costs(config: ModelConfig) -> dict[str, UpdateCost]:
+    """Return the cost of one update by every registered optimizer whose options have defaults."""
+    costs = {}
+    for name in optimizers:
+        with contextlib.suppress(UsageError):
+            costs[name] = update_cost(config, name)
+    return costs
 
 
 def state_bytes(config: ModelConfig, optimizer: AnyOptimizer = "adamw") -> int:

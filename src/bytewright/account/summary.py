@@ -16,7 +16,7 @@ from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import FlopCount, Matmul, count_flops, list_matmuls
 from bytewright.account.inference import InferenceMemory, flops_of_token, inference_memory
 from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
-from bytewright.account.optimizers import UpdateCost, update_cost
+from bytewright.account.optimizers import UpdateCost, list_update_costs
 from bytewright.account.parameters import ParameterCount, count_parameters
 from bytewright.account.predict import TrainingSetup, usual_efficiency
 from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
@@ -68,6 +68,7 @@ class Account:
     inference: dict[Precision, InferenceMemory]
     flops_of_last_token: int
     updates: dict[str, UpdateCost]
+    """Of one update of the weights, by the name of the optimizer."""
 
     @property
     def tokens(self) -> int:
@@ -152,7 +153,7 @@ def account(config: ModelConfig, *, batch_size: int = 1, num_tokens: int | None 
             for precision in PRECISIONS
         },
         flops_of_last_token=flops_of_token(config, length - 1),
-        updates={"adamw": update_cost(config, "adamw"), "muon": update_cost(config, "muon")},
+        updates=list_update_costs(config),
     )
 
 

@@ -28,7 +28,7 @@ from torch.nn import Module, Parameter
 
 from bytewright.errors import UsageError, first_line
 from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
-from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon, Optimizer
+from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
 from bytewright.registry import optimizers
 from bytewright.storage.config_reader import read_options
 
@@ -220,7 +220,7 @@ def build_muon(model: Module, config: OptimizerSettings) -> torch.optim.Optimize
     return CombinedOptimizer([muon, adamw])
 
 
-def is_ours(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer and all its parts are of this package."""
+def is_built_in(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer and all its parts are classes of this package."""
     parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
-    return all(isinstance(part, Optimizer) for part in parts)
+    return all(type(part).__module__.startswith("bytewright.") for part in parts)

@@ -153,9 +153,21 @@ class Optimizer(torch.optim.Optimizer):
             self.state[parameter] = self.state[parameter] or self.initial_state(parameter)
             for name in self.state_names:
                 self.state[parameter][name].copy_(values[name])
+            self._load_further_state(parameter, values)
         self.set_num_updates(counts)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
+
+    def _load_further_state(self, parameter: Tensor, saved: Mapping[str, Any]) -> None:
+        """Replace the values that `update` of a subclass keeps in the state besides `state_names`."""
+        declared = {*self.state_names, "step"}
+        state = self.state[parameter]
+        for name in [name for name in state if name not in declared]:
+            del state[name]
+        for name, value in saved.items():
+            if name not in declared:
+                is_tensor = isinstance(value, Tensor)
+                state[name] = value.to(parameter.device, copy=True) if is_tensor else copy.deepcopy(value)
 
     def set_num_updates(self, counts: Sequence[int]) -> None:
         """Set how many updates each parameter has had."""
