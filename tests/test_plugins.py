@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 import sys
@@ -12,6 +13,8 @@ import pytest
 
 from bytewright import plugins
 from bytewright.errors import FormatError, UsageError
+from bytewright.experiments.plan import check_same_sampling
+from bytewright.experiments.stories import SamplingPlan
 from bytewright.plugins import (
     check_loaded,
     find_plugins,
@@ -23,6 +26,7 @@ from bytewright.plugins import (
 )
 from bytewright.registry import losses
 from bytewright.storage import atomic
+from rejection import rejects
 
 SOURCE = """
 from bytewright.registry import losses, samplers
@@ -159,10 +163,12 @@ def _record(write: Write, tmp_path: Path) -> Path:
 def test_a_run_whose_plugin_is_not_loaded_is_rejected(write: Write, tmp_path: Path) -> None:
     run = _record(write, tmp_path)
     unload_plugin(write())
-    with pytest.raises(UsageError, match="add --plugin") as caught:
+    with pytest.raises(UsageError, match=f"add --plugin {write()}") as caught:
         check_loaded(run)
     assert (caught.value.path, caught.value.key) == (run, "loss.name")
-    assert str(run / "plugins" / "lab.py") in str(caught.value)
+    write(SOURCE + "# changed")
+    with pytest.raises(UsageError, match=f"add --plugin {run / 'plugins' / 'lab.py'}"):
+        check_loaded(run)
     check_loaded(run, of_model_only=True)  # a loss is not a part of the model
 
 
@@ -195,3 +201,26 @@ def test_a_malformed_record_is_rejected(tmp_path: Path, records: object) -> None
     atomic.write_document(tmp_path / plugins.PLUGINS, {"plugins": records})
     with pytest.raises(FormatError):
         check_loaded(tmp_path)
+
+
+def test_texts_of_another_version_of_a_sampler_are_rejected(write: Write, tmp_path: Path) -> None:
+    source = """
+from bytewright.registry import samplers
+
+@samplers.register("test_keep")
+def keep(probabilities):
+    return probabilities
+"""
+    load_plugin(write(source))
+    plan = SamplingPlan(sampler="test_keep")
+    outcome = {
+        "sampling": dataclasses.asdict(plan),
+        "plugins": plugin_digests({"sampler.name": "test_keep"}),
+    }
+    check_same_sampling(plan, outcome, tmp_path)
+    load_plugin(write(source + "# changed"))
+    with rejects(UsageError, path=tmp_path, found=outcome["plugins"]):
+        check_same_sampling(plan, outcome, tmp_path)
+    of_earlier_versions = dataclasses.asdict(SamplingPlan())
+    del of_earlier_versions["sampler"], of_earlier_versions["sampler_options"]
+    check_same_sampling(SamplingPlan(), {"sampling": of_earlier_versions}, tmp_path)

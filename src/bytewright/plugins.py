@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bytewright.errors import FormatError, UsageError, first_line
+from bytewright.errors import BytewrightError, FormatError, UsageError, first_line
 from bytewright.registry import REGISTRIES, Registry
 from bytewright.storage import atomic
 
@@ -113,7 +113,8 @@ def _execute(plugin: Plugin, shown: Path) -> None:
     module.__file__ = str(plugin.path)
     sys.modules[module.__name__] = module  # dataclasses and `inspect` find the source through it
     try:
-        exec(compile(plugin.source, str(plugin.path), "exec"), module.__dict__)
+        code = compile(plugin.source, str(plugin.path), "exec", dont_inherit=True)
+        exec(code, module.__dict__)
     except (Exception, SystemExit) as error:
         unload_plugin(plugin.path)
         line = _line_of(error, plugin.path)
@@ -205,27 +206,43 @@ def check_loaded(run: Path, *, of_model_only: bool = False) -> None:
 
     With `of_model_only`, only plugins that registered parts of the model are required.
     """
-    for recorded in read_plugins(run):
-        for key, name in recorded.parts.items():
-            if key.startswith(IN_MODEL) or not of_model_only:
-                _check_part(recorded, run, key, name)
+    needed = [
+        (plugin, _registry_of(key, run), name)
+        for plugin in read_plugins(run)
+        for key, name in plugin.parts.items()
+        if key.startswith(IN_MODEL) or not of_model_only
+    ]
+    missing = [(plugin, registry, name) for plugin, registry, name in needed if name not in registry.names()]
+    if missing:
+        files = dict.fromkeys(_existing_file(plugin) for plugin, _, _ in missing)
+        advice = f"add {' '.join(f'--plugin {file}' for file in files)}"
+        plugin, registry, name = missing[0]
+        message = f"{_describe(run, plugin, registry, name)}, which is not loaded; {advice}"
+        raise UsageError(message, path=run, key=registry.key, expected=plugin.sha256)
+    for plugin, registry, name in needed:
+        file = registry.plugin_of(name)
+        found = None if file is None else _plugin_at(file).sha256
+        if found != plugin.sha256:
+            expected, other = plugin.sha256[:12], found[:12] if found else "none"
+            message = (
+                f"{_describe(run, plugin, registry, name)} with SHA-256 {expected}, but that of the loaded"
+                f" {file or registry.kind} is {other}; restore the file, or load the copy {plugin.copy}"
+            )
+            raise UsageError(message, path=run, key=registry.key, expected=plugin.sha256, found=found)
 
 
-def _check_part(recorded: RecordedPlugin, run: Path, key: str, name: str) -> None:
-    registry = _registry_of(key, run)
-    part = f"{run} uses the {registry.kind} {name!r} of the plugin {Path(recorded.path).name}"
-    copy = f"the recorded copy is {recorded.copy}"
-    if name not in registry.names():
-        message = f"{part}, which is not loaded; add --plugin {recorded.path} ({copy})"
-        raise UsageError(message, path=run, key=key, expected=recorded.sha256)
-    file = registry.plugin_of(name)
-    found = None if file is None else _plugin_at(file).sha256
-    if found != recorded.sha256:
-        message = (
-            f"{part} with the SHA-256 {recorded.sha256[:12]}…, but {file or 'the loaded part'} has"
-            f" {found[:12] if found else 'none'}…; restore the file, or load its copy ({copy})"
-        )
-        raise UsageError(message, path=run, key=key, expected=recorded.sha256, found=found)
+def _describe(run: Path, plugin: RecordedPlugin, registry: Registry, name: str) -> str:
+    return f"{run} uses the {registry.kind} {name!r} of the plugin {Path(plugin.path).name}"
+
+
+def _existing_file(plugin: RecordedPlugin) -> Path:
+    """Return the file that a user can load: the original if it is unchanged, otherwise the recorded copy."""
+    path = Path(plugin.path)
+    try:
+        is_same = hashlib.sha256(_read(path)).hexdigest() == plugin.sha256
+    except (BytewrightError, OSError):
+        is_same = False
+    return path if is_same else plugin.copy
 
 
 def _registry_of(key: str, run: Path) -> Registry:

@@ -113,7 +113,8 @@ def test_the_examples_go_through_all_commands(place: Path, run: RunCommand) -> N
     # Resume: only with the same files
     num_steps = killed.checkpoints.steps()[-1] + 20
     killed.change_setting("budget", {"steps": num_steps})
-    assert_rejected(run_alone("resume", "runs/a"), "'relu_squared'", "--plugin", "plugins/relu_squared.py")
+    all_files = " ".join(f"--plugin {place / name}.py" for name in ("relu_squared", "z_loss", "lion"))
+    assert_rejected(run_alone("resume", "runs/a"), "'relu_squared'", all_files)
     source = (place / "z_loss.py").read_text()
     (place / "z_loss.py").write_text(source + "\n")
     changed = run_alone("resume", "runs/a", *plugins)

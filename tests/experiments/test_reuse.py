@@ -15,6 +15,7 @@ from bytewright.experiments.inputs import read_sweep_folder
 from bytewright.experiments.plan import make_plan
 from bytewright.experiments.records import read_run
 from bytewright.experiments.reuse import CODE_AND_MACHINE, ON_A_CPU, copy_record, find_identical_run
+from bytewright.plugins import load_plugin, unload_plugin
 from bytewright.storage import atomic
 from bytewright.train import run_files
 from bytewright.train.config import TrainConfig
@@ -71,6 +72,35 @@ def test_a_run_of_other_code_or_of_another_machine_is_not_reused(place: Path) ->
         assert identical_to(runner) is None, name
     atomic.write_json(path, recorded)
     assert identical_to(runner) == runner.folder / RUN
+
+
+def test_a_run_of_another_version_of_a_plugin_is_not_reused(place: Path) -> None:
+    source = """
+from bytewright.model.loss import output_cross_entropy
+from bytewright.registry import losses
+
+losses.register("test_plugin_loss")(lambda hidden, output_weight, targets: output_cross_entropy(
+    hidden, output_weight, targets
+))
+"""
+    plugin = place / "lab.py"
+    plugin.write_text(source)
+    (place / "base.toml").write_text(
+        (place / "base.toml").read_text() + '[loss]\nname = "test_plugin_loss"\n'
+    )
+    try:
+        load_plugin(plugin)
+        runner = SweepRunner(place, name="runs/first")
+        runner.run()
+        assert identical_to(runner) == runner.folder / RUN
+        plugin.write_text(source + "# another version")
+        load_plugin(plugin)
+        assert identical_to(runner) is None
+        with rejects(UsageError, key="loss.name", path=runner.folder / RUN):
+            make_plan(runner.sweep, runner.folder)
+    finally:
+        unload_plugin(plugin)
+    assert read_run(runner.folder / RUN).environment["plugins"].startswith("lab.py (")
 
 
 def test_a_run_that_was_resumed_in_another_environment_is_not_reused(

@@ -44,6 +44,7 @@ from bytewright.experiments.corpora import (
     token_digests,
 )
 from bytewright.experiments.plan import (
+    SAMPLER_KEY,
     PlannedRun,
     check_same_settings,
     find_state,
@@ -57,6 +58,7 @@ from bytewright.experiments.reuse import copy_record, find_identical_run
 from bytewright.experiments.stories import generate_stories, score_stories
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.experiments.sweep_file import Keep
+from bytewright.plugins import plugin_digests
 from bytewright.storage import atomic
 from bytewright.system import usable_cores
 from bytewright.train import resume, train
@@ -290,6 +292,7 @@ def _sample(trial: Trial, planned: PlannedRun, context: SweepContext) -> dict[st
         "labels": trial.labels,
         "sampling": dataclasses.asdict(trial.sampling),
         "figures": figures,
+        "plugins": plugin_digests({SAMPLER_KEY: trial.sampling.sampler}),
     }
     Run(planned.run).write_outcome(outcome)
     return outcome

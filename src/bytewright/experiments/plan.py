@@ -29,6 +29,7 @@ from bytewright.experiments.predict import machine_of
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.formatting import format_size
+from bytewright.plugins import plugin_digests
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.costs import account_for_run, predict_run
 from bytewright.train.recipe import flatten, to_plain
@@ -42,6 +43,7 @@ OPEN = ("new", "resume")
 USABLE = 0.92
 """The share of a device's memory that a step may use by prediction; the rest is left to the allocator."""
 FILES = ("train", "validation", "tokenizer")
+SAMPLER_KEY = "sampler.name"
 NOT_COMPARED = ("accumulate", *(f"data.{name}" for name in FILES))
 """Settings that may differ in an existing run; `check_same_data` compares the data."""
 
@@ -261,6 +263,9 @@ def check_same_sampling(plan: SamplingPlan, outcome: dict[str, Any], run: Path) 
     for name, value in dataclasses.asdict(plan).items():
         if before.get(name) != value:
             raise _mismatch(run, f"sampling.{name}", before.get(name), value)
+    plugins = plugin_digests({SAMPLER_KEY: plan.sampler})
+    if outcome.get("plugins", {}) != plugins:
+        raise _mismatch(run, f"the plugin of the sampler {plan.sampler!r}", outcome.get("plugins"), plugins)
 
 
 def _texts(corpus: CorpusConfig) -> list[Path]:

@@ -28,6 +28,7 @@ from bytewright.data.tokenfile import Mask, TokenFile
 from bytewright.errors import FormatError, UsageError
 from bytewright.generate.text import make_text_sampler
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
+from bytewright.model.config import PARTS
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.model.fused import make_loss, masked_language_model_loss
 from bytewright.optim.build import OptimizerFactory, build_optimizer
@@ -349,5 +350,6 @@ def _key(
     rule = dataclasses.replace(config.optimizer, lr=1.0, muon_lr=1.0)
     shape = config.batch_size, config.accumulate
     # A notebook may register another part under the same name.
-    parts = config.loss, losses[config.loss.name], factory or optimizers[config.optimizer.name]
+    of_model = [part.class_of(config.model) for part in PARTS.values()]
+    parts = of_model, config.loss, losses[config.loss.name], factory or optimizers[config.optimizer.name]
     return config.model, rule, parts, shape, config.precision, config.compile, device, loss, masked
