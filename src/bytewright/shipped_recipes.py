@@ -18,6 +18,7 @@ from typing import Literal
 
 from bytewright.errors import UsageError, suggest
 
+FOLDER = Path(str(resources.files("bytewright") / "recipes"))
 SUFFIX = ".toml"
 COMMAND = re.compile(r"^#   (\S.*)$", re.MULTILINE)
 """A line of a recipe's comment that is a command."""
@@ -69,8 +70,7 @@ def list_recipes() -> list[ShippedRecipe]:
     >>> [recipe.name for recipe in list_recipes() if recipe.kind == "train"]
     ['base', 'laptop', 'novels', 'novels_muon', 'short', 'smoke', 'tiny']
     """
-    folder = Path(str(resources.files("bytewright") / "recipes")).resolve()
-    recipes = [_read(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    recipes = [_read(path) for path in sorted(FOLDER.resolve().glob(f"*{SUFFIX}"))]
     return sorted(recipes, key=lambda recipe: recipe.kind, reverse=True)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from figures import EXAMPLE, ROOT
 
+from bytewright import shipped_recipes
 from bytewright.tokenizer import Tokenizer
 from conftest import RunCommand
 
@@ -66,6 +67,7 @@ def test_all_commands_of_the_tour_and_the_python_examples_run(
             assert long in text
             text = text.replace(long, short)
         (recipes / name).write_text(text)
+    monkeypatch.setattr(shipped_recipes, "FOLDER", recipes)
     monkeypatch.chdir(tmp_path)
     for line in read_tour():
         command, _, target = line.partition(" > ")
@@ -86,7 +88,6 @@ def test_all_commands_of_the_tour_and_the_python_examples_run(
 
 @pytest.mark.slow
 def test_the_tour_runs_in_a_shell_with_unchanged_recipes(tmp_path: Path) -> None:
-    copy_recipes(tmp_path)
     script = "\n".join([f'bytewright() {{ {sys.executable} -m bytewright "$@"; }}', *read_tour()])
     done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
