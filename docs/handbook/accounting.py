@@ -6,9 +6,20 @@ from dataclasses import replace
 
 from records import percent, recipe, result, signed
 
-from bytewright.account import DEVICES, account, find_device, find_preset, training_days
+from bytewright.account import (
+    DEVICES,
+    TrainingSetup,
+    account,
+    find_device,
+    find_preset,
+    propose_shape,
+    training_costs,
+    training_days,
+)
 from bytewright.account.flops import growth, training_flops_per_token
 from bytewright.account.parameters import count_parameters
+from bytewright.account.predict import TOKENS_PER_PARAMETER
+from bytewright.account.propose import RATIO, TOLERANCE
 from bytewright.account.time import roofline
 from bytewright.model import ModelConfig
 
@@ -126,6 +137,43 @@ def memory_rows():
     return rows
 
 
+def run_setup(device, **changes):
+    """Return the base experiment on a GPU."""
+    settings = {"batch_size": recipe("base")["batch_size"], "num_tokens": TOKENS, "precision": "bf16"}
+    return TrainingSetup(**settings, compiled=True, device=find_device(device), **changes)
+
+
+def run_rows():
+    rows = [("GPU", "memory needed", "largest batch", "tokens/s", "minutes", "Wh")]
+    for name in ("rtx3060", "rtx4090", "rtx5090", "a100", "h200"):
+        costs = training_costs(base.config, run_setup(name))
+        rows.append(
+            (
+                find_device(name).name,
+                f"{giga(costs.memory_bytes)} GB",
+                f"{costs.largest_batch:,}",
+                f"{costs.tokens_per_second:,.0f}",
+                f"{costs.seconds / 60:.1f}",
+                f"{1000 * costs.kilowatt_hours:.0f}",
+            )
+        )
+    return rows
+
+
+def shape_rows():
+    names = ("width", "layers", "heads", "feed-forward", "vocabulary", "parameters")
+    rows = [("requested", *names)]
+    for label, number in {"10 million": 1e7, "100 million": 1e8, "1 billion": 1e9, "7 billion": 7e9}.items():
+        shape = propose_shape(number)
+        sizes = (shape.d_model, shape.num_layers, shape.num_heads, shape.ffn_width, shape.vocab_size)
+        rows.append((label, *(f"{size:,}" for size in (*sizes, count_parameters(shape).total))))
+    return rows
+
+
+billion = propose_shape(1e9)
+billion_costs = training_costs(billion, replace(run_setup("h100"), batch_size=8, num_tokens=0))
+
+
 def days(it, device, rate):
     peak = find_device(device).peak(rate)
     return training_days(it.config, num_steps=400_000, batch_size=1024, flops_per_second=peak)
@@ -232,6 +280,18 @@ FIGURES = [
     day_rows(),
     f"precision that is {days(first, 'a100', 'fp32') / 365.25:.1f} years",
     f"the H100 is {find_device('h100').peak('fp32') / 1e12:.0f} TFLOP/s",
+    # What does a whole run need?
+    run_rows(),
+    f"a run has {TOKENS_PER_PARAMETER} tokens per parameter",
+    # Which shape has a billion parameters?
+    f"within {percent(TOLERANCE)} of the request",
+    f"is nearest to {RATIO} times the number of layers",
+    shape_rows(),
+    f"Trained with {TOKENS_PER_PARAMETER} tokens",
+    (
+        f"takes {billion_costs.num_tokens / 1e9:.1f} billion tokens, {billion_costs.flops / 1e18:.0f} EFLOP, "
+        f"and on one H100 {billion_costs.seconds / 86_400:.1f} days and {billion_costs.kilowatt_hours:.0f} kWh"
+    ),
     # Which parts are bound by memory, and which by arithmetic?
     f"An H100 executes {find_device('h100').balance('bf16'):.0f} bf16 operations",
     roofline_rows(),
@@ -251,4 +311,7 @@ GIVEN = {
     "400K steps at batch 1,024": "the question",
     "batch size 128": "the batch of the base experiment's first run",
     "512 columns": "the width of the base model",
+    "al. (2022)": "the year of the paper",
+    "a multiple of 128 (less below 1,024)": "the rule of propose_shape",
+    "heads have 128 dimensions (less below a width of 2,048)": "the rule of propose_shape",
 }

@@ -26,7 +26,7 @@ def test_the_proposed_shape_has_the_requested_parameters(number: float) -> None:
     assert shape.d_head in (16, 32, 64, 128)
     assert 2 * count.blocks >= count.total
     if number > 1e7:
-        assert 40 <= shape.d_model / shape.num_layers <= 250
+        assert 30 <= shape.d_model / shape.num_layers <= 250
 
 
 @pytest.mark.parametrize("ffn", sorted(feed_forwards))

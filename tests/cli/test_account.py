@@ -133,7 +133,8 @@ def test_a_recipe_determines_batch_budget_and_all_other_settings(run: RunCommand
 def test_the_memory_of_a_recipe_is_that_which_its_run_records(run: RunCommand) -> None:
     path = RECIPES / "tiny.toml"
     predicted = predict_run(read_recipe(path), None, torch.device("cpu"))
-    answer = figures(run, "--config", str(path))["answer"]
+    answer = figures(run, "--config", "tiny")["answer"]
+    assert answer == figures(run, "--config", str(path))["answer"]
     assert answer["memory_bytes"] == predicted["memory_bytes"]
     assert answer["parameters"] == predicted["parameters"]
 

@@ -13,6 +13,7 @@ import tyro
 from bytewright.cli import options
 from bytewright.errors import UsageError, wrong_value
 from bytewright.formatting import parse_bytes
+from bytewright.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
     from bytewright.account import Account, Device, TimeAccount, TrainingCosts, TrainingSetup
@@ -36,7 +37,7 @@ class AccountFor:
     the budget and all other settings are the recipe's. GB is 10⁹ bytes, GiB is 2³⁰ bytes.
 
     For example:
-      bytewright account --config recipes/base.toml --device rtx4090
+      bytewright account --config base --device rtx4090
       bytewright account --parameters 1e9 --device h100 --batch 8
       bytewright account --preset gpt2-xl --device a100 --precision fp32 --mfu 0.5 --tokens 419e9
       bytewright account --preset base --device-tflops 71 --device-bandwidth 936GB --device-memory 24GB
@@ -50,7 +51,7 @@ class AccountFor:
     """base, gpt2-small, gpt2-medium, gpt2-large or gpt2-xl (the sizes of GPT-2, our architecture)."""
 
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")] = None
-    """A recipe, or the config.json of a run, instead of a preset."""
+    """Instead of a preset: a recipe, the name of one that comes with Bytewright, or a run's config.json."""
 
     parameters: Number = None
     """Propose a shape with this number of parameters, and print it as a table for a recipe."""
@@ -195,8 +196,6 @@ class AccountFor:
             raise UsageError(message, key=f"--{sources[0]}")
         if self.family:
             self._check_family_options()
-        if self.config is not None:
-            options.require_file(self.config)
 
     def _model(self) -> tuple[ModelConfig, TrainConfig | None]:
         """Return the model with the given sizes, and the run of the recipe, if it has one."""
@@ -211,7 +210,7 @@ class AccountFor:
             return dataclasses.replace(find_preset(self.preset or "gpt2-small"), **changes), None
         from bytewright.train.recipe import read_plan
 
-        base, plan = read_plan(self.config)
+        base, plan = read_plan(options.require_file(find_recipe(self.config)))
         return dataclasses.replace(base, **changes), plan
 
     def _device(self) -> Device | None:
