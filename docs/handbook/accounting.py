@@ -290,7 +290,8 @@ FIGURES = [
     f"Trained with {TOKENS_PER_PARAMETER} tokens",
     (
         f"takes {billion_costs.num_tokens / 1e9:.1f} billion tokens, {billion_costs.flops / 1e18:.0f} EFLOP, "
-        f"and on one H100 {billion_costs.seconds / 86_400:.1f} days and {billion_costs.kilowatt_hours:.0f} kWh"
+        f"and on one H100 {billion_costs.seconds / 86_400:.1f} days and "
+        f"{billion_costs.kilowatt_hours:.0f} kWh"
     ),
     # Which parts are bound by memory, and which by arithmetic?
     f"An H100 executes {find_device('h100').balance('bf16'):.0f} bf16 operations",

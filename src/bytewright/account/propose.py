@@ -57,8 +57,13 @@ def propose_shape(num_parameters: float, **settings: Any) -> ModelConfig:
             )
     settings = {"context_length": CONTEXT_LENGTH} | settings
     sizes = [settings["vocab_size"]] if "vocab_size" in settings else VOCABULARIES
-    found = [_nearest(num_parameters, settings | {"vocab_size": vocab_size}) for vocab_size in sizes]
-    shapes = [shape for shape in found if shape is not None]
+    shapes: list[ModelConfig] = []
+    for vocab_size in sizes:
+        shape = _nearest(num_parameters, settings | {"vocab_size": vocab_size})
+        if shape is not None:
+            if _has_half_in_blocks(shape) and _distance(shape) <= math.log(2):
+                return shape
+            shapes.append(shape)
     if not shapes:
         raise UsageError(
             f"no model of about {num_parameters:,.0f} parameters has a vocabulary of {sizes[-1]:,} and these"
@@ -66,9 +71,7 @@ def propose_shape(num_parameters: float, **settings: Any) -> ModelConfig:
             key="vocab_size",
             found=sizes[-1],
         )
-    deep = [shape for shape in shapes if _has_half_in_blocks(shape)] or shapes
-    balanced = (shape for shape in deep if _distance(shape) <= math.log(2))
-    return next(balanced, min(deep, key=_distance))
+    return min(filter(_has_half_in_blocks, shapes), key=_distance, default=min(shapes, key=_distance))
 
 
 def format_table(config: ModelConfig) -> str:
