@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import importlib
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bytewright import plugins
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.experiments.plan import check_same_sampling
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.plugins import (
@@ -25,8 +26,11 @@ from bytewright.plugins import (
     write_plugins,
 )
 from bytewright.registry import losses
-from bytewright.storage import atomic
+from bytewright.storage import atomic, filesystem
+from bytewright.train.run import Run
+from bytewright.train.run_files import RunWriter, check_new_run
 from rejection import rejects
+from runs import make_config
 
 SOURCE = """
 from bytewright.registry import losses, samplers
@@ -149,6 +153,50 @@ def test_a_run_records_only_the_plugins_that_its_config_uses(write: Write, tmp_p
     assert list(run.iterdir()) == []
     assert read_plugins(run) == []
     check_loaded(run)
+
+
+def test_the_record_of_a_killed_start_is_replaced(write: Write, tmp_path: Path) -> None:
+    run = _record(write, tmp_path)  # without config.json: the process was killed before the run began
+    check_new_run(run)
+    unload_plugin(write())
+    RunWriter.create(run, make_config(tmp_path)).close()
+    assert Run(run).plugins == []
+    assert not (run / "plugins").exists()
+    assert Run(run).config == make_config(tmp_path)
+
+
+@pytest.mark.fault
+def test_a_full_disk_leaves_no_run_without_the_record_of_its_plugins(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_plugin(write())
+    config = make_config(tmp_path, loss={"name": "odd"})
+    num_failures = 0
+    for limit in range(200):
+        count = 0
+
+        def fail(operation: str, *paths: Path, limit: int = limit) -> None:
+            nonlocal count
+            count += 1
+            if count > limit:
+                raise OSError(errno.ENOSPC, "no space left on device")
+
+        monkeypatch.setattr(filesystem, "before_operation", fail)
+        path = tmp_path / f"run-{limit}"
+        try:
+            RunWriter.create(path, config).close()
+            failed = False
+        except StorageError:
+            failed = True
+        monkeypatch.undo()
+        num_failures += failed
+        if Run(path).exists:
+            assert Run(path).plugin_digests == plugin_digests(SETTINGS)
+            assert Run(path).plugins[0].copy.read_text() == SOURCE
+        if not failed:
+            break
+    assert num_failures > 5
+    assert Run(path).exists
 
 
 def _record(write: Write, tmp_path: Path) -> Path:

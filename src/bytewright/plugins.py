@@ -164,6 +164,8 @@ def _plugin_at(file: Path) -> Plugin:
 
 def write_plugins(run: Path, settings: Mapping[str, Any]) -> None:
     """Record the plugins of a config in the folder of a run; a run without plugins records nothing."""
+    for name in (PLUGINS, COPIES):  # of a process that was killed before the run began
+        atomic.remove_if_present(run / name, within=run)
     used = find_plugins(settings)
     records = []
     for number, (plugin, parts) in enumerate(used):

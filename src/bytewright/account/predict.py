@@ -80,6 +80,8 @@ class TrainingSetup:
     """The peak rate of matrix products; None: that of the precision."""
     max_seconds: float | None = None
     """Time budget of the run, if it has one."""
+    loss_flops_per_token: float = 0.0
+    """FLOPs of the loss beyond those of the head (`flops.extra_loss_flops`)."""
 
     @property
     def optimizer_name(self) -> str:
@@ -107,7 +109,7 @@ def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, flo
     speed = tokens_per_second(config, setup)
     return {
         "parameters": count_parameters(config).total,
-        "flops_per_token": training_flops_per_token(config),
+        "flops_per_token": training_flops_per_token(config) + setup.loss_flops_per_token,
         "peak_memory": memory.peak,
         "tokens_per_second": speed,
         "seconds": setup.num_tokens / speed if speed and setup.num_tokens else None,
@@ -121,7 +123,8 @@ def tokens_per_second(config: ModelConfig, setup: TrainingSetup) -> float | None
         return None
     rate = setup.rate or setup.precision
     if setup.mfu is not None:
-        return 1 / seconds_at(training_flops_per_token(config), device.peak(rate), setup.mfu)
+        flops = training_flops_per_token(config) + setup.loss_flops_per_token
+        return 1 / seconds_at(flops, device.peak(rate), setup.mfu)
     efficiency = setup.efficiency
     if efficiency is None:
         efficiency = usual_efficiency(
@@ -232,7 +235,7 @@ def training_costs(
     predicted = predict_training(config, setup)
     device, speed = setup.device, predicted["tokens_per_second"]
     available = available_bytes or (device.memory_bytes if device else None)
-    num_parameters, flops_per_token = count_parameters(config).total, training_flops_per_token(config)
+    num_parameters, flops_per_token = count_parameters(config).total, predicted["flops_per_token"] or 0.0
     num_tokens = setup.num_tokens
     if setup.max_seconds is not None and speed is not None:
         in_time = int(setup.max_seconds * speed)

@@ -48,7 +48,7 @@ def predict_run(
     limits = [predicted["seconds"], None if config.budget.minutes is None else 60 * config.budget.minutes]
     named = {
         "parameters": predicted["parameters"],
-        "flops_per_token": (predicted["flops_per_token"] or 0.0) + _loss_flops(config),
+        "flops_per_token": predicted["flops_per_token"],
         "memory_bytes": predicted["peak_memory"],
         "tokens_per_second": predicted["tokens_per_second"],
         "seconds": min((limit for limit in limits if limit is not None), default=None),
@@ -81,6 +81,7 @@ def training_setup(config: TrainConfig, machine: Device | None, device: torch.de
         device_kind="cuda" if device.type == "cuda" else "cpu",
         device=machine,
         max_seconds=None if config.budget.minutes is None else 60 * config.budget.minutes,
+        loss_flops_per_token=_loss_flops(config),
     )
 
 
