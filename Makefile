@@ -3,15 +3,16 @@
 PYTHON ?= python3
 VENV   := .venv
 OLDEST := .venv-oldest
+INTEROP := .venv-interop
 BIN    := $(VENV)/bin
 PIP    := pip install --disable-pip-version-check --quiet
 WORKERS ?= 2
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 
-.PHONY: help setup demo test test-oldest lint format check-rust clean
+.PHONY: help setup demo test test-oldest test-interop lint format check-rust clean
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed  ## create .venv and install the package with its test dependencies
 
@@ -44,6 +45,15 @@ $(OLDEST)/.installed: pyproject.toml constraints.txt $(RUST)
 	@sed -n 's/^ *"\(.*\)>=\(.*\)",/\1==\2/p' pyproject.toml >$(OLDEST)/oldest.txt
 	@grep -vE '^(torch|triton|cuda|nvidia|numpy)' constraints.txt >$(OLDEST)/others.txt
 	@$(OLDEST)/bin/$(PIP) -c $(OLDEST)/others.txt -r $(OLDEST)/oldest.txt --editable '.[test]'
+	@touch $@
+
+test-interop: $(INTEROP)/.installed  ## tests with llama.cpp, which is compiled, and with lm-eval
+	@$(INTEROP)/bin/python -m pytest -q tests/interop
+
+$(INTEROP)/.installed: pyproject.toml constraints.txt $(RUST)
+	@echo "Installing Bytewright, llama-cpp-python (compiled, about ten minutes) and lm-eval into $(INTEROP)."
+	@$(PYTHON) -m venv $(INTEROP)
+	@$(INTEROP)/bin/$(PIP) -c constraints.txt --editable '.[test,interop]'
 	@touch $@
 
 lint: setup  ## ruff, mypy --strict, rustfmt, clippy

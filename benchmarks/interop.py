@@ -1,7 +1,7 @@
 """Compare exported models with the originals, in llama.cpp and in lm-evaluation-harness.
 
-For each run: the ids of llama.cpp for every code point, its logits and greedy texts for each type of weights,
-and the accuracy on questions about stories, by the harness and by Bytewright.
+For each pattern: the ids of llama.cpp for every code point. For each run: its logits and greedy texts for
+each type of weights, and the accuracy on questions about stories, by the harness and by Bytewright.
 
     pip install -e '.[interop]' accelerate peft    # the last two for the harness's class of transformers
     python benchmarks/interop.py runs/tiny demo/run --json benchmarks/out/interop.json
@@ -28,18 +28,22 @@ import tyro
 from harness import describe_machine, installed_versions, source_commit, wide_console, write_report
 from rich.table import Table
 
+from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import Storybook
 from bytewright.errors import UsageError
 from bytewright.generate import SamplingConfig, generate
 from bytewright.interop.endings import TASKS, read_questions, score_questions, write_tasks
-from bytewright.interop.gguf import WeightType, find_end_of_text, write_gguf
-from bytewright.model import TransformerLM
+from bytewright.interop.gguf import PRE_TOKENIZERS, WeightType, find_end_of_text, write_gguf
+from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.hf_llama import write_llama
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.formats import write_huggingface
+from bytewright.tokenizer.vocabulary import Vocabulary
 from bytewright.train.run import Run
 
 PACKAGES = ("llama-cpp-python", "gguf", "lm-eval", "datasets", "transformers", "torch", "numpy", "regex")
+PROBES = (b"a", b"1", b"!", b" ", b"\n")
+"""A character of each class that the patterns distinguish."""
 F32 = 0
 """llama.cpp's number of the type of its key/value cache."""
 
@@ -67,14 +71,32 @@ def open_in_llama_cpp(path: Path, num_tokens: int, **options: Any) -> Any:
     )
 
 
-def compare_ids(path: Path, tokenizer: Tokenizer) -> dict[str, int]:
+def make_probing_vocabulary(pattern: str) -> Vocabulary:
+    """Return a vocabulary whose ids show each cut between a probe and another character.
+
+    Its tokens are the bytes, and each probe before a first byte of a character or after a last one.
+    """
+    first = [*range(0x80), *range(0xC2, 0xF5)]
+    last = [*range(0x80), *range(0x80, 0xC0)]
+    pairs = [(probe, bytes([byte])) for probe in PROBES for byte in first]
+    pairs += [(bytes([byte]), probe) for probe in PROBES for byte in last]
+    merges = list({left + right: (left, right) for left, right in pairs}.values())
+    tokens = [bytes([byte]) for byte in range(256)] + [left + right for left, right in merges]
+    return Vocabulary.from_parts(dict(enumerate(tokens)), merges, [END_OF_TEXT], pattern)
+
+
+def compare_ids(path: Path, pattern: str) -> dict[str, int]:
     """Count the code points whose ids differ, among those of Unicode 14 and the letters and digits since."""
     if unicodedata.unidata_version != "14.0.0":
         raise SystemExit("this comparison needs Python 3.11, which has the tables of Unicode 14")
+    vocabulary = make_probing_vocabulary(pattern)
+    tokenizer = Tokenizer.from_vocabulary(vocabulary)
+    config = ModelConfig(vocab_size=vocabulary.size, context_length=8, d_model=8, num_layers=1, num_heads=1)
+    write_gguf(TransformerLM(config), vocabulary, path)
+    theirs = open_in_llama_cpp(path, 8, vocab_only=True)
     characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     known = [character for character in characters if unicodedata.category(character) != "Cn"]
     later = regex.findall(r"[\p{L}\p{N}]", "".join(c for c in characters if unicodedata.category(c) == "Cn"))
-    theirs = open_in_llama_cpp(path, 8, vocab_only=True)
 
     def count_differences(found: list[str]) -> int:
         texts = [f"a{c}a 1{c}1 !{c}! {c}\n{c}" for c in found]
@@ -165,7 +187,6 @@ def compare_run(run: Run, options: Options, tasks: Path, folder: Path) -> dict[s
         "context_length": model.config.context_length,
         "architecture": "qwen3" if model.config.qk_norm else "llama",
         "types": {kind: compare_logits(file, model, tokenizer, kind, texts) for kind in get_args(WeightType)},
-        "ids": compare_ids(file, tokenizer),
     }
     scores = {
         task: score_questions(model, tokenizer, read_questions(tasks / f"{task}.jsonl")) for task in TASKS
@@ -207,7 +228,6 @@ def print_figures(name: str, figures: dict[str, Any]) -> None:
     for by, accuracy in figures["accuracy"].items():
         table.add_row(by, *(f"{accuracy[task]:.3f}" for task in TASKS))
     console.print(table)
-    console.print(figures["ids"])
 
 
 def main(options: Options) -> None:
@@ -220,15 +240,21 @@ def main(options: Options) -> None:
     }
     runs: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
+        ids = {
+            name: compare_ids(Path(scratch) / f"{name}.gguf", pattern)
+            for pattern, name in PRE_TOKENIZERS.items()
+        }
+        wide_console().print(ids)
         tasks = Path(scratch) / "tasks"
-        write_tasks(tasks, options.questions)
+        if options.runs:
+            write_tasks(tasks, options.questions)
         for path in options.runs:
             folder = Path(scratch) / f"run-{len(runs)}"
             folder.mkdir()
             runs[str(path)] = compare_run(Run.open(path.absolute()), options, tasks, folder)
             print_figures(str(path), runs[str(path)])
     if options.json:
-        write_report(options.json, {**about, "runs": runs})
+        write_report(options.json, {**about, "ids": ids, "runs": runs})
 
 
 if __name__ == "__main__":

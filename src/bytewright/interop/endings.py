@@ -21,15 +21,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bytewright.corpus.storybook import Story, Storybook
 from bytewright.corpus.storybook.check import split_sentences
 from bytewright.errors import wrong_value
-from bytewright.interop.scoring import encode_pair, score_continuations
-from bytewright.model import TransformerLM
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, parse_json, read_lines
-from bytewright.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bytewright.model import TransformerLM
+    from bytewright.tokenizer import Tokenizer
 
 NUM_ENDINGS = 4
 
@@ -190,6 +192,8 @@ def score_questions(
 
     The beginning of a story that exceeds the model's context is left out.
     """
+    from bytewright.interop.scoring import encode_pair, score_continuations  # needs torch, unlike the rest
+
     pairs = [
         encode_pair(tokenizer, question.context, ending)
         for question in questions
