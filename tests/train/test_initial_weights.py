@@ -230,6 +230,37 @@ def test_the_optimizer_state_continues_and_its_settings_are_those_of_the_new_run
     assert Run(tmp_path / "run").checkpoints.read(4).optimizer["state"][0]["step"] == 28
 
 
+@pytest.mark.parametrize("is_former", [False, True])
+def test_the_state_of_combined_optimizers_grows_with_the_vocabulary(tmp_path: Path, is_former: bool) -> None:
+    """Checkpoints of earlier versions have one state dict for each of the combined optimizers."""
+    muon = {"optimizer": {"name": "muon", "lr": 1e-3}}
+    train(few_steps(tmp_path, **muon), tmp_path / "base", **quiet())
+    init = InitialWeights.read(tmp_path / "base", with_optimizer=True)
+    if is_former:
+        num_matrices = len(init.optimizer["param_groups"][0]["params"])
+        parts: list[dict[str, Any]] = [{"state": {}, "param_groups": []} for _ in range(2)]
+        for number, state in init.optimizer["state"].items():
+            first = 0 if number < num_matrices else num_matrices
+            parts[bool(first)]["state"][number - first] = state
+        for number, group in enumerate(init.optimizer["param_groups"]):
+            first = num_matrices if number else 0
+            numbers = [n - first for n in group["params"]]
+            parts[bool(number)]["param_groups"].append({**group, "params": numbers})
+        init = dataclasses.replace(init, optimizer={"optimizers": parts})
+    config = few_steps(tmp_path, model={"vocab_size": VOCAB_SIZE + 3}, **muon)
+    train(config, tmp_path / "run", init=init, **quiet())
+    old = Run(tmp_path / "base").checkpoints.read(4).optimizer["state"]
+    new = Run(tmp_path / "run").checkpoints.read(0).optimizer["state"]
+    assert new.keys() == old.keys()
+    for number, state in old.items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(new[number][name][: len(value)], value)
+                assert not new[number][name][len(value) :].any()
+            else:
+                assert new[number][name] == value
+
+
 def test_the_state_of_another_optimizer_is_rejected_and_leaves_no_folder(tmp_path: Path, base: Path) -> None:
     init = InitialWeights.read(base, with_optimizer=True)
     for name in ("sgd", "muon"):
