@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.storage import atomic
 from bytewright.train import BudgetConfig, resume, train
 from bytewright.train.checkpoint import CheckpointFolder
@@ -268,3 +268,15 @@ def test_other_changes_are_rejected_and_change_nothing(
         resume(run, changes=changes, console=quiet)
     assert caught.value.key == key
     assert (run / "config.json").read_bytes() == before
+
+
+def test_a_run_whose_data_was_moved_is_resumed_with_the_new_place(run: Path, quiet: Console) -> None:
+    for name in ("train", "validation"):
+        for suffix in (".npy", ".npy.json"):
+            (run.parent / f"{name}{suffix}").rename(run.parent / f"moved-{name}{suffix}")
+    with pytest.raises(StorageError) as caught:
+        resume(run, console=quiet)
+    assert "--set data.train=" in str(caught.value)
+    changes = {f"data.{name}": str(run.parent / f"moved-{name}.npy") for name in ("train", "validation")}
+    assert resume(run, changes=changes, console=quiet).step == 24
+    assert Run(run).config.data.train == run.parent / "moved-train.npy"

@@ -63,7 +63,6 @@ from bytewright.train.resume_policy import (
     find_step_to_continue,
 )
 from bytewright.train.run_files import (
-    CONFIG,
     RunWriter,
     check_new_run,
     check_space,
@@ -192,10 +191,8 @@ def resume(
             inputs = open_inputs(config)
         except StorageError as error:
             if error.errno == errno.ENOENT:
-                error.args = (
-                    f"{error}; if the run or its data was moved, correct data in {run / CONFIG}"
-                    ' and remove its "checksum"',
-                )
+                advice = f"`bytewright resume {run} --set data.train=…`"
+                error.args = (f"{error}; if the run or its data was moved, name the new place: {advice}",)
             raise
         step = find_step_to_continue(writer.checkpoints, config, run) if changes else None
         saved = writer.checkpoints.read_last() if step is None else writer.checkpoints.read(step)
