@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 
 from bytewright.model import ModelConfig
+from bytewright.model.config import PARTS, NormPlace
 
 
 @st.composite
@@ -43,9 +44,8 @@ def _choose(
         "num_layers": draw(st.integers(1, 3)),
         "num_heads": num_heads,
         "d_ff": draw(st.none() | widths),
-        "norm": draw(st.sampled_from(["pre", "post", "none"])),
-        "position": draw(st.sampled_from(["rope", "none"])),
-        "ffn": draw(st.sampled_from(["swiglu", "silu"])),
+        "norm": draw(st.sampled_from(get_args(NormPlace))),
+        **{part.name: draw(st.sampled_from(part.registry.names())) for part in PARTS.values()},
         "tie_embeddings": draw(st.booleans()),
         "qk_norm": draw(st.booleans()),
         "num_kv_heads": draw(st.none() | st.sampled_from(divisors)),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shapes import large_configs
 
 from bytewright.account import PRESETS, count_parameters, largest_batch, training_memory
-from bytewright.account.activations import KERNEL_CONTEXT, KERNEL_HEADS, WIDE, Precision
+from bytewright.account.activations import WIDE, Precision
 from bytewright.account.devices import DEVICES
 from bytewright.account.memory import ALLOWANCE, WORKSPACE
 from bytewright.account.optimizers import eager_update_bytes
@@ -21,7 +21,9 @@ from bytewright.account.time import roofline
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig
 from bytewright.model.config import Implementation
+from bytewright.model.fused import KERNEL_CONTEXT, KERNEL_HEADS
 from bytewright.registry import optimizers
+from model_choices import PART_CHOICES
 from rejection import rejects
 from runs import rerun_unchecked
 
@@ -89,8 +91,12 @@ def test_the_traffic_of_an_eager_step_is_predicted_within_five_per_cent(
 
     shapes = (("base", 64), ("gpt2-small", 8))
     options: list[dict[str, Any]] = [
-        {}, {"norm": "post"}, {"norm": "none"}, {"qk_norm": True}, {"position": "none"}, {"ffn": "silu"},
-    ]  # fmt: skip
+        {},
+        {"norm": "post"},
+        {"norm": "none"},
+        {"qk_norm": True},
+        *PART_CHOICES.values(),
+    ]
     cases = list(itertools.product(shapes, PRECISIONS, options))
     for (name, batch_size), precision, changes in cases:
         config = dataclasses.replace(PRESETS[name], num_layers=3, **changes)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from bytewright.account.devices import DEVICES, Device, find_device, measure_device, peak_flops
     from bytewright.account.flops import (
         FlopCount,
-        Matmul,
         count_flops,
         flops_utilisation,
         list_matmuls,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
     from bytewright.account.time import StepPart, roofline, training_days
     from bytewright.formatting import parse_bytes
+    from bytewright.model.costs import Matmul
 else:
     from bytewright import lazy_names
 

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from bytewright.errors import UsageError, suggest
+from bytewright.model.costs import DeviceKind
 from bytewright.system import usable_memory
 
 Rate = Literal["fp32", "tf32", "bf16"]
-DeviceKind = Literal["cuda", "cpu"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,38 +28,14 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from bytewright.account.presets import GPT2_FAMILY, find_preset
+from bytewright.account.tracing import costs_of
 from bytewright.errors import wrong_value
 from bytewright.model.config import ModelConfig
+from bytewright.model.costs import Component, Matmul, StepShape
 from bytewright.registry import losses
-
-Component = Literal[
-    "qkv_projections",
-    "attention_scores",
-    "attention_weighting",
-    "output_projection",
-    "feed_forward",
-    "head",
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Matmul:
-    """A product of the forward pass, computed `times` times: (m x k) with (k x n)."""
-
-    name: str
-    component: Component
-    times: int
-    m: int
-    k: int
-    n: int
-
-    @property
-    def flops(self) -> int:
-        """FLOPs of all `times` products; a multiplication and its addition count as two."""
-        return self.times * 2 * self.m * self.k * self.n
 
 
 def list_matmuls(config: ModelConfig, num_tokens: int | None = None, batch_size: int = 1) -> list[Matmul]:
@@ -77,42 +53,34 @@ def list_matmuls(config: ModelConfig, num_tokens: int | None = None, batch_size:
     for name, value in (("batch_size", batch_size), ("num_tokens", length)):
         if value < 1:
             raise wrong_value(name, "at least 1", value)
-    tokens, layers, heads = batch_size * length, config.num_layers, config.num_heads
-    d, f, h = config.d_model, config.ffn_width, config.d_head
-    c = config.kv_heads * h
-
-    def per_layer(name: str, component: Component, k: int, n: int) -> Matmul:
-        return Matmul(name=name, component=component, times=layers, m=tokens, k=k, n=n)
-
-    def per_head(name: str, component: Component, k: int, n: int) -> Matmul:
-        times = layers * batch_size * heads
-        return Matmul(name=name, component=component, times=times, m=length, k=k, n=n)
-
-    gate = [per_layer("w3", "feed_forward", d, f)] if config.ffn == "swiglu" else []
-    return [
-        per_layer("q", "qkv_projections", d, d),
-        per_layer("k", "qkv_projections", d, c),
-        per_layer("v", "qkv_projections", d, c),
-        per_head("scores", "attention_scores", h, length),
-        per_head("weighting", "attention_weighting", length, h),
-        per_layer("output", "output_projection", d, d),
-        per_layer("w1", "feed_forward", d, f),
-        *gate,
-        per_layer("w2", "feed_forward", f, d),
-        Matmul(name="head", component="head", times=1, m=tokens, k=d, n=config.vocab_size),
+    x = StepShape(config=config, batch_size=batch_size, num_tokens=length, precision="fp32")
+    num_norms = count_norms(config)
+    in_layers = [
+        dataclasses.replace(one, times=count * one.times)
+        for kind, count in (("attention", config.num_layers), ("ffn", config.num_layers), ("norm", num_norms))
+        for one in costs_of(kind, x).matmuls  # type: ignore[arg-type]
+        if count
     ]
+    return [*in_layers, x.product("head", "head", x.d, x.V)]
+
+
+def count_norms(config: ModelConfig) -> int:
+    """Return the number of norms of the residual stream: two per block, and a final one with pre-norm."""
+    return {"pre": 2 * config.num_layers + 1, "post": 2 * config.num_layers, "none": 0}[config.norm]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlopCount:
     """FLOPs of a forward pass by component, summed over the layers."""
 
-    qkv_projections: int
-    attention_scores: int
-    attention_weighting: int
-    output_projection: int
-    feed_forward: int
-    head: int
+    qkv_projections: int = 0
+    attention_scores: int = 0
+    attention_weighting: int = 0
+    output_projection: int = 0
+    feed_forward: int = 0
+    other: int = 0
+    """Products of an attention or a norm that does not state them."""
+    head: int = 0
 
     @property
     def forward(self) -> int:
@@ -131,12 +99,14 @@ class FlopCount:
 
     def by_component(self) -> dict[Component, int]:
         """Return the FLOPs of each component, in the order of the forward pass."""
+        others: dict[Component, int] = {"other": self.other} if self.other else {}
         return {
             "qkv_projections": self.qkv_projections,
             "attention_scores": self.attention_scores,
             "attention_weighting": self.attention_weighting,
             "output_projection": self.output_projection,
             "feed_forward": self.feed_forward,
+            **others,
             "head": self.head,
         }
 
@@ -160,7 +130,7 @@ def count_flops(
         totals[matmul.component] = totals.get(matmul.component, 0) + matmul.flops
     if causal:
         for component in ("attention_scores", "attention_weighting"):
-            totals[component] = totals[component] * (length + 1) // (2 * length)
+            totals[component] = totals.get(component, 0) * (length + 1) // (2 * length)
     return FlopCount(**totals)
 
 
@@ -227,6 +197,8 @@ class Growth:
             "feed-forward": flops.feed_forward,
             "head": flops.head,
         }
+        if flops.other:
+            parts["other"] = flops.other
         return {name: part / flops.forward for name, part in parts.items()}
 
 

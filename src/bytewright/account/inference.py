@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from bytewright.account.activations import Precision
 from bytewright.account.flops import count_flops
 from bytewright.account.parameters import count_parameters
+from bytewright.account.tracing import costs_of
 from bytewright.model.config import ModelConfig
+from bytewright.model.costs import StepShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +48,11 @@ def inference_memory(
     """
     s = 2 if precision == "bf16" else 4
     length = config.context_length if num_tokens is None else num_tokens
-    width = config.kv_heads * config.d_head
+    x = StepShape(config=config, batch_size=1, num_tokens=1, precision=precision)
+    numbers = costs_of("attention", x).cached_numbers
     return InferenceMemory(
         weights=s * count_parameters(config).total,
-        cache=2 * s * config.num_layers * batch_size * length * width,
+        cache=s * config.num_layers * batch_size * length * numbers,
         logits=4 * batch_size * config.vocab_size,
     )
 
@@ -67,5 +70,7 @@ def flops_of_token(config: ModelConfig, position: int) -> int:
     True
     """
     one = count_flops(config, num_tokens=1)
+    if not one.attention_scores:  # an attention without a cache computes all tokens again
+        return count_flops(config, num_tokens=position + 1).forward
     products = one.forward - one.attention_scores - one.attention_weighting
     return products + config.num_layers * 4 * config.d_model * (position + 1)

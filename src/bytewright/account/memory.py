@@ -25,15 +25,15 @@ from bytewright.account.activations import (
     Kept,
     Precision,
     StepShape,
-    Sublayer,
     kept_after_blocks,
     kept_by_block,
 )
-from bytewright.account.devices import DeviceKind
 from bytewright.account.optimizers import AnyOptimizer, has_fused_update, state_bytes, update_temporaries
 from bytewright.account.parameters import count_parameters
+from bytewright.account.tracing import costs_of
 from bytewright.errors import wrong_value
 from bytewright.model.config import Implementation, ModelConfig
+from bytewright.model.costs import DeviceKind
 from bytewright.model.loss import choose_chunk_size
 
 WORKSPACE = {"cuda": 2 * 32 * 2**20, "cpu": 0}
@@ -182,6 +182,8 @@ class _Step:
         self.state = state_bytes(x.config, optimizer)
         self.temporaries_of_update = update_temporaries(x, optimizer, is_fused=self.has_fused_update)
         self.block, self.after = kept_by_block(x), kept_after_blocks(x)
+        self.norm_costs = costs_of("norm", x)
+        self.attention_costs, self.ffn_costs = costs_of("attention", x), costs_of("ffn", x)
 
     def memory(self) -> TrainingMemory:
         return TrainingMemory(
@@ -203,7 +205,7 @@ class _Step:
             freed_by_norm = [kept for kept in last if kept.is_freed_early]
             yield self._moment(
                 "norm",
-                {"temporaries": 5 * WIDE * x.N * x.d},
+                {"temporaries": self.norm_costs.backward_bytes},
                 kept=self._kept(layers, self.after, freed_by_norm),
                 gradients=head,
             )
@@ -257,45 +259,23 @@ class _Step:
         return max(joining, *(peak(number) for number in (0, max(0, num_chunks - 2), num_chunks - 1)))
 
     def ffn(self) -> tuple[Sequence[Kept], int]:
-        """Return the tensors freed before, and the temporaries of, the backward pass of the last ffn.
-
-        The gradient of the product (gate and up, or inner and sigmoid) and of both factors, minus the product
-        itself, which is freed: 2·s·N·f; the upstream gradient, s·N·d; the gradient of w2.
-        """
-        x = self.x
-        freed = self._of("ln2") if x.config.norm == "post" else []
-        return freed, 2 * x.s * x.N * x.f + x.s * x.N * x.d + WIDE * x.d * x.f
+        """Return the tensors freed before, and the temporaries of, the backward pass of the last ffn."""
+        freed = self._of("ln2") if self.x.config.norm == "post" else []
+        return freed, self.ffn_costs.backward_bytes
 
     def attention(self) -> tuple[Sequence[Kept], int]:
-        """Return the tensors freed before, and the temporaries of, the backward pass of the last attention.
-
-        Reference: the weights are freed, and the gradient of the quotient needs five times 4·A. Fused: the
-        gradients of q, k, v and of the result, and dq again in float32 while it is summed.
-        """
-        x = self.x
-        freed = [*self._of("ffn"), *self._of("ln2"), *(self._of("ln1") if x.config.norm == "post" else [])]
+        """Return the same for the backward pass of the last attention."""
+        is_post = self.x.config.norm == "post"
+        freed = [*self._of("ffn"), *self._of("ln2"), *(self._of("ln1") if is_post else [])]
         freed += [kept for kept in self._of("attention") if kept.is_freed_early]
-        stream = x.s * x.N * x.d
-        if x.has_unfused_attention:
-            return freed, 2 * WIDE * x.A + 2 * stream + WIDE * x.d * x.d
-        if x.is_fused:
-            gradients = x.s * x.N * (x.d + 2 * x.c)
-            in_float32 = 0 if x.precision == "fp32" else WIDE * x.N * x.d
-            return freed, 2 * stream + gradients + in_float32 + WIDE * x.d * x.d
-        copies = 2 * x.s if x.compiled else 5 * WIDE
-        return freed, copies * x.A + stream + WIDE * x.d * x.d
+        return freed, self.attention_costs.backward_bytes
 
     def gradients(self) -> int:
-        """Return the bytes of the gradients of all weights, as autograd stores them.
+        """Return the bytes of the gradients of all weights, as autograd stores them."""
+        in_block = self.attention_costs.gradient_bytes + self.ffn_costs.gradient_bytes
+        return self.parameters + self.x.config.num_layers * in_block
 
-        In fp32 with reordered rows of q and k, the gradient of v is a view of the joined gradient of q, k and
-        v. The joined gradient therefore stays alive.
-        """
-        x = self.x
-        reordered = x.is_fused and x.precision == "fp32" and x.config.position == "rope"
-        return self.parameters + (WIDE * x.config.num_layers * x.d * (x.d + x.c) if reordered else 0)
-
-    def _of(self, sublayer: Sublayer) -> list[Kept]:
+    def _of(self, sublayer: str) -> list[Kept]:
         """Return the tensors that a block keeps for one of its sublayers."""
         return [kept for kept in self.block if kept.sublayer == sublayer]
 

@@ -1,4 +1,4 @@
-"""The number of parameters of a model, computed from its config.
+"""The number of parameters of a model, computed from the shapes of its weights.
 
 With d = d_model, f = d_ff, V = vocab_size, h = d_head, H query heads, K key/value heads and L layers, without
 biases:
@@ -10,15 +10,20 @@ biases:
     final norm        d, only before the head of a pre-norm model
     head              V·d, nothing if it is tied to the embeddings
 
-The count is exact: it equals `sum(p.numel() for p in model.parameters())` for every `ModelConfig`. Published
-sizes often leave out some components, so the count is returned by component.
+for the parts of the default model. The count is exact: it equals `sum(p.numel() for p in model.parameters())`
+for every `ModelConfig`, because one block is constructed on the meta device. Published sizes often leave out
+some components, so the count is returned by component.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
 from dataclasses import dataclass
 
 from bytewright.model.config import ModelConfig
+from bytewright.model.transformer import weight_shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +31,7 @@ class ParameterCount:
     """Parameters by component, summed over the layers."""
 
     embeddings: int
+    """Of tokens and, if the position encoding has parameters of its own there, of positions."""
     attention: int
     feed_forward: int
     norms_in_blocks: int
@@ -53,6 +59,7 @@ class ParameterCount:
         return self.blocks + self.final_norm
 
 
+@functools.lru_cache(maxsize=256)
 def count_parameters(config: ModelConfig) -> ParameterCount:
     """Return the number of parameters of a model by component.
 
@@ -61,15 +68,17 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     >>> count.total, count.blocks, count.without_embeddings
     (22696448, 12455936, 17576448)
     """
-    d, f, vocabulary, layers = config.d_model, config.ffn_width, config.vocab_size, config.num_layers
-    query_width, key_width = config.num_heads * config.d_head, config.kv_heads * config.d_head
-    matrices_of_attention = 2 * d * query_width + 2 * d * key_width
-    gains_of_attention = 2 * config.d_head if config.qk_norm else 0
+    one = weight_shapes(dataclasses.replace(config, num_layers=1))
+
+    def count(*prefixes: str) -> int:
+        return sum(math.prod(shape) for name, shape in one.items() if name.startswith(prefixes))
+
+    layers, norms = config.num_layers, count("layers.0.ln1.", "layers.0.ln2.")
     return ParameterCount(
-        embeddings=vocabulary * d,
-        attention=layers * (matrices_of_attention + gains_of_attention),
-        feed_forward=layers * (3 if config.ffn == "swiglu" else 2) * d * f,
-        norms_in_blocks=layers * (0 if config.norm == "none" else 2 * d),
-        final_norm=d if config.norm == "pre" else 0,
-        head=0 if config.tie_embeddings else vocabulary * d,
+        embeddings=count("token_embeddings.", "position."),
+        attention=layers * count("layers.0.attn."),
+        feed_forward=layers * count("layers.0.ffn."),
+        norms_in_blocks=layers * norms,
+        final_norm=count("ln_final."),
+        head=count("lm_head."),
     )

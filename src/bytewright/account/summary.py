@@ -13,7 +13,7 @@ from typing import Any
 
 from bytewright.account.activations import Precision
 from bytewright.account.devices import Device, Rate
-from bytewright.account.flops import FlopCount, Matmul, count_flops, list_matmuls
+from bytewright.account.flops import FlopCount, count_flops, list_matmuls
 from bytewright.account.inference import InferenceMemory, flops_of_token, inference_memory
 from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
 from bytewright.account.optimizers import UpdateCost, list_update_costs
@@ -22,6 +22,7 @@ from bytewright.account.predict import TrainingSetup, usual_efficiency
 from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
 from bytewright.account.time import SECONDS_PER_DAY, StepPart, least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
+from bytewright.model.costs import Matmul
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("reference", "fused")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")

@@ -13,12 +13,15 @@ includes tensors that a fused implementation never writes. `memory` predicts our
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bytewright.account.parameters import count_parameters
+from bytewright.account.tracing import costs_of
 from bytewright.model.config import ModelConfig
+from bytewright.model.costs import Costs, StepShape
 
 Powers = tuple[tuple[str, int], ...]
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -97,28 +100,47 @@ def parameters_formula(config: ModelConfig) -> Expression:
     >>> print(parameters_formula(find_preset("gpt2-xl")))
     2·V·d + 4·L·d² + 3·L·d·f + 2·L·d + d
     """
-    L, V, d, f, h = symbols("L V d f h")  # noqa: N806
-    c = _key_width(config)
-    attention = 2 * d * d + 2 * d * c + (2 * h if config.qk_norm else 0)
-    ffn = (3 if config.ffn == "swiglu" else 2) * d * f
-    norms = 0 if config.norm == "none" else 2 * d
-    final = d if config.norm == "pre" else 0
-    return (1 if config.tie_embeddings else 2) * V * d + L * (attention + ffn + norms) + final
+    L, V, d = symbols("L V d")  # noqa: N806
+    attention, ffn, norm = (_expression(config, one.parameters) for one in _costs(config))
+    num_norms, has_final = _places(config)
+    final = norm if has_final else 0
+    return (1 if config.tie_embeddings else 2) * V * d + L * (attention + ffn + num_norms * norm) + final
 
 
 def activations_formula(config: ModelConfig) -> Expression:
     """Return the formula of the bytes of activations of one sequence."""
-    T, L, H, V, d, f = symbols("T L H V d f")  # noqa: N806
-    norms = 0 if config.norm == "none" else 2 * d
-    attention = d + 2 * _key_width(config) + 2 * H * T + 2 * d
-    ffn = (4 if config.ffn == "swiglu" else 2) * f + d
-    final = d if config.norm == "pre" else 0
-    return FLOAT32 * (L * T * (attention + ffn + norms) + T * (final + 2 * V))
+    T, L, V = symbols("T L V")  # noqa: N806
+    attention, ffn, norm = (_expression(config, one.textbook) for one in _costs(config))
+    num_norms, has_final = _places(config)
+    final = norm if has_final else 0
+    return FLOAT32 * (L * T * (attention + ffn + num_norms * norm) + T * (final + 2 * V))
 
 
-def _key_width(config: ModelConfig) -> Expression:
-    """Return the width of all key heads: d, or c if query heads share key heads."""
-    return symbols("d" if config.kv_heads == config.num_heads else "c")[0]
+def _places(config: ModelConfig) -> tuple[int, bool]:
+    """Return the number of norms of a block, and whether there is a final norm."""
+    return 0 if config.norm == "none" else 2, config.norm == "pre"
+
+
+def _costs(config: ModelConfig) -> tuple[Costs, Costs, Costs]:
+    """Return the costs of attention, feed-forward layer and norm."""
+    x = StepShape(
+        config=dataclasses.replace(config, implementation="reference"),
+        batch_size=1,
+        num_tokens=config.context_length,
+        precision="fp32",
+    )
+    return costs_of("attention", x), costs_of("ffn", x), costs_of("norm", x)
+
+
+def _expression(config: ModelConfig, formula: Mapping[str, int]) -> Expression:
+    """Return a formula of a part; the width of all key heads, c, is d unless query heads share key heads."""
+    total = Expression({})
+    for letters, factor in formula.items():
+        term = _as_expression(factor)
+        for letter in letters:
+            term = term * symbols(letter if letter != "c" or config.kv_heads != config.num_heads else "d")[0]
+        total = total + term
+    return total
 
 
 @dataclass(frozen=True)

@@ -20,31 +20,28 @@ much. The other operations, compiled:
     weights         cast to s bytes forward and backward, and gradients gathered: (4 + s)·2·P + 8·P
     update          the minimum of its rule (7·4·P for AdamW), and 4·P for the norm of the gradients
 
-Without a compiler every operation is one pass over memory. `EAGER_…` here and in `optimizers` has the sums;
+Without a compiler every operation is one pass over memory. The parts state the sums of both (`Costs.passes`);
 tests compare them with the bytes that the operations of a step read and write. With gradient accumulation,
 each part of the batch costs all of this except the update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bytewright.account.activations import WIDE, Precision, StepShape
 from bytewright.account.devices import Device, Rate
-from bytewright.account.flops import count_flops, list_matmuls
+from bytewright.account.flops import count_flops, count_norms, list_matmuls
 from bytewright.account.optimizers import AnyOptimizer, eager_update_bytes, update_cost
 from bytewright.account.parameters import count_parameters
+from bytewright.account.tracing import costs_of
 from bytewright.errors import wrong_value
 from bytewright.model.config import ModelConfig
+from bytewright.model.costs import Pass
 from bytewright.model.loss import choose_chunk_size
 
 SECONDS_PER_DAY = 86_400
-
-EAGER_NORM = {"fp32": 28 + 96, "bf16": 40 + 108}
-"""Bytes per normalised number, forward and backward: cast, square, mean, two products, cast."""
-EAGER_ROTATION = {"fp32": 36 + 53, "bf16": 32 + 50}
-"""Bytes per rotated number of q and k, forward and backward: four products, two sums, one concatenation."""
 
 
 def seconds_at(flops: float, flops_per_second: float, mfu: float) -> float:
@@ -132,10 +129,9 @@ def roofline(
             seconds_of_bytes=num_bytes / device.bytes_per_second,
         )
 
-    elementwise = _elementwise if compiled else _elementwise_eager
     repeated = [
         part(name, accumulate * flops, accumulate * num_bytes, rate or precision)
-        for name, flops, num_bytes in (*_products(x), *elementwise(x))
+        for name, flops, num_bytes in (*_products(x), *_other_passes(x))
     ]
     # Muon multiplies in bf16 on a GPU and in fp32 on a CPU, independently of the precision of the model.
     update = part(*_update(x, optimizer), "bf16" if device.kind == "cuda" else "fp32")
@@ -143,55 +139,35 @@ def roofline(
 
 
 def _products(x: StepShape) -> Iterator[tuple[str, int, int]]:
-    attention_flops = 0
     for matmul in list_matmuls(x.config, x.T, x.B):
-        if matmul.name in ("scores", "weighting"):
-            attention_flops += matmul.flops
-            continue
-        m, k, n = matmul.m, matmul.k, matmul.n
-        traffic = matmul.times * x.s * (m * k + k * n + m * n)
-        yield f"{matmul.name} products", 3 * matmul.flops, 3 * traffic
-    # The kernel skips the masked half, and its backward pass recomputes the scores: 7 products, not 6.
-    forward = x.s * x.N * (2 * x.d + 2 * x.c)
-    flops = attention_flops * 7 // 4 * (x.T + 1) // x.T
-    yield "attention", flops, x.config.num_layers * 3 * forward
+        if matmul.component not in ("attention_scores", "attention_weighting"):  # computed in a pass
+            m, k, n = matmul.m, matmul.k, matmul.n
+            traffic = matmul.times * x.s * (m * k + k * n + m * n)
+            yield f"{matmul.name} products", 3 * matmul.flops, 3 * traffic
 
 
-def _elementwise(x: StepShape) -> Iterator[tuple[str, int, int]]:
-    layers, stream, inner = x.config.num_layers, x.s * x.N * x.d, x.s * x.N * x.f
-    norms, sums = _norms(x), 2 * layers
-    alone = max(0, sums - norms)  # sums without a norm after them
-    yield "norms and residual sums", (10 * norms + 2 * alone) * x.N * x.d, (10 * norms + 6 * alone) * stream
-    if x.config.qk_norm or _is_rotated(x):
-        numbers, passes = layers * x.N * (x.d + x.c), 7 if x.config.qk_norm else 4
-        yield "norm and rotation of q and k", 10 * numbers, passes * x.s * numbers
-    passes = 8 if x.is_gated else 5
-    yield "feed-forward gate", 10 * layers * x.N * x.f, passes * layers * inner
-    yield "loss", 5 * x.N * x.V, 3 * x.s * x.N * x.V
+def _other_passes(x: StepShape) -> Iterator[tuple[str, int, int]]:
+    """Yield the work besides products: kernels, norms and residual sums, elementwise operations, the loss."""
+    layers, numbers, num_norms = x.config.num_layers, x.N * x.d, count_norms(x.config)
+    attention, ffn = costs_of("attention", x).passes, costs_of("ffn", x).passes
+    in_kernels = [one for one in attention if one.name == "attention"]
+    yield from _repeat(in_kernels, layers)
+    num_sums = 2 * layers
+    of_norms = list(_repeat(costs_of("norm", x).passes, num_norms))
+    flops, num_bytes = sum(one[1] for one in of_norms), sum(one[2] for one in of_norms)
+    if x.compiled:  # a norm and the residual sum before it are one pass
+        num_sums = max(0, num_sums - num_norms)
+        flops += 2 * num_sums * numbers
+    yield "norms and residual sums", flops, num_bytes + 6 * num_sums * x.s * numbers
+    yield from _repeat([one for one in attention if one not in in_kernels], layers)
+    yield from _repeat(ffn, layers)
+    passes = 3 * x.s if x.compiled or x.has_kernels else 8 * WIDE
+    yield "loss", 5 * x.N * x.V, passes * x.N * x.V
 
 
-def _elementwise_eager(x: StepShape) -> Iterator[tuple[str, int, int]]:
-    layers, stream, norms = x.config.num_layers, x.N * x.d, _norms(x)
-    sums = 2 * layers * 6 * x.s  # reads two and writes one, forward and backward
-    yield "norms and residual sums", 10 * norms * stream, (norms * EAGER_NORM[x.precision] + sums) * stream
-    on_q_and_k = EAGER_NORM[x.precision] if x.config.qk_norm else 0
-    on_q_and_k += EAGER_ROTATION[x.precision] if _is_rotated(x) else 0
-    if on_q_and_k:
-        numbers = layers * x.N * (x.d + x.c)
-        yield "norm and rotation of q and k", 10 * numbers, on_q_and_k * numbers
-    passes = 8 if x.is_gated and x.has_kernels else 18
-    yield "feed-forward gate", 10 * layers * x.N * x.f, passes * layers * x.s * x.N * x.f
-    yield "loss", 5 * x.N * x.V, (3 * x.s if x.has_kernels else 8 * WIDE) * x.N * x.V
-
-
-def _norms(x: StepShape) -> int:
-    """Return the number of norms of the residual stream: two per block, and a final one with pre-norm."""
-    return {"pre": 2 * x.config.num_layers + 1, "post": 2 * x.config.num_layers, "none": 0}[x.config.norm]
-
-
-def _is_rotated(x: StepShape) -> bool:
-    """Return whether the rotation of q and k is a separate pass."""
-    return x.config.position == "rope" and not x.has_attention_kernel
+def _repeat(passes: Iterable[Pass], times: int) -> Iterator[tuple[str, int, int]]:
+    for name, flops, num_bytes in passes:
+        yield name, times * flops, times * num_bytes
 
 
 def _weights(x: StepShape, accumulate: int) -> tuple[str, int, int]:

@@ -18,7 +18,8 @@ from torch.nn import Module
 from bytewright import with_aliases
 from bytewright.errors import UsageError, wrong_value
 from bytewright.model.config import ModelConfig, check_heads
-from bytewright.model.layers import Layer, Linear, RMSNorm, check_range, softmax
+from bytewright.model.costs import WIDE, Component, Costs, Kept, Matmul, Pass, StepShape
+from bytewright.model.layers import EAGER_RMS_NORM, Layer, Linear, RMSNorm, check_range, softmax
 from bytewright.registry import attentions, positions
 
 
@@ -156,6 +157,61 @@ class MultiHeadSelfAttention(Layer):
         "k_norm.weight": "k_norm.weight",
     }
 
+    @classmethod
+    def costs(cls, x: StepShape) -> Costs | None:
+        """Return the costs with RoPE or without positions.
+
+        It keeps q, k and v of every head, the scores, their exponentials, the weights, and the merged result.
+        A compiler recomputes the exponentials. The products of scores and weighting are one pass, of which a
+        kernel skips the masked half; its backward pass recomputes the scores: 7 products instead of 6.
+        """
+        if positions[x.config.position] not in (RotaryPositionalEmbedding, NoPosition):
+            return None
+        d, c, h, queries = x.d, x.c, x.config.d_head, x.N * x.d
+        rotates = positions[x.config.position] is RotaryPositionalEmbedding
+
+        def per_head(name: str, component: Component, k: int, n: int) -> Matmul:
+            return Matmul(name=name, component=component, times=x.B * x.H, m=x.T, k=k, n=n)
+
+        in_kernel = [
+            per_head("scores", "attention_scores", h, x.T),
+            per_head("weighting", "attention_weighting", x.T, h),
+        ]
+        kernel_flops = sum(one.flops for one in in_kernel) * 7 // 4 * (x.T + 1) // x.T
+        kept = keep_qk_norm(x) if x.config.qk_norm else []
+        kept += [Kept("q, k and v of every head", 3 * x.s * queries)]
+        kept += [Kept("scores", (x.s if x.compiled else WIDE) * x.A, "attention matrices")]
+        if not x.compiled:
+            kept += [Kept("exponentials", WIDE * x.A, "attention matrices")]
+        kept += [
+            Kept("mask", x.T * x.T, "attention matrices"),
+            Kept("maximum and sum of every row", 2 * WIDE * x.N * x.H),
+            Kept("weights of the average", x.s * x.A, "attention matrices", is_freed_early=True),
+            Kept("attended", x.s * queries, is_freed_early=True),
+        ]
+        if x.precision == "bf16":
+            kept += [Kept("q, k and v weights", x.s * d * (d + 2 * c), "weight copies")]
+            kept += [Kept("output weight in bf16", x.s * d * d, "weight copies")]
+        return Costs(
+            parameters={"dd": 2, "dc": 2} | ({"h": 2} if x.config.qk_norm else {}),
+            matmuls=[
+                x.product("q", "qkv_projections", d, d),
+                x.product("k", "qkv_projections", d, c),
+                x.product("v", "qkv_projections", d, c),
+                *in_kernel,
+                x.product("output", "output_projection", d, d),
+            ],
+            kept=kept,
+            # The weights are freed; the gradient of the quotient needs five tensors of the size of the scores
+            backward_bytes=(2 * x.s if x.compiled else 5 * WIDE) * x.A + x.s * queries + WIDE * d * d,
+            passes=[
+                Pass("attention", kernel_flops, 3 * x.s * x.N * (2 * d + 2 * c)),
+                *pass_over_qk(x, rotates=rotates),
+            ],
+            textbook={"d": 3, "c": 2, "HT": 2},
+            cached_numbers=2 * c,
+        )
+
     def __init__(
         self,
         d_model: int,
@@ -230,6 +286,34 @@ class MultiHeadSelfAttention(Layer):
                 expected=self.rope.max_seq_len,
                 found=num_tokens,
             )
+
+
+EAGER_ROTATION = {"fp32": 36 + 53, "bf16": 32 + 50}
+"""Bytes per rotated number of q and k, forward and backward: four products, two sums, one concatenation."""
+
+
+def keep_qk_norm(x: StepShape) -> list[Kept]:
+    """Return the tensors that the norms on q and k keep."""
+    numbers = x.N * (x.d + x.c)
+    if x.compiled:
+        return [Kept("q and k before their norm", x.s * numbers)]
+    return [
+        Kept("q and k before their norm, widened", WIDE * numbers),
+        Kept("q and k over their rms", WIDE * numbers),
+    ]
+
+
+def pass_over_qk(x: StepShape, *, rotates: bool) -> list[Pass]:
+    """Return the pass that normalises and rotates q and k, outside of a kernel."""
+    numbers, has_norm = x.N * (x.d + x.c), x.config.qk_norm
+    if not has_norm and not rotates:
+        return []
+    moved = x.s * (7 if has_norm else 4)
+    if not x.compiled:
+        moved = (EAGER_RMS_NORM[x.precision] if has_norm else 0) + (
+            EAGER_ROTATION[x.precision] if rotates else 0
+        )
+    return [Pass("norm and rotation of q and k", 10 * numbers, moved * numbers)]
 
 
 def split_heads(

@@ -17,6 +17,7 @@ Everything can be traced by `torch.compile`, which fuses the rest.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -31,7 +32,13 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from bytewright.data.sampler import IGNORED
 from bytewright.errors import UsageError
 from bytewright.model import kernels
-from bytewright.model.attention import MultiHeadSelfAttention, RotaryPositionalEmbedding
+from bytewright.model.attention import (
+    MultiHeadSelfAttention,
+    RotaryPositionalEmbedding,
+    keep_qk_norm,
+    pass_over_qk,
+)
+from bytewright.model.costs import WIDE, Costs, Kept, Pass, StepShape
 from bytewright.model.layers import (
     EPSILON,
     Embedding,
@@ -52,10 +59,13 @@ from bytewright.model.loss import (
 )
 from bytewright.model.parts import fused_version_of
 from bytewright.model.transformer import TransformerLM
-from bytewright.registry import losses
+from bytewright.registry import losses, positions
 
 LanguageModelLoss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
 """A function of a model, ids and targets that returns the mean loss of a batch."""
+
+KERNEL_HEADS, KERNEL_CONTEXT = (32, 64), 512
+"""Head sizes and the longest context of our attention kernel; a test compares them with the kernel."""
 
 
 def is_replaceable(module: Module) -> bool:
@@ -116,6 +126,53 @@ def join_gains(attention: MultiHeadSelfAttention) -> Float[Tensor, "qk_heads d_h
 @fused_version_of(MultiHeadSelfAttention)
 class FusedSelfAttention(MultiHeadSelfAttention):
     """`MultiHeadSelfAttention` with one input projection and torch's attention kernel."""
+
+    @classmethod
+    def costs(cls, x: StepShape) -> Costs | None:
+        """Return the costs: no scores are kept, but the joined projection and a normaliser of every row.
+
+        torch has no fp32 kernel for shared key heads on a GPU; its separate products keep the weights.
+        """
+        costs = super().costs(x)
+        if costs is None:
+            return None
+        d, c, stream = x.d, x.c, x.s * x.N * x.d
+        rotates = positions[x.config.position] is RotaryPositionalEmbedding
+        is_unfused = c != d and x.precision == "fp32" and x.device == "cuda"
+        has_kernel = cls._has_kernel(x)
+        kept = keep_qk_norm(x) if x.config.qk_norm else []
+        if kept and not x.compiled and x.precision == "fp32":
+            # Views of the joined projection, which is kept anyway
+            kept[0] = kept[0]._replace(num_bytes=WIDE * x.N * (d + 2 * c) if is_unfused else 0)
+        if is_unfused:
+            kept += [Kept("q, k and v of every head", 3 * stream)]
+            kept += [Kept("weights of the average", x.s * x.A, "attention matrices")]
+        else:
+            kept += [Kept("q, k and v, joined", x.s * x.N * (d + 2 * c))]
+            if not has_kernel and (rotates or x.config.qk_norm):
+                kept += [Kept("q and k after norm and rotation", x.s * x.N * (d + c))]
+            kept += [Kept("normaliser of every row", WIDE * x.N * x.H)]
+        kept += [Kept("attended", stream, is_freed_early=is_unfused)]
+        kept += [Kept("q, k and v weights", x.s * d * (d + 2 * c), "weight copies")]
+        if x.precision == "bf16":
+            kept += [Kept("output weight in bf16", x.s * d * d, "weight copies")]
+        # The gradients of q, k, v and of the result, and dq again in float32 while it is summed
+        in_float32 = 0 if x.precision == "fp32" else WIDE * x.N * d
+        backward = 2 * stream + x.s * x.N * (d + 2 * c) + in_float32
+        # In fp32 with reordered rows, the gradient of v is a view of the joined gradient, which stays alive
+        is_view = x.precision == "fp32" and rotates
+        return dataclasses.replace(
+            costs,
+            kept=kept,
+            backward_bytes=WIDE * d * d + (2 * WIDE * x.A + 2 * stream if is_unfused else backward),
+            gradient_bytes=WIDE * d * (d + c) if is_view else 0,
+            passes=[costs.passes[0], *pass_over_qk(x, rotates=rotates and not has_kernel)],
+        )
+
+    @classmethod
+    def _has_kernel(cls, x: StepShape) -> bool:
+        is_plain = not x.config.qk_norm and x.c == x.d
+        return x.has_kernels and is_plain and x.config.d_head in KERNEL_HEADS and x.T <= KERNEL_CONTEXT
 
     def forward(
         self,
@@ -192,6 +249,20 @@ class FusedEmbedding(Embedding):
 @fused_version_of(SwiGLU)
 class FusedSwiGLU(SwiGLU):
     """`SwiGLU` with one product for gate and up."""
+
+    @classmethod
+    def costs(cls, x: StepShape) -> Costs:
+        """Return the costs: gate and up are one tensor, and their weights are copied."""
+        costs, inner = super().costs(x), x.N * x.f
+        kept = [Kept("gate, up, SiLU, product", 4 * x.s * inner)]
+        if x.compiled or x.has_kernels:
+            kept = [Kept("gate, up, product", 3 * x.s * inner)]
+        kept += [Kept("upper weights", 2 * x.s * x.d * x.f, "weight copies")]
+        if x.precision == "bf16":
+            kept += [Kept("w2 in bf16", x.s * x.d * x.f, "weight copies")]
+        num_passes = 8 if x.compiled or x.has_kernels else 18
+        passes = [Pass("feed-forward gate", 10 * inner, num_passes * x.s * inner)]
+        return dataclasses.replace(costs, kept=kept, passes=passes)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Transform each position separately."""

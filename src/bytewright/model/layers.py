@@ -17,10 +17,16 @@ from torch.autograd.function import once_differentiable
 from torch.nn import Module, Parameter
 
 from bytewright.errors import UsageError, wrong_value
+from bytewright.model.config import ModelConfig
+from bytewright.model.costs import WIDE, Costs, Kept, Pass, StepShape
 from bytewright.registry import feed_forwards, norms
 
 EPSILON = 1e-5
 """Added to the mean square in every norm, so that a zero vector is not divided by zero."""
+
+
+EAGER_RMS_NORM = {"fp32": 28 + 96, "bf16": 40 + 108}
+"""Bytes that a norm moves per number without a compiler, forward and backward."""
 
 
 class Layer(Module):
@@ -205,11 +211,31 @@ class RMSNorm(Layer):
     llama_options: ClassVar = {"eps": "rms_norm_eps"}
 
     @staticmethod
-    def check_config(config: Any) -> None:
+    def check_config(config: ModelConfig) -> None:
         """Raise unless `eps` is positive."""
         eps = config.norm_options.get("eps", EPSILON)
         if not 0 < eps < math.inf:
             raise wrong_value("norm_options.eps", "a positive number", eps)
+
+    @classmethod
+    def costs(cls, x: StepShape) -> Costs:
+        """Return the costs: it keeps its input in float32, the input divided by its rms, and the output.
+
+        A compiler recomputes the second. Eager, it casts, squares, takes the mean, multiplies twice, casts.
+        """
+        numbers = x.N * x.d
+        kept = [Kept("input", x.s * numbers, is_freed_early=True)]
+        if not x.compiled:
+            kept = [Kept("input, widened", WIDE * numbers)]
+            kept += [Kept("input over its rms", WIDE * numbers, is_freed_early=True)]
+        moved = 10 * x.s if x.compiled else EAGER_RMS_NORM[x.precision]
+        return Costs(
+            parameters={"d": 1},
+            kept=[*kept, Kept("output", x.s * numbers, is_freed_early=True)],
+            backward_bytes=5 * WIDE * numbers,
+            passes=[Pass("norm", 10 * numbers, moved * numbers)],
+            textbook={"d": 1},
+        )
 
     def __init__(
         self,
@@ -251,6 +277,28 @@ class SwiGLU(Layer):
         """
         return max(64, 64 * ((d_model + 12) // 24))
 
+    @classmethod
+    def costs(cls, x: StepShape) -> Costs:
+        """Return the costs; a compiler recomputes the sigmoid and SiLU in the backward pass."""
+        s, inner, matrix = x.s, x.N * x.f, x.d * x.f
+        kept = [Kept("gate, its sigmoid, SiLU, up, product", 5 * s * inner)]
+        if x.compiled:
+            kept = [Kept("gate, up, product", 3 * s * inner)]
+        if x.precision == "bf16":
+            kept += [Kept("upper weights", 2 * s * matrix, "weight copies")]
+            kept += [Kept("w2 in bf16", s * matrix, "weight copies")]
+        names = (("w1", x.d, x.f), ("w3", x.d, x.f), ("w2", x.f, x.d))
+        return Costs(
+            parameters={"df": 3},
+            matmuls=[x.product(name, "feed_forward", k, n) for name, k, n in names],
+            kept=kept,
+            # The gradients of the product and of both factors, minus the product itself, which is freed;
+            # the upstream gradient; the gradient of w2
+            backward_bytes=2 * s * inner + s * x.N * x.d + WIDE * matrix,
+            passes=[Pass("feed-forward gate", 10 * inner, (8 if x.compiled else 18) * s * inner)],
+            textbook={"f": 4, "d": 1},
+        )
+
     def __init__(
         self,
         d_model: int,
@@ -274,6 +322,24 @@ class SiLUFeedForward(Layer):
 
     acts_per_position = True
     no_llama_because = "the feed-forward layer of a Llama has a gate"
+
+    @classmethod
+    def costs(cls, x: StepShape) -> Costs:
+        """Return the costs; a compiler recomputes the sigmoid in the backward pass."""
+        s, inner, matrix = x.s, x.N * x.f, x.d * x.f
+        kept = [Kept("inner, its sigmoid, SiLU", (2 if x.compiled else 3) * s * inner)]
+        if x.precision == "bf16":
+            kept += [Kept("upper weights", s * matrix, "weight copies")]
+            kept += [Kept("w2 in bf16", s * matrix, "weight copies")]
+        names = (("w1", x.d, x.f), ("w2", x.f, x.d))
+        return Costs(
+            parameters={"df": 2},
+            matmuls=[x.product(name, "feed_forward", k, n) for name, k, n in names],
+            kept=kept,
+            backward_bytes=2 * s * inner + s * x.N * x.d + WIDE * matrix,
+            passes=[Pass("feed-forward gate", 10 * inner, (5 if x.compiled else 18) * s * inner)],
+            textbook={"f": 2, "d": 1},
+        )
 
     def __init__(
         self,

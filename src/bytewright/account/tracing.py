@@ -1,0 +1,165 @@
+"""The costs of a part: as it states them, or measured by tracing one module on the meta device.
+
+Tracing runs the forward and backward pass of the module on tensors that have shapes and storages but no
+contents. It counts matrix products as `torch.utils.flop_counter` does, the tensors that autograd saves, the
+bytes that are alive during the backward pass, and the bytes that all other operations read and write. A trace
+is that of an eager step: a compiler keeps and moves less. A part that cannot be traced counts as free, except
+for its parameters, and one warning states that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from bytewright.errors import first_line
+from bytewright.model.config import PARTS
+from bytewright.model.costs import Component, Costs, Kept, Matmul, Pass, StepShape
+from bytewright.model.parts import class_for, make_attention, make_ffn, make_norm, make_position, stated
+
+PartKind = Literal["norm", "attention", "ffn"]
+
+MAKERS: dict[PartKind, Callable[..., Module]] = {"norm": make_norm, "ffn": make_ffn}
+COMPONENTS: dict[PartKind, Component] = {"norm": "other", "attention": "other", "ffn": "feed_forward"}
+
+
+MOVES_NOTHING = {torch.ops.aten._unsafe_view, torch.ops.aten.empty, torch.ops.aten.new_empty}
+"""Operations that create a tensor without reading or writing its contents."""
+
+
+class AccountWarning(UserWarning):
+    """A part states no costs and cannot be traced."""
+
+
+def costs_of(kind: PartKind, x: StepShape) -> Costs:
+    """Return the costs of one module of the part that a config names."""
+    statement = stated(class_for(PARTS[kind].class_of(x.config), x.config.implementation), "costs")
+    costs = None if statement is None else statement(x)
+    return trace_part(kind, x) if costs is None else costs
+
+
+@functools.lru_cache(maxsize=256)
+def trace_part(kind: PartKind, x: StepShape) -> Costs:
+    """Return the costs of one module, measured on the meta device."""
+    name = getattr(x.config, PARTS[kind].name)
+    module = _make(kind, x)
+    num_parameters = sum(parameter.numel() for parameter in module.parameters())
+    formula = {"": num_parameters} if num_parameters else {}
+    dtype = torch.bfloat16 if x.precision == "bf16" else torch.float32
+    stream = torch.zeros(x.B, x.T, x.d, dtype=dtype, device="meta", requires_grad=True)
+    try:
+        trace = _Trace(module, stream)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        message = (
+            f"the costs of {name!r} are not counted, because it states none and cannot be traced on the meta"
+            f" device: {first_line(error)}"
+        )
+        warnings.warn(message, AccountWarning, stacklevel=2)
+        return Costs(parameters=formula)
+    saved = trace.saved
+    if kind == "norm":
+        saved[_key(trace.output)] = trace.output.untyped_storage().nbytes()
+    else:
+        saved.pop(_key(stream), None)  # kept by the sublayer before it
+    return Costs(
+        parameters=formula,
+        matmuls=[
+            dataclasses.replace(one, name=f"{name} {number}", component=COMPONENTS[kind])
+            for number, one in enumerate(trace.matmuls, start=1)
+        ],
+        kept=[Kept(f"tensors of {name}", sum(saved.values()))],
+        backward_bytes=trace.peak_of_backward,
+        passes=[Pass(f"{name}, traced", trace.num_results, trace.moved)],
+        textbook={"": sum(saved.values()) // (x.s * x.N)},
+    )
+
+
+def _make(kind: PartKind, x: StepShape) -> Module:
+    if kind == "attention":
+        return make_attention(x.config, make_position(x.config, "heads", "meta"), "meta")
+    return MAKERS[kind](x.config, "meta")
+
+
+def _key(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """One forward and backward pass of a module: its products, and the storages that each operation makes."""
+
+    def __init__(self, module: Module, stream: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.matmuls: list[Matmul] = []
+        self.moved = self.num_results = 0
+        self.saved: dict[int, int] = {}
+        """Bytes of the storages that autograd saved, without the parameters."""
+        self._alive: dict[int, int] = {}
+        self._now = self._peak = 0
+        self._is_forward = True
+        self._references: list[Tensor] = []  # so that no address is used twice
+        parameters = {_key(tensor) for tensor in (*module.parameters(), *module.buffers())}
+
+        def save(tensor: Tensor) -> Tensor:
+            if _key(tensor) not in parameters:
+                self.saved[_key(tensor)] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with self, torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+            self.output: Tensor = module(stream)
+        upstream = torch.zeros_like(self.output)
+        self._is_forward = False
+        before = self._peak = self._now
+        with self:
+            torch.autograd.backward(self.output, upstream)
+        self.peak_of_backward = max(0, self._peak - before)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        results = func(*args, **(kwargs or {}))
+        made = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+        for tensor in made:
+            self._hold(tensor)
+        if count := flop_registry.get(func._overloadpacket):
+            if self._is_forward:
+                self.matmuls.append(_as_matmul(func, args, count(*args, **(kwargs or {}), out_val=results)))
+        elif not func.is_view and func._overloadpacket not in MOVES_NOTHING:
+            read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            self.moved += sum(tensor.numel() * tensor.itemsize for tensor in (*read, *made))
+            self.num_results += sum(tensor.numel() for tensor in made)
+        return results
+
+    def _hold(self, tensor: Tensor) -> None:
+        storage, key = tensor.untyped_storage(), _key(tensor)
+        if key not in self._alive:
+            self._alive[key] = storage.nbytes()
+            self._now += storage.nbytes()
+            self._peak = max(self._peak, self._now)
+            weakref.finalize(storage, self._release, key)
+
+    def _release(self, key: int) -> None:
+        self._now -= self._alive.pop(key)
+
+
+def _as_matmul(func: Any, args: tuple[Any, ...], flops: int) -> Matmul:
+    """Return the product of an operation; those that are not products of two matrices have one column."""
+    shapes = [tuple(leaf.shape) for leaf in args if isinstance(leaf, Tensor)]
+    left, right = (((), ()), *itertools.pairwise(shapes))[-1]
+    if len(left) in (2, 3) and len(left) == len(right) and left[-1] == right[-2]:
+        times = left[0] if len(left) == 3 else 1
+        product = Matmul(name="", component="other", times=times, m=left[-2], k=left[-1], n=right[-1])
+        if product.flops == flops:
+            return product
+    return Matmul(name="", component="other", times=1, m=flops // 2, k=1, n=1)
