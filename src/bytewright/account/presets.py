@@ -8,12 +8,9 @@ presets have more parameters than the original models.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
-from bytewright.errors import FormatError, UsageError, suggest
+from bytewright.errors import UsageError, suggest
 from bytewright.model.config import ModelConfig
-from bytewright.storage.atomic import read_document, read_toml
-from bytewright.storage.config_reader import build
 
 
 def _gpt2(d_model: int, num_layers: int, num_heads: int) -> ModelConfig:
@@ -37,8 +34,6 @@ PRESETS: Mapping[str, ModelConfig] = {
     "gpt2-xl": _gpt2(1600, 48, 25),
 }
 
-MAX_BYTES = 2**20
-
 GPT2_FAMILY = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
 
@@ -54,21 +49,3 @@ def find_preset(name: str) -> ModelConfig:
     if name not in PRESETS:
         raise UsageError(f"unknown preset {name!r}{suggest(name, PRESETS)}", key="preset", found=name)
     return PRESETS[name]
-
-
-def read_shape(path: Path) -> ModelConfig:
-    """Read the model config of a recipe (TOML) or of the config.json of a run."""
-    if path.suffix == ".json":
-        fields = read_document(path, max_bytes=MAX_BYTES)
-    else:
-        fields = read_toml(path, max_bytes=MAX_BYTES)
-    if not isinstance(fields.get("model", {}), dict):
-        raise FormatError(f"{path}: model must be a table with the sizes of a model", path=path, key="model")
-    if isinstance(base := fields.get("base"), str):
-        raise FormatError(
-            f"{path}: is a sweep; use its base recipe, {base}, instead", path=path, key="base", found=base
-        )
-    try:
-        return build(ModelConfig, fields.get("model", fields), source=str(path))
-    except UsageError as error:
-        raise FormatError(str(error), path=path, key=error.key) from None

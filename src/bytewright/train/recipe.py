@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from bytewright.account.presets import read_shape
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import ModelConfig
 from bytewright.storage.atomic import StrPath, read_document, read_toml
@@ -56,12 +55,26 @@ def read_plan(path: Path) -> tuple[ModelConfig, TrainConfig | None]:
 
     The run is None if the file has a model alone, without a budget.
     """
-    model = read_shape(path)
     is_run = path.suffix == ".json"
     fields = (read_document if is_run else read_toml)(path, max_bytes=MAX_RECIPE_BYTES)
+    model = _build_model(fields, path)
     if "budget" not in fields:
         return model, None
     return model, read_config(path) if is_run else read_recipe(path)
+
+
+def _build_model(fields: Mapping[str, Any], path: Path) -> ModelConfig:
+    """Return the model config of the fields of a recipe or of a run."""
+    if not isinstance(fields.get("model", {}), dict):
+        raise FormatError(f"{path}: model must be a table with the sizes of a model", path=path, key="model")
+    if isinstance(base := fields.get("base"), str):
+        raise FormatError(
+            f"{path}: is a sweep; use its base recipe, {base}, instead", path=path, key="base", found=base
+        )
+    try:
+        return build(ModelConfig, fields.get("model", fields), source=str(path))
+    except UsageError as error:
+        raise FormatError(str(error), path=path, key=error.key) from None
 
 
 def check_fields(fields: Mapping[str, Any], source: Path) -> None:
