@@ -9,6 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bytewright import _native
+from bytewright.data import TokenFile
+from bytewright.errors import TokenizerError
+from bytewright.tokenizer.reference import decode_reference, encode_reference, train_bpe_reference
+from bytewright.tokenizer.tokenizer import Tokenizer
+from bytewright.tokenizer.vocabulary import Vocabulary
 from texts import (
     SPECIALS,
     broken_edges,
@@ -22,13 +29,6 @@ from texts import (
     texts_for_user_patterns,
     user_patterns,
 )
-
-from bytewright import _native
-from bytewright.data import TokenFile
-from bytewright.errors import TokenizerError
-from bytewright.tokenizer.reference import decode_reference, encode_reference, train_bpe_reference
-from bytewright.tokenizer.tokenizer import Tokenizer
-from bytewright.tokenizer.vocabulary import Vocabulary
 
 THREADS = [1, 2, 3, 8]
 

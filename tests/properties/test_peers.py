@@ -17,13 +17,13 @@ import pytest
 import regex
 import tiktoken
 import tokenizers
-from random_strings import CODE_POINTS, random_strings
-from texts import WORDS
 
 from bytewright.tokenizer.formats import write_huggingface
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.train import count_texts, train_tokenizer
 from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
+from random_strings import CODE_POINTS, random_strings
+from texts import WORDS
 
 END = "<|endoftext|>"
 CLASSES = [r"\p{L}", r"\p{N}", r"\s"]

@@ -9,6 +9,10 @@ import pytest
 import regex
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bytewright import _native
+from bytewright.tokenizer.reference import pretokenize as pretokenize_reference
+from bytewright.tokenizer.vocabulary import PATTERNS
 from random_strings import CODE_POINTS, random_strings
 from texts import (
     WINDOW,
@@ -22,10 +26,6 @@ from texts import (
     texts_for_user_patterns,
     user_patterns,
 )
-
-from bytewright import _native
-from bytewright.tokenizer.reference import pretokenize as pretokenize_reference
-from bytewright.tokenizer.vocabulary import PATTERNS
 
 BLOCK = 64
 """The bytes that the scanner of the GPT-2 pattern classifies at a time; it scans one `WINDOW` at a time."""

@@ -9,18 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from texts import (
-    broken_edges,
-    few_letters,
-    fillers,
-    named_patterns,
-    shifted_over_an_edge,
-    special_tokens,
-    texts,
-    texts_for_user_patterns,
-    user_patterns,
-    valid_texts,
-)
 
 from bytewright.tokenizer.reference import (
     count_words_reference,
@@ -38,6 +26,18 @@ from bytewright.tokenizer.train import (
     train_tokenizer,
 )
 from bytewright.tokenizer.vocabulary import Vocabulary
+from texts import (
+    broken_edges,
+    few_letters,
+    fillers,
+    named_patterns,
+    shifted_over_an_edge,
+    special_tokens,
+    texts,
+    texts_for_user_patterns,
+    user_patterns,
+    valid_texts,
+)
 
 THREADS = [1, 2, 3, 8]
 END = "|END|"
