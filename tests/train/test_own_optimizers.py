@@ -304,6 +304,13 @@ def test_an_optimizer_that_a_run_cannot_use_is_rejected_with_a_sentence(
     assert rejection.value.key == key
 
 
+def test_a_constructor_that_rejects_its_options_is_reported_with_a_sentence() -> None:
+    config = OptimizerConfig(name="torch_adam", options={"fused": True, "foreach": True})
+    with pytest.raises(UsageError) as rejection:
+        make_optimizer(TransformerLM(build_small()), config)
+    assert (rejection.value.key, rejection.value.found) == ("optimizer.name", "torch_adam")
+
+
 def test_frozen_parameters_stay_unchanged() -> None:
     for name in (*optimizers.names(),):
         model = TransformerLM(build_small())

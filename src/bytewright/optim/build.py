@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from bytewright.errors import UsageError, first_line
+from bytewright.errors import UsageError, first_line, is_out_of_memory
 from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
 from bytewright.registry import optimizers
@@ -72,8 +72,8 @@ def build_optimizer(
     try:
         build = _build_class if isinstance(part, type) else _call
         optimizer = build(part, model, config, options)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, UsageError):
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, UsageError) or is_out_of_memory(error):
             raise
         message = f"the optimizer {config.name!r} cannot be built: {first_line(error)}"
         raise UsageError(message, key="optimizer.name", found=config.name) from error

@@ -119,14 +119,14 @@ def read_options(
     for name in options:
         if name not in declared and not _takes_any_keyword(part):
             found = f"unknown key {key}.{name}"
-            hint = suggest(name, declared, f"{key}.") if declared else f"; {part.__name__} has no options"
+            hint = suggest(name, declared, f"{key}.") if declared else "; this part has no options"
             raise UsageError(found + hint, key=f"{key}.{name}", expected=list(declared))
     values = {}
     for name, parameter in declared.items():
         if name in options:
             values[name] = _convert_option(parameter, options[name], f"{key}.{name}")
         elif parameter.default is parameter.empty:
-            raise UsageError(f"{key}.{name} is missing; {part.__name__} requires it", key=f"{key}.{name}")
+            raise UsageError(f"{key}.{name} is missing: this part requires it", key=f"{key}.{name}")
     return {**{name: value for name, value in options.items() if name not in declared}, **values}
 
 
