@@ -9,6 +9,7 @@ each type of weights, and the accuracy on questions about stories, by the harnes
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -57,7 +58,7 @@ class Options:
     prompts: int = 20
     """How many validation stories llama.cpp reads and continues."""
     questions: int = 200
-    """How many questions each task of the harness has."""
+    """How many questions each task of the harness has; 0: the harness is not run."""
     json: Path | None = None
     """Write the figures to this file."""
 
@@ -124,16 +125,21 @@ def compare_logits(
     seconds = time.perf_counter() - began
     length = model.config.context_length
     theirs = open_in_llama_cpp(path, length)
-    largest, losses, num_equal = 0.0, [], 0
+    config = dataclasses.replace(model.config, implementation="reference")
+    exact = TransformerLM(config, dtype=torch.float64)
+    exact.load_state_dict(model.state_dict())
+    losses, num_equal = [], 0
+    largest = dict.fromkeys(("theirs - ours", "ours - float64", "theirs - float64"), 0.0)
     sampling = SamplingConfig(max_new_tokens=length // 2, temperature=0.0, num_ids=tokenizer.vocab_size)
     for text in texts:
         ids = tokenizer.encode(text)[:length]
         with torch.no_grad():
-            ours = model(torch.tensor([ids]))[0]
+            ours, in_float64 = model(torch.tensor([ids]))[0], exact(torch.tensor([ids]))[0]
         theirs.reset()
         theirs.eval(ids)
         found = torch.from_numpy(np.array(theirs.scores[: len(ids)]))
-        largest = max(largest, (found - ours).abs().max().item())
+        for name, gap in zip(largest, (found - ours, ours - in_float64, found - in_float64), strict=True):
+            largest[name] = max(largest[name], gap.abs().max().item())
         targets = torch.tensor(ids[1:])
         losses.append([torch.nn.functional.cross_entropy(it[:-1], targets).item() for it in (ours, found)])
         prompt = ids[: length // 3]
@@ -145,7 +151,9 @@ def compare_logits(
     return {
         "bytes": path.stat().st_size,
         "export_seconds": seconds,
-        "largest_difference_of_logits": largest,
+        "largest_difference_of_logits": largest["theirs - ours"],
+        "our_difference_from_float64": largest["ours - float64"],
+        "their_difference_from_float64": largest["theirs - float64"],
         "our_loss": our_loss,
         "their_loss": their_loss,
         "equal_greedy_texts": num_equal,
@@ -188,6 +196,8 @@ def compare_run(run: Run, options: Options, tasks: Path, folder: Path) -> dict[s
         "architecture": "qwen3" if model.config.qk_norm else "llama",
         "types": {kind: compare_logits(file, model, tokenizer, kind, texts) for kind in get_args(WeightType)},
     }
+    if not options.questions:
+        return figures
     scores = {
         task: score_questions(model, tokenizer, read_questions(tasks / f"{task}.jsonl")) for task in TASKS
     }
@@ -222,6 +232,8 @@ def print_figures(name: str, figures: dict[str, Any]) -> None:
         difference, loss = f"{it['largest_difference_of_logits']:.1e}", f"{it['their_loss']:.4f}"
         table.add_row(kind, f"{it['bytes']:,}", difference, loss, equal)
     console.print(table)
+    if "accuracy" not in figures:
+        return
     table = Table(title=f"{name}: accuracy", title_justify="left")
     for heading in ("by", *TASKS):
         table.add_column(heading)
@@ -246,7 +258,7 @@ def main(options: Options) -> None:
         }
         wide_console().print(ids)
         tasks = Path(scratch) / "tasks"
-        if options.runs:
+        if options.runs and options.questions:
             write_tasks(tasks, options.questions)
         for path in options.runs:
             folder = Path(scratch) / f"run-{len(runs)}"

@@ -17,6 +17,13 @@ BY = {
 }
 
 
+TINY, DEMO = MODELS.values()
+
+
+def float64(model, whose):
+    return f"{model['types']['f32'][f'{whose}_difference_from_float64']:.1e}"
+
+
 def version_rows():
     yield ("package", "version")
     yield ("Python", measured["machine"]["python"])
@@ -80,6 +87,10 @@ FIGURES = [
     f"at commit {measured['commit']}",
     list(version_rows()),
     list(type_rows()),
+    (
+        f"our logits differ from float64 by {float64(TINY, 'our')} (tiny) and {float64(DEMO, 'our')} (demo), "
+        f"those of llama.cpp by {float64(TINY, 'their')} and {float64(DEMO, 'their')}"
+    ),
     list(id_rows()),
     f"The storybook tasks have {measured['questions_per_task']} questions each",
     list(accuracy_rows()),

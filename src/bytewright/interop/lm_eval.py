@@ -41,6 +41,9 @@ try:
     from lm_eval.api.registry import model_registry
 except ImportError:
     message = "the package lm-eval, which runs the tasks, is missing; install it with: pip install lm-eval"
+    if __name__ == "__main__":
+        print(f"bytewright: {message}", file=sys.stderr)
+        sys.exit(UsageError.exit_code)
     raise UsageError(message, key="lm_eval") from None
 
 AUTO_BATCH = 32
