@@ -187,6 +187,16 @@ def test_several_files_are_encoded_as_documents(books: Path, tokenizer: Path, ru
     assert np.load(out).tolist() == loaded.encode(text.replace(MARKED, CLEAN))
 
 
+def test_a_tokenizer_is_trained_on_clean_text(books: Path, run: RunCommand) -> None:
+    for name, options in (("marked", []), ("clean", ["--clean"])):
+        out = books.parent / name
+        outcome = run("tokenizer", "train", books, "--out", out, "--vocab-size", "262", *options)
+        assert outcome.code == 0
+        assert outcome.err.count("warning:") == (0 if options else 1)
+        has_mark = any(b"\xbb" in token for token in list(Tokenizer.load(out).vocab.values())[256:])
+        assert has_mark is not bool(options)
+
+
 def test_one_file_in_a_list_has_the_same_ids(tmp_path: Path, stories: Path, tokenizer: Path) -> None:
     loaded = Tokenizer.load(tokenizer)
     one = loaded.encode_file(stories, tmp_path / "one.npy")

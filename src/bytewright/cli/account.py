@@ -155,6 +155,8 @@ class AccountFor:
         if self.family:
             self._show_family()
             return
+        if self.config is not None:
+            options.require_file(find_recipe(self.config))
         from bytewright.account import account, largest_batches, time_on, training_costs
         from bytewright.account.propose import format_table
         from bytewright.cli import account_tables

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class TrainTokenizer:
     """Learn a byte-level BPE vocabulary from text files or folders of text files.
 
-    Shows the progress with the remaining time, then prints a table of the phases.
+    A pattern in quotes means the files that match it; - means standard input. Shows the progress with the
+    remaining time, then prints a table of the phases.
 
     For example:
       bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000
@@ -43,7 +44,7 @@ class TrainTokenizer:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="TEXT [TEXT ...]", help_behavior_hint="(required)"),
     ]
-    """Text files or folders of text files; `bytewright corpus text` converts other formats."""
+    """Text files, folders, patterns, or -; `bytewright corpus text` converts other formats."""
 
     out: options.OutputFolder
     """The folder of the tokenizer."""
@@ -60,13 +61,15 @@ class TrainTokenizer:
     min_count: int = 1
     """Stop when no pair occurs at least this often."""
 
+    clean: options.Clean = False
+
     num_threads: options.NumThreads = None
 
     replace: options.Replace = False
 
     def run(self) -> None:
         """Check the arguments, train, write the tokenizer, and print the phases."""
-        sources = [options.require_source(path) for path in options.require_some(self.sources, "a text")]
+        sources = options.require_some(self.sources, "a text")
         options.require_at_least(1, self.min_count, "--min-count")
         options.require_at_least(1, self.num_threads, "--num-threads")
         atomic.check_target(self.out, folder=True, replace=self.replace)
@@ -74,13 +77,16 @@ class TrainTokenizer:
         from bytewright.tokenizer import TrainingProgress, train_tokenizer
         from bytewright.tokenizer.formats import write_bytewright
 
-        with console.progress() as show:
+        with (
+            options.open_texts(sources, clean=self.clean, copy=True) as files,
+            console.progress() as show,
+        ):
 
             def on_progress(progress: TrainingProgress) -> None:
                 show(progress.phase, progress.done, progress.total, progress.unit)
 
             training = train_tokenizer(
-                sources,
+                files,
                 self.vocab_size,
                 self.special_tokens,
                 pattern=self.pattern,
