@@ -11,6 +11,7 @@ import pytest
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.transformer import weight_shapes
+from bytewright.registry import feed_forwards
 from bytewright.storage.config_reader import build
 from model_choices import CHOICES, small_config
 
@@ -32,7 +33,7 @@ def test_the_ungated_width_is_four_times_d_model() -> None:
     assert ModelConfig(**BASE, ffn="silu").ffn_width == 192
 
 
-@pytest.mark.parametrize("ffn", ["swiglu", "silu"])
+@pytest.mark.parametrize("ffn", list(feed_forwards))
 def test_an_explicit_d_ff_is_used(ffn: Any) -> None:
     assert ModelConfig(**BASE, ffn=ffn, d_ff=100).ffn_width == 100
 

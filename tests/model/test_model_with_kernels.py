@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bytewright.model import ModelConfig, TransformerLM, kernels, language_model_loss
+from model_choices import PART_CHOICES
 
 pytest.importorskip("triton")
 ON_GPU = torch.cuda.is_available()
@@ -55,7 +56,7 @@ def test_an_invalid_target_makes_the_loss_nan(target: int) -> None:
     [
         {},
         {"vocab_size": 50},  # rows of logits that are padded
-        {"position": "none"},
+        *PART_CHOICES.values(),
         {"ffn": "silu", "norm": "post"},
         {"tie_embeddings": True, "num_layers": 2},
     ],

@@ -3,7 +3,7 @@
 The decoder does not call the modules of a model but uses their weights. It would ignore a subclass, a hook, a
 parametrization or a replaced `forward`. `reason_against_cache` therefore checks every module of the model
 itself, not its config. Norms and feed-forward layers without a packed version are allowed if their class
-states that it acts per position (`model.parts`); the decoder calls these modules (`list_own_modules`).
+states that it acts per position (`model.parts`); the decoder calls these modules (`list_users_classes`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch.nn import Module, ModuleList, Parameter
 
-from bytewright.generate.packed_weights import PackedAttention, packed_version
+from bytewright.generate.packed_weights import PackedAttention, is_built_in, packed_version
 from bytewright.model import (
     Embedding,
     Linear,
@@ -75,10 +75,11 @@ def reason_against_cache(model: Module) -> str | None:
     return None
 
 
-def list_own_modules(model: TransformerLM) -> list[str]:
-    """Return the names of the classes without a packed version, whose modules the decoder calls."""
+def list_users_classes(model: TransformerLM) -> list[str]:
+    """Return the names of the classes, not built-in ones, whose modules the decoder calls."""
     modules = (module for _, module in _parts_per_position(model))
-    return sorted({type(module).__name__ for module in modules if packed_version(module) is None})
+    own = {type(module) for module in modules if packed_version(module) is None}
+    return sorted(cls.__name__ for cls in own if not is_built_in(cls))
 
 
 def _parts_per_position(model: TransformerLM) -> Iterator[tuple[str, Module]]:

@@ -10,6 +10,7 @@ each position separately is called itself (`OwnForward`); `model_check` decides 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
@@ -124,11 +125,19 @@ class PackedMatrix:
         return torch.addmm(residual, x, self.weight if self.transposed else self.weight.T)
 
 
+def is_built_in(cls: type) -> bool:
+    """Return whether a class is one of Bytewright's."""
+    return cls.__module__.startswith("bytewright.")
+
+
 class OwnForward:
-    """A part that transforms each position separately and is called itself; not a snapshot."""
+    """A part that transforms each position separately and is called itself.
+
+    A built-in part is copied, so that it is a snapshot. The part of a user may not support that.
+    """
 
     def __init__(self, module: Module) -> None:
-        self.module = module
+        self.module = copy.deepcopy(module) if is_built_in(type(module)) else module
 
     def __call__(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
         """Return the result for the rows, which are positions of any sequences."""
