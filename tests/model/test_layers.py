@@ -27,7 +27,7 @@ from bytewright.model import (
     softmax,
 )
 from bytewright.model.fused import FusedEmbedding, FusedSelfAttention
-from bytewright.model.layers import EPSILON, SiLUFeedForward, truncated_normal_
+from bytewright.model.layers import EPSILON, LayerNorm, SiLUFeedForward, truncated_normal_
 from rejection import rejects
 from runs import rerun_unchecked
 
@@ -116,6 +116,14 @@ def test_rms_norm_scales_each_vector_to_unit_root_mean_square(batch: tuple[int, 
     torch.nn.init.normal_(norm.weight)
     x = torch.randn(*batch, 6, dtype=F64)
     assert_equal(norm(x), each_vector(lambda row: numpy_rms_norm(row, array(norm.weight), 1e-3), array(x)))
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_layer_norm_equals_that_of_torch_without_a_bias(batch: tuple[int, ...]) -> None:
+    norm = LayerNorm(6, eps=1e-3, dtype=F64)
+    torch.nn.init.normal_(norm.weight)
+    x = torch.randn(*batch, 6, dtype=F64) + 5
+    assert_equal(norm(x), array(torch.nn.functional.layer_norm(x, (6,), norm.weight, eps=1e-3)))
 
 
 def test_rms_norm_of_large_half_precision_values_does_not_overflow() -> None:

@@ -257,6 +257,30 @@ class RMSNorm(Layer):
         return rms_norm(x, self.weight, self.eps)
 
 
+@norms.register("layernorm")
+class LayerNorm(Layer):
+    """(x - mean(x)) / √(var(x) + ε) ⊙ g: `rms_norm` of the centred vector, with a learned gain, no bias."""
+
+    acts_per_position = True
+    no_llama_because = "a Llama normalises with RMSNorm"
+
+    def __init__(
+        self,
+        d_model: int,
+        eps: float = EPSILON,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = Parameter(torch.ones(d_model, device=device, dtype=dtype))
+
+    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """Normalise the last dimension."""
+        wide = at_least_float32(x)
+        return rms_norm(wide - wide.mean(dim=-1, keepdim=True), self.weight, self.eps).to(x.dtype)
+
+
 @feed_forwards.register("swiglu")
 class SwiGLU(Layer):
     """The gated feed-forward layer W2(SiLU(W1 x) ⊙ W3 x)."""
