@@ -28,11 +28,19 @@ from runs import STORY_RECIPE, digest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("lion", "relu_squared", "z_loss")
 
+PARTS = """
+[schedule]
+kind = "constant"
+[loss]
+name = "z_loss"
+[sampler]
+name = "top_k"
+[budget]
+"""
 RECIPE = (
-    STORY_RECIPE.replace("[model]", 'save_every = 10\n[model]\nffn = "relu_squared"')
+    STORY_RECIPE.replace("[model]", 'save_every = 10\nsample_every = 10\n[model]\nffn = "relu_squared"')
     .replace("[optimizer]", '[optimizer]\nname = "lion"')
-    .replace("[budget]", '[schedule]\nkind = "constant"\n[loss]\nname = "z_loss"\n[budget]\n')
-    + "steps = 100_000\n"
+    .replace("[budget]\n", f"{PARTS}steps = 100_000\n")
 )
 SWEEP = """
 base = "lab.toml"
@@ -149,6 +157,12 @@ def test_the_examples_go_through_all_commands(place: Path, run: RunCommand) -> N
     written = run_alone("generate", "runs/a", *prompt, *of_model)
     assert written.code == 0, written
     assert written.out.startswith("One morning")
+    assert len(killed.samples) > 1
+    one_left = run_alone(
+        "generate", "runs/a", *prompt, *of_model, "--sampler", "top_k", "--sampler-options", "k=1"
+    )
+    assert one_left.code == 0, one_left
+    assert one_left.out == run_alone("generate", "runs/a", *prompt, *of_model, "--temperature", "0").out
     evaluated = run_alone("evaluate", "runs/a", "--json", *of_model)
     assert 0 < json.loads(evaluated.out)["bits_per_byte"] < 8
     assert_rejected(run_alone("export", "runs/a", "--to", "hf", "--out", "hf"), "'relu_squared'")

@@ -39,6 +39,7 @@ class Train:
     For example:
       bytewright train tiny --make-data
       bytewright train base --out runs/short --set budget.tokens=10_000_000 optimizer.lr=1e-3
+      bytewright train tiny --out runs/z --plugin examples/z_loss.py --set loss.name=z_loss
       bytewright train tune.toml --init runs/base --out runs/tuned
       bytewright train tune.toml --init llama-folder --out runs/tuned --set model.context_length=512
     """
