@@ -49,7 +49,8 @@ def place(tmp_path: Path, stories: Path, tokenizer: Path, monkeypatch: pytest.Mo
 
 def assert_rejected(outcome: Outcome, *words: str, code: int = 2) -> None:
     assert outcome.code == code, outcome
-    assert outcome.err.count("\n") == 1, outcome.err
+    progress = [line for line in outcome.err.splitlines() if line.startswith("reading the weights of ")]
+    assert outcome.err.count("\n") == 1 + len(progress), outcome.err
     for word in words:
         assert word in outcome.err
 
@@ -194,7 +195,7 @@ def test_a_run_that_diverges_during_sampling_ends_as_diverged(place: Path, run: 
     assert trained.code == 1
     assert "steps in a row" in trained.err.splitlines()[-1]
     samples = [path.read_text() for path in sorted((place / "a/samples").iterdir())]
-    assert "are not finite, so no token can be chosen" in samples[-1]
+    assert "are not finite" in samples[-1]
 
 
 def test_a_batch_that_does_not_fit_is_one_sentence_and_leaves_no_run(place: Path, run: RunCommand) -> None:
@@ -330,7 +331,8 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     outcome = run(*command.split())
     assert outcome.code in (1, 2), outcome
     assert outcome.err.startswith("bytewright: ")
-    assert outcome.err.count("\n") == 1, outcome.err
+    progress = [line for line in outcome.err.splitlines() if line.startswith("reading the weights of ")]
+    assert outcome.err.count("\n") == 1 + len(progress), outcome.err
     for word in words:
         assert word in outcome.err
     assert sorted(place.rglob("*")) == before

@@ -155,7 +155,7 @@ def read_fields(
 def find_compression(path: Path) -> str | None:
     """Return the suffix of a compressed file if its first bytes agree with it."""
     suffix = path.suffix.lower()
-    if suffix not in COMPRESSED or not path.is_file():
+    if suffix not in COMPRESSED or not os.path.isfile(path):
         return None
     with filesystem.explain("read", path), filesystem.open_to_read(path) as file:
         return suffix if file.read(len(COMPRESSED[suffix])) == COMPRESSED[suffix] else None
@@ -177,11 +177,12 @@ def check_plain_text(source: str | os.PathLike[str]) -> None:
     """Raise if a file is binary, compressed, JSON Lines or Parquet: its bytes would be read as text."""
     path = Path(source)
     found = path.suffix.lower()
-    if (found in KINDS and path.is_file()) or find_compression(path) is not None:
+    is_file = os.path.isfile(path)  # unlike Path.is_file, does not raise if the name is too long
+    if (found in KINDS and is_file) or find_compression(path) is not None:
         remedy = "`bytewright corpus text`" if found in KINDS or found in DECOMPRESS else "another program"
         message = f"{path}: expected plain text, found a {found} file; convert it with {remedy} first"
         raise UsageError(message, path=path, expected="plain text", found=found)
-    if path.is_file():
+    if is_file:
         with filesystem.explain("read", path), filesystem.open_to_read(path) as file:
             _check_start(path, file.read(SIGNATURE_BYTES))
 
