@@ -210,7 +210,7 @@ def test_a_run_that_was_moved_away_from_its_data_names_the_place_to_correct(
     shutil.move(tmp_path / "run", tmp_path / "far/away/run")
     with rejects(StorageError, path=tmp_path / "far/away/train.npy", exit_code=2) as caught:
         resume(tmp_path / "far/away/run", console=quiet)
-    assert "correct data in" in str(caught.value)
+    assert "--set data.train=" in str(caught.value)
 
 
 def test_a_run_of_an_earlier_version_with_absolute_paths_is_resumed(tmp_path: Path, quiet: Console) -> None:
