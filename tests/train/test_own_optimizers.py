@@ -132,6 +132,8 @@ TORCH: dict[str, Any] = {
     "torch_radam": torch.optim.RAdam,
     "torch_adagrad": torch.optim.Adagrad,
 }
+OF_EVERY_KIND = ("torch_adamw", "torch_asgd", "torch_adafactor")
+"""Those whose states differ in kind: tensors only, tensors with numbers, and factored tensors."""
 OWN: dict[str, Any] = {
     "lion": Lion,
     "halving": Halving,
@@ -171,7 +173,13 @@ def kill_and_resume(tmp_path: Path, quiet: Console, config: Any, **options: Any)
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", [*TORCH, *OWN])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name if name in OF_EVERY_KIND else pytest.param(name, marks=pytest.mark.slow) for name in TORCH),
+        *OWN,
+    ],
+)
 def test_a_killed_and_resumed_run_has_the_same_bits_with_every_optimizer(
     tmp_path: Path, quiet: Console, name: str
 ) -> None:
