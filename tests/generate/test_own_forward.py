@@ -20,8 +20,10 @@ from bytewright.generate import Generator, SamplingConfig, generate, stream
 from bytewright.generate.generator import GenerationWarning
 from bytewright.generate.model_check import reason_against_cache
 from bytewright.generate.reference import generate_reference
+from bytewright.generate.text import make_text_sampler
 from bytewright.model import Linear, MultiHeadSelfAttention, RMSNorm, SwiGLU, TransformerLM
 from bytewright.registry import feed_forwards, norms, positions
+from bytewright.tokenizer import Tokenizer
 from model_choices import CHOICES, SMALL, small_config
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [3] * 15]
@@ -321,3 +323,25 @@ def test_without_a_sliding_window_a_full_context_ends_the_text() -> None:
     assert continued.ids[: len(ended.ids)] == ended.ids
     with pytest.raises(UsageError, match="leaves no room"):
         generate(model, [[1] * 16], sampling)
+
+
+def test_a_sample_in_training_uses_the_own_modules_in_evaluation_mode() -> None:
+    modes: list[bool] = []
+
+    class WithDropout(SquaredReLU):
+        def forward(self, x: Tensor) -> Tensor:
+            modes.append(self.training)
+            return nn.functional.dropout(super().forward(x), training=self.training)
+
+    feed_forwards.register("dropout")(WithDropout)
+    try:
+        vocabulary = Tokenizer({id: bytes([id]) for id in range(256)}, []).vocabulary
+        model = make_model(ffn="dropout", vocab_size=256)
+        sample = make_text_sampler(model.config, vocabulary, "ab")
+        with pytest.warns(GenerationWarning):
+            texts = {sample(model, step) for step in (1, 2)}
+    finally:
+        feed_forwards.remove("dropout")
+    assert len(texts) == 1
+    assert set(modes) == {False}
+    assert model.training

@@ -1,8 +1,9 @@
 """The costs of a model, predicted from its config: parameters, FLOPs, memory and time.
 
 `account(config)` returns all of them at once. Read `parameters` and `flops` first; each module documents its
-formulas. Tests compare the predictions with built models, and docs/results compares them with measurements
-on a GPU. Depends on `model.config`.
+formulas. The parts of a model state their own costs, or `tracing` measures them. Tests compare the
+predictions with built models, and docs/results compares them with measurements on a GPU. Depends on
+`model.config`.
 
     account(find_preset("gpt2-xl")).parameters.total
 """

@@ -1,9 +1,11 @@
 """The Transformer language model, in a reference and a fused implementation.
 
-Read `config`, `layers`, `attention`, `transformer` and `loss` in this order: they define the model. `fused`
-computes the same with fewer operations, on NVIDIA GPUs with the Triton kernels in `kernels`, and is used by
-default. `cuda_graph` captures GPU work. `hf_llama` exports to `transformers` and imports from it. Depends on
-`errors`, `storage` and `data` (for the target that does not count), not on the native extension.
+Read `config`, `layers`, `attention`, `parts`, `transformer` and `loss` in this order: they define the model.
+`parts` documents what a norm, position encoding, attention or feed-forward layer states about itself, and
+`costs` how it states its costs. `fused` computes the same with fewer operations, on NVIDIA GPUs with the
+Triton kernels in `kernels`, and is used by default. `cuda_graph` captures GPU work. `exports` decides what
+can be exported. `hf_llama` exports to `transformers` and imports from it. Depends on `errors`, `storage` and
+`data` (for the target that does not count), not on the native extension.
 """
 
 from typing import TYPE_CHECKING
