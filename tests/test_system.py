@@ -19,6 +19,7 @@ from bytewright.system import (
     SampledPeakMemory,
     keep_freed_memory,
     process_memory,
+    return_freed_memory,
     total_memory,
     usable_memory,
 )
@@ -162,9 +163,35 @@ print(kept, resident() - before)
     assert left < 64
 
 
+@linux_only
+def test_other_work_does_not_add_its_memory_to_what_is_kept() -> None:
+    script = """
+import torch
+from pathlib import Path
+from bytewright.system import keep_freed_memory, return_freed_memory
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 2**20
+before = resident()
+with keep_freed_memory():
+    torch.ones(2**28, dtype=torch.uint8)
+    with return_freed_memory():
+        released = resident() - before
+        torch.ones(2**28, dtype=torch.uint8)
+        freed = resident() - before
+    torch.ones(2**28, dtype=torch.uint8)
+    kept = resident() - before
+print(released, freed, kept)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    released, freed, kept = map(int, done.stdout.split())
+    assert released < 64
+    assert freed < 64
+    assert kept >= 256
+
+
 def test_a_c_library_without_mallopt_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     steps = []
-    with keep_freed_memory():
+    with keep_freed_memory(), return_freed_memory():
         steps.append("inside")
     assert steps == ["inside"]

@@ -35,7 +35,7 @@ _RESET_PEAK = "5"
 # The options of mallopt(3). Setting any of them permanently disables glibc's dynamic thresholds, which follow
 # the sizes of freed blocks. Afterwards they are therefore set to the largest values that glibc would choose.
 _TRIM_THRESHOLD, _NEVER, _HIGHEST_TRIM = -1, -1, 64 * 2**20
-_MMAP_THRESHOLD, _HIGHEST_MMAP = -3, 32 * 2**20
+_MMAP_THRESHOLD, _LOW_MMAP, _HIGHEST_MMAP = -3, 2**18, 32 * 2**20
 _MMAP_MAX, _DEFAULT_MMAP_MAX = -4, 65536
 
 
@@ -183,6 +183,28 @@ def keep_freed_memory() -> Iterator[None]:
         libc.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
         libc.mallopt(_MMAP_THRESHOLD, _HIGHEST_MMAP)
         libc.mallopt(_TRIM_THRESHOLD, _HIGHEST_TRIM)
+        libc.malloc_trim(0)
+
+
+@contextlib.contextmanager
+def return_freed_memory() -> Iterator[None]:
+    """Suspend `keep_freed_memory`: return kept memory to the system, and large blocks when they are freed.
+
+    Work of another kind than steps, such as an evaluation, would otherwise fragment the kept memory: glibc
+    2.36 does not reuse a freed aligned block for a request of the same size. The process would then hold the
+    memory of the steps and, several times, that of the other work.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt") or not hasattr(libc, "malloc_trim"):
+        yield
+        return
+    libc.malloc_trim(0)
+    libc.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
+    libc.mallopt(_MMAP_THRESHOLD, _LOW_MMAP)
+    try:
+        yield
+    finally:
+        libc.mallopt(_MMAP_MAX, 0)
         libc.malloc_trim(0)
 
 

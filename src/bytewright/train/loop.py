@@ -38,7 +38,7 @@ from bytewright.model import TransformerLM
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.build import OptimizerFactory, is_built_in, read_peak_rates, set_rates
 from bytewright.storage import atomic
-from bytewright.system import keep_freed_memory, pause_garbage_collection
+from bytewright.system import keep_freed_memory, pause_garbage_collection, return_freed_memory
 from bytewright.train.checkpoint import check_savable, load_weights
 from bytewright.train.config import TrainConfig
 from bytewright.train.console import Display, TensorBoard, import_summary_writer, make_display
@@ -427,12 +427,12 @@ class Trainer:
             save_due = not self.progress.refused_in_a_row
         evaluation = None
         if self.validation and (save_due or due(config.eval_every)):
-            with self.recorder.untimed():
+            with self.recorder.untimed(), self._separate_memory():
                 evaluation = self.evaluation = self.validation.evaluate(self.train_step.measure)
         if evaluation or save_due or due(config.log_every) or due(config.norms_every):
             self._record(evaluation, with_norms=due(config.norms_every), is_last=is_last)
         if self.sample and due(config.sample_every):
-            with self.recorder.untimed():
+            with self.recorder.untimed(), self._separate_memory():
                 self.writer.write_sample(step, self._write_text(self.sample))
         if save_due:
             self._note_best(evaluation)
@@ -440,6 +440,10 @@ class Trainer:
         elif is_last:
             self.recorder.flush()  # the records must survive a power cut, as those before a checkpoint do
         return save_due
+
+    def _separate_memory(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context for work between steps, whose memory is not added to that of steps on a CPU."""
+        return return_freed_memory() if self.device.type == "cpu" else contextlib.nullcontext()
 
     def _write_text(self, sample: Sampler) -> str:
         try:
