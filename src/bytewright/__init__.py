@@ -1,8 +1,9 @@
 """Language models from raw bytes: tokenizer, model, training and generation, all built from scratch.
 
 The packages in the order of their dependencies: storage, data, corpus, tokenizer, model, optim, account,
-generate, train, experiments, report, demo, cli. Each imports only packages before it. Import public names
-from them (`from bytewright.tokenizer import Tokenizer`). Importing `bytewright` is fast, but sets environment
+generate, train, experiments, interop, report, demo, cli. Each imports only packages before it. Import public
+names from them (`from bytewright.tokenizer import Tokenizer`). `registry` holds the parts that configs name,
+and `plugins` loads users' files that register more. Importing `bytewright` is fast, but sets environment
 variables that torch and its libraries read once: import it before torch.
 """
 
@@ -48,8 +49,9 @@ def with_aliases(**aliases: str) -> _Callable[[_F], _F]:
 def lazy_names(package: str) -> tuple[_Callable[[str], object], _Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package that imports its public names on first use.
 
-    The names are those that the package imports under `if TYPE_CHECKING:`, where type checkers read them.
-    Without torch, which takes seconds to import, commands such as `bytewright runs` answer at once.
+    The names are those that the package imports under `if TYPE_CHECKING:`. This block is read from the
+    source, so that one list of names serves type checkers and imports. Without torch, which takes seconds to
+    import, commands such as `bytewright runs` answer at once.
     """
     import ast
     import inspect
