@@ -126,9 +126,18 @@ def _unknown_part(**options: Any) -> NoReturn:
     raise UsageError("the plugin of this part is not loaded")
 
 
+def is_built_in(part: Callable[..., Any]) -> bool:
+    """Return whether a class or function is one of Bytewright's."""
+    return _is_ours(str(getattr(part, "__module__", None)))
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "bytewright"
+
+
 def _file_of_user(module: dict[str, Any]) -> Path | None:
     """Return the file of a module that is not part of Bytewright; None in an interactive session."""
-    if str(module.get("__name__")).partition(".")[0] == "bytewright" or "__file__" not in module:
+    if _is_ours(str(module.get("__name__"))) or "__file__" not in module:
         return None
     return Path(os.path.realpath(module["__file__"]))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch.nn import Module, ModuleList, Parameter
 
-from bytewright.generate.packed_weights import PackedAttention, is_built_in, packed_version
+from bytewright.generate.packed_weights import PackedAttention, packed_version
 from bytewright.model import (
     Embedding,
     Linear,
@@ -25,6 +25,7 @@ from bytewright.model import (
 )
 from bytewright.model.fused import FusedEmbedding
 from bytewright.model.parts import stated
+from bytewright.registry import is_built_in
 
 KNOWN_FORWARDS: Mapping[type[Module], object] = {
     cls: cls.forward

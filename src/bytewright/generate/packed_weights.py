@@ -31,6 +31,7 @@ from bytewright.model.fused import (
     join_projections,
 )
 from bytewright.model.layers import SiLUFeedForward, at_least_float32
+from bytewright.registry import is_built_in
 
 P = TypeVar("P", bound=type)
 
@@ -123,11 +124,6 @@ class PackedMatrix:
             total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, None, "add")
             return total
         return torch.addmm(residual, x, self.weight if self.transposed else self.weight.T)
-
-
-def is_built_in(cls: type) -> bool:
-    """Return whether a class is one of Bytewright's."""
-    return cls.__module__.startswith("bytewright.")
 
 
 class OwnForward:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from bytewright.errors import DivergenceError, UsageError, wrong_value
 from bytewright.model.layers import at_least_float32, softmax
-from bytewright.registry import samplers
+from bytewright.registry import is_built_in, samplers
 from bytewright.storage.config_reader import read_options
 
 Sampler = Callable[..., Tensor]
@@ -133,11 +133,6 @@ def read_sampler_options(
     """Return the checked options of a registered sampler; errors name the keys of its name and options."""
     samplers.check(name, name_key)
     return read_options(samplers[name], options, provided=PROVIDED, key=options_key)
-
-
-def is_built_in(sampler: Sampler) -> bool:
-    """Return whether a sampler is defined in this module."""
-    return getattr(sampler, "__module__", None) == __name__
 
 
 def apply_sampler(

@@ -29,7 +29,7 @@ from torch.nn import Module, Parameter
 from bytewright.errors import UsageError, first_line, is_out_of_memory
 from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
-from bytewright.registry import optimizers
+from bytewright.registry import is_built_in, optimizers
 from bytewright.storage.config_reader import read_options
 
 FIELDS = ("lr", "weight_decay", "eps", "momentum", "betas")
@@ -220,7 +220,7 @@ def build_muon(model: Module, config: OptimizerSettings) -> torch.optim.Optimize
     return CombinedOptimizer([muon, adamw])
 
 
-def is_built_in(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer and all its parts are classes of this package."""
+def has_built_in_rule(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer and all optimizers that it combines are built-in classes."""
     parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
-    return all(type(part).__module__.startswith("bytewright.") for part in parts)
+    return all(is_built_in(type(part)) for part in parts)

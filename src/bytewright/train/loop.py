@@ -36,7 +36,7 @@ from bytewright.errors import (
 )
 from bytewright.model import TransformerLM
 from bytewright.model.fused import LanguageModelLoss as Loss
-from bytewright.optim.build import OptimizerFactory, is_built_in, read_peak_rates, set_rates
+from bytewright.optim.build import OptimizerFactory, has_built_in_rule, read_peak_rates, set_rates
 from bytewright.storage import atomic
 from bytewright.system import keep_freed_memory, pause_garbage_collection, return_freed_memory
 from bytewright.train.checkpoint import check_savable, load_weights
@@ -397,7 +397,7 @@ class Trainer:
         self.recorder.add(step + 1, self.train_step(self._batches(step)))
         self.progress.step += 1
         self._session_steps += 1
-        if self._session_steps == 1 and not is_built_in(self.optimizer):
+        if self._session_steps == 1 and not has_built_in_rule(self.optimizer):
             check_savable(self.optimizer)  # the first step has created its state
         if not self.memory.has_begun:
             self.memory.begin()
