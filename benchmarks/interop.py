@@ -34,12 +34,12 @@ from bytewright.corpus.storybook import Storybook
 from bytewright.errors import UsageError
 from bytewright.generate import SamplingConfig, generate
 from bytewright.interop.endings import TASKS, read_questions, score_questions, write_tasks
-from bytewright.interop.gguf import PRE_TOKENIZERS, WeightType, find_end_of_text, write_gguf
+from bytewright.interop.gguf import PRE_TOKENIZERS, WeightType, write_gguf
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.hf_llama import write_llama
 from bytewright.tokenizer import Tokenizer
-from bytewright.tokenizer.formats import write_huggingface
-from bytewright.tokenizer.vocabulary import Vocabulary
+from bytewright.tokenizer.formats import to_tokenizer_json
+from bytewright.tokenizer.vocabulary import Vocabulary, find_end_of_text
 from bytewright.train.run import Run
 
 PACKAGES = ("llama-cpp-python", "gguf", "lm-eval", "datasets", "transformers", "torch", "numpy", "regex")
@@ -175,11 +175,10 @@ def run_harness(folder: Path, model: str, arguments: str, tasks: Path) -> dict[s
 
 def export_to_transformers(model: TransformerLM, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the folder that the harness reads with its class for `transformers`."""
-    write_huggingface(tokenizer.vocabulary, folder / "tokenizer.json")
     write_llama(
         model,
         folder / "hf",
-        tokenizer_json=(folder / "tokenizer.json").read_bytes(),
+        tokenizer_json=to_tokenizer_json(tokenizer.vocabulary),
         end_of_text=find_end_of_text(tokenizer.vocabulary),
     )
 

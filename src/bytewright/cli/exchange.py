@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -69,14 +68,14 @@ class Export:
             self._write_hf(model, vocabulary)
 
     def _write_hf(self, model: TransformerLM, vocabulary: Vocabulary) -> None:
-        from bytewright.interop.gguf import find_end_of_text
         from bytewright.model.hf_llama import write_llama
-        from bytewright.tokenizer.formats import warn_of_pattern
+        from bytewright.tokenizer.formats import to_tokenizer_json, warn_of_pattern
+        from bytewright.tokenizer.vocabulary import find_end_of_text
 
         write_llama(
             model,
             self.out,
-            tokenizer_json=tokenizer_json_of(vocabulary),
+            tokenizer_json=to_tokenizer_json(vocabulary),
             end_of_text=find_end_of_text(vocabulary),
             replace=self.replace,
         )
@@ -101,15 +100,6 @@ class Export:
         size = format_bytes(self.out.stat().st_size)
         sentence = f"Wrote {self.out}: {size}; load it with llama-cli -m {self.out}."
         console.stdout().print(sentence, soft_wrap=True)
-
-
-def tokenizer_json_of(vocabulary: Vocabulary) -> bytes:
-    """Return the contents of a `tokenizer.json`."""
-    from bytewright.tokenizer.formats import write_huggingface
-
-    with tempfile.TemporaryDirectory() as folder:
-        write_huggingface(vocabulary, Path(folder) / "tokenizer.json")
-        return (Path(folder) / "tokenizer.json").read_bytes()
 
 
 @dataclass(frozen=True, kw_only=True)

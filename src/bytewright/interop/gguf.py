@@ -29,7 +29,7 @@ from bytewright.model.exports import check_export, llama_names, llama_settings
 from bytewright.model.fused import halves_from_pairs
 from bytewright.storage import atomic
 from bytewright.tokenizer.formats.gpt2 import spell_merges, spell_with_special_tokens
-from bytewright.tokenizer.vocabulary import Vocabulary, check_all_bytes
+from bytewright.tokenizer.vocabulary import Vocabulary, check_all_bytes, find_end_of_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,15 +119,6 @@ def find_pre_tokenizer(vocabulary: Vocabulary) -> str:
         )
         raise TokenizerError(message, key="pattern", expected=tuple(PRE_TOKENIZERS), found=pattern)
     return PRE_TOKENIZERS[pattern]
-
-
-def find_end_of_text(vocabulary: Vocabulary) -> tuple[str, int] | None:
-    """Return the special token that ends a text, with its id: `END_OF_TEXT`, or else the first one."""
-    specials = vocabulary.special_tokens
-    if not specials:
-        return None
-    name = END_OF_TEXT if END_OF_TEXT in specials else min(specials, key=lambda special: specials[special])
-    return name, specials[name]
 
 
 def gguf_name(name: str) -> str:

@@ -27,9 +27,9 @@ from bytewright.errors import BytewrightError, UsageError, wrong_value
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.text import stop_tokens_of
 from bytewright.interop.endings import read_questions
-from bytewright.interop.gguf import find_end_of_text
 from bytewright.interop.scoring import generate_until, score_continuations
 from bytewright.plugins import load_plugin
+from bytewright.tokenizer.vocabulary import find_end_of_text
 from bytewright.train.config import DeviceName, Precision
 from bytewright.train.run import Which, open_model
 from bytewright.train.setup import select_device

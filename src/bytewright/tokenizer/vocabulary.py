@@ -25,6 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import FormatError, TokenizerError, UsageError, shorten
 
 MAX_TOKEN_ID = 2**32 - 1
@@ -207,6 +208,15 @@ def list_special_tokens(special_tokens: Iterable[str] | None) -> list[str]:
         message = f"special_tokens must be a list of strings, but is the string {shorten(special_tokens)}"
         raise UsageError(message, key="special_tokens", found=special_tokens)
     return list(special_tokens or ())
+
+
+def find_end_of_text(vocabulary: Vocabulary) -> tuple[str, int] | None:
+    """Return the special token that ends a text, with its id: `END_OF_TEXT`, or else the first one."""
+    specials = vocabulary.special_tokens
+    if not specials:
+        return None
+    name = END_OF_TEXT if END_OF_TEXT in specials else min(specials, key=lambda special: specials[special])
+    return name, specials[name]
 
 
 def check_all_bytes(vocabulary: Vocabulary, purpose: str) -> None:

@@ -23,7 +23,12 @@ from bytewright.errors import FormatError, UsageError
 from bytewright.storage import atomic
 from bytewright.tokenizer.formats.folder import read_bytewright, write_bytewright
 from bytewright.tokenizer.formats.gpt2 import read_gpt2, write_gpt2
-from bytewright.tokenizer.formats.huggingface import read_huggingface, warn_of_pattern, write_huggingface
+from bytewright.tokenizer.formats.huggingface import (
+    read_huggingface,
+    to_tokenizer_json,
+    warn_of_pattern,
+    write_huggingface,
+)
 from bytewright.tokenizer.formats.tiktoken import read_tiktoken, write_tiktoken
 from bytewright.tokenizer.vocabulary import Vocabulary
 
@@ -34,6 +39,7 @@ __all__ = [
     "read_tiktoken",
     "read_vocabulary",
     "read_vocabulary_of",
+    "to_tokenizer_json",
     "warn_of_pattern",
     "write_bytewright",
     "write_gpt2",

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from bytewright.errors import TokenizerError, shorten
 from bytewright.storage import atomic
-from bytewright.storage.json_reader import Json
+from bytewright.storage.json_reader import Json, dump_json
 from bytewright.tokenizer.formats.gpt2 import (
     read_ids,
     read_merge,
@@ -42,9 +42,13 @@ _MODEL_KEYS = (
 
 def write_huggingface(vocabulary: Vocabulary, path: atomic.StrPath) -> None:
     """Write a `tokenizer.json` with which the `tokenizers` library produces the same ids."""
+    atomic.write_bytes(path, to_tokenizer_json(vocabulary))
+
+
+def to_tokenizer_json(vocabulary: Vocabulary) -> bytes:
+    """Return the contents of a `tokenizer.json` with which the `tokenizers` library produces the same ids."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
-    atomic.write_json(
-        path,
+    return dump_json(
         {
             "version": "1.0",
             "truncation": None,
