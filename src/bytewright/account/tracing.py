@@ -14,7 +14,6 @@ import functools
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -31,9 +30,7 @@ from bytewright.model.parts import class_for, make_attention, make_ffn, make_nor
 
 PartKind = Literal["norm", "attention", "ffn"]
 
-MAKERS: dict[PartKind, Callable[..., Module]] = {"norm": make_norm, "ffn": make_ffn}
 COMPONENTS: dict[PartKind, Component] = {"norm": "other", "attention": "other", "ffn": "feed_forward"}
-
 
 MOVES_NOTHING = {torch.ops.aten._unsafe_view, torch.ops.aten.empty, torch.ops.aten.new_empty}
 """Operations that create a tensor without reading or writing its contents."""
@@ -89,7 +86,7 @@ def trace_part(kind: PartKind, x: StepShape) -> Costs:
 def _make(kind: PartKind, x: StepShape) -> Module:
     if kind == "attention":
         return make_attention(x.config, make_position(x.config, "heads", "meta"), "meta")
-    return MAKERS[kind](x.config, "meta")
+    return (make_norm if kind == "norm" else make_ffn)(x.config, "meta")
 
 
 def _key(tensor: Tensor) -> int:
@@ -108,7 +105,6 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[int, int] = {}
         self._now = self._peak = 0
         self._is_forward = True
-        self._references: list[Tensor] = []  # so that no address is used twice
         parameters = {_key(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
         def save(tensor: Tensor) -> Tensor:
@@ -134,7 +130,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._hold(tensor)
         if count := flop_registry.get(func._overloadpacket):
             if self._is_forward:
-                self.matmuls.append(_as_matmul(func, args, count(*args, **(kwargs or {}), out_val=results)))
+                self.matmuls.append(_as_matmul(args, count(*args, **(kwargs or {}), out_val=results)))
         elif not func.is_view and func._overloadpacket not in MOVES_NOTHING:
             read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             self.moved += sum(tensor.numel() * tensor.itemsize for tensor in (*read, *made))
@@ -153,7 +149,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._now -= self._alive.pop(key)
 
 
-def _as_matmul(func: Any, args: tuple[Any, ...], flops: int) -> Matmul:
+def _as_matmul(args: tuple[Any, ...], flops: int) -> Matmul:
     """Return the product of an operation; those that are not products of two matrices have one column."""
     shapes = [tuple(leaf.shape) for leaf in args if isinstance(leaf, Tensor)]
     left, right = (((), ()), *itertools.pairwise(shapes))[-1]

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.plain_text import CRLF, clean_blocks, find_binary_kind, find_marks
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import FormatError, UsageError, first_line
 from bytewright.storage import filesystem
 
 END = END_OF_TEXT.encode()
@@ -414,8 +414,9 @@ def _chunks_of_rows(path: Path, field: str, clean: bool, progress: ByteProgress 
                 if progress is not None:
                     progress(total * number // max(file.metadata.num_rows, 1), total)
     except arrow.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise FormatError(f"{path}: invalid Parquet ({reason})", path=path, expected="Parquet") from None
+        raise FormatError(
+            f"{path}: invalid Parquet ({first_line(error)})", path=path, expected="Parquet"
+        ) from None
 
 
 def _claimed_bytes(file: Any, field: str) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bytewright.errors import FormatError
+from bytewright.errors import FormatError, first_line
 
 if TYPE_CHECKING:
     from bytewright.optim.reference import CombinedOptimizer, Optimizer
@@ -35,7 +35,7 @@ def load_state(optimizer: Any, state_dict: Any) -> None:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
         kind = type(optimizer).__name__
-        message = f"the saved optimizer state is not that of this {kind}: {str(error).splitlines()[0]}"
+        message = f"the saved optimizer state is not that of this {kind}: {first_line(error)}"
         raise FormatError(message, key="optimizer") from None
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     states = state_dict.get("state")
