@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from shapes import large_configs
 
 from bytewright.account import PRESETS, count_parameters, largest_batch, training_memory
-from bytewright.account.activations import WIDE, Precision
 from bytewright.account.devices import DEVICES
 from bytewright.account.memory import ALLOWANCE, WORKSPACE
 from bytewright.account.optimizers import eager_update_bytes
@@ -21,6 +20,7 @@ from bytewright.account.time import roofline
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig
 from bytewright.model.config import Implementation
+from bytewright.model.costs import WIDE, Precision
 from bytewright.model.fused import KERNEL_CONTEXT, KERNEL_HEADS
 from bytewright.registry import optimizers
 from model_choices import PART_CHOICES

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bytewright.account import training_memory
-from bytewright.account.activations import WIDE, Precision
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
+from bytewright.model.costs import WIDE, Precision
 from bytewright.model.loss import LOGITS_AT_ONCE
 from runs import rerun_unchecked
 

@@ -29,11 +29,11 @@ from bytewright.account import (
     time_on,
     update_cost,
 )
-from bytewright.account.activations import Precision
 from bytewright.account.inference import flops_of_token
 from bytewright.account.time import least_seconds
 from bytewright.generate.decoder import KeyValueCache
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.costs import Precision
 from bytewright.optim.reference import AdamW, Muon
 
 BASE = PRESETS["base"]

@@ -19,11 +19,11 @@ from bytewright.account import (
     roofline,
     time_on,
 )
-from bytewright.account.activations import WIDE, Precision
 from bytewright.account.devices import Rate, find_known, peak_flops
 from bytewright.account.predict import tokens_per_second, usual_efficiency
 from bytewright.account.time import least_seconds
 from bytewright.model.config import Implementation
+from bytewright.model.costs import WIDE, Precision
 from runs import TWO_CORES as CPU
 
 BASE, H200 = PRESETS["base"], DEVICES["h200"]

@@ -26,9 +26,7 @@ states none is traced (`tracing`). `memory` adds the rest of a training step.
 from __future__ import annotations
 
 from bytewright.account.tracing import PartKind, costs_of
-from bytewright.model.costs import WIDE, Kept, Precision, StepShape
-
-__all__ = ["WIDE", "Kept", "Precision", "StepShape", "kept_after_blocks", "kept_by_block"]
+from bytewright.model.costs import Kept, StepShape
 
 
 def kept_by_block(x: StepShape) -> list[Kept]:

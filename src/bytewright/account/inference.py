@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bytewright.account.activations import Precision
 from bytewright.account.flops import count_flops
 from bytewright.account.parameters import count_parameters
 from bytewright.account.tracing import costs_of
 from bytewright.model.config import ModelConfig
-from bytewright.model.costs import StepShape
+from bytewright.model.costs import Precision, StepShape
 
 
 @dataclass(frozen=True, kw_only=True)

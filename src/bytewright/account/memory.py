@@ -20,20 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bytewright.account.activations import (
-    WIDE,
-    Kept,
-    Precision,
-    StepShape,
-    kept_after_blocks,
-    kept_by_block,
-)
+from bytewright.account.activations import kept_after_blocks, kept_by_block
 from bytewright.account.optimizers import AnyOptimizer, has_fused_update, state_bytes, update_temporaries
 from bytewright.account.parameters import count_parameters
 from bytewright.account.tracing import costs_of
 from bytewright.errors import wrong_value
 from bytewright.model.config import Implementation, ModelConfig
-from bytewright.model.costs import DeviceKind
+from bytewright.model.costs import WIDE, DeviceKind, Kept, Precision, StepShape
 from bytewright.model.loss import choose_chunk_size
 
 WORKSPACE = {"cuda": 2 * 32 * 2**20, "cpu": 0}

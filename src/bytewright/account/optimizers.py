@@ -39,11 +39,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from bytewright.account.activations import WIDE, StepShape
 from bytewright.account.parameters import count_parameters
 from bytewright.errors import UsageError, first_line
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.costs import DeviceKind
+from bytewright.model.costs import WIDE, DeviceKind, StepShape
 from bytewright.optim.build import DefaultSettings, OptimizerSettings, build_optimizer
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import FusedOptimizer, fused_updates

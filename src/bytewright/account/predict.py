@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from bytewright.account.activations import Precision
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import training_flops_per_token
 from bytewright.account.memory import ALLOWANCE, largest_batch, training_memory
@@ -21,7 +20,7 @@ from bytewright.account.optimizers import AnyOptimizer
 from bytewright.account.parameters import count_parameters
 from bytewright.account.time import least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
-from bytewright.model.costs import DeviceKind
+from bytewright.model.costs import DeviceKind, Precision
 
 
 class StepKind(NamedTuple):

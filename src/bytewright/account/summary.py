@@ -11,7 +11,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from bytewright.account.activations import Precision
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import FlopCount, count_flops, list_matmuls
 from bytewright.account.inference import InferenceMemory, flops_of_token, inference_memory
@@ -22,7 +21,7 @@ from bytewright.account.predict import TrainingSetup, usual_efficiency
 from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
 from bytewright.account.time import SECONDS_PER_DAY, StepPart, least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
-from bytewright.model.costs import Matmul
+from bytewright.model.costs import Matmul, Precision
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("reference", "fused")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")

@@ -30,7 +30,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from bytewright.account.activations import WIDE, Precision, StepShape
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import count_flops, count_norms, list_matmuls
 from bytewright.account.optimizers import AnyOptimizer, eager_update_bytes, update_cost
@@ -38,7 +37,7 @@ from bytewright.account.parameters import count_parameters
 from bytewright.account.tracing import costs_of
 from bytewright.errors import wrong_value
 from bytewright.model.config import ModelConfig
-from bytewright.model.costs import Pass
+from bytewright.model.costs import WIDE, Pass, Precision, StepShape
 from bytewright.model.loss import choose_chunk_size
 
 SECONDS_PER_DAY = 86_400
