@@ -77,10 +77,10 @@ def reason_against_cache(model: Module) -> str | None:
 
 
 def list_users_classes(model: TransformerLM) -> list[str]:
-    """Return the names of the classes, not built-in ones, whose modules the decoder calls."""
+    """Return the names of the classes whose modules the decoder calls, and that a user defined or changed."""
     modules = (module for _, module in _parts_per_position(model))
     own = {type(module) for module in modules if packed_version(module) is None}
-    return sorted(cls.__name__ for cls in own if not is_built_in(cls))
+    return sorted(cls.__name__ for cls in own if not (is_built_in(cls) and is_built_in(cls.forward)))
 
 
 def _parts_per_position(model: TransformerLM) -> Iterator[tuple[str, Module]]:
