@@ -406,7 +406,8 @@ def load_model(
     """Load the model of a run at its "best" or "last" checkpoint, or the model of one checkpoint's folder.
 
     The best checkpoint has the lowest validation loss; a run without validation data has only a last one.
-    Memory is proportional to the weights, whatever sizes the files claim.
+    Memory is proportional to the weights, whatever sizes the files claim. The model is in evaluation mode,
+    which disables dropout in a part of the user; call `model.train()` before training.
     """
     checkpoint = find_checkpoint(path, which=which)
     config = read_model_config(checkpoint)
@@ -414,7 +415,7 @@ def load_model(
     check_model_weights(config, weights, str(checkpoint))
     model = TransformerLM(config, device, compute_dtype=compute_dtype)
     load_weights(model, weights, str(checkpoint))
-    return model
+    return model.eval()
 
 
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:

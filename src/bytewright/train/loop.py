@@ -40,7 +40,7 @@ from bytewright.optim.build import OptimizerFactory, has_built_in_rule, read_pea
 from bytewright.storage import atomic
 from bytewright.system import keep_freed_memory, pause_garbage_collection, return_freed_memory
 from bytewright.train.checkpoint import check_savable, load_weights
-from bytewright.train.config import TrainConfig
+from bytewright.train.config import LossConfig, TrainConfig
 from bytewright.train.console import Display, TensorBoard, import_summary_writer, make_display
 from bytewright.train.costs import describe_costs
 from bytewright.train.evaluate import Evaluation, EvaluationSet, measure_norms
@@ -77,9 +77,11 @@ from bytewright.train.setup import (
     checkpoint_bytes,
     make_window_sampler,
     open_inputs,
+    seed_step,
     select_device,
     text_sampler_of,
 )
+from bytewright.train.step import has_own_modules
 
 Sampler = Callable[[TransformerLM, int], str]
 """Returns text of the model at a step; must be deterministic and not change the global random state."""
@@ -252,6 +254,10 @@ class Trainer:
         self.train_step, self.memory = engine.step, engine.memory
         stores = [self.store, *([self.validation.store] if self.validation else [])]
         self.memory.leave_out(sum(store.num_resident_bytes for store in stores))
+        # Built-in parts draw no random numbers in a step; those of a user may, such as dropout.
+        has_own_loss = loss is not None or config.loss.name != LossConfig.name
+        has_own_part = has_own_loss or has_own_modules(self.model)
+        self._is_seeded = has_own_part or not has_built_in_rule(self.optimizer)
         self.peak_rates = read_peak_rates(self.optimizer)
         self.progress = TrainState(num_steps=config.num_steps)
         self.evaluation: Evaluation | None = None
@@ -394,6 +400,8 @@ class Trainer:
         step = self.progress.step
         self._factor = self.config.schedule.planned_factor(step + 1, self.progress.plan)
         set_rates(self.optimizer, self.peak_rates, self._factor)
+        if self._is_seeded:
+            seed_step(self.config, step)
         self.recorder.add(step + 1, self.train_step(self._batches(step)))
         self.progress.step += 1
         self._session_steps += 1

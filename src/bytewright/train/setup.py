@@ -230,6 +230,11 @@ def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
         return model.to(device)
 
 
+def seed_step(config: TrainConfig, step: int) -> None:
+    """Seed torch's random numbers for a step, so that a resumed run draws the same ones."""
+    torch.manual_seed(mix_key(config.seed, 2, step))
+
+
 def make_optimizer(
     model: TransformerLM, config: OptimizerConfig, factory: OptimizerFactory | None = None
 ) -> torch.optim.Optimizer:

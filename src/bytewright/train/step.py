@@ -23,6 +23,7 @@ from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import apply_clipped, fused_updates, has_step_hooks
 from bytewright.optim.reference import step_if
+from bytewright.registry import is_built_in
 
 
 class StepResult(NamedTuple):
@@ -57,6 +58,7 @@ class TrainStep:
         masked: bool = False,
     ) -> None:
         self.model = model
+        self._has_own_modules = has_own_modules(model)
         self._masked = masked
         self.optimizer = optimizer
         self.max_norm = max_grad_norm or float("inf")
@@ -163,9 +165,24 @@ class TrainStep:
     def measure(
         self, ids: Integer[Tensor, "batch seq"], targets: Integer[Tensor, "batch seq"]
     ) -> Float[Tensor, ""]:
-        """Return the measured loss of a batch, without an update."""
-        with torch.no_grad():
-            return self._measured_loss(ids, targets)
+        """Return the measured loss of a batch, without an update and without dropout in a user's part."""
+        was_training = self.model.training
+        if self._has_own_modules:
+            self.model.eval()
+        try:
+            with torch.no_grad():
+                return self._measured_loss(ids, targets)
+        finally:
+            if self._has_own_modules:
+                self.model.train(was_training)
+
+
+def has_own_modules(model: TransformerLM) -> bool:
+    """Return whether a module is not one of Bytewright's: it may draw random numbers, as dropout does."""
+    return any(
+        not isinstance(module, torch.nn.ModuleList) and not is_built_in(type(module))
+        for module in model.modules()
+    )
 
 
 class _UnusedParameterError(Exception):
