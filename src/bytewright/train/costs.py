@@ -17,6 +17,7 @@ from bytewright.account.flops import extra_loss_flops
 from bytewright.account.predict import TrainingSetup, predict_training
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.config import TrainConfig
+from bytewright.train.evaluate import EVALUATED_AT_ONCE
 from bytewright.train.setup import choose_backend, select_device
 
 MOST_LAYERS_COUNTED = 1000
@@ -80,6 +81,9 @@ def training_setup(config: TrainConfig, machine: Device | None, device: torch.de
         optimizer_implementation=config.optimizer.implementation,
         device_kind="cuda" if device.type == "cuda" else "cpu",
         device=machine,
+        evaluated_at_once=0
+        if config.data.validation is None
+        else min(max(config.tokens_per_step // config.accumulate, EVALUATED_AT_ONCE), config.eval_tokens),
         max_seconds=None if config.budget.minutes is None else 60 * config.budget.minutes,
         loss_flops_per_token=_loss_flops(config),
     )

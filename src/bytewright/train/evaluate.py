@@ -55,6 +55,10 @@ class Evaluation:
         return self.loss * self.num_tokens / self.num_bytes / math.log(2)
 
 
+EVALUATED_AT_ONCE = 4096
+"""Minimum number of tokens per evaluation batch, also if training batches are smaller."""
+
+
 class EvaluationSet:
     """Windows of a token file that a model is evaluated on, in batches of at most `batch_size`.
 

@@ -43,7 +43,7 @@ from bytewright.train.checkpoint import check_savable, load_weights
 from bytewright.train.config import LossConfig, TrainConfig
 from bytewright.train.console import Display, TensorBoard, import_summary_writer, make_display
 from bytewright.train.costs import describe_costs
-from bytewright.train.evaluate import Evaluation, EvaluationSet, measure_norms
+from bytewright.train.evaluate import EVALUATED_AT_ONCE, Evaluation, EvaluationSet, measure_norms
 from bytewright.train.initial_weights import InitialWeights, load_optimizer_state, read_recorded
 from bytewright.train.metrics import MetricsLog
 from bytewright.train.outcome import (
@@ -88,9 +88,6 @@ Sampler = Callable[[TransformerLM, int], str]
 
 Probe = Callable[[TransformerLM], Mapping[str, float]]
 """Returns further metrics of the model at every evaluation; must be as deterministic as a sampler."""
-
-EVALUATED_AT_ONCE = 4096
-"""Minimum number of tokens per evaluation batch, also if training batches are smaller."""
 
 
 @dataclass(frozen=True)
