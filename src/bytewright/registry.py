@@ -80,8 +80,7 @@ class Registry:
             raise UsageError(message, key=key, expected=self.names(), found=name)
 
     def _suggest(self, name: object) -> str:
-        hint = suggest(str(name), self.names())
-        return hint if hint.endswith("?") else f"{hint} (plugins add more)"
+        return f"{suggest(str(name), self.names())} (plugins add more)"
 
     def __contains__(self, name: object) -> bool:
         return _accepts_unknown.get() or name in self.names()

@@ -10,7 +10,8 @@ import pytest
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.plan import with_data
 from bytewright.experiments.sweep import Sweep, read_sweep
-from bytewright.experiments.sweep_file import expand_axis
+from bytewright.experiments.sweep_file import expand_axis, read_sweep_file
+from bytewright.shipped_recipes import find_recipe
 from bytewright.storage.config_reader import build
 from bytewright.train.config import DataConfig
 from rejection import rejects
@@ -116,6 +117,16 @@ def test_a_range_with_too_many_values_is_rejected(value: object) -> None:
     with pytest.raises(UsageError) as caught:
         expand_axis(value, "optimizer.lr")
     assert (caught.value.key, caught.value.expected) == ("optimizer.lr", 1000)
+
+
+def test_the_base_may_be_the_name_of_a_shipped_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "rates.toml"
+    path.write_text('title = "a"\nquestion = "b"\nexpectation = "c"\nbase = "tiny"\n[axes]\nseed = [1, 2]\n')
+    assert read_sweep_file(path, scale=None, overrides=()).base_path == find_recipe(Path("tiny"))
+    path.write_text(path.read_text().replace("tiny", "tinny"))
+    with pytest.raises(UsageError) as caught:
+        read_sweep_file(path, scale=None, overrides=())
+    assert caught.value.path == Path("tinny")
 
 
 def test_axes_make_all_combinations_with_every_seed(tmp_path: Path) -> None:

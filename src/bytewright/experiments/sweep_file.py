@@ -1,7 +1,7 @@
 """Read a sweep file and check each of its parts; `sweep` expands them into runs.
 
     title = "Learning rate"                    also question, expectation, notes: text for the report
-    base = "base.toml"                         the recipe of all runs, relative to this file
+    base = "base.toml"                         the recipe of all runs, relative to this file, or its name
     seeds = 3                                  or a list; every setting is run once per seed
     design = "grid"                            all combinations of the axes, or "star": one axis at a time
     baseline = { "optimizer.lr" = 3e-3 }       the runs to compare with; with variants, a name
@@ -35,6 +35,7 @@ from typing import Any, Literal, get_args
 
 from bytewright.errors import UsageError, suggest, wrong_value
 from bytewright.experiments.results import Design
+from bytewright.shipped_recipes import find_recipe
 from bytewright.storage.atomic import read_toml
 from bytewright.train.recipe import MAX_RECIPE_BYTES, flatten, parse_override
 
@@ -124,12 +125,15 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
     base = fields.get("base")
     if not isinstance(base, str):
         raise UsageError('has no base recipe; write base = "base.toml"', key="base", found=base)
+    base_path = path.parent / base
+    if not base_path.suffix and not base_path.exists():
+        base_path = find_recipe(Path(base))
     return SweepFile(
         path=path,
-        base_path=path.parent / base,
+        base_path=base_path,
         scale=scale,
         texts=texts,
-        base=_read_base(path.parent / base),
+        base=_read_base(base_path),
         fixed=fixed | replaced,
         axes=axes,
         variants=variants,
