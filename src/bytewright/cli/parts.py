@@ -77,7 +77,7 @@ def describe_parts(registry: Registry) -> Iterator[dict[str, Any]]:
 
     for name in registry:
         part = registry[name]
-        declared = list_options(part, provided_by_runs(registry))
+        declared = list_options(part, list_provided(registry, part))
         plugin = registry.plugin_of(name)
         yield {
             "key": registry.key,
@@ -91,17 +91,20 @@ def describe_parts(registry: Registry) -> Iterator[dict[str, Any]]:
         }
 
 
-def provided_by_runs(registry: Registry) -> tuple[str, ...]:
-    """Return the parameters of a kind of part that are not options, because a run passes them."""
+def list_provided(registry: Registry, part: Any) -> tuple[str, ...]:
+    """Return the parameters of a part that are not options, because a run passes them."""
     from bytewright.generate import sampling
     from bytewright.model import config, loss
     from bytewright.optim import schedules
+    from bytewright.optim.build import provided_to
+    from bytewright.registry import optimizers
 
-    of_model = {part.registry.key: part.provided for part in config.PARTS.values()}
+    if registry is optimizers:  # its constructor decides which settings it needs
+        return provided_to(part)
+    of_model = {field.registry.key: field.provided for field in config.PARTS.values()}
     of_training = {
         "loss.name": loss.PROVIDED,
         "sampler.name": sampling.PROVIDED,
         "schedule.kind": schedules.PROVIDED,
-        "optimizer.name": ("params", "model", "config", "lr", "weight_decay", "betas", "eps", "momentum"),
     }
     return (of_model | of_training)[registry.key]

@@ -83,13 +83,17 @@ def build_optimizer(
 def read_optimizer_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a registered optimizer, checked against its parameters."""
     part = optimizers[name]
-    provided = [*_fields_of(part), _first_parameter(part)] if isinstance(part, type) else ["model", "config"]
     for taken in _fields_of(part) if isinstance(part, type) else ():
         if taken in options:
             instead = "optimizer.beta1 and optimizer.beta2" if taken == "betas" else f"optimizer.{taken}"
             message = f"optimizer.options.{taken} is not an option; set {instead}"
             raise UsageError(message, key=f"optimizer.options.{taken}", expected=instead)
-    return read_options(part, options, provided=provided, key="optimizer.options")
+    return read_options(part, options, provided=provided_to(part), key="optimizer.options")
+
+
+def provided_to(part: Any) -> tuple[str, ...]:
+    """Return the parameters of a registered optimizer that a run passes; all others are options."""
+    return (_first_parameter(part), *_fields_of(part)) if isinstance(part, type) else ("model", "config")
 
 
 def check_optimizer(optimizer: object, model: Module, name: str) -> torch.optim.Optimizer:
