@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.optim.schedules import is_lengthenable
 from bytewright.storage.config_reader import MAX_INTEGER, build
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.checkpoint_list import CheckpointList
@@ -100,7 +99,7 @@ def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run:
             if error.key is None or not error.key.startswith(BY_RATE):
                 raise
             refusal = refusal or error
-            if is_lengthenable(config.schedule.kind):
+            if config.schedule.is_lengthenable:
                 continue
             break
         else:
@@ -109,7 +108,7 @@ def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run:
         return None
     reason = (
         "no checkpoint from before the decay of its learning rate is left"
-        if is_lengthenable(config.schedule.kind)
+        if config.schedule.is_lengthenable
         else f"the learning rates of its {config.schedule.kind} schedule depend on its length"
     )
     message = (
@@ -122,7 +121,7 @@ def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run:
 def find_step_before_decay(steps: Sequence[int], config: TrainConfig) -> int | None:
     """Return the last of `steps` whose learning rate would be the same in a longer run, if any is."""
     length, schedule = config.num_steps, config.schedule
-    if length is None or not is_lengthenable(schedule.kind):
+    if length is None or not schedule.is_lengthenable:
         return None
     now, longer = [[0, length]], [[0, 2 * length]]
     same = (s for s in steps if schedule.planned_factor(s, now) == schedule.planned_factor(s, longer))
