@@ -22,8 +22,8 @@ from torch import Tensor
 
 from bytewright.account import PRESETS
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.optim.build import build_optimizer
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.setup import make_optimizer
 from bytewright.train.step import TrainStep
 
 MIB = 2**20
@@ -113,7 +113,7 @@ class Case:
         torch.manual_seed(0)
         compute_dtype = torch.bfloat16 if self.precision == "bf16" else None
         model = TransformerLM(self.config, device=self.device, compute_dtype=compute_dtype)
-        optimizer = make_optimizer(model, OptimizerConfig(implementation=self.config.implementation))
+        optimizer = build_optimizer(model, OptimizerConfig(implementation=self.config.implementation))
         shape = (self.batch_size, self.config.context_length + 1)
         windows = torch.randint(self.config.vocab_size, shape, device=self.device)
         backend = "inductor" if self.compiled else None

@@ -24,9 +24,10 @@ from bytewright.data.sampler import Batch
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.fused import halves_from_pairs, pairs_from_halves
 from bytewright.model.hf_llama import write_llama
+from bytewright.optim.build import build_optimizer
 from bytewright.system import keep_freed_memory
 from bytewright.train.config import OptimizerConfig, TrainConfig
-from bytewright.train.setup import Engine, build_model, choose_backend, make_optimizer
+from bytewright.train.setup import Engine, build_model, choose_backend
 from bytewright.train.step import TrainStep
 
 LR, BETAS, EPS, WEIGHT_DECAY, MAX_NORM = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
@@ -79,7 +80,7 @@ def ours(shape: Shape) -> Step:
     model.to(shape.device)
     config = OptimizerConfig(lr=LR, beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=WEIGHT_DECAY)
     backend = "inductor" if shape.compile else None
-    step = TrainStep(model, make_optimizer(model, config), max_grad_norm=MAX_NORM, backend=backend)
+    step = TrainStep(model, build_optimizer(model, config), max_grad_norm=MAX_NORM, backend=backend)
     if shape.device == "cpu":
         keep_freed_memory().__enter__()  # as in a run; here until the process ends
     return lambda ids, targets: step([(ids, targets)]).loss

@@ -23,10 +23,10 @@ from torch.utils._pytree import tree_leaves
 
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.kernels import cross_entropy
+from bytewright.optim.build import build_optimizer
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import apply_clipped, fused_updates
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.setup import make_optimizer
 
 
 def _flash_backward(arguments: tuple[Any, ...]) -> int:
@@ -129,7 +129,7 @@ def measure_step(
     compute_dtype = torch.bfloat16 if precision == "bf16" else None
     model = TransformerLM(config, device="meta", compute_dtype=compute_dtype)
     implementation: Any = optimizer_implementation or config.implementation
-    stepper = make_optimizer(model, OptimizerConfig(name=optimizer, implementation=implementation))
+    stepper = build_optimizer(model, OptimizerConfig(name=optimizer, implementation=implementation))
     flat_groups = [flat for part in fused_updates(stepper) for flat in part.flat_groups]
     parameters = [one for flat in flat_groups for one in flat.parameters] or list(model.parameters())
     windows = torch.zeros(batch_size, config.context_length + 1, dtype=torch.int64, device="meta")

@@ -10,8 +10,8 @@ import torch
 from bytewright.data.sampler import TokenStore, WindowSampler
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.hf_llama import write_llama
+from bytewright.optim.build import build_optimizer
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.setup import make_optimizer
 from bytewright.train.step import TrainStep
 from runs import make_ids
 
@@ -25,7 +25,7 @@ def test_two_hundred_steps_equal_llama_with_torch_adamw(tmp_path: Path) -> None:
     write_llama(ours, tmp_path / "llama")
     theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "llama", dtype=torch.float32)
     config = OptimizerConfig(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
-    step = TrainStep(ours, make_optimizer(ours, config), max_grad_norm=1.0)
+    step = TrainStep(ours, build_optimizer(ours, config), max_grad_norm=1.0)
     groups = [
         {"params": [p for p in theirs.parameters() if p.ndim == 2], "weight_decay": 0.01},
         {"params": [p for p in theirs.parameters() if p.ndim == 1], "weight_decay": 0.0},

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from bytewright.data.sampler import TokenStore
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.optim.build import build_optimizer
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.run import Run
-from bytewright.train.setup import CompiledStepCache, make_optimizer
+from bytewright.train.setup import CompiledStepCache
 from bytewright.train.step import StepResult, TrainStep
 from rejection import PowerCutError
 from runs import digest, make_config, rerun_unchecked
@@ -40,7 +41,7 @@ def make_step(backend: str | None = None, **settings: Any) -> tuple[TransformerL
     torch.manual_seed(0)
     config = ModelConfig(vocab_size=40, context_length=16, d_model=64, num_layers=2, num_heads=2)
     model = TransformerLM(config).to("cuda")
-    optimizer = make_optimizer(model, OptimizerConfig(lr=0.01, **settings))
+    optimizer = build_optimizer(model, OptimizerConfig(lr=0.01, **settings))
     return model, TrainStep(model, optimizer, max_grad_norm=1.0, backend=backend)
 
 

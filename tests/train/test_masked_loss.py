@@ -22,6 +22,7 @@ from bytewright.errors import FormatError, UsageError
 from bytewright.model import TransformerLM, kernels, language_model_loss
 from bytewright.model.fused import linear_cross_entropy, masked_language_model_loss
 from bytewright.model.loss import cross_entropy, of_logits
+from bytewright.optim.build import build_optimizer
 from bytewright.registry import losses
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.pairs import encode_pairs
@@ -29,7 +30,7 @@ from bytewright.train import Run, TrainConfig, load_model, resume, train
 from bytewright.train.config import LossConfig, OptimizerConfig
 from bytewright.train.evaluate import EvaluationSet
 from bytewright.train.run import evaluate_run
-from bytewright.train.setup import make_optimizer, make_window_sampler, open_inputs
+from bytewright.train.setup import make_window_sampler, open_inputs
 from bytewright.train.step import TrainStep
 from model_choices import small_config
 from runs import digest, make_config
@@ -133,7 +134,7 @@ def test_a_step_in_parts_is_the_mean_over_all_tokens_that_count(implementation: 
     results = []
     for num_parts in (1, 2, 4):
         model = make_model("fused")
-        optimizer = make_optimizer(
+        optimizer = build_optimizer(
             model,
             OptimizerConfig(name="sgd", lr=0.1, implementation=implementation),
         )

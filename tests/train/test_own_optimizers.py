@@ -20,13 +20,14 @@ from bytewright.account.parameters import count_parameters
 from bytewright.account.predict import TrainingSetup
 from bytewright.errors import UsageError
 from bytewright.model import TransformerLM, language_model_loss
+from bytewright.optim.build import build_optimizer
 from bytewright.optim.fused import FusedOptimizer
 from bytewright.optim.reference import AdamW, Group, Optimizer
 from bytewright.registry import optimizers
 from bytewright.storage.config_reader import build
 from bytewright.train import resume, train
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.setup import CompiledStepCache, build_model, checkpoint_bytes, make_optimizer
+from bytewright.train.setup import CompiledStepCache, build_model, checkpoint_bytes
 from bytewright.train.step import TrainStep
 from runs import digest, make_config, metrics_without_clock
 
@@ -216,7 +217,7 @@ def test_options_reach_the_constructor_and_the_schedule_scales_every_group(
         budget={"steps": 4},
     )
     model = build_model(config, torch.device("cpu"))
-    built = make_optimizer(model, config.optimizer)
+    built = build_optimizer(model, config.optimizer)
     assert isinstance(built, Lion)
     assert built.history == 5
     assert [group["weight_decay"] for group in built.param_groups] == [0.3, 0.0]
@@ -315,7 +316,7 @@ def test_an_optimizer_that_a_run_cannot_use_is_rejected_with_a_sentence(
 def test_a_constructor_that_rejects_its_options_is_reported_with_a_sentence() -> None:
     config = OptimizerConfig(name="torch_adam", options={"fused": True, "foreach": True})
     with pytest.raises(UsageError) as rejection:
-        make_optimizer(TransformerLM(build_small()), config)
+        build_optimizer(TransformerLM(build_small()), config)
     assert (rejection.value.key, rejection.value.found) == ("optimizer.name", "torch_adam")
 
 
@@ -325,7 +326,7 @@ def test_frozen_parameters_stay_unchanged() -> None:
         model.token_embeddings.weight.requires_grad_(False)
         if name == "reads_values":
             continue  # it passes all parameters
-        optimizer = make_optimizer(model, OptimizerConfig(name=name))
+        optimizer = build_optimizer(model, OptimizerConfig(name=name))
         ids = torch.arange(8).view(2, 4)
         before = model.token_embeddings.weight.clone()
         assert bool(TrainStep(model, optimizer)([(ids, ids + 1)]).accepted), name
@@ -340,7 +341,7 @@ def test_a_subclass_with_another_rule_does_not_use_the_fused_version_of_its_base
     optimizers.register("plain")(Plain)
     try:
         model = TransformerLM(build_small())
-        assert type(make_optimizer(model, OptimizerConfig(name="plain"))) is Plain
+        assert type(build_optimizer(model, OptimizerConfig(name="plain"))) is Plain
         cost = update_cost(build_small(), "plain")
         assert cost.elementwise_flops < 14 * count_parameters(build_small()).total
     finally:
@@ -362,7 +363,7 @@ def test_a_rule_with_a_fused_version_uses_it(tmp_path: Path, quiet: Console) -> 
 def test_the_state_of_every_optimizer_is_predicted(name: str) -> None:
     config = build_small()
     model = TransformerLM(config)
-    optimizer = make_optimizer(model, OptimizerConfig(name=name, implementation="reference"))
+    optimizer = build_optimizer(model, OptimizerConfig(name=name, implementation="reference"))
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 0.01)
     optimizer.step()

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
+from bytewright.optim.build import build_optimizer
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.setup import make_optimizer
 from bytewright.train.step import TrainStep
 from runs import rerun_unchecked
 
@@ -43,7 +43,7 @@ def make_batch(seed: int = 0, size: int = 4) -> tuple[Tensor, Tensor]:
 def test_a_model_moved_after_its_optimizer_was_created_is_rejected() -> None:
     """Its updates would reach nothing."""
     model = make_model()
-    optimizer = make_optimizer(model, OPTIMIZERS[0])
+    optimizer = build_optimizer(model, OPTIMIZERS[0])
     model.double()
     with pytest.raises(UsageError):
         TrainStep(model, optimizer)
@@ -67,7 +67,7 @@ def test_a_loss_that_is_not_finite_leaves_weights_and_state_untouched(
     optimizer_config: OptimizerConfig, poison: float
 ) -> None:
     model = make_model()
-    optimizer = make_optimizer(model, optimizer_config)
+    optimizer = build_optimizer(model, optimizer_config)
     add = torch.zeros(())
 
     def loss(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def test_a_single_bad_gradient_leaves_weights_and_state_untouched(
     optimizer_config: OptimizerConfig, poison: float
 ) -> None:
     model = make_model()
-    optimizer = make_optimizer(model, optimizer_config)
+    optimizer = build_optimizer(model, optimizer_config)
     step = TrainStep(model, optimizer, max_grad_norm=1.0)
     step([make_batch(0)])
     before = snapshot(model, optimizer)
@@ -114,7 +114,7 @@ def test_accumulating_over_parts_equals_the_whole_batch(implementation: Any) -> 
     def run(num_parts: int) -> TransformerLM:
         model = make_model().double()  # Adam divides rounding errors by gradients that may be as small
         config = OptimizerConfig(lr=0.01, implementation=implementation)
-        step = TrainStep(model, make_optimizer(model, config), max_grad_norm=1.0)
+        step = TrainStep(model, build_optimizer(model, config), max_grad_norm=1.0)
         for number in range(5):
             ids, targets = make_batch(number, size=8)
             step(list(zip(ids.chunk(num_parts), targets.chunk(num_parts), strict=True)))
@@ -131,7 +131,7 @@ def test_the_fused_step_follows_the_reference(name: Any) -> None:
     for implementation in ("fused", "reference"):
         model = make_model(implementation=implementation)
         config = OptimizerConfig(name=name, lr=0.01, implementation=implementation)
-        step = TrainStep(model, make_optimizer(model, config), max_grad_norm=0.5)
+        step = TrainStep(model, build_optimizer(model, config), max_grad_norm=0.5)
         losses[implementation] = [step([make_batch(number)]).loss.item() for number in range(20)]
     assert losses["fused"] == pytest.approx(losses["reference"], abs=1e-3)
 
@@ -139,7 +139,7 @@ def test_the_fused_step_follows_the_reference(name: Any) -> None:
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_one_batch_is_overfitted(name: Any) -> None:
     model = make_model(d_model=32)
-    step = TrainStep(model, make_optimizer(model, OptimizerConfig(name=name, lr=0.01)), max_grad_norm=1.0)
+    step = TrainStep(model, build_optimizer(model, OptimizerConfig(name=name, lr=0.01)), max_grad_norm=1.0)
     batch = make_batch(0)
     for _ in range(150):
         loss = step([batch]).loss
@@ -150,7 +150,7 @@ def test_two_hundred_steps_go_as_with_the_optimizer_of_torch() -> None:
     """Side by side in fp32 on the same batches: lr 1e-3, epsilon 1e-8."""
     ours, theirs = make_model(d_model=32), make_model(d_model=32)
     config = OptimizerConfig(lr=1e-3, eps=1e-8, beta1=0.9, beta2=0.999, weight_decay=0.01)
-    step = TrainStep(ours, make_optimizer(ours, config), max_grad_norm=1.0)
+    step = TrainStep(ours, build_optimizer(ours, config), max_grad_norm=1.0)
     matrices = [p for p in theirs.parameters() if p.ndim >= 2]
     gains = [p for p in theirs.parameters() if p.ndim < 2]
     peer = torch.optim.AdamW(
@@ -172,7 +172,7 @@ def test_two_hundred_steps_go_as_with_the_optimizer_of_torch() -> None:
 
 def test_gains_are_not_decayed_and_muon_takes_only_the_matrices_inside_blocks() -> None:
     model = make_model()
-    muon, gains = make_optimizer(model, OptimizerConfig(name="muon")).param_groups[0::2]
+    muon, gains = build_optimizer(model, OptimizerConfig(name="muon")).param_groups[0::2]
     names = {parameter: name for name, parameter in model.named_parameters()}
     assert {names[p].split(".")[0] for p in muon["params"]} == {"layers"}
     assert all(p.ndim == 2 for p in muon["params"])
@@ -189,7 +189,7 @@ def test_a_compiled_step_follows_the_eager_one(request: pytest.FixtureRequest) -
     for backend in (None, "inductor"):
         model = make_model()
         step = TrainStep(
-            model, make_optimizer(model, OptimizerConfig(lr=0.01)), max_grad_norm=0.5, backend=backend
+            model, build_optimizer(model, OptimizerConfig(lr=0.01)), max_grad_norm=0.5, backend=backend
         )
         losses.append([step([make_batch(number)]).loss.item() for number in range(10)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)

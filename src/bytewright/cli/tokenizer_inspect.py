@@ -83,7 +83,7 @@ class InspectTokenizer:
         out = console.stdout()
         print_vocabulary(out, tokenizer, self.num_longest)
         if data is not None:
-            print_text(out, tokenizer, data)
+            print_split(out, tokenizer, data)
         if self.throughput and data is not None:
             print_throughput(out, tokenizer, data, self.num_threads)
 
@@ -116,7 +116,7 @@ def print_vocabulary(out: Console, tokenizer: Tokenizer, num_longest: int) -> No
     out.print(lengths)
 
 
-def print_text(out: Console, tokenizer: Tokenizer, data: bytes) -> None:
+def print_split(out: Console, tokenizer: Tokenizer, data: bytes) -> None:
     """Print the compression of a text, and its beginning as it is split."""
     from bytewright.tokenizer.inspect import bytes_per_token, split_text
 

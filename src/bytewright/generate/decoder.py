@@ -20,8 +20,8 @@ from bytewright.generate.packed_weights import (
     PackedBlock,
     PackedMatrix,
     PackedNorm,
-    pack,
     pack_block,
+    pack_module,
     snapshot,
 )
 from bytewright.model import (
@@ -121,7 +121,9 @@ class Decoder:
         with torch.no_grad():
             self.blocks = [pack_block(block, self.dtype, batch_size) for block in blocks]
         final = model.ln_final
-        self.final_norm: PackedNorm | None = None if final is None else pack(final, self.dtype, batch_size)
+        self.final_norm: PackedNorm | None = (
+            None if final is None else pack_module(final, self.dtype, batch_size)
+        )
         self.head = PackedMatrix(snapshot(model.output_weight, self.dtype), batch_size)
         self.angles = None
         attention = blocks[0].attn

@@ -76,7 +76,7 @@ def packed_version(module: Module) -> type | None:
     return version if forward is type(module).forward else None
 
 
-def pack(module: Module, dtype: torch.dtype, num_rows: int) -> Any:
+def pack_module(module: Module, dtype: torch.dtype, num_rows: int) -> Any:
     """Return the packed version of a module, or the module itself as `OwnForward`."""
     version: Any = packed_version(module)
     return OwnForward(module) if version is None else version(module, dtype, num_rows)
@@ -223,10 +223,10 @@ def pack_block(block: TransformerBlock, dtype: torch.dtype, num_rows: int) -> Pa
     """Return one block packed for products with about `num_rows` rows."""
     norms = None
     if block.norm != "none":
-        norms = pack(block.ln1, dtype, num_rows), pack(block.ln2, dtype, num_rows)
+        norms = pack_module(block.ln1, dtype, num_rows), pack_module(block.ln2, dtype, num_rows)
     return PackedBlock(
         place=block.norm,
         norms=norms,
-        attention=cast("PackedAttention", pack(block.attn, dtype, num_rows)),
-        ffn=pack(block.ffn, dtype, num_rows),
+        attention=cast("PackedAttention", pack_module(block.attn, dtype, num_rows)),
+        ffn=pack_module(block.ffn, dtype, num_rows),
     )

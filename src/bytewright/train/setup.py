@@ -35,7 +35,7 @@ from bytewright.optim.build import OptimizerFactory, build_optimizer
 from bytewright.optim.fused import fused_updates
 from bytewright.registry import losses, optimizers
 from bytewright.system import DevicePeakMemory
-from bytewright.train.config import DeviceName, OptimizerConfig, Precision, TrainConfig
+from bytewright.train.config import DeviceName, Precision, TrainConfig
 from bytewright.train.step import TrainStep
 
 if TYPE_CHECKING:
@@ -235,13 +235,6 @@ def seed_step(config: TrainConfig, step: int) -> None:
     torch.manual_seed(mix_key(config.seed, 2, step))
 
 
-def make_optimizer(
-    model: TransformerLM, config: OptimizerConfig, factory: OptimizerFactory | None = None
-) -> torch.optim.Optimizer:
-    """Return the optimizer that `config` names, or that `factory` builds, over the parameters of `model`."""
-    return build_optimizer(model, config, factory)
-
-
 def checkpoint_bytes(config: TrainConfig) -> int:
     """Return an upper bound of the size of a checkpoint: weights, optimizer state and 1 MiB for the rest."""
     weights = 4 * count_parameters(config.model).total
@@ -263,7 +256,7 @@ class Engine:
         self.memory = DevicePeakMemory(device)
         self.model = build_model(config, device)
         self.factory = factory
-        self.optimizer = make_optimizer(self.model, config.optimizer, factory)
+        self.optimizer = build_optimizer(self.model, config.optimizer, factory)
         self.step = TrainStep(
             self.model,
             self.optimizer,
@@ -278,10 +271,10 @@ class Engine:
         """Reset to the initial state of `config` in place: compiled code and CUDA graphs stay valid."""
         fresh = build_model(config, torch.device("cpu"))
         if fused_updates(self.optimizer):
-            blank = make_optimizer(fresh, config.optimizer, self.factory)
+            blank = build_optimizer(fresh, config.optimizer, self.factory)
             self.optimizer.load_state_dict(blank.state_dict())
         else:  # it may have state that no state dict contains
-            self.optimizer = make_optimizer(self.model, config.optimizer, self.factory)
+            self.optimizer = build_optimizer(self.model, config.optimizer, self.factory)
             self.step.optimizer = self.optimizer
         self.model.load_state_dict(fresh.state_dict())
         self.memory.start_over()
