@@ -50,11 +50,8 @@ def propose_shape(num_parameters: float, **settings: Any) -> ModelConfig:
         raise wrong_value("parameters", f"a number from {FEWEST:,} to {MOST:,}", num_parameters)
     for name in ("d_model", "num_layers", "num_heads"):
         if settings.get(name) is not None:
-            raise UsageError(
-                f"{name} cannot be given together with a number of parameters, which determines it",
-                key=name,
-                found=settings[name],
-            )
+            message = f"{name} cannot be given together with a number of parameters, which determines it"
+            raise UsageError(message, key=name, found=settings[name])
     settings = {"context_length": CONTEXT_LENGTH} | settings
     sizes = [settings["vocab_size"]] if "vocab_size" in settings else VOCABULARIES
     shapes: list[ModelConfig] = []
@@ -65,12 +62,11 @@ def propose_shape(num_parameters: float, **settings: Any) -> ModelConfig:
                 return shape
             shapes.append(shape)
     if not shapes:
-        raise UsageError(
+        message = (
             f"no model of about {num_parameters:,.0f} parameters has a vocabulary of {sizes[-1]:,} and these"
-            " settings; use a smaller vocabulary or another number of parameters",
-            key="vocab_size",
-            found=sizes[-1],
+            " settings; use a smaller vocabulary or another number of parameters"
         )
+        raise UsageError(message, key="vocab_size", found=sizes[-1])
     return min(filter(_has_half_in_blocks, shapes), key=_distance, default=min(shapes, key=_distance))
 
 

@@ -414,9 +414,8 @@ def _chunks_of_rows(path: Path, field: str, clean: bool, progress: ByteProgress 
                 if progress is not None:
                     progress(total * number // max(file.metadata.num_rows, 1), total)
     except arrow.ArrowException as error:
-        raise FormatError(
-            f"{path}: invalid Parquet ({first_line(error)})", path=path, expected="Parquet"
-        ) from None
+        message = f"{path}: invalid Parquet ({first_line(error)})"
+        raise FormatError(message, path=path, expected="Parquet") from None
 
 
 def _claimed_bytes(file: Any, field: str) -> int:

@@ -156,12 +156,9 @@ def _choose_trials(sweep: Sweep, only: Sequence[str]) -> list[Trial]:
     names = [trial.name for trial in sweep.trials]
     for name in only:
         if name not in names:
-            raise UsageError(
-                f"{sweep.about.name} has no run {name!r}; it has {', '.join(names[:8])}"
-                + " …" * (len(names) > 8),
-                expected=names,
-                found=name,
-            )
+            shown = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
+            message = f"{sweep.about.name} has no run {name!r}; it has {shown}"
+            raise UsageError(message, expected=names, found=name)
     return [trial for trial in sweep.trials if not only or trial.name in only]
 
 
@@ -197,14 +194,11 @@ def find_state(trial: Trial, run: Path) -> tuple[PlannedState, str]:
 
 
 def _mismatch(run: Path, key: str, before: object, now: object) -> UsageError:
-    return UsageError(
+    message = (
         f"{run} was made with {key} = {before!r}, but the sweep has {now!r}; remove the old run, or use"
-        " another folder",
-        path=run,
-        key=key,
-        expected=now,
-        found=before,
+        " another folder"
     )
+    return UsageError(message, path=run, key=key, expected=now, found=before)
 
 
 def check_same_settings(trial: Trial, run: Path) -> None:

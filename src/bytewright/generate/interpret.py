@@ -68,12 +68,11 @@ def attention_weights_by_layer(
     attentions = [layer.get_submodule("attn") for layer in model.layers]
     for number, attention in enumerate(attentions):
         if not callable(getattr(attention, "weights", None)):
-            raise UsageError(
+            message = (
                 f"the attention of layer {number}, {type(attention).__name__}, has no method weights(x) that "
-                "returns its attention weights",
-                key="attention",
-                found=type(attention).__name__,
+                "returns its attention weights"
             )
+            raise UsageError(message, key="attention", found=type(attention).__name__)
     with _recorded_inputs(attentions) as inputs:
         model.hidden_states(_prompt(model, ids))
     weights = [attention.weights(x) for attention, x in zip(attentions, inputs, strict=True)]  # type: ignore[operator]
@@ -134,13 +133,11 @@ def _prompt(model: TransformerLM, ids: Sequence[int]) -> Integer[Tensor, " seq"]
     if not ids:
         raise wrong_value("ids", "at least one token", [])
     if len(ids) > model.config.context_length:
-        raise UsageError(
+        message = (
             f"the text has {len(ids)} tokens, but the model's context is {model.config.context_length}; "
-            "shorten the text",
-            key="ids",
-            expected=model.config.context_length,
-            found=len(ids),
+            "shorten the text"
         )
+        raise UsageError(message, key="ids", expected=model.config.context_length, found=len(ids))
     return torch.tensor(list(ids), device=_device(model))
 
 

@@ -46,9 +46,8 @@ def make_text_sampler(
     try:
         check_prompts(model, [ids])
     except UsageError as error:
-        raise UsageError(
-            f"sample_prompt cannot be continued: {error}", key="sample_prompt", found=error.found
-        ) from None
+        message = f"sample_prompt cannot be continued: {error}"
+        raise UsageError(message, key="sample_prompt", found=error.found) from None
     sampling = SamplingConfig(
         max_new_tokens=SAMPLE_TOKENS,
         temperature=0.8,

@@ -279,13 +279,11 @@ class MultiHeadSelfAttention(Layer):
     def _check_length(self, num_tokens: int) -> None:
         """Raise if the rotary tables have fewer than `num_tokens` positions."""
         if isinstance(self.rope, RotaryPositionalEmbedding) and num_tokens > self.rope.max_seq_len:
-            raise UsageError(
+            message = (
                 f"a sequence of {num_tokens} tokens is longer than max_seq_len, {self.rope.max_seq_len},"
-                " of the RoPE module",
-                key="x",
-                expected=self.rope.max_seq_len,
-                found=num_tokens,
+                " of the RoPE module"
             )
+            raise UsageError(message, key="x", expected=self.rope.max_seq_len, found=num_tokens)
 
 
 EAGER_ROTATION = {"fp32": 36 + 53, "bf16": 32 + 50}

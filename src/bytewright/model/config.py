@@ -183,17 +183,11 @@ class ModelConfig:
 def check_heads(d_model: int, num_heads: int, kv_heads: int) -> None:
     """Raise unless the heads divide the width, and the key/value heads divide the query heads."""
     if num_heads < 1 or d_model % num_heads:
-        raise UsageError(
-            f"d_model ({d_model}) must be a multiple of num_heads ({num_heads})",
-            key="num_heads",
-            found=num_heads,
-        )
+        message = f"d_model ({d_model}) must be a multiple of num_heads ({num_heads})"
+        raise UsageError(message, key="num_heads", found=num_heads)
     if kv_heads < 1 or num_heads % kv_heads:
-        raise UsageError(
-            f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({kv_heads})",
-            key="num_kv_heads",
-            found=kv_heads,
-        )
+        message = f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({kv_heads})"
+        raise UsageError(message, key="num_kv_heads", found=kv_heads)
 
 
 def _check_size(name: str, value: object) -> None:

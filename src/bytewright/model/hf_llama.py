@@ -73,12 +73,8 @@ def read_llama(folder: atomic.StrPath) -> TransformerLM:
     config = read_llama_config(folder / "config.json")
     file, found = _read_weights(folder)
     if too_few_for_layers(found, config):
-        raise FormatError(
-            f"{file}: has fewer layers than the {config.num_layers} of config.json",
-            path=file,
-            key="num_hidden_layers",
-            expected=config.num_layers,
-        )
+        message = f"{file}: has fewer layers than the {config.num_layers} of config.json"
+        raise FormatError(message, path=file, key="num_hidden_layers", expected=config.num_layers)
     weights: dict[str, Tensor] = {}
     names = llama_names(config)
     for name, expected in weight_shapes(config).items():
@@ -87,24 +83,18 @@ def read_llama(folder: atomic.StrPath) -> TransformerLM:
             raise FormatError(f"{file}: the weight {theirs!r} is missing", path=file, key=theirs)
         weight = found.pop(theirs)
         if tuple(weight.shape) != expected or not weight.is_floating_point():
-            raise FormatError(
+            message = (
                 f"{file}: the weight {theirs!r} is {weight.dtype} of shape {tuple(weight.shape)}, "
-                f"but config.json requires floats of shape {expected}",
-                path=file,
-                key=theirs,
-                expected=expected,
-                found=tuple(weight.shape),
+                f"but config.json requires floats of shape {expected}"
             )
+            raise FormatError(message, path=file, key=theirs, expected=expected, found=tuple(weight.shape))
         weights[name] = _reorder(name, weight.float(), config, for_export=False)
     if config.tie_embeddings:
         found.pop("lm_head.weight", None)  # some programs also write the tied matrix
     for name in sorted(found):
         if not name.endswith("rotary_emb.inv_freq"):  # a RoPE table, which old versions saved as a weight
-            raise FormatError(
-                f"{file}: holds a weight {name!r}, which a Llama without biases does not have",
-                path=file,
-                key=name,
-            )
+            message = f"{file}: holds a weight {name!r}, which a Llama without biases does not have"
+            raise FormatError(message, path=file, key=name)
     model = TransformerLM(config)
     model.load_state_dict(weights)
     return model
@@ -121,11 +111,8 @@ def _read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         if found.keys() != names:
             name = min(found.keys() ^ names)
             problem = "is not listed" if name in found else "is listed, but missing"
-            raise FormatError(
-                f"{folder / part}: the weight {name!r} {problem}; the list is in {index}",
-                path=folder / part,
-                key=name,
-            )
+            message = f"{folder / part}: the weight {name!r} {problem}; the list is in {index}"
+            raise FormatError(message, path=folder / part, key=name)
         weights |= found
     return index, weights
 
@@ -148,11 +135,8 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     except safetensors.SafetensorError as error:
         raise FormatError(f"{file}: is not a safetensors file, or is damaged ({error})", path=file) from None
     except KeyError as error:
-        raise FormatError(
-            f"{file}: holds weights of type {error}, which torch does not have",
-            path=file,
-            found=error.args[0],
-        ) from None
+        message = f"{file}: holds weights of type {error}, which torch does not have"
+        raise FormatError(message, path=file, found=error.args[0]) from None
 
 
 def too_few_for_layers(weights: Mapping[str, Tensor], config: ModelConfig) -> bool:

@@ -152,12 +152,8 @@ def check_range(name: str, indices: Tensor, size: int) -> None:
     """
     if indices.device.type == "cpu" and not bool(((indices >= 0) & (indices < size)).all()):
         lowest, highest = indices.min().item(), indices.max().item()
-        raise UsageError(
-            f"{name} must be from 0 to {size - 1}, but are from {lowest} to {highest}",
-            key=name,
-            expected=size - 1,
-            found=highest if lowest >= 0 else lowest,
-        )
+        message = f"{name} must be from 0 to {size - 1}, but are from {lowest} to {highest}"
+        raise UsageError(message, key=name, expected=size - 1, found=highest if lowest >= 0 else lowest)
 
 
 class _LookUp(torch.autograd.Function):

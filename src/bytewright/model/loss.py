@@ -144,10 +144,8 @@ def check_targets(predictions: Tensor, targets: Tensor) -> None:
     check_integers(targets)
     expected, found = tuple(predictions.shape[:-1]), tuple(targets.shape)
     if found != expected:
-        raise UsageError(
+        message = (
             f"targets of shape {found} do not fit predictions of shape {tuple(predictions.shape)};"
-            f" expected {expected}",
-            key="targets",
-            expected=expected,
-            found=found,
+            f" expected {expected}"
         )
+        raise UsageError(message, key="targets", expected=expected, found=found)

@@ -90,12 +90,11 @@ class FusedUpdate:
         for flat in self.flat_groups:
             for number, (parameter, view) in enumerate(zip(flat.parameters, flat.weight_views, strict=True)):
                 if parameter.data_ptr() != view.data_ptr():
-                    raise UsageError(
+                    message = (
                         f"parameter {number} of its group, of shape {tuple(parameter.shape)}, was moved after"
-                        " the optimizer was created; move the model first",
-                        key="params",
-                        found=number,
+                        " the optimizer was created; move the model first"
                     )
+                    raise UsageError(message, key="params", found=number)
 
     def load_learning_rates(self) -> None:
         """Copy the learning rates of the parameter groups into the flat groups."""

@@ -87,12 +87,8 @@ def split_combined_state(optimizer: CombinedOptimizer, state_dict: Mapping[str, 
         if not isinstance(former, list) or not all(isinstance(one, dict) for one in former):
             raise FormatError("the saved state is not that of a CombinedOptimizer", key="optimizers")
         if len(former) != len(parts):
-            raise FormatError(
-                f"the saved state has {len(former)} optimizers, this run has {len(parts)}",
-                key="optimizers",
-                expected=len(parts),
-                found=len(former),
-            )
+            message = f"the saved state has {len(former)} optimizers, this run has {len(parts)}"
+            raise FormatError(message, key="optimizers", expected=len(parts), found=len(former))
         return former
     saved = translate_state(state_dict, {})
     groups = saved["param_groups"]
@@ -136,23 +132,18 @@ def check_saved_state(optimizer: Optimizer, saved: Saved) -> None:
         if isinstance(count, Tensor) and count.numel() == 1 and float(count).is_integer():
             count = int(count)
         if type(count) is not int or not 0 <= count < 2**63:
-            raise FormatError(
-                f"the saved optimizer state of parameter {number} has no valid update count",
-                key=f"state.{number}.step",
-                found=count,
-            )
+            message = f"the saved optimizer state of parameter {number} has no valid update count"
+            raise FormatError(message, key=f"state.{number}.step", found=count)
         shape = tuple(parameters[number].shape)
         for name in optimizer.state_names:
             found = values.get(name)
             found_shape = tuple(found.shape) if isinstance(found, Tensor) else None
             if found_shape != shape:
-                raise FormatError(
+                message = (
                     f"the saved optimizer state {name!r} of parameter {number} has the shape {found_shape}, "
-                    f"expected {shape}",
-                    key=f"state.{number}.{name}",
-                    expected=shape,
-                    found=found_shape,
+                    f"expected {shape}"
                 )
+                raise FormatError(message, key=f"state.{number}.{name}", expected=shape, found=found_shape)
 
 
 def _check_same_number(what: str, ours: int, theirs: int, key: str) -> None:
@@ -169,11 +160,8 @@ def _check_numbering(groups: list[Mapping[str, Any]], sizes: list[int]) -> None:
     first = 0
     for each, size in zip(numbers, sizes, strict=True):
         if each != list(range(first, first + size)):
-            raise FormatError(
-                "the saved parameter groups hold other parameters than those of this optimizer",
-                key="param_groups",
-                expected=sizes,
-            )
+            message = "the saved parameter groups hold other parameters than those of this optimizer"
+            raise FormatError(message, key="param_groups", expected=sizes)
         first += size
 
 
@@ -181,12 +169,8 @@ def _check_same_settings(optimizer: Optimizer, ours: Mapping[str, Any], theirs: 
     """Raise `FormatError` if settings are missing, have another type, or change the rule of this class."""
     own = {name: ours[name] for name in (*optimizer.defaults, "params") if name in ours}
     if not own.keys() <= theirs.keys():
-        raise FormatError(
-            f"the saved optimizer settings are {', '.join(map(str, theirs))}, expected {', '.join(own)}",
-            key="param_groups",
-            expected=list(own),
-            found=list(theirs),
-        )
+        message = f"the saved optimizer settings are {', '.join(map(str, theirs))}, expected {', '.join(own)}"
+        raise FormatError(message, key="param_groups", expected=list(own), found=list(theirs))
     for name, value in own.items():
         if name != "params" and not _has_same_type(value, theirs[name]):
             raise FormatError(
@@ -197,13 +181,11 @@ def _check_same_settings(optimizer: Optimizer, ours: Mapping[str, Any], theirs: 
             )
     for name, value in optimizer.torch_settings.items():
         if name in theirs and value is not ... and theirs[name] != value:
-            raise FormatError(
+            message = (
                 f"the saved optimizer has {name} = {theirs[name]!r}, which {type(optimizer).__name__} of"
-                f" Bytewright does not have; only {value!r} can be loaded",
-                key=name,
-                expected=value,
-                found=theirs[name],
+                f" Bytewright does not have; only {value!r} can be loaded"
             )
+            raise FormatError(message, key=name, expected=value, found=theirs[name])
 
 
 def _has_same_type(ours: object, theirs: object) -> bool:

@@ -101,11 +101,8 @@ class InitialWeights:
             )
         if is_llama_folder(source):
             if with_optimizer:
-                raise UsageError(
-                    f"{source} is a Hugging Face folder, which has no optimizer state; start without it",
-                    path=source,
-                    key="init_optimizer",
-                )
+                message = f"{source} is a Hugging Face folder, which has no optimizer state; start without it"
+                raise UsageError(message, path=source, key="init_optimizer")
             model = read_llama(source)
             tokenizer = source / LLAMA_TOKENIZER
             return cls(
@@ -124,11 +121,8 @@ class InitialWeights:
             check_loaded(run, of_model_only=True)
         optimizer = read_optimizer(checkpoint) if with_optimizer else None
         if with_optimizer and not optimizer:
-            raise UsageError(
-                f"{checkpoint} is an imported model, which has no optimizer state; start without it",
-                path=checkpoint,
-                key="init_optimizer",
-            )
+            message = f"{checkpoint} is an imported model, which has no optimizer state; start without it"
+            raise UsageError(message, path=checkpoint, key="init_optimizer")
         tokenizer = run / TOKENIZER if run and (run / TOKENIZER).is_dir() else None
         return cls(
             source=checkpoint,
@@ -236,13 +230,8 @@ class InitialWeights:
             problem = f"is missing in {self.source}"
         elif expected is None:
             problem = f"is in {self.source}, but not in this model"
-        return FormatError(
-            f"the weight {name} {problem}; give [model] the settings that the weights were trained with",
-            path=self.source,
-            key=name,
-            expected=expected,
-            found=found,
-        )
+        message = f"the weight {name} {problem}; give [model] the settings that the weights were trained with"
+        return FormatError(message, path=self.source, key=name, expected=expected, found=found)
 
 
 def read_recorded(run: Path) -> InitialWeights | None:
@@ -261,13 +250,8 @@ def read_recorded(run: Path) -> InitialWeights | None:
         raise UsageError(message, path=source)
     init = InitialWeights.read(source, with_optimizer=recorded["optimizer"].as_boolean(default=False))
     if init.sha256 != sha256:
-        raise FormatError(
-            f"{source}: its weights have changed since the run started from them, and {again}",
-            path=source,
-            key="sha256",
-            expected=sha256,
-            found=init.sha256,
-        )
+        message = f"{source}: its weights have changed since the run started from them, and {again}"
+        raise FormatError(message, path=source, key="sha256", expected=sha256, found=init.sha256)
     return init
 
 
@@ -326,8 +310,8 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Any, source: P
     except (ValueError, KeyError) as error:  # torch's optimizers raise these
         message = (
             f"{source}: its optimizer state cannot be used here: {first_line(error)}; set [optimizer] to"
+            " that of its run, or start without the state"
         )
-        message += " that of its run, or start without the state"
         raise FormatError(message, path=source, key="optimizer") from None
     for group, before in zip(optimizer.param_groups, settings, strict=True):
         group.update(before)

@@ -68,9 +68,8 @@ def _build_model(fields: Mapping[str, Any], path: Path) -> ModelConfig:
     if not isinstance(fields.get("model", {}), dict):
         raise FormatError(f"{path}: model must be a table with the sizes of a model", path=path, key="model")
     if isinstance(base := fields.get("base"), str):
-        raise FormatError(
-            f"{path}: is a sweep; use its base recipe, {base}, instead", path=path, key="base", found=base
-        )
+        message = f"{path}: is a sweep; use its base recipe, {base}, instead"
+        raise FormatError(message, path=path, key="base", found=base)
     try:
         return build(ModelConfig, fields.get("model", fields), source=str(path))
     except UsageError as error:
