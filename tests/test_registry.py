@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,14 @@ def test_an_unknown_name_is_answered_with_the_closest_one(shapes: Registry) -> N
 def test_a_taken_or_malformed_name_is_rejected(shapes: Registry, name: str) -> None:
     with pytest.raises(UsageError):
         shapes.register(name)
+    assert list(shapes) == ["round"]
+
+
+@pytest.mark.parametrize("part", [42, None, "square", [len]])
+def test_a_part_that_cannot_be_called_is_rejected(shapes: Registry, part: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        shapes.register("square")(part)
+    assert caught.value.found == part
     assert list(shapes) == ["round"]
 
 

@@ -57,6 +57,8 @@ class Registry:
             raise UsageError(f"the {self.kind} {name!r} is already registered; choose another name", key=name)
 
         def add(part: P) -> P:
+            if not callable(part):
+                raise wrong_value(f"the {self.kind} {name!r}", "a class or a function", part)
             self._parts[name] = part
             if plugin is not None:
                 self._plugins[name] = plugin

@@ -225,6 +225,26 @@ def test_a_changed_module_is_not_ignored(change: Callable[[Any], None], implemen
         assert [generate_reference(changed, prompt, sampling, 0) for prompt in PROMPTS[:1]] != before[:1]
 
 
+def other_eps_of_queries(attention: Any) -> None:
+    attention.q_norm.eps = 5.0
+
+
+def other_projections(attention: Any) -> None:
+    project = attention._project
+    attention._project = lambda x, positions: [part.tanh() for part in project(x, positions)]
+
+
+@pytest.mark.parametrize("change", [other_eps_of_queries, other_projections])
+def test_a_changed_setting_or_method_of_the_attention_is_not_ignored(change: Callable[[Any], None]) -> None:
+    model = make_model(qk_norm=True, implementation="reference")
+    before = generate(model, PROMPTS, EVERYTHING)
+    block: Any = model.layers[0]
+    change(block.attn)
+    with pytest.warns(GenerationWarning, match=r"without a cache: layers\.0\.attn has"):
+        assert_ids_are_those_of_the_reference(model, EVERYTHING)
+    assert generate_reference(model, PROMPTS[0], EVERYTHING, 0) != before[0]
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=list(SAMPLINGS))
 @pytest.mark.parametrize(
     ("changes", "words"),

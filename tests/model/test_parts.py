@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bytewright.errors import UsageError
 from bytewright.model import Linear, ModelConfig, MultiHeadSelfAttention, SwiGLU, TransformerLM
 from bytewright.model.config import PARTS
-from bytewright.model.exports import reasons_against_export
+from bytewright.model.exports import find_obstacles, reasons_against_export
 from bytewright.model.parts import class_for, fused_version_of, stated
 from bytewright.model.transformer import weight_shapes
 from bytewright.registry import Registry, attentions, feed_forwards, norms, positions
@@ -238,6 +238,24 @@ def test_a_model_with_other_modules_than_its_config_names_is_refused() -> None:
     hooked = TransformerLM(SMALL)
     hooked.layers[0].register_forward_hook(lambda module, inputs, output: 2 * output)
     assert len(reasons_against_export(hooked, "gguf")) == 1
+
+
+def test_a_model_with_other_settings_than_its_config_is_refused() -> None:
+    model: Any = TransformerLM(SMALL)
+    model.layers[1].ln2.eps = 1e-3
+    model.layers[0].norm = "post"
+    obstacles = list(find_obstacles(model, "gguf"))
+    assert [(each.key, each.found) for each in obstacles] == [
+        ("layers.0.norm", "post"),
+        ("layers.1.ln2.eps", 1e-3),
+    ]
+
+
+def test_norms_of_queries_with_another_eps_than_the_others_are_refused() -> None:
+    config = dataclasses.replace(SMALL, qk_norm=True)
+    assert reasons_against_export(config, "gguf") == []
+    (obstacle,) = find_obstacles(dataclasses.replace(config, norm_options={"eps": 1e-3}), "gguf")
+    assert (obstacle.key, obstacle.expected, obstacle.found) == ("norm_options.eps", 1e-5, 1e-3)
 
 
 def test_an_option_that_a_llama_lacks_is_refused() -> None:

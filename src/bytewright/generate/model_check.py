@@ -24,7 +24,8 @@ from bytewright.model import (
     TransformerLM,
 )
 from bytewright.model.fused import FusedEmbedding
-from bytewright.model.parts import stated
+from bytewright.model.layers import EPSILON
+from bytewright.model.parts import replaced_methods, stated
 from bytewright.registry import is_built_in
 
 KNOWN_FORWARDS: Mapping[type[Module], object] = {
@@ -104,6 +105,8 @@ def _find_change(module: Module, config: ModelConfig) -> str | None:
         sizes = module.num_heads, module.num_kv_heads, module.d_head
         if sizes != (config.num_heads, config.kv_heads, config.d_head):
             return "has other heads than the config"
+        if any(norm is not None and norm.eps != EPSILON for norm in (module.q_norm, module.k_norm)):
+            return f"has norms of queries or keys whose eps is not {EPSILON}"
     for parameter in module.parameters(recurse=False):
         if type(parameter) is not Parameter:
             return f"has a parameter of the class {type(parameter).__name__}"
@@ -113,4 +116,5 @@ def _find_change(module: Module, config: ModelConfig) -> str | None:
 def _find_hook(module: Module) -> str | None:
     if module._forward_hooks or module._forward_pre_hooks:
         return "has a hook"
-    return "has a forward of its own" if "forward" in vars(module) else None
+    replaced = replaced_methods(module)
+    return f"has a {replaced[0]} of its own" if replaced else None

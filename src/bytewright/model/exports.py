@@ -12,9 +12,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
+from torch.nn import Module
+
 from bytewright.errors import UsageError
 from bytewright.model.config import PARTS, ModelConfig
-from bytewright.model.parts import stated
+from bytewright.model.layers import EPSILON
+from bytewright.model.parts import replaced_methods, stated
 from bytewright.model.transformer import TransformerLM, weight_shapes
 from bytewright.storage.config_reader import list_options
 
@@ -100,6 +103,10 @@ def find_obstacles(model: TransformerLM | ModelConfig, format: ExportFormat) -> 
             if option not in stated(cls, "llama_options", {}) and not is_default:
                 key = f"{part.options}.{option}"
                 yield Obstacle(key, None, value, f"the model has {key} = {value!r}, which a Llama lacks")
+    eps = llama_settings(config).get("rms_norm_eps", EPSILON)
+    if config.qk_norm and eps != EPSILON:  # a file has one eps for all norms
+        sentence = f"the model has norms with eps = {eps!r}, but those of queries and keys have {EPSILON!r}"
+        yield Obstacle("norm_options.eps", EPSILON, eps, sentence)
     if isinstance(model, TransformerLM):
         yield from _find_other_modules(model)
 
@@ -116,9 +123,23 @@ def _find_other_modules(model: TransformerLM) -> Iterator[Obstacle]:
             sentence = f"the module {place} is {words[0]}, but the config describes {words[1]}"
             yield Obstacle(name, wanted, cls, sentence)
     for name, module in modules.items():
-        if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
+        if replaced_methods(module) or module._forward_hooks or module._forward_pre_hooks:
             sentence = f"the module {name or 'itself'} has a hook or another forward, which is not exported"
             yield Obstacle(name, None, type(module), sentence)
+        for setting, wanted in _settings(of_config.get(name)).items():
+            if (value := getattr(module, setting, None)) != wanted:
+                key = f"{name}.{setting}"
+                sentence = f"{key} was changed to {value!r}, but the config describes {wanted!r}"
+                yield Obstacle(key, wanted, value, sentence)
+
+
+def _settings(module: Module | None) -> dict[str, Any]:
+    """Return the numbers and texts that a module was constructed with, such as the eps of a norm."""
+    return {
+        name: value
+        for name, value in ({} if module is None else vars(module)).items()
+        if name != "training" and not name.startswith("_") and isinstance(value, int | float | str)
+    }
 
 
 def llama_names(config: ModelConfig) -> dict[str, str]:

@@ -84,6 +84,11 @@ def stated(part: Any, name: str, default: Any = None) -> Any:
     return getattr(part, name) if name in vars(part) else default
 
 
+def replaced_methods(module: Module) -> list[str]:
+    """Return the methods that were replaced in this instance, for example by `module.forward = f`."""
+    return [name for name in vars(module) if callable(getattr(type(module), name, None))]
+
+
 def make_norm(config: ModelConfig, device: Device = None, dtype: torch.dtype | None = None) -> Part:
     """Return a norm of the residual stream."""
     return _construct("norm", config, {"d_model": config.d_model}, device, dtype)
