@@ -18,6 +18,7 @@ from bytewright.experiments.plan import check_same_sampling
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.plugins import (
     check_loaded,
+    check_recorded,
     find_plugins,
     load_plugin,
     plugin_digests,
@@ -232,6 +233,16 @@ def test_a_changed_plugin_is_rejected_and_its_recorded_copy_accepted(write: Writ
     load_plugin(copy)
     check_loaded(run)
     unload_plugin(copy)
+
+
+def test_a_lost_record_is_rejected(write: Write, tmp_path: Path) -> None:
+    run = _record(write, tmp_path)
+    load_plugin(write())
+    check_recorded(run, SETTINGS)
+    (run / "plugins.json").unlink()
+    with pytest.raises(FormatError) as caught:
+        check_recorded(run, SETTINGS)
+    assert (caught.value.path, caught.value.key) == (run / "plugins.json", "loss.name")
 
 
 @pytest.mark.parametrize(

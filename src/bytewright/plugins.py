@@ -233,6 +233,18 @@ def check_loaded(run: Path, *, of_model_only: bool = False) -> None:
             raise UsageError(message, path=run, key=registry.key, expected=plugin.sha256, found=found)
 
 
+def check_recorded(run: Path, settings: Mapping[str, Any]) -> None:
+    """Raise `FormatError` unless a run recorded the plugins of all parts of plugins that its config names."""
+    recorded = {key for plugin in read_plugins(run) for key in plugin.parts}
+    for key in plugin_digests(settings):
+        if key not in recorded:
+            raise FormatError(
+                f"{run / PLUGINS} does not record the plugin of {key}; restore the file to continue the run",
+                path=run / PLUGINS,
+                key=key,
+            )
+
+
 def _describe(run: Path, plugin: RecordedPlugin, registry: Registry, name: str) -> str:
     return f"{run} uses the {registry.kind} {name!r} of the plugin {Path(plugin.path).name}"
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import bytewright
 from bytewright.errors import BytewrightError, StorageError, UsageError
-from bytewright.plugins import COPIES, PLUGINS, check_loaded, write_plugins
+from bytewright.plugins import COPIES, PLUGINS, check_loaded, check_recorded, write_plugins
 from bytewright.storage import atomic, filesystem
 from bytewright.train.checkpoint_list import CHECKPOINTS
 from bytewright.train.config import TrainConfig
@@ -156,7 +156,9 @@ def read_run_config(path: Path) -> TrainConfig:
             raise UsageError(f"{message} with `bytewright train RECIPE --init {path}`", path=path)
         raise UsageError(f"{path}: is not a run: it has no {CONFIG}", path=path)
     check_loaded(path)
-    return read_config(path / CONFIG)
+    config = read_config(path / CONFIG)
+    check_recorded(path, flatten(to_plain(config)))
+    return config
 
 
 def read_if_present(path: Path) -> dict[str, Any]:
