@@ -23,8 +23,8 @@ ORDER = {
         experiments interop report demo cli __main__
     """),
     "bytewright.train": _names("""
-        config step evaluate metrics console outcome recipe checkpoint_list checkpoint setup costs recorder
-        run_files resume_policy initial_weights loop run
+        config part_check step evaluate metrics console outcome recipe checkpoint_list checkpoint setup costs
+        recorder run_files resume_policy initial_weights loop run
     """),
     "bytewright.experiments": _names("""
         records stories story_eval corpora groups predict results inputs sweep_file listing

@@ -16,13 +16,14 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bytewright.errors import BytewrightError, FormatError, UsageError, first_line
+from bytewright.errors import BytewrightError, FormatError, UsageError, first_line, is_out_of_memory
 from bytewright.registry import REGISTRIES, Registry
 from bytewright.storage import atomic
 
@@ -131,6 +132,33 @@ def _line_of(error: BaseException, path: Path) -> int | None:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     return lines[-1] if lines else None
+
+
+def place_in_plugin(error: BaseException) -> str | None:
+    """Return the file and line of a plugin at which an error occurred; None if no plugin was executing."""
+    files = {*_loaded, *(file for registry in REGISTRIES for file in registry.plugins())}
+    lines = {str(file): line for file in files if (line := _line_of(error, file))}
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    file = next((frame.filename for frame in frames if frame.filename in lines), None)
+    return None if file is None else f"{file}, line {lines[file]}"
+
+
+@contextmanager
+def errors_of_part(registry: Registry, name: str, action: str) -> Iterator[None]:
+    """Raise `UsageError` about a user's part for any error in the block, such as "cannot be built: …".
+
+    Errors of built-in parts, of Bytewright and of the memory pass unchanged.
+    """
+    try:
+        yield
+    except Exception as error:
+        is_users = registry.plugin_of(name) is not None
+        if not is_users or isinstance(error, BytewrightError) or is_out_of_memory(error):
+            raise
+        place = place_in_plugin(error) or str(registry.plugin_of(name))
+        what = f"{type(error).__name__}: {first_line(error)}"
+        message = f"{place}: the {registry.kind} {name!r} {action}: {what}"
+        raise UsageError(message, path=registry.plugin_of(name), key=registry.key, found=name) from error
 
 
 def find_plugins(settings: Mapping[str, Any]) -> list[tuple[Plugin, dict[str, str]]]:

@@ -99,6 +99,10 @@ class Registry:
         """Return the file of the plugin that registered a part, or None for a built-in one."""
         return self._plugins.get(name)
 
+    def plugins(self) -> set[Path]:
+        """Return the files that registered parts."""
+        return set(self._plugins.values())
+
     def names_from(self, plugin: Path) -> tuple[str, ...]:
         """Return the names of the parts that the file `plugin` registered."""
         return tuple(name for name, path in self._plugins.items() if path == plugin)

@@ -32,7 +32,7 @@ from typing import Any
 
 from bytewright.account.presets import GPT2_FAMILY, find_preset
 from bytewright.account.tracing import costs_of
-from bytewright.errors import wrong_value
+from bytewright.errors import BytewrightError, wrong_value
 from bytewright.model.config import ModelConfig
 from bytewright.model.costs import Component, Matmul, StepShape
 from bytewright.registry import losses
@@ -170,7 +170,9 @@ def extra_loss_flops(config: ModelConfig, loss: str, options: Mapping[str, Any])
     try:
         with FlopCounterMode(display=False) as counter:
             compute(hidden, output_weight, targets)
-    except (NotImplementedError, RuntimeError):
+    except BytewrightError:
+        raise
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):
         return 0.0
     of_head = 2 * length * config.d_model * config.vocab_size
     extra: int = max(0, counter.get_total_flops() - of_head)

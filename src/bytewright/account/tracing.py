@@ -23,10 +23,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from bytewright.errors import first_line
+from bytewright.errors import first_line, wrong_value
 from bytewright.model.config import PARTS
 from bytewright.model.costs import Component, Costs, Kept, Matmul, Pass, StepShape
 from bytewright.model.parts import class_for, make_attention, make_ffn, make_norm, make_position, stated
+from bytewright.plugins import errors_of_part
 
 PartKind = Literal["norm", "attention", "ffn"]
 
@@ -42,8 +43,15 @@ class AccountWarning(UserWarning):
 
 def costs_of(kind: PartKind, x: StepShape) -> Costs:
     """Return the costs of one module of the part that a config names."""
-    statement = stated(class_for(PARTS[kind].class_of(x.config), x.config.implementation), "costs")
-    costs = None if statement is None else statement(x)
+    part = PARTS[kind]
+    name = getattr(x.config, part.name)
+    statement = stated(class_for(part.class_of(x.config), x.config.implementation), "costs")
+    with errors_of_part(part.registry, name, "states costs that cannot be computed"):
+        costs = None if statement is None else statement(x)
+    if costs is not None and not isinstance(costs, Costs):
+        raise wrong_value(
+            f"the result of `costs` of the {part.registry.kind} {name!r}", "Costs or None", costs
+        )
     return trace_part(kind, x) if costs is None else costs
 
 

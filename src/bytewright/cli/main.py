@@ -117,15 +117,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        advice = "use a smaller batch, or split it with --set accumulate=N of train"
-        return _fail(f"there is not enough memory ({first_line(error)}); {advice}", 1)
+    except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            advice = "use a smaller batch, or split it with --set accumulate=N of train"
+            return _fail(f"there is not enough memory ({first_line(error)}); {advice}", 1)
+        if place := _place_in_plugin(error):
+            return _fail(f"{place}: {type(error).__name__}: {first_line(error)}", UsageError.exit_code)
+        raise
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except Terminated:
         return _fail("terminated", TERMINATED)
+
+
+def _place_in_plugin(error: BaseException) -> str | None:
+    """Return the line of the user's file that raised an error; None if none did, or none was loaded."""
+    plugins = sys.modules.get("bytewright.plugins")
+    return plugins.place_in_plugin(error) if plugins else None
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **others: Any) -> None:

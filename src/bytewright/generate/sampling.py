@@ -25,6 +25,7 @@ from torch import Tensor
 
 from bytewright.errors import DivergenceError, UsageError, wrong_value
 from bytewright.model.layers import at_least_float32, softmax
+from bytewright.model.loss import describe_value
 from bytewright.registry import is_built_in, samplers
 from bytewright.storage.config_reader import read_options
 
@@ -143,10 +144,14 @@ def apply_sampler(
     weights: Tensor = sampler(probabilities, **options)
     if is_built_in(sampler):  # normalised already; a second division would round again
         return weights
-    if weights.shape != probabilities.shape:
-        expected, found = tuple(probabilities.shape), tuple(weights.shape)
+    expected, found = tuple(probabilities.shape), describe_value(weights)
+    if found != expected:
         message = f"the sampler {name!r} must return weights of shape {expected}, but returned {found}"
         raise UsageError(message, key="sampler", expected=expected, found=found)
+    if (weights < 0).any():
+        lowest = weights.min().item()
+        message = f"the sampler {name!r} must return weights of at least 0, but returned {lowest}"
+        raise UsageError(message, key="sampler", expected=0, found=lowest)
     return _normalise(at_least_float32(weights))
 
 

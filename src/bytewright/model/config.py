@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from bytewright.errors import UsageError, wrong_value
 from bytewright.field_docs import described
+from bytewright.plugins import errors_of_part
 from bytewright.registry import Registry, attentions, feed_forwards, norms, positions
 from bytewright.storage.config_reader import list_options, read_options
 
@@ -155,7 +156,8 @@ class ModelConfig:
                 raise UsageError(message, key=name, found=getattr(self, name))
         for part in PARTS.values():
             if check := getattr(part.class_of(self), "check_config", None):
-                check(self)
+                with errors_of_part(part.registry, getattr(self, part.name), "cannot check the config"):
+                    check(self)
 
     @property
     def d_head(self) -> int:
@@ -173,7 +175,12 @@ class ModelConfig:
         if self.d_ff is not None:
             return self.d_ff
         default_width = getattr(feed_forwards[self.ffn], "default_width", None)
-        return int(default_width(self.d_model)) if default_width else 4 * self.d_model
+        if default_width is None:
+            return 4 * self.d_model
+        with errors_of_part(feed_forwards, self.ffn, "has a default_width that fails"):
+            width = int(default_width(self.d_model))
+        _check_size(f"default_width of the feed-forward layer {self.ffn!r}", width)
+        return width
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields; `ModelConfig(**fields)` is an equal config."""

@@ -54,6 +54,7 @@ from bytewright.model.loss import (
     check_targets,
     choose_chunk_size,
     cross_entropy,
+    describe_value,
     output_cross_entropy,
     supports_mask,
 )
@@ -326,9 +327,10 @@ def make_loss(name: str, options: Mapping[str, Any], *, masked: bool = False) ->
 
     def loss(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
         value: Tensor = compute(model.hidden_states(ids), model.output_weight, targets)
-        if value.ndim:
-            message = f"the loss {name!r} must return one number, but returned the shape {tuple(value.shape)}"
-            raise UsageError(message, key="loss.name", expected=(), found=tuple(value.shape))
+        if not isinstance(value, Tensor) or value.ndim:
+            found = describe_value(value)
+            message = f"the loss {name!r} must return a tensor of shape (), but returned {found}"
+            raise UsageError(message, key="loss.name", expected=(), found=found)
         return value
 
     return loss

@@ -107,8 +107,8 @@ def of_logits(function: Callable[..., Tensor]) -> Loss:
         def sum_of(rows: Tensor, matrix: Tensor, ids: Tensor) -> Tensor:
             known = ids.masked_fill(ids == IGNORED, 0) if masked else ids
             values = function(at_least_float32(rows @ matrix.T), known, **options)
-            if values.shape != ids.shape:
-                name, found = getattr(function, "__name__", "a loss"), tuple(values.shape)
+            if not isinstance(values, Tensor) or values.shape != ids.shape:
+                name, found = getattr(function, "__name__", "a loss"), describe_value(values)
                 message = f"{name} must return the loss of each of {len(ids)} rows, but returned {found}"
                 raise UsageError(message, key="loss.name", expected=tuple(ids.shape), found=found)
             return (values.where(ids != IGNORED, 0.0) if masked else values).sum()
@@ -124,6 +124,11 @@ def of_logits(function: Callable[..., Tensor]) -> Loss:
 
     loss.supports_mask = True  # type: ignore[attr-defined]
     return loss
+
+
+def describe_value(value: object) -> object:
+    """Return what an error states about the result of a user's function: a tensor's shape, or the type."""
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
 def supports_mask(part: Callable[..., Any]) -> bool:

@@ -34,13 +34,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch.nn import Module
 
 from bytewright.errors import UsageError
 from bytewright.model.config import PARTS, Implementation, ModelConfig
+from bytewright.plugins import errors_of_part
 from bytewright.registry import attentions, positions
 from bytewright.storage.config_reader import list_options
 
@@ -152,6 +153,14 @@ def _construct(
     arguments = {name: value for name, value in (provided | placed).items() if name in declared}
     # A part that does not declare `device` or `dtype` is created on the device, and converted.
     where = nullcontext() if device is None or "device" in declared else torch.device(device)
-    with where:
-        module: Part = cls(**arguments, **getattr(config, field.options))
-    return module if dtype is None or "dtype" in declared else module.to(dtype)
+    name = getattr(config, field.name)
+    with errors_of_part(field.registry, name, "cannot be built"), where:
+        module: object = cls(**arguments, **getattr(config, field.options))
+    if not isinstance(module, Module):
+        found = type(module).__name__
+        message = (
+            f"the {field.registry.kind} {name!r} must be a class of torch.nn.Module, but makes a {found}"
+        )
+        raise UsageError(message, key=field.registry.key, found=found)
+    part = cast("Part", module)
+    return part if dtype is None or "dtype" in declared else part.to(dtype)

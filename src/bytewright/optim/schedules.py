@@ -118,10 +118,15 @@ def evaluate_schedule(name: str, arguments: Mapping[str, float], options: Mappin
     """
     schedule = schedules[name]
     wanted = _parameters_of(schedule)
-    rate = float(schedule(**{key: value for key, value in arguments.items() if key in wanted}, **options))
-    if not 0 <= rate < math.inf:
-        raise wrong_value(f"the rate of the schedule {name!r} at update {arguments['t']}", "at least 0", rate)
-    return rate
+    rate = schedule(**{key: value for key, value in arguments.items() if key in wanted}, **options)
+    try:
+        is_valid = 0 <= float(rate) < math.inf
+    except (TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        place = f"the rate of the schedule {name!r} at update {arguments['t']}"
+        raise wrong_value(place, "a number of at least 0", rate)
+    return float(rate)
 
 
 @cache

@@ -19,6 +19,7 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.train.config import TrainConfig
 from bytewright.train.evaluate import EVALUATED_AT_ONCE
 from bytewright.train.setup import choose_backend, select_device
+from bytewright.train.step import has_own_modules
 
 MOST_LAYERS_COUNTED = 1000
 """Larger models are not built for counting, since a config.json can contain any number."""
@@ -37,7 +38,8 @@ def describe_costs(
     counted: dict[str, float] = {}
     if config.model.num_layers <= MOST_LAYERS_COUNTED:
         counted = dict(count_on_model(config.model))
-        counted["flops_per_token"] += _loss_flops(config)
+        if "flops_per_token" in counted:
+            counted["flops_per_token"] += _loss_flops(config)
     return {"predicted": predict_run(config, machine, device), "counted": counted}
 
 
@@ -93,17 +95,20 @@ def training_setup(config: TrainConfig, machine: Device | None, device: torch.de
 def count_on_model(config: ModelConfig) -> dict[str, float]:
     """Count parameters and training FLOPs per token on the reference model with PyTorch's counter.
 
-    Forward and backward run with tensors on the meta device, which take no memory.
+    Forward and backward run with tensors on the meta device, which take no memory. The FLOPs of a model with
+    a user's part that cannot run there are not counted; `trace_part` warns of it.
 
     >>> count_on_model(ModelConfig(vocab_size=7, context_length=4, d_model=8, num_layers=1, num_heads=2))
     {'parameters': 1928.0, 'flops_per_token': 11472.0}
     """
     model = TransformerLM(dataclasses.replace(config, implementation="reference"), device="meta")
     ids = torch.zeros(2, config.context_length, dtype=torch.long, device="meta")
-    with FlopCounterMode(display=False) as counter:
-        torch.autograd.backward(model(ids).sum())
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    return {
-        "parameters": float(num_parameters),
-        "flops_per_token": counter.get_total_flops() / ids.numel(),
-    }
+    counted = {"parameters": float(sum(parameter.numel() for parameter in model.parameters()))}
+    try:
+        with FlopCounterMode(display=False) as counter:
+            torch.autograd.backward(model(ids).sum())
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        if not has_own_modules(model):
+            raise
+        return counted
+    return {**counted, "flops_per_token": counter.get_total_flops() / ids.numel()}

@@ -53,6 +53,7 @@ from bytewright.train.outcome import (
     ending_of_error,
     find_budget_ending,
 )
+from bytewright.train.part_check import check_parts
 from bytewright.train.recipe import to_plain
 from bytewright.train.recorder import Recorder, StepPlanner, TrainState
 from bytewright.train.resume_policy import (
@@ -147,7 +148,7 @@ def train(
     sampler = make_window_sampler(config, inputs)
     if options.get("sample") is None:
         options["sample"] = text_sampler_of(config, inputs)
-    select_device(config.device)
+    check_parts(config, select_device(config.device))
     if config.tensorboard:
         import_summary_writer()
     check_new_run(run)
