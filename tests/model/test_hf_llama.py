@@ -178,6 +178,8 @@ def test_half_precision_and_repeated_tied_weights_are_read(llama: Path) -> None:
         ({"rms_norm_eps": -1e-6}, "norm_options.eps"),
         ({"head_dim": 12}, "head_dim"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_parameters.rope_type"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor"),
+        ({"partial_rotary_factor": 0.25}, "partial_rotary_factor"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type"),
         ({"rope_parameters": {"rope_theta": "x"}}, "rope_parameters.rope_theta"),
         ({"hidden_size": "32"}, "hidden_size"),

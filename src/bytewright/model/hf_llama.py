@@ -217,14 +217,23 @@ def _reorder(name: str, weight: Tensor, config: ModelConfig, *, for_export: bool
 def _read_rope_theta(root: Json) -> float:
     """Return the base of the frequencies; version 5 moved it from the top level into `rope_parameters`."""
     theta = _number(root.get("rope_theta"), 10_000.0)
+    _check_whole_rotation(root)
     for rope in (root.get("rope_scaling"), root.get("rope_parameters")):
         if rope.value is None:
             continue
         for kind in (rope.get("rope_type"), rope.get("type")):
             if kind.value not in (None, "default"):
                 raise kind.error("'default', because scaled frequencies are not supported")
+        _check_whole_rotation(rope)
         theta = _number(rope.get("rope_theta"), theta)
     return theta
+
+
+def _check_whole_rotation(json: Json) -> None:
+    """Raise if only a part of each head is rotated."""
+    share = json.get("partial_rotary_factor")
+    if _number(share, 1.0) != 1:
+        raise share.error("1, because all dimensions of a head are rotated")
 
 
 def _number(json: Json, default: float) -> float:
