@@ -162,7 +162,7 @@ def die(number: int) -> None:
 
 @pytest.mark.fault
 def test_a_killed_worker_raises_an_error() -> None:
-    with pytest.raises(BytewrightError, match="a worker process ended unexpectedly"):
+    with pytest.raises(BytewrightError):
         list(map_in_order(die, range(20), num_workers=2))
 
 

@@ -53,7 +53,7 @@ def test_a_log_shorter_than_its_checkpoint_recorded_is_rejected(tmp_path: Path) 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n')
-    with pytest.raises(FormatError, match="line 2"):
+    with rejects(FormatError, path=tmp_path / "metrics.jsonl", key="line 2"):
         list(read_metrics(tmp_path / "metrics.jsonl"))
 
 

@@ -256,7 +256,7 @@ def check_chosen(ids: Sequence[int], num_before: int = 0, sampler: str | None = 
         number = num_before + list(ids).index(NO_TOKEN) + 1
         cause = f"are not finite, or the sampler {sampler!r} left none" if sampler else "are not finite"
         message = f"the logits for token {number} {cause}, so no token can be chosen"
-        raise DivergenceError(message if sampler else f"{message}; the model has diverged")
+        raise DivergenceError(message if sampler else f"{message}; the model has diverged", found=sampler)
 
 
 def draw_uniforms(seed: int, row: int, count: int) -> Float[Tensor, " count"]:

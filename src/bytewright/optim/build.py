@@ -111,10 +111,10 @@ def check_optimizer(optimizer: object, model: Module, name: str) -> torch.optim.
         message = (
             f"step of the optimizer {name!r} requires the argument {required[0]!r}, which a run does not pass"
         )
-        raise UsageError(message, key="optimizer.name", found=name)
+        raise UsageError(message, key="optimizer.name", found=required[0])
     if not all("lr" in group for group in optimizer.param_groups):
         message = f"the optimizer {name!r} has a parameter group without 'lr', which the schedule scales"
-        raise UsageError(message, key="optimizer.name", found=name)
+        raise UsageError(message, key="optimizer.name", expected="lr")
     covered = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     for weight, parameter in model.named_parameters():
         if parameter.requires_grad and parameter not in covered:
@@ -158,10 +158,7 @@ def _call(part: Any, model: Module, config: OptimizerSettings, options: Mapping[
 
 
 def _build_class(
-    part: type[torch.optim.Optimizer],
-    model: Module,
-    config: OptimizerSettings,
-    options: Mapping[str, Any],
+    part: type[torch.optim.Optimizer], model: Module, config: OptimizerSettings, options: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
     fields = _fields_of(part)
     settings: dict[str, Any] = {name: getattr(config, name) for name in fields if name != "betas"}

@@ -20,12 +20,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from bytewright.errors import UsageError, wrong_value
-from bytewright.optim.saved_state import (
-    check_saved_state,
-    load_state,
-    split_combined_state,
-    translate_state,
-)
+from bytewright.optim.saved_state import check_saved_state, load_state, split_combined_state, translate_state
 
 Group = dict[str, Any]
 Weight = Float[Tensor, "*weight"]

@@ -63,20 +63,16 @@ def translate_state(state_dict: Mapping[str, Any], names: Mapping[str, str]) -> 
     """Return a saved state with the current names of the state tensors; raise if it is not a state dict."""
     fields = state_dict if isinstance(state_dict, Mapping) else {}
     states, groups = fields.get("state"), fields.get("param_groups")
-    if not _is_mapping_of_mappings(states) or not isinstance(groups, list):
-        raise FormatError("the saved state is not that of an optimizer")
-    if not all(isinstance(group, Mapping) for group in groups):
-        raise FormatError("the saved state is not that of an optimizer")
-    assert isinstance(states, Mapping)
+    are_groups = isinstance(groups, list) and all(isinstance(group, Mapping) for group in groups)
+    if not isinstance(states, Mapping) or not are_groups:
+        raise FormatError("the saved state is not that of an optimizer", key="optimizer")
+    if not all(isinstance(values, Mapping) for values in states.values()):
+        raise FormatError("the saved state is not that of an optimizer", key="state")
     translated = {
         number: {names.get(name, name): value for name, value in values.items()}
         for number, values in states.items()
     }
     return {**fields, "state": translated, "param_groups": groups}
-
-
-def _is_mapping_of_mappings(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values())
 
 
 def split_combined_state(optimizer: CombinedOptimizer, state_dict: Mapping[str, Any]) -> list[Saved]:

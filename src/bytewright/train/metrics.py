@@ -271,16 +271,19 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     is_checked = False
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"
+        fields: dict[str, Any] = {"path": path, "key": f"line {number}"}
         match = SEALED.fullmatch(line)
         if (match is None and is_checked) or (match and int(match[2], 16) != zlib.crc32(match[1].encode())):
-            message = f"{place}: does not match its CRC, so it was damaged or edited"
-            raise FormatError(message, path=path, key=f"line {number}")
+            raise FormatError(f"{place}: does not match its CRC, so it was damaged or edited", **fields)
         is_checked = match is not None
-        record = parse_json(line, place)
+        try:
+            record = parse_json(line, place)
+        except FormatError as error:
+            raise FormatError(str(error), **fields) from None
         if not isinstance(record, dict):
-            raise FormatError(f"{place}: is not a JSON object", path=path, key=f"line {number}")
+            raise FormatError(f"{place}: is not a JSON object", **fields)
         if not is_checked and any(is_damaged_name(name, "crc32") for name in record):
-            raise FormatError(f"{place}: the name of its CRC was damaged", path=path, key=f"line {number}")
+            raise FormatError(f"{place}: the name of its CRC was damaged", **fields)
         check_record(record, place)
         yield _with_typed_event({name: value for name, value in record.items() if name != "crc32"})
     if SEALED.match(rest) and not SEALED.fullmatch(rest):
