@@ -20,13 +20,22 @@ if TYPE_CHECKING:
     from bytewright.model import ModelConfig
     from bytewright.train.config import TrainConfig
 
+
+def _option(metavar: str, hint: str = "(optional)", **fields: Any) -> Any:
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, **fields)
+
+
+def _from_recipe(metavar: str, default: str) -> Any:
+    return _option(metavar, f"(default: the recipe's, or {default})")
+
+
 FROM_PRESET = "(default: the preset's)"
-FROM_RECIPE = "(default: the recipe's, or {})"
-Size = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=FROM_PRESET)]
-Switch = Annotated[bool | None, tyro.conf.arg(metavar="{True,False}", help_behavior_hint=FROM_PRESET)]
-Part = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint=FROM_PRESET)]
-Number = Annotated[float | None, tyro.conf.arg(metavar="NUMBER", help_behavior_hint="(optional)")]
-Bytes = Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="(optional)")]
+Size = Annotated[int | None, _option("INT", FROM_PRESET)]
+Switch = Annotated[bool | None, _option("{True,False}", FROM_PRESET)]
+Part = Annotated[str | None, _option("NAME", FROM_PRESET)]
+Number = Annotated[float | None, _option("NUMBER")]
+Bytes = Annotated[str | None, _option("SIZE")]
+Count = Annotated[int | None, _from_recipe("INT", "1")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,32 +54,24 @@ class AccountFor:
       bytewright account --family --plot shares.svg
     """
 
-    preset: Annotated[
-        str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: gpt2-small)")
-    ] = None
+    preset: Annotated[str | None, _option("NAME", "(default: gpt2-small)")] = None
     """base, gpt2-small, gpt2-medium, gpt2-large or gpt2-xl (the sizes of GPT-2, our architecture)."""
 
-    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")] = None
+    config: options.FileOption = None
     """Instead of a preset: a recipe, the name of one that comes with Bytewright, or a run's config.json."""
 
     parameters: Number = None
     """Propose a shape with this number of parameters, and print it as a table for a recipe."""
 
     vocab_size: Size = None
-    context_length: Annotated[
-        int | None,
-        tyro.conf.arg(metavar="INT", aliases=["--context"], help_behavior_hint=FROM_PRESET),
-    ] = None
+    context_length: Annotated[int | None, _option("INT", FROM_PRESET, aliases=["--context"])] = None
     d_model: Size = None
     num_layers: Size = None
     num_heads: Size = None
     d_ff: Size = None
     num_kv_heads: Size = None
-    rope_theta: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint=FROM_PRESET)] = None
-    norm: Annotated[
-        Literal["pre", "post", "none"] | None,
-        tyro.conf.arg(metavar="{pre,post,none}", help_behavior_hint=FROM_PRESET),
-    ] = None
+    rope_theta: Annotated[float | None, _option("FLOAT", FROM_PRESET)] = None
+    norm: Annotated[Literal["pre", "post", "none"] | None, _option("{pre,post,none}", FROM_PRESET)] = None
     norm_kind: Part = None
     position: Part = None
     attention: Part = None
@@ -78,42 +79,27 @@ class AccountFor:
     tie_embeddings: Switch = None
     qk_norm: Switch = None
 
-    batch: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=FROM_RECIPE.format("1"))] = (
-        None
-    )
+    batch: Count = None
     """The number of sequences in a batch."""
 
-    accumulate: Annotated[
-        int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=FROM_RECIPE.format("1"))
-    ] = None
+    accumulate: Count = None
     """The number of parts of a batch that are computed one after the other."""
 
-    tokens: Annotated[
-        float | None,
-        tyro.conf.arg(metavar="NUMBER", help_behavior_hint=FROM_RECIPE.format("20 per parameter")),
-    ] = None
+    tokens: Annotated[float | None, _from_recipe("NUMBER", "20 per parameter")] = None
     """The number of training tokens."""
 
-    optimizer: Annotated[
-        str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint=FROM_RECIPE.format("adamw"))
-    ] = None
+    optimizer: Annotated[str | None, _from_recipe("NAME", "adamw")] = None
     """The update rule."""
 
-    compile: Annotated[
-        Literal["auto", "on", "off"] | None,
-        tyro.conf.arg(metavar="{auto,on,off}", help_behavior_hint=FROM_RECIPE.format("auto")),
-    ] = None
+    compile: Annotated[Literal["auto", "on", "off"] | None, _from_recipe("{auto,on,off}", "auto")] = None
     """Whether steps are compiled; auto: on a GPU only."""
 
     precision: Annotated[
-        Literal["fp32", "tf32", "bf16"] | None,
-        tyro.conf.arg(
-            metavar="{fp32,tf32,bf16}", help_behavior_hint=FROM_RECIPE.format("bf16, on a CPU fp32")
-        ),
+        Literal["fp32", "tf32", "bf16"] | None, _from_recipe("{fp32,tf32,bf16}", "bf16, on a CPU fp32")
     ] = None
     """The precision of matrix products."""
 
-    device: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
+    device: Annotated[str | None, _option("NAME")] = None
     """Predict the time on a100, h100, h200, b200, rtx3060, rtx3090, rtx4060, rtx4070, rtx4080, rtx4090,
     rtx5070, rtx5080, rtx5090 or cpu; measure: time this machine first."""
 
@@ -132,13 +118,13 @@ class AccountFor:
     memory: Bytes = None
     """Print the largest batch for this memory, such as 80GB or 24GiB, instead of the device's."""
 
-    mfu: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(optional)")] = None
+    mfu: Annotated[float | None, _option("SHARE")] = None
     """The share of peak FLOPs that is reached; by default it is predicted where such steps were measured."""
 
     family: bool = False
     """Print instead how the FLOPs divide over parts, for the GPT-2 family and several context lengths."""
 
-    plot: options.OutputFile = None
+    plot: options.FileOption = None
     """With --family: write a chart as SVG."""
 
     plugin: options.Plugins = ()
@@ -170,11 +156,9 @@ class AccountFor:
         costs = training_costs(model, setup, available_bytes=memory)
         counted = account(model, batch_size=setup.batch_size) if self.json or self.details else None
         batches = largest_batches(counted, memory) if counted and memory else {}
-        time = (
-            time_on(counted, device, rate=setup.rate, mfu=self.mfu, setup=setup)
-            if counted and device
-            else None
-        )
+        time = None
+        if counted and device:
+            time = time_on(counted, device, rate=setup.rate, mfu=self.mfu, setup=setup)
         if counted and self.json:
             print(json.dumps(_to_dict(counted, setup, costs, batches, time), allow_nan=False))
             return
@@ -288,19 +272,12 @@ class AccountFor:
         rows = growth()
         if self.plot is not None:
             account_tables.write_plot(self.plot)
-        if self.json:
-            figures = [
-                {
-                    "model": row.name,
-                    "context_length": row.context_length,
-                    "forward": row.flops.forward,
-                    "shares": dict(row.shares()),
-                }
-                for row in rows
-            ]
-            print(json.dumps(figures))
+        if not self.json:
+            account_tables.print_growth(rows)
             return
-        account_tables.print_growth(rows)
+        names = ("model", "context_length", "forward", "shares")
+        values = [(row.name, row.context_length, row.flops.forward, dict(row.shares())) for row in rows]
+        print(json.dumps([dict(zip(names, figures, strict=True)) for figures in values]))
 
 
 def _would_use_gpu(plan: TrainConfig | None) -> bool:

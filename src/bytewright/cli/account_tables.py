@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from bytewright.account import Account, TimeAccount, TrainingCosts, TrainingSetup
 from bytewright.account.flops import Growth, growth
 from bytewright.account.predict import TOKENS_PER_PARAMETER
@@ -22,23 +20,17 @@ PLOTTED_CONTEXTS = [2**power for power in range(8, 18)]
 
 
 def print_answer(config: ModelConfig, setup: TrainingSetup, costs: TrainingCosts) -> None:
-    """Print what a run needs as one short table, and below it what was assumed."""
-    out = console.stdout()
+    """Print what a run needs as one short table, and next to it what was assumed."""
     heads = f"{config.num_heads} heads"
     if config.kv_heads != config.num_heads:
         heads += f" on {config.kv_heads} key heads"
+    out = console.stdout()
     out.print(
         f"{config.num_layers} layers of width {config.d_model}, {heads}, feed-forward {config.ffn_width} "
         f"({config.ffn}), vocabulary {config.vocab_size:,}, context {config.context_length:,}"
     )
     out.print()
-    table = console.table("", "", "")
-    for column in table.columns:
-        column.justify = "left"
-    table.show_header = False
-    for row in _answers(config, setup, costs):
-        table.add_row(*row)
-    out.print(table)
+    console.print_table(("", "", ""), _answers(config, setup, costs), left=range(3))
 
 
 def _answers(
@@ -96,20 +88,18 @@ def print_details(
     time: TimeAccount | None = None,
 ) -> None:
     """Print all tables of an account."""
-    out = console.stdout()
-    out.print(f"\nDetails, for {account.batch_size:,} x {account.num_tokens:,} tokens at once")
-    _print_parameters(out, account)
-    _print_flops(out, account)
-    _print_memory(out, account, memory, batches)
-    _print_inference(out, account)
-    _print_updates(out, account)
+    console.stdout().print(f"\nDetails, for {account.batch_size:,} x {account.num_tokens:,} tokens at once")
+    _print_parameters(account)
+    _print_flops(account)
+    _print_memory(account, memory, batches)
+    _print_inference(account)
+    _print_updates(account)
     if time is not None:
-        _print_time(out, account, time)
+        _print_time(account, time)
 
 
-def _print_parameters(out: Console, account: Account) -> None:
+def _print_parameters(account: Account) -> None:
     count = account.parameters
-    table = console.table("", "parameters", "share", "fp32", "bf16", title="\nParameters")
     rows = {
         "embeddings": count.embeddings,
         "attention": count.attention,
@@ -121,49 +111,41 @@ def _print_parameters(out: Console, account: Account) -> None:
         "without embeddings": count.without_embeddings,
         "without embeddings and head": count.without_embeddings_and_head,
     }
-    for name, number in rows.items():
-        share = f"{number / count.total:.1%}"
-        style = "bold" if name == "total" else None
-        table.add_row(
-            name, f"{number:,}", share, format_size(4 * number), format_size(2 * number), style=style
-        )
-    out.print(table)
-
-
-def _print_flops(out: Console, account: Account) -> None:
-    table = console.table(
-        "product", "times", "shape", "FLOP", "share", "causal", title="\nFLOPs of a forward pass, one batch"
+    console.print_table(
+        ("", "parameters", "share", "fp32", "bf16"),
+        (
+            (name, f"{number:,}", f"{number / count.total:.1%}", *map(format_size, (4 * number, 2 * number)))
+            for name, number in rows.items()
+        ),
+        title="\nParameters",
     )
+
+
+def _print_flops(account: Account) -> None:
     causal = account.causal_flops
-    halved = causal.attention_scores + causal.attention_weighting
+    halved = (causal.attention_scores + causal.attention_weighting) // 2
+    rows = []
     for it in account.matmuls:
-        of_causal = it.flops
-        if it.component in ("attention_scores", "attention_weighting"):
-            of_causal = halved // 2
-        table.add_row(
-            it.name,
-            f"{it.times:,}",
-            f"({it.m:,} x {it.k:,}) ({it.k:,} x {it.n:,})",
-            format_count(it.flops, "FLOP"),
-            f"{it.flops / account.flops.forward:.1%}",
-            f"{of_causal / causal.forward:.1%}",
-        )
-    out.print(table)
-    totals = console.table("", "every score", "per token", "causal", "per token")
+        of_causal = halved if it.component in ("attention_scores", "attention_weighting") else it.flops
+        shape = f"({it.m:,} x {it.k:,}) ({it.k:,} x {it.n:,})"
+        shares = f"{it.flops / account.flops.forward:.1%}", f"{of_causal / causal.forward:.1%}"
+        rows.append((it.name, f"{it.times:,}", shape, _format_flops(it.flops), *shares))
+    headings = ("product", "times", "shape", "FLOP", "share", "causal")
+    console.print_table(headings, rows, title="\nFLOPs of a forward pass, one batch")
+    totals = []
     for name in ("forward", "backward", "training"):
         full, half = getattr(account.flops, name), getattr(causal, name)
-        totals.add_row(
-            name,
-            format_count(full, "FLOP"),
-            format_count(full / account.tokens, "FLOP"),
-            format_count(half, "FLOP"),
-            format_count(half / account.tokens, "FLOP"),
-        )
-    out.print(totals)
+        counts = (full, full / account.tokens, half, half / account.tokens)
+        totals.append((name, *map(_format_flops, counts)))
+    console.print_table(("", "every score", "per token", "causal", "per token"), totals)
 
 
-def _print_memory(out: Console, account: Account, memory: str | None, batches: Mapping[str, int]) -> None:
-    textbook = account.textbook_memory
+def _format_flops(flops: float) -> str:
+    return format_count(flops, "FLOP")
+
+
+def _print_memory(account: Account, memory: str | None, batches: Mapping[str, int]) -> None:
+    textbook, out = account.textbook_memory, console.stdout()
     out.print()
     out.print("Memory of training, textbook formula (fp32, AdamW, each tensor counted once)")
     out.print(f"  P = {textbook.parameters_formula} = {textbook.parameters // 4:,}")
@@ -174,7 +156,7 @@ def _print_memory(out: Console, account: Account, memory: str | None, batches: M
         out.print(f"  largest batch in {memory}: {batches['simplified inventory']:,}")
     headings = ["GB", "peak", "GiB", "at", "weights", "gradients", "state", "kept", "of it T²", "logits"]
     headings += ["other", *([f"largest batch in {memory}"] if memory else [])]
-    table = console.table(*headings, title="\nPeak memory of a training step, as implemented (AdamW)")
+    rows = []
     for setting, predicted in account.training.items():
         moment = predicted.peak_moment
         part = moment.parts
@@ -182,84 +164,70 @@ def _print_memory(out: Console, account: Account, memory: str | None, batches: M
         kept = part.get("activations", 0) + squares + part.get("weight copies", 0)
         other = part.get("temporaries", 0) + part["workspace"]
         sizes = (part["parameters"], part["gradients"], part["optimizer state"], kept, squares)
-        table.add_row(
-            setting.name,
-            _gigabytes(moment.total),
-            f"{moment.total / 2**30:,.2f}",
-            moment.name,
-            *map(_gigabytes, (*sizes, part.get("logits", 0), other)),
-            *([f"{batches[setting.name]:,}"] if memory else []),
+        rows.append(
+            (
+                *(setting.name, _gigabytes(moment.total), f"{moment.total / 2**30:,.2f}", moment.name),
+                *map(_gigabytes, (*sizes, part.get("logits", 0), other)),
+                *([f"{batches[setting.name]:,}"] if memory else []),
+            )
         )
-    out.print(table)
-    _print_kept(out, account)
-
-
-def _print_kept(out: Console, account: Account) -> None:
-    """Print the tensors that one block keeps for the backward pass, reference and fused."""
-    for setting in (SETTINGS[0], SETTINGS[-2]):
-        out.print()
-        out.print(f"Kept by each block for the backward pass: {setting.name}")
-        table = console.table("", "bytes")
-        for kept in account.training[setting].kept_by_block:
-            table.add_row(kept.name, format_size(kept.num_bytes))
-        out.print(table)
+    title = "\nPeak memory of a training step, as implemented (AdamW)"
+    console.print_table(headings, rows, title=title)
+    for setting in (SETTINGS[0], SETTINGS[-2]):  # the reference and the fused implementation
+        tensors = account.training[setting].kept_by_block
+        title = f"\nKept by each block for the backward pass: {setting.name}"
+        console.print_table(
+            ("", "bytes"), ((kept.name, format_size(kept.num_bytes)) for kept in tensors), title=title
+        )
 
 
 def _gigabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:,.2f}"
 
 
-def _print_inference(out: Console, account: Account) -> None:
+def _print_inference(account: Account) -> None:
+    rows = [
+        (precision, *map(format_size, (memory.total, memory.weights, memory.cache, memory.logits)))
+        for precision, memory in account.inference.items()
+    ]
     title = f"\nMemory of generating {account.batch_size:,} x {account.num_tokens:,} tokens"
-    table = console.table("", "total", "weights", "keys and values", "logits", title=title)
-    for precision, memory in account.inference.items():
-        parts = (memory.total, memory.weights, memory.cache, memory.logits)
-        table.add_row(precision, *map(format_size, parts))
-    out.print(table)
-    out.print(f"the last token costs {format_count(account.flops_of_last_token, 'FLOP')}")
+    console.print_table(("", "total", "weights", "keys and values", "logits"), rows, title=title)
+    console.stdout().print(f"the last token costs {_format_flops(account.flops_of_last_token)}")
 
 
-def _print_updates(out: Console, account: Account) -> None:
-    table = console.table("", "products", "elementwise", "least traffic", title="\nOne update of the weights")
-    for name, cost in account.updates.items():
-        table.add_row(
-            name,
-            format_count(cost.matmul_flops, "FLOP"),
-            format_count(cost.elementwise_flops, "FLOP"),
-            format_size(cost.num_bytes),
-        )
-    out.print(table)
+def _print_updates(account: Account) -> None:
+    rows = [
+        (name, *map(_format_flops, (cost.matmul_flops, cost.elementwise_flops)), format_size(cost.num_bytes))
+        for name, cost in account.updates.items()
+    ]
+    headings = ("", "products", "elementwise", "least traffic")
+    console.print_table(headings, rows, title="\nOne update of the weights")
 
 
-def _print_time(out: Console, account: Account, time: TimeAccount) -> None:
+def _print_time(account: Account, time: TimeAccount) -> None:
     device = time.device
     kind = "measured" if device.is_measured else "data sheet"
+    out = console.stdout()
     out.print()
     out.print(
         f"Time on {device.name} ({kind}: {format_count(device.peak(time.rate), 'FLOP/s')} in {time.rate}, "
         f"{format_count(device.bytes_per_second, 'B/s')}; "
         f"balance {device.balance(time.rate):.0f} FLOP per byte)"
     )
-    table = console.table("", "FLOP", "bytes", "FLOP per byte", "least time", "bound by")
+    rows = []
     for part in time.parts:
-        table.add_row(
-            part.name,
-            format_count(part.flops, "FLOP"),
-            format_size(part.num_bytes),
-            f"{part.intensity:.1f}" if part.num_bytes else "",
-            _format_step_seconds(part.seconds),
-            part.bound,
-        )
-    out.print(table)
+        intensity = f"{part.intensity:.1f}" if part.num_bytes else ""
+        costs = _format_flops(part.flops), format_size(part.num_bytes), intensity
+        rows.append((part.name, *costs, _format_step_seconds(part.seconds), part.bound))
+    console.print_table(("", "FLOP", "bytes", "FLOP per byte", "least time", "bound by"), rows)
     if time.seconds_per_step is None:
-        out.print(
+        console.print_line(
             f"a step: at least {_format_step_seconds(time.least_seconds)}; the efficiency of the "
             f"{account.config.implementation} implementation in {time.rate} was not measured on such a "
-            "device; set the share of the peak with --mfu",
-            soft_wrap=True,
+            "device; set the share of the peak with --mfu"
         )
-        return
-    out.print(f"a step: {_format_step_seconds(time.seconds_per_step)}")
+    else:
+        out.print(f"a step: {_format_step_seconds(time.seconds_per_step)}")
 
 
 def _format_step_seconds(seconds: float) -> str:
@@ -268,32 +236,30 @@ def _format_step_seconds(seconds: float) -> str:
 
 def print_growth(rows: Sequence[Growth]) -> None:
     """Print the shares of the FLOPs for each model and context length."""
-    title = "Shares of a forward pass as models and contexts grow"
-    table = console.table(
-        "model", "context", "FLOP", "projections", "attention", "feed-forward", "head", title=title
+    console.print_table(
+        ("model", "context", "FLOP", "projections", "attention", "feed-forward", "head"),
+        (
+            (
+                *(row.name, f"{row.context_length:,}", _format_flops(row.flops.forward)),
+                *(f"{share:.1%}" for share in row.shares().values()),
+            )
+            for row in rows
+        ),
+        title="Shares of a forward pass as models and contexts grow",
     )
-    for row in rows:
-        shares = [f"{share:.1%}" for share in row.shares().values()]
-        table.add_row(row.name, f"{row.context_length:,}", format_count(row.flops.forward, "FLOP"), *shares)
-    console.stdout().print(table)
 
 
 def write_plot(path: Path) -> None:
     """Write a chart of the share of attention over the context length, one line per model."""
-    rows = growth(contexts=PLOTTED_CONTEXTS)
-    names = dict.fromkeys(row.name for row in rows)
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in growth(contexts=PLOTTED_CONTEXTS):
+        lines.setdefault(row.name, []).append((row.context_length, row.shares()["attention"]))
     chart = Chart(
         title="Share of attention in the FLOPs of a forward pass",
         description="Attention grows with the square of the context, everything else in proportion to it.",
         x=Axis("context (tokens)", log=True),
         y=Axis("share of scores and weighting", limits=(0.0, 1.0)),
-        series=[
-            Series(
-                name,
-                [(row.context_length, row.shares()["attention"]) for row in rows if row.name == name],
-            )
-            for name in names
-        ],
+        series=[Series(name, points) for name, points in lines.items()],
         ordered=True,
     )
     atomic.write_text(path, draw_chart(chart))

@@ -10,7 +10,7 @@ import contextlib
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -52,6 +52,16 @@ def stderr() -> Console:
     return EscapingConsole(stderr=True, width=None if sys.stderr.isatty() else PLAIN_WIDTH, **VERBATIM)
 
 
+def print_line(sentence: str) -> None:
+    """Print a result on stdout as one line, which only a terminal wraps."""
+    stdout().print(sentence, soft_wrap=True)
+
+
+def print_remark(sentence: str) -> None:
+    """Print a remark on stderr as one line, which only a terminal wraps."""
+    stderr().print(sentence, soft_wrap=True)
+
+
 def show_warning(
     message: Warning | str,
     category: type[Warning],
@@ -62,7 +72,7 @@ def show_warning(
 ) -> None:
     """Print a warning of Bytewright as one line, without the line of source code; replaces `showwarning`."""
     if category.__module__.startswith("bytewright."):
-        stderr().print(f"warning: {message}", soft_wrap=True)
+        print_remark(f"warning: {message}")
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
         print(text, end="", file=file or sys.stderr)
@@ -73,18 +83,29 @@ def write_model_text(text: str) -> None:
     sys.stdout.write(escape_controls(text, keep="\n\t") if sys.stdout.isatty() else text)
 
 
-def table(*headings: str, title: str | None = None) -> Table:
-    """Return a table: the first column is left-aligned, others right-aligned; `title` is not escaped."""
-    made = Table(
-        title=None if title is None else Text(title),
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
+def table(*headings: str, left: Collection[int] = (0,)) -> Table:
+    """Return a table; the columns in `left` are left-aligned, others right-aligned."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for position, name in enumerate(headings):
-        made.add_column(name, justify="left" if position == 0 else "right", overflow="fold")
+        made.add_column(name, justify="left" if position in left else "right", overflow="fold")
     return made
+
+
+def print_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    title: str = "",
+    left: Collection[int] = (0,),
+) -> None:
+    """Print a table on stdout, below its title; without any heading it has no row of headings."""
+    made = table(*headings, left=left)
+    made.show_header = any(headings)
+    for row in rows:
+        made.add_row(*row)
+    if title:
+        stdout().print(Text(title, "italic"))
+    stdout().print(made)
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ class GetCorpus:
         from bytewright.corpus.download import CORPORA, get_file
 
         corpus = CORPORA[self.name]
-        console.stderr().print(f"{self.name}: {corpus.about}.", soft_wrap=True)
+        console.print_remark(f"{self.name}: {corpus.about}.")
         for file in corpus.files:
             path = self.out / file.name
             with console.progress() as show:
@@ -55,7 +55,7 @@ class GetCorpus:
                 )
             size = format_bytes(file.text.num_bytes)
             result = f"Wrote {path}: {size}" if is_new else f"{path} is already complete"
-            console.stdout().print(f"{result}, SHA-256 {file.text.sha256[:12]}… as expected.", soft_wrap=True)
+            console.print_line(f"{result}, SHA-256 {file.text.sha256[:12]}… as expected.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +74,10 @@ class MeasureCorpus:
       cat books/*.txt | bytewright corpus stats -
     """
 
-    files: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)"),
-    ]
+    files: options.Files
     """.txt, .jsonl or .parquet files, folders of them, patterns, or - for standard input."""
 
-    field: str = "text"
-    """The field of a JSON line, or the column of a Parquet file, that contains the text."""
+    field: options.TextField = "text"
 
     top: int = 20
     """How many of the most common words to list."""
@@ -103,11 +98,7 @@ class MeasureCorpus:
             console.phase_progress("count", "bytes") as progress,
         ):
             stats = measure_corpus(
-                files,
-                field=self.field,
-                clean=self.clean,
-                num_common=self.top,
-                progress=progress,
+                files, field=self.field, clean=self.clean, num_common=self.top, progress=progress
             )
         if self.json:
             print(json.dumps(dataclasses.asdict(stats)))
@@ -117,25 +108,23 @@ class MeasureCorpus:
 
 def print_stats(stats: CorpusStats) -> None:
     """Print the counts as a table, then the most common words."""
-    table = console.table("", "")
-    about = "" if stats.is_exact else "about "
-    table.add_row("bytes, without end tokens", f"{stats.num_bytes:,}")
-    table.add_row("documents", f"{stats.num_documents:,}")
-    table.add_row("words", f"{stats.num_words:,}")
-    table.add_row("different words", f"{about}{stats.num_distinct_words:,}")
-    table.add_row("characters", f"{stats.num_characters:,}")
+    rows = {
+        "bytes, without end tokens": f"{stats.num_bytes:,}",
+        "documents": f"{stats.num_documents:,}",
+        "words": f"{stats.num_words:,}",
+        "different words": f"{'' if stats.is_exact else 'about '}{stats.num_distinct_words:,}",
+        "characters": f"{stats.num_characters:,}",
+    }
     if stats.num_invalid_bytes:
-        table.add_row("bytes that are not UTF-8", f"{stats.num_invalid_bytes:,}")
+        rows["bytes that are not UTF-8"] = f"{stats.num_invalid_bytes:,}"
     if stats.num_zero_bytes:
-        table.add_row("zero bytes", f"{stats.num_zero_bytes:,}")
-    table.add_row("longest document", f"{stats.longest_document:,} bytes")
-    table.add_row("mean document", f"{stats.mean_document:,.0f} bytes")
-    console.stdout().print(table)
+        rows["zero bytes"] = f"{stats.num_zero_bytes:,}"
+    rows["longest document"] = f"{stats.longest_document:,} bytes"
+    rows["mean document"] = f"{stats.mean_document:,.0f} bytes"
+    console.print_table(("", ""), rows.items())
     if stats.common_words:
-        common = console.table("word", "count", "share")
-        for word, count in stats.common_words:
-            common.add_row(word, f"{count:,}", f"{count / stats.num_words:.2%}")
-        console.stdout().print(common)
+        words = [(word, f"{n:,}", f"{n / stats.num_words:.2%}") for word, n in stats.common_words]
+        console.print_table(("word", "count", "share"), words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,18 +141,13 @@ class WriteText:
       bytewright corpus text books/ --clean --out books.txt
     """
 
-    files: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)"),
-    ]
+    files: options.Files
     """.txt, .jsonl or .parquet files (the first two also as .gz or .zst), folders, patterns, or -."""
 
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    out: options.NewFile
     """The text file to write."""
 
-    field: str = "text"
-    """The field of a JSON line, or the column of a Parquet file, that contains the text."""
+    field: options.TextField = "text"
 
     clean: options.Clean = False
 
@@ -182,23 +166,14 @@ class WriteText:
             options.open_texts(sources, clean=self.clean) as files,
             console.phase_progress("read", "bytes") as progress,
         ):
-            written = write_documents(
-                files,
-                self.out,
-                field=self.field,
-                clean=self.clean,
-                progress=progress,
-            )
+            written = write_documents(files, self.out, field=self.field, clean=self.clean, progress=progress)
         if written.num_left_out:
-            console.stderr().print(f"Documents without text, left out: {written.num_left_out:,}.")
+            console.print_remark(f"Documents without text, left out: {written.num_left_out:,}.")
         if written.num_divided:
-            console.stderr().print(
-                f"Documents with {END_OF_TEXT} inside, divided there: {written.num_divided:,}."
-            )
-        console.stdout().print(
-            f"Wrote {self.out}: {written.num_documents:,} documents, {format_bytes(written.num_bytes)}.",
-            soft_wrap=True,
-        )
+            divided = f"{written.num_divided:,}"
+            console.print_remark(f"Documents with {END_OF_TEXT} inside, divided there: {divided}.")
+        size = format_bytes(written.num_bytes)
+        console.print_line(f"Wrote {self.out}: {written.num_documents:,} documents, {size}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +188,7 @@ class WriteStorybook:
       bytewright corpus storybook --size 1MB --seed 1 --split validation --out stories-valid.txt
     """
 
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    out: options.NewFile
     """The file to write."""
 
     size: Annotated[str, tyro.conf.arg(metavar="SIZE")]
@@ -249,11 +224,10 @@ class WriteStorybook:
                 progress=progress,
             )
         seconds = time.perf_counter() - started
-        console.stdout().print(
+        console.print_line(
             f"Wrote {self.out}: {written.num_stories:,} stories, {format_bytes(written.num_bytes)}"
             f" in {format_seconds(seconds)}. Their entropy is {written.bits_per_byte:.4f} bits per"
-            " byte: the expected loss of any model is at least that.",
-            soft_wrap=True,
+            " byte: the expected loss of any model is at least that."
         )
 
 
@@ -275,7 +249,7 @@ class CheckStories:
 
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="The stories to check.")]
 
-    train: options.OutputFile = None
+    train: options.FileOption = None
     """The training text of the model; a story that is in it word for word is a copy."""
 
     json: bool = False
@@ -300,10 +274,9 @@ class CheckStories:
                 progress=progress,
             )
         if len(checked.stories) == 1 and END_OF_TEXT.encode() not in atomic.read_bytes(self.source):
-            console.stderr().print(
+            console.print_remark(
                 f"{self.source} has no {END_OF_TEXT}, so its whole text was checked as one story;"
-                " the token must follow each story.",
-                soft_wrap=True,
+                " the token must follow each story."
             )
         if self.json:
             print(json.dumps(as_json(checked, copies_known=self.train is not None), allow_nan=False))
@@ -330,28 +303,27 @@ def as_json(report: CheckReport, *, copies_known: bool) -> dict[str, object]:
 
 def print_check(report: CheckReport, *, copies_known: bool) -> None:
     """Print the shares as a table, then the first stories that are not consistent."""
-    out = console.stdout()
-    table = console.table("", "")
-    table.add_row("stories", f"{len(report.stories):,}")
-    table.add_row("sentences that are well-formed", f"{report.sound_sentences:.1%}")
-    table.add_row("stories that are well-formed", f"{report.well_formed:.1%}")
-    table.add_row("stories that are also consistent", f"{report.consistent:.1%}")
+    rows = {
+        "stories": f"{len(report.stories):,}",
+        "sentences that are well-formed": f"{report.sound_sentences:.1%}",
+        "stories that are well-formed": f"{report.well_formed:.1%}",
+        "stories that are also consistent": f"{report.consistent:.1%}",
+    }
     if copies_known:
-        table.add_row("copies of training stories", f"{report.copies:.1%}")
+        rows["copies of training stories"] = f"{report.copies:.1%}"
     if report.bits_per_story is not None:
-        table.add_row("bits per consistent story", f"{report.bits_per_story:.1f}")
-    out.print(table)
+        rows["bits per consistent story"] = f"{report.bits_per_story:.1f}"
+    console.print_table(("", ""), rows.items())
     outside = [(number, story) for number, story in enumerate(report.stories, 1) if not story.is_consistent]
     for number, story in outside[:STORIES_LISTED]:
-        out.print(f"story {number:,} {describe_problem(story)}", soft_wrap=True)
+        console.print_line(f"story {number:,} {describe_problem(story)}")
     if len(outside) > STORIES_LISTED:
-        out.print(f"and {len(outside) - STORIES_LISTED:,} more; --json lists them all")
+        console.print_line(f"and {len(outside) - STORIES_LISTED:,} more; --json lists them all")
 
 
 def describe_problem(story: StoryCheck) -> str:
     """Return where a story leaves the grammar, and its contradictions."""
     place = f"sentence {story.leaves_at_sentence}, character {story.leaves_at_character}"
-    facts = (
-        f"; it contradicts itself about: {', '.join(story.contradictions)}" if story.contradictions else ""
-    )
-    return f"leaves the grammar at {place}, at {story.found!r}{facts}"
+    facts = ", ".join(story.contradictions)
+    contradictions = f"; it contradicts itself about: {facts}" if facts else ""
+    return f"leaves the grammar at {place}, at {story.found!r}{contradictions}"

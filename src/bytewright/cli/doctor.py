@@ -54,9 +54,8 @@ class Doctor:
         if self.json:
             import json
 
-            print(
-                json.dumps({"findings": [asdict(finding) for finding in findings], "healthy": not problems})
-            )
+            listed = [asdict(finding) for finding in findings]
+            print(json.dumps({"findings": listed, "healthy": not problems}))
         else:
             print_findings(findings, problems)
         return 1 if problems else 0
@@ -66,7 +65,7 @@ def examine() -> list[Finding]:
     """Return findings about the hardware, then about the software."""
     return [
         Finding("system", f"{platform.system()} {platform.release()} on {platform.machine()}"),
-        _cores(),
+        Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}"),
         _amx(),
         _memory(),
         Finding("disk", f"{_gigabytes(shutil.disk_usage(Path.cwd()).free)} free in this folder"),
@@ -77,14 +76,9 @@ def examine() -> list[Finding]:
     ]
 
 
-def _cores() -> Finding:
-    return Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
-
-
 def _amx() -> Finding:
-    found = (
-        "advertised, but its instructions fault" if amx_faults() else "not advertised, or without a defect"
-    )
+    has_defect = "advertised, but its instructions fault"
+    found = has_defect if amx_faults() else "not advertised, or without a defect"
     limits = [f"; limit of oneDNN: {name}={os.environ[name]}" for name in ISA_VARIABLES if name in os.environ]
     return Finding("AMX", found + "".join(limits))
 
@@ -150,14 +144,10 @@ def print_findings(findings: list[Finding], problems: list[Finding]) -> None:
     """Print all findings as a table, then the remedies."""
     from rich.text import Text
 
-    out = console.stdout()
-    table = console.table("", "", "")
-    table.columns[1].justify = "left"
-    for finding in findings:
-        mark = Text("ok", "green") if finding.remedy is None else Text("problem", "red")
-        table.add_row(finding.name, finding.found, mark)
-    out.print(table)
+    marks = {True: Text("ok", "green"), False: Text("problem", "red")}
+    rows = [(finding.name, finding.found, marks[finding.remedy is None]) for finding in findings]
+    console.print_table(("", "", ""), rows, left=(0, 1))
     for finding in problems:
-        out.print(f"{finding.name}: {finding.remedy}")
+        console.print_line(f"{finding.name}: {finding.remedy}")
     if not problems:
-        out.print("No problems found.")
+        console.print_line("No problems found.")

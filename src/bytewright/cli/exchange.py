@@ -45,8 +45,7 @@ class Export:
     ] = None
     """The type of the matrices in a gguf file; with f32 the logits are those of Bytewright."""
 
-    which: Literal["best", "last"] = "best"
-    """The checkpoint of the run."""
+    which: options.Which = "best"
 
     plugin: options.Plugins = ()
 
@@ -80,9 +79,9 @@ class Export:
             replace=self.replace,
         )
         if (warning := warn_of_pattern(vocabulary)) is not None:
-            console.stderr().print(warning, soft_wrap=True)
-        sentence = f"Wrote {self.out}: load it with AutoModelForCausalLM.from_pretrained({str(self.out)!r})."
-        console.stdout().print(sentence, soft_wrap=True)
+            console.print_remark(warning)
+        loading = f"AutoModelForCausalLM.from_pretrained({str(self.out)!r})"
+        console.print_line(f"Wrote {self.out}: load it with {loading}.")
 
     def _write_gguf(self, model: TransformerLM, vocabulary: Vocabulary) -> None:
         from bytewright.interop.gguf import write_gguf
@@ -98,8 +97,7 @@ class Export:
                 progress=progress,
             )
         size = format_bytes(self.out.stat().st_size)
-        sentence = f"Wrote {self.out}: {size}; load it with llama-cli -m {self.out}."
-        console.stdout().print(sentence, soft_wrap=True)
+        console.print_line(f"Wrote {self.out}: {size}; load it with llama-cli -m {self.out}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +130,7 @@ class ImportModel:
         from bytewright.train.run import import_llama
 
         run = import_llama(self.path, self.out, with_tokenizer=not self.without_tokenizer)
-        num_parameters = run.costs["counted"]["parameters"]
-        console.stdout().print(f"Wrote {self.out}: {num_parameters:,} parameters.", soft_wrap=True)
+        console.print_line(f"Wrote {self.out}: {run.costs['counted']['parameters']:,} parameters.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,5 +167,5 @@ class WriteStorybookTasks:
         atomic.check_target(self.out, folder=True, replace=self.replace)
         with console.phase_progress("make questions", "questions") as progress:
             write_tasks(self.out, self.count, seed=self.seed, replace=self.replace, progress=progress)
-        sentence = f"Wrote {self.out}: {len(TASKS)} tasks of {self.count:,} questions ({', '.join(TASKS)})."
-        console.stdout().print(sentence, soft_wrap=True)
+        names = ", ".join(TASKS)
+        console.print_line(f"Wrote {self.out}: {len(TASKS)} tasks of {self.count:,} questions ({names}).")

@@ -72,10 +72,9 @@ class Generate:
 
     seed: int = 0
 
-    which: Literal["best", "last"] = "best"
-    """The checkpoint of the run."""
+    which: options.Which = "best"
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: options.DeviceName = "auto"
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """The precision of the computation; auto is that of the run on a GPU, and fp32 elsewhere."""
@@ -99,9 +98,8 @@ class Generate:
         precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
         model = saved.load(device=device, precision=precision)
         prompts = [(text, encode_prompt(tokenizer, text)) for text in self.prompt or ("",)]
-        check_prompts(
-            model.config, [ids for _, ids in prompts], slide=self.slide
-        )  # before any text is printed
+        # Before any text is printed
+        check_prompts(model.config, [ids for _, ids in prompts], slide=self.slide)
         sampling = SamplingConfig(
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -24,6 +24,7 @@ SHADES = " ░▒▓█"
 """Characters for attention weights from 0 to 1."""
 WIDTH = 24
 """How many bytes of a token a table shows."""
+Number = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(optional)")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +33,9 @@ class _OfModel:
 
     path: options.RunPath
 
-    which: Literal["best", "last"] = "best"
-    """The checkpoint of the run."""
+    which: options.Which = "best"
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: options.DeviceName = "auto"
 
     plugin: options.Plugins = ()
 
@@ -80,10 +80,8 @@ class NextTokens(_OfModel):
         if self.json:
             print(json.dumps({"prompt": self.prompt, "next": rows}))
             return
-        table = console.table("token", "id", "probability")
-        for row in rows:
-            table.add_row(row["shown"], str(row["id"]), f"{row['probability']:.4f}")
-        console.stdout().print(table)
+        shown = [(row["shown"], str(row["id"]), f"{row['probability']:.4f}") for row in rows]
+        console.print_table(("token", "id", "probability"), shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +107,7 @@ class TokenLosses(_OfModel):
         from bytewright.generate.interpret import token_losses
         from bytewright.generate.text import stop_tokens_of
 
-        if (self.source is None) == (self.text is None):
-            raise UsageError("give either a file or --text")
-        data = (self.text or "").encode("utf-8", "surrogateescape")
-        if self.source is not None:
-            data = options.read_text_bytes(self.source)
+        data = options.read_either(self.source, self.text)
         model, tokenizer = self._open()
         ids = [int(id) for id in tokenizer.encode_array(data)]
         before = [*stop_tokens_of(tokenizer)[:1], *tokenizer.encode("\n")]
@@ -130,14 +124,15 @@ class TokenLosses(_OfModel):
         if self.json:
             print(json.dumps({**means, "losses": rows}))
             return
-        table = console.table("token", "id", "loss", "probability")
-        for row in rows:
-            table.add_row(row["shown"], str(row["id"]), f"{row['loss']:.3f}", f"{math.exp(-row['loss']):.4f}")
-        out = console.stdout()
-        out.print(table)
-        out.print()
-        out.print(
-            f"{means['tokens']:,} tokens: mean loss {means['loss']:.4f}, perplexity "
+        console.print_table(
+            ("token", "id", "loss", "probability"),
+            (
+                (row["shown"], str(row["id"]), f"{row['loss']:.3f}", f"{math.exp(-row['loss']):.4f}")
+                for row in rows
+            ),
+        )
+        console.stdout().print(
+            f"\n{means['tokens']:,} tokens: mean loss {means['loss']:.4f}, perplexity "
             f"{math.exp(means['loss']):.3f}, {means['bits_per_byte']:.4f} bits per byte"
         )
 
@@ -157,10 +152,10 @@ class ShowAttention(_OfModel):
 
     prompt: str
 
-    layer: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(optional)")] = None
+    layer: Number = None
     """The layer, counted from 0."""
 
-    head: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(optional)")] = None
+    head: Number = None
     """The head, counted from 0."""
 
     def run(self) -> None:
@@ -214,11 +209,9 @@ class ShowLens(_OfModel):
         if self.json:
             print(json.dumps(_lens_to_dict(tokenizer, ids, layers)))
             return
-        table = console.table("token", "embeddings", *(f"layer {i}" for i in range(len(layers) - 1)))
-        for place, id in enumerate(ids):
-            best = [int(layer.ids[place, 0]) for layer in layers]
-            table.add_row(_show(tokenizer, id), *(_show(tokenizer, one) for one in best))
-        console.stdout().print(table)
+        best = [[int(layer.ids[place, 0]) for layer in layers] for place in range(len(ids))]
+        rows = [[_show(tokenizer, one) for one in (id, *after)] for id, after in zip(ids, best, strict=True)]
+        console.print_table(("token", "embeddings", *(f"layer {i}" for i in range(len(layers) - 1))), rows)
 
 
 def _check_top(top: int, tokenizer: Tokenizer) -> None:
@@ -247,44 +240,34 @@ def _print_heads(weights: Tensor) -> None:
         raise UsageError("the prompt has one token, which attends to itself; give a longer prompt")
     places = torch.arange(num_tokens, device=weights.device)
     distances = (places[:, None] - places).clamp(min=0)
-    table = console.table("layer", "head", "itself", "previous", "first", "distance")
+    rows = []
     for layer, heads in enumerate(weights):
         for head, matrix in enumerate(heads):
-            figures = {
-                "itself": matrix.diagonal()[1:],
-                "previous": matrix.diagonal(-1),
-                "first": matrix[1:, 0],
-                "distance": (matrix * distances).sum(-1)[1:],
-            }
-            means = [float(values.mean()) for values in figures.values()]
-            table.add_row(str(layer), str(head), *(f"{mean:.2f}" for mean in means[:-1]), f"{means[-1]:.1f}")
-    console.stdout().print(table)
+            on_tokens = matrix.diagonal()[1:], matrix.diagonal(-1), matrix[1:, 0]
+            shares = (f"{float(values.mean()):.2f}" for values in on_tokens)
+            distance = float((matrix * distances).sum(-1)[1:].mean())
+            rows.append((str(layer), str(head), *shares, f"{distance:.1f}"))
+    console.print_table(("layer", "head", "itself", "previous", "first", "distance"), rows)
 
 
 def _draw_head(weights: Tensor, tokens: Sequence[str]) -> None:
     """Draw the weights of one head, one row per token, with the token of the highest weight."""
-    out = console.stdout()
     width = max(map(len, tokens))
     for place, (token, row) in enumerate(zip(tokens, weights.tolist(), strict=True)):
         levels = [min(int(weight * len(SHADES)), len(SHADES) - 1) for weight in row[: place + 1]]
         drawn = "".join(SHADES[level] * 2 for level in levels)
         best = max(range(place + 1), key=row.__getitem__)
-        out.print(
-            f"{token:>{width}} |{drawn:<{2 * len(tokens)}}| {row[best]:.2f} {tokens[best]}", soft_wrap=True
-        )
+        console.print_line(f"{token:>{width}} |{drawn:<{2 * len(tokens)}}| {row[best]:.2f} {tokens[best]}")
 
 
 def _lens_to_dict(tokenizer: Tokenizer, ids: Sequence[int], layers: Sequence[LensLayer]) -> dict[str, Any]:
+    """Return the tokens of the prompt, and by layer and position the best next tokens."""
+
+    def describe(best: Sequence[int], probabilities: Sequence[float]) -> list[dict[str, Any]]:
+        both = zip(best, probabilities, strict=True)
+        return [{"id": id, "shown": _show(tokenizer, id), "probability": share} for id, share in both]
+
     return {
         "tokens": [_describe(tokenizer, id) for id in ids],
-        "layers": [
-            [
-                [
-                    {"id": id, "shown": _show(tokenizer, id), "probability": probability}
-                    for id, probability in zip(best, probabilities, strict=True)
-                ]
-                for best, probabilities in zip(layer.ids.tolist(), layer.probabilities.tolist(), strict=True)
-            ]
-            for layer in layers
-        ],
+        "layers": [list(map(describe, one.ids.tolist(), one.probabilities.tolist())) for one in layers],
     }

@@ -9,12 +9,12 @@ import contextlib
 import glob
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from bytewright.cli import console
-from bytewright.errors import StorageError, UsageError
+from bytewright.errors import StorageError, UsageError, wrong_value
 from bytewright.storage import atomic
 
 if TYPE_CHECKING:
@@ -41,6 +41,17 @@ OptionalFile = Annotated[
     Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]", help_behavior_hint="(optional)")
 ]
 
+Files = Annotated[
+    tuple[Path, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)"),
+]
+
+TextField = Annotated[
+    str,
+    tyro.conf.arg(help="The field of a JSON line, or the column of a Parquet file, that contains the text."),
+]
+
 TextSources = Annotated[
     tuple[Path, ...],
     tyro.conf.Positional,
@@ -56,11 +67,17 @@ Clean = Annotated[
     ),
 ]
 
-OutputFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")]
+FileOption = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")]
+
+NewFile = Annotated[Path, tyro.conf.arg(metavar="FILE")]
 
 OutputPath = Annotated[Path, tyro.conf.arg(metavar="PATH")]
 
 OutputFolder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
+
+Which = Annotated[Literal["best", "last"], tyro.conf.arg(help="The checkpoint of the run.")]
+
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
 Overrides = Annotated[
     tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]],
@@ -70,25 +87,15 @@ Overrides = Annotated[
 
 GivenText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="(optional)")]
 
-GivenFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")]
 
-NumThreads = Annotated[
-    int | None,
-    tyro.conf.arg(
-        metavar="INT",
-        help="How many threads to use; the result does not depend on it.",
-        help_behavior_hint="(default: all cores)",
-    ),
-]
+def _how_many(what: str) -> object:
+    text = f"How many {what} to use; the result does not depend on it."
+    return tyro.conf.arg(metavar="INT", help=text, help_behavior_hint="(default: all cores)")
 
-NumWorkers = Annotated[
-    int | None,
-    tyro.conf.arg(
-        metavar="INT",
-        help="How many processes to use; the result does not depend on it.",
-        help_behavior_hint="(default: all cores)",
-    ),
-]
+
+NumThreads = Annotated[int | None, _how_many("threads")]
+
+NumWorkers = Annotated[int | None, _how_many("processes")]
 
 Plugins = Annotated[
     tyro.conf.UseAppendAction[tuple[Path, ...]],
@@ -145,7 +152,7 @@ def open_texts(sources: tuple[Path, ...], *, clean: bool, copy: bool = False) ->
             first, *others = marks
             more = f" (and {len(others):,} other files)" if others else ""
             sentence = f"{first}{more} has {' and '.join(marks[first])}, which become part of the text"
-            console.stderr().print(f"warning: {sentence}; --clean removes them", soft_wrap=True)
+            console.print_remark(f"warning: {sentence}; --clean removes them")
         yield files
 
 
@@ -168,10 +175,25 @@ def require_exists(path: Path) -> Path:
 
 def read_text_bytes(path: Path) -> bytes:
     """Return the bytes of a text file, which need not be valid UTF-8."""
+    from bytewright.corpus.readers import check_plain_text
+
+    check_plain_text(path)
     try:
         return atomic.read_bytes(require_file(path))
     except StorageError as error:
         raise UsageError(str(error), path=path) from None
+
+
+def read_either(source: Path | None, text: str | None) -> bytes:
+    """Return the bytes of a file or of --text; raise unless exactly one of them is given."""
+    if (source is None) == (text is None):
+        raise UsageError("give either a file or --text")
+    return read_text_bytes(source) if source is not None else encode_text(text or "")
+
+
+def encode_text(text: str) -> bytes:
+    """Return the bytes of a text from the command line, also if it is invalid UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def require_some(paths: tuple[Path, ...], what: str) -> tuple[Path, ...]:
@@ -184,8 +206,7 @@ def require_some(paths: tuple[Path, ...], what: str) -> tuple[Path, ...]:
 def require_at_least(least: int, value: int | None, option: str) -> None:
     """Raise if a number is too small; None is accepted."""
     if value is not None and value < least:
-        message = f"{option} must be at least {least}, but is {value}"
-        raise UsageError(message, key=option, expected=least, found=value)
+        raise wrong_value(option, f"at least {least}", value)
 
 
 def load_vocabulary(

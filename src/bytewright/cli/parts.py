@@ -60,15 +60,13 @@ class ListParts:
         if self.json:
             print(json.dumps(parts, indent=2, default=str))
             return
-        table = console.table("key", "name", "options", "what it is")
-        for column in table.columns:
-            column.justify = "left"
+        rows = []
         for part in parts:
             listed = part["options"].items()
             defaults = [name if value == REQUIRED else f"{name}={value}" for name, value in listed]
             file = f" ({part['plugin']})" if part["plugin"] else ""
-            table.add_row(part["key"], part["name"], ", ".join(defaults), part["summary"] + file)
-        console.stdout().print(table)
+            rows.append((part["key"], part["name"], ", ".join(defaults), part["summary"] + file))
+        console.print_table(("key", "name", "options", "what it is"), rows, left=range(4))
 
 
 def describe_parts(registry: Registry) -> Iterator[dict[str, Any]]:

@@ -49,12 +49,8 @@ class ListRecipes:
             fields = [dataclasses.asdict(recipe) | {"path": str(recipe.path)} for recipe in recipes]
             print(json.dumps(fields, indent=2))
             return
-        table = console.table("recipe", "run with", "")
-        for column in table.columns:
-            column.justify = "left"
-        for recipe in recipes:
-            table.add_row(recipe.name, recipe.kind, recipe.summary)
-        console.stdout().print(table)
+        rows = [(recipe.name, recipe.kind, recipe.summary) for recipe in recipes]
+        console.print_table(("recipe", "run with", ""), rows, left=range(3))
 
 
 def require_data(config: TrainConfig, recipe: Path, *, make: bool) -> None:
@@ -70,9 +66,9 @@ def require_data(config: TrainConfig, recipe: Path, *, make: bool) -> None:
     hint = ""
     commands = [] if shipped is None else shipped.data_commands
     if any(path.is_relative_to(command.output) for command in commands):
-        console.stderr().print(f"These commands make the data of {recipe.stem}:", soft_wrap=True)
+        console.print_remark(f"These commands make the data of {recipe.stem}:")
         for command in commands:
-            console.stderr().print(f"  {command}", soft_wrap=True)
+            console.print_remark(f"  {command}")
         can_run = all(command.is_ours for command in commands)
         hint = "; run these commands first, or add --make-data" if can_run else "; run these commands first"
     elif recipe.read_text(errors="replace").startswith("#"):
@@ -96,10 +92,10 @@ def make_data(commands: Sequence[DataCommand]) -> None:
     """
     from bytewright.cli.main import run_command
 
-    err = console.stderr()
     for number, command in enumerate(commands, 1):
-        done = "exists already: " if command.output.exists() else ""
-        err.print(f"[{number}/{len(commands)}] {done}{command.output if done else command}", soft_wrap=True)
+        done = command.output.exists()
+        what = f"exists already: {command.output}" if done else str(command)
+        console.print_remark(f"[{number}/{len(commands)}] {what}")
         if not done:
             # A killed process can leave the manifest of a token file without the file.
             run_command([*command.words[1:], "--replace"])

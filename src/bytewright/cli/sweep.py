@@ -132,7 +132,7 @@ class RunSweep:
             if not records:
                 context.say(f"{folder}: every run failed at its start, so there is no report.")
                 return 1
-            console.stdout().print(str(write_report(records, about, folder)), soft_wrap=True)
+            console.print_line(str(write_report(records, about, folder)))
         return 1 if failed else 0
 
     def _context(
@@ -147,7 +147,7 @@ class RunSweep:
             folder=folder,
             data_root=self.data,
             keep=sweep.keep,
-            say=lambda sentence: stderr.print(sentence, soft_wrap=True),
+            say=console.print_remark,
             progress=show,
             console=stderr if stderr.is_terminal else Console(quiet=True),
             engines=engines,
@@ -156,7 +156,6 @@ class RunSweep:
     def _execute_in_parallel(self, path: Path, plan: list[PlannedRun], folder: Path, num_jobs: int) -> int:
         from bytewright.experiments.execute import run_commands
 
-        stderr = console.stderr()
         shared = ["--out", str(self.out), "--data", str(self.data)]
         shared += ["--jobs", str(min(self.jobs, sum(planned.is_open for planned in plan)))]
         shared += ["--scale", self.scale] if self.scale else []
@@ -174,35 +173,32 @@ class RunSweep:
 
         def say(name: str, code: int, line: str) -> None:
             """Print the last line of a process with the number of its run in this sweep."""
-            line = line.removeprefix("[1/1] ")
-            stderr.print(f"[{next(numbers)}/{len(commands)}] {line}", soft_wrap=True)
+            console.print_remark(f"[{next(numbers)}/{len(commands)}] {line.removeprefix('[1/1] ')}")
 
         return run_commands(commands, num_jobs, folder / "logs", say)
 
 
 def print_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:
     """Print the runs of a sweep with their predicted time and memory."""
-    table = console.table("run", "steps", "time", "memory", "state")
-    table.columns[-1].justify = "left"
-    seconds = 0.0
+    rows, seconds = [], 0.0
     for planned in plan:
         config, predicted = planned.trial.config, planned.predicted
         parts = f", in {config.accumulate} parts" if config.accumulate > 1 else ""
         sampling = planned.trial.sampling
-        table.add_row(
+        row = (
             planned.trial.name,
             "" if sampling or not config.num_steps else f"{config.num_steps:,}",
             format_seconds(predicted["seconds"]) if "seconds" in predicted else "",
             format_bytes(predicted["memory_bytes"]) if "memory_bytes" in predicted else "",
             f"{planned.detail}, {sampling.num_stories:,} stories" if sampling else planned.detail + parts,
         )
+        rows.append(row)
         seconds += predicted.get("seconds", 0.0) if planned.is_open else 0.0
-    out = console.stdout()
-    out.print(": ".join(filter(None, (sweep.about.name, sweep.about.question))), soft_wrap=True)
-    out.print(table)
+    console.print_line(": ".join(filter(None, (sweep.about.name, sweep.about.question))))
+    console.print_table(("run", "steps", "time", "memory", "state"), rows, left=(0, 4))
     left = sum(planned.is_open for planned in plan)
     cost = f", about {format_seconds(seconds)} of training" if seconds else ""
-    out.print(f"{left} of {len(plan)} runs to do{cost}.")
+    console.print_line(f"{left} of {len(plan)} runs to do{cost}.")
     sys.stdout.flush()  # so that the plan appears before the work in a pipe, too
 
 
@@ -246,16 +242,9 @@ class ListRuns:
         """Read the runs and print them."""
         import json
 
-        from bytewright.experiments.listing import (
-            KEY_FIGURES,
-            UNREADABLE,
-            filter_rows,
-            format_figure,
-            list_runs,
-            sort_rows,
-        )
+        from bytewright.experiments.listing import KEY_FIGURES, UNREADABLE, format_figure, list_runs
 
-        rows = sort_rows(filter_rows(list_runs(self.folders), self.where), self.sort)
+        rows = list_runs(self.folders, where=self.where, sort=self.sort)
         if self.json:
             print(json.dumps(rows, indent=2, allow_nan=False))
             return
@@ -275,9 +264,9 @@ class ListRuns:
         out.print(table)
         for row in rows:
             if row["status"] == UNREADABLE:
-                console.stderr().print(f"{UNREADABLE}: {row['reason']}", soft_wrap=True)
+                console.print_remark(f"{UNREADABLE}: {row['reason']}")
             elif row["status"] in ("diverged", "failed"):
-                console.stderr().print(f"{row['run']} {row['status']}: {row['reason']}", soft_wrap=True)
+                console.print_remark(f"{row['run']} {row['status']}: {row['reason']}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,6 +310,6 @@ class WriteReport:
             raise UsageError("a report about several runs needs --out", key="--out")
         about, records = read_inputs(self.paths)
         for name, reason in about.unreadable.items() if about else ():
-            console.stderr().print(f"left out {name}, which cannot be read: {reason}", soft_wrap=True)
+            console.print_remark(f"left out {name}, which cannot be read: {reason}")
         folder = self.out or (first.parent if first.is_file() else first)
-        console.stdout().print(str(write_report(records, about, folder)), soft_wrap=True)
+        console.print_line(str(write_report(records, about, folder)))

@@ -39,11 +39,7 @@ class TrainTokenizer:
       bytewright tokenizer train chat.txt --out chat --vocab-size 8000 --special-tokens '<|user|>' '<|end|>'
     """
 
-    sources: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="TEXT [TEXT ...]", help_behavior_hint="(required)"),
-    ]
+    sources: options.Files
     """Text files, folders, patterns, or -; `bytewright corpus text` converts other formats."""
 
     out: options.OutputFolder
@@ -77,10 +73,7 @@ class TrainTokenizer:
         from bytewright.tokenizer import TrainingProgress, train_tokenizer
         from bytewright.tokenizer.formats import write_bytewright
 
-        with (
-            options.open_texts(sources, clean=self.clean, copy=True) as files,
-            console.progress() as show,
-        ):
+        with options.open_texts(sources, clean=self.clean, copy=True) as files, console.progress() as show:
 
             def on_progress(progress: TrainingProgress) -> None:
                 show(progress.phase, progress.done, progress.total, progress.unit)
@@ -105,36 +98,24 @@ def print_training(training: TrainingResult, seconds_writing: float, out: Path) 
 
     phases = [*training.phases, Phase(name="write", seconds=seconds_writing, wall_seconds=seconds_writing)]
     total = sum(phase.wall_seconds for phase in phases)
-    table = console.table("phase", "time", "share", "of all threads", "throughput")
+    rows = []
     for phase in phases:
-        table.add_row(
-            phase.name,
-            format_seconds(phase.wall_seconds),
-            f"{phase.wall_seconds / total:.0%}",
-            format_seconds(phase.seconds),
-            _throughput(phase, training),
-        )
-    table.add_row(
-        "all",
-        format_seconds(total),
-        "100%",
-        "",
-        f"{format_bytes(training.corpus_bytes / total)}/s",
-    )
-    printer = console.stdout()
-    printer.print(table)
-    printer.print(
+        wall, share = format_seconds(phase.wall_seconds), f"{phase.wall_seconds / total:.0%}"
+        rows.append((phase.name, wall, share, format_seconds(phase.seconds), _throughput(phase, training)))
+    throughput = f"{format_bytes(training.corpus_bytes / total)}/s"
+    rows.append(("all", format_seconds(total), "100%", "", throughput))
+    console.print_table(("phase", "time", "share", "of all threads", "throughput"), rows)
+    console.print_line(
         f"{training.num_words:,} words, {training.num_distinct_words:,} of them distinct;"
         f" {len(training.vocabulary.merges):,} merges;"
         f" peak memory {format_bytes(training.peak_memory_bytes)}."
     )
     if training.stopped:
-        printer.print(training.stopped)
-    printer.print(f"Wrote {out}: {len(training.vocabulary.tokens):,} tokens.", soft_wrap=True)
+        console.print_line(training.stopped)
+    console.print_line(f"Wrote {out}: {len(training.vocabulary.tokens):,} tokens.")
 
 
 def _throughput(phase: Phase, training: TrainingResult) -> str:
-
     if phase.name == "write" or not phase.wall_seconds:
         return ""
     if phase.name == "merge":
@@ -162,7 +143,7 @@ class EncodeText:
     sources: options.TextSources = ()
     """The text files to encode, folders, patterns, or - for standard input; needs --out."""
 
-    out: options.OutputFile = None
+    out: options.FileOption = None
     """The token file to write."""
 
     clean: options.Clean = False
@@ -180,8 +161,7 @@ class EncodeText:
         if self.text is not None:
             if self.sources or self.out is not None:
                 raise UsageError("give either --text or a file with --out, not both")
-            text = self.text.encode("utf-8", "surrogateescape")  # also invalid UTF-8
-            print(*options.load_tokenizer(self.tokenizer).encode(text))
+            print(*options.load_tokenizer(self.tokenizer).encode(options.encode_text(self.text)))
             return
         if not self.sources or self.out is None:
             raise UsageError("give a file and --out, or --text")
@@ -201,18 +181,12 @@ class EncodeText:
         num_bytes = sum(file.stat().st_size for file in files)
         started = time.perf_counter()
         with console.phase_progress("encode", "bytes") as progress:
-            tokens = tokenizer.encode_file(
-                files,
-                out,
-                num_threads=self.num_threads,
-                progress=progress,
-            )
+            tokens = tokenizer.encode_file(files, out, num_threads=self.num_threads, progress=progress)
         seconds = time.perf_counter() - started
-        console.stdout().print(
+        console.print_line(
             f"Wrote {out}: {len(tokens):,} tokens ({tokens.manifest.dtype}),"
             f" {num_bytes / len(tokens):.2f} bytes per token; {format_bytes(num_bytes)}"
-            f" in {format_seconds(seconds)}, {format_bytes(num_bytes / seconds)}/s.",
-            soft_wrap=True,
+            f" in {format_seconds(seconds)}, {format_bytes(num_bytes / seconds)}/s."
         )
 
 
@@ -234,7 +208,7 @@ class EncodePairs:
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """The file of JSON lines."""
 
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    out: options.NewFile
     """The token file to write."""
 
     prompt: str = "prompt"
@@ -270,10 +244,9 @@ class EncodePairs:
                 progress=progress,
             )
         manifest = tokens.manifest
-        console.stdout().print(
+        console.print_line(
             f"Wrote {self.out}: {manifest.num_documents:,} pairs, {len(tokens):,} tokens;"
-            f" {manifest.num_counted:,} of them count in the loss.",
-            soft_wrap=True,
+            f" {manifest.num_counted:,} of them count in the loss."
         )
 
 
@@ -297,7 +270,7 @@ class DecodeIds:
     source: options.OptionalFile = None
     """The token file to decode."""
 
-    out: options.OutputFile = None
+    out: options.FileOption = None
     """The text file to write; standard output by default."""
 
     ids: Annotated[
@@ -335,8 +308,8 @@ class DecodeIds:
         with atomic.write_stream(self.out) as stream:
             for chunk in _decode(tokenizer, ids):
                 stream.write(chunk)
-        sentence = f"Wrote {self.out}: {self.out.stat().st_size:,} bytes from {len(ids):,} tokens."
-        console.stdout().print(sentence, soft_wrap=True)
+        size = f"{self.out.stat().st_size:,} bytes"
+        console.print_line(f"Wrote {self.out}: {size} from {len(ids):,} tokens.")
 
     def _read_ids(self, tokenizer: Tokenizer) -> Sequence[int] | Ids:
         if self.source is None:
@@ -382,7 +355,7 @@ class ConvertTokenizer:
     to: Literal["bytewright", "gpt2", "huggingface", "tiktoken"]
     """The format to write."""
 
-    out: Annotated[Path, tyro.conf.arg(metavar="PATH")]
+    out: options.OutputPath
     """The folder or file to write."""
 
     special_tokens: Annotated[
@@ -419,12 +392,11 @@ class ConvertTokenizer:
             case "tiktoken":
                 formats.write_tiktoken(vocabulary, self.out)
         written = vocabulary.ids_of_ordinary_tokens if self.to == "tiktoken" else vocabulary.tokens
-        sentence = f"Wrote {self.out}: {len(written):,} tokens in the {self.to} format."
-        console.stdout().print(sentence, soft_wrap=True)
+        console.print_line(f"Wrote {self.out}: {len(written):,} tokens in the {self.to} format.")
         if self.to == "huggingface" and (warning := formats.warn_of_pattern(vocabulary)) is not None:
-            console.stderr().print(warning, soft_wrap=True)
+            console.print_remark(warning)
         if self.to == "tiktoken":
-            console.stdout().print(describe_lost_settings(vocabulary), soft_wrap=True)
+            console.print_line(describe_lost_settings(vocabulary))
 
 
 def describe_lost_settings(vocabulary: Vocabulary) -> str:

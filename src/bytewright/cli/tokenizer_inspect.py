@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from bytewright.cli import console, options
-from bytewright.corpus.readers import check_plain_text
 from bytewright.errors import UsageError
 from bytewright.formatting import format_bytes
 
@@ -72,10 +71,8 @@ class InspectTokenizer:
             raise UsageError("give either a file or --text, not both")
         if self.text == "":
             raise UsageError("--text is empty")
-        data = None if self.text is None else self.text.encode("utf-8", "surrogateescape")
-        if self.source is not None:
-            check_plain_text(self.source)
-            data = options.read_text_bytes(self.source)
+        has_text = self.source is not None or self.text is not None
+        data = options.read_either(self.source, self.text) if has_text else None
         if self.throughput and data is None:
             raise UsageError("--throughput needs a text to encode: a file, or --text")
         tokenizer = options.load_tokenizer(self.tokenizer)
@@ -98,22 +95,23 @@ def print_vocabulary(out: Console, tokenizer: Tokenizer, num_longest: int) -> No
     out.print(
         f"{len(vocabulary.tokens):,} tokens: {num_bytes} bytes, {len(vocabulary.merges):,} merges,"
         f" {len(vocabulary.special_tokens)} special ({specials});"
-        f" pattern {vocabulary.pattern}; fingerprint {vocabulary.fingerprint[:12]}",
+        f" pattern {vocabulary.pattern}; fingerprint {vocabulary.fingerprint[:12]}"
     )
-    longest = console.table("longest tokens", "bytes", "id")
-    for id, token in longest_tokens(vocabulary, num_longest):
-        longest.add_row(show_token(token, options.BYTES_SHOWN), str(len(token)), str(id))
+    longest = [
+        (show_token(token, options.BYTES_SHOWN), str(len(token)), str(id))
+        for id, token in longest_tokens(vocabulary, num_longest)
+    ]
     out.print()
-    out.print(longest)
+    console.print_table(("longest tokens", "bytes", "id"), longest)
 
     histogram = length_histogram(vocabulary)
     most = max(histogram.values())
-    lengths = console.table("bytes in a token", "tokens", "")
-    lengths.columns[2].justify = "left"
-    for length, count in histogram.items():
-        lengths.add_row(str(length), f"{count:,}", "█" * max(1, round(BAR_WIDTH * count / most)))
+    lengths = [
+        (str(length), f"{count:,}", "█" * max(1, round(BAR_WIDTH * count / most)))
+        for length, count in histogram.items()
+    ]
     out.print()
-    out.print(lengths)
+    console.print_table(("bytes in a token", "tokens", ""), lengths, left=(0, 2))
 
 
 def print_split(out: Console, tokenizer: Tokenizer, data: bytes) -> None:
@@ -187,12 +185,7 @@ class ListTokens:
         """Print one line per token."""
         from bytewright.tokenizer.inspect import show_token, split_text
 
-        if (self.source is None) == (self.text is None):
-            raise UsageError("give either a file or --text")
-        data = (self.text or "").encode("utf-8", "surrogateescape")
-        if self.source is not None:
-            check_plain_text(self.source)
-            data = options.read_text_bytes(self.source)
+        data = options.read_either(self.source, self.text)
         pieces = split_text(options.load_tokenizer(self.tokenizer), data)
         starts = accumulate((len(piece.token) for piece in pieces), initial=0)
         rows = [
@@ -202,11 +195,11 @@ class ListTokens:
         if self.json:
             print(json.dumps(rows))
             return
-        table = console.table("token", "start", "id", "bytes")
-        for row, piece in zip(rows, pieces, strict=True):
-            shown = show_token(piece.token, options.BYTES_SHOWN)
-            table.add_row(shown, str(row["start"]), str(piece.id), piece.token.hex(" "))
-        console.stdout().print(table)
+        shown = [
+            (show_token(it.token, options.BYTES_SHOWN), str(row["start"]), str(it.id), it.token.hex(" "))
+            for row, it in zip(rows, pieces, strict=True)
+        ]
+        console.print_table(("token", "start", "id", "bytes"), shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,52 +224,43 @@ class CompareTokenizers:
 
     def run(self) -> None:
         """Print the overlap, the first difference and the compression."""
-        for path in self.texts:
-            check_plain_text(path)
-        texts = [options.read_text_bytes(path) for path in self.texts]
+        texts = {path: options.read_text_bytes(path) for path in self.texts}
         tokenizers = [options.load_tokenizer(path) for path in (self.first, self.second)]
         names = [str(path) for path in (self.first, self.second)]
-
-        out = console.stdout()
-        print_overlap(out, names, tokenizers)
-        print_divergence(out, names, tokenizers, dict(zip(self.texts, texts, strict=True)))
+        print_overlap(names, tokenizers)
+        print_divergence(names, tokenizers, texts)
         if texts:
-            print_cross_table(out, names, tokenizers, dict(zip(self.texts, texts, strict=True)))
+            print_cross_table(names, tokenizers, texts)
 
 
-def print_overlap(out: Console, names: list[str], tokenizers: list[Tokenizer]) -> None:
+def print_overlap(names: list[str], tokenizers: list[Tokenizer]) -> None:
     """Print the numbers of shared tokens and merges, and examples of tokens in only one vocabulary."""
     from bytewright.tokenizer.inspect import overlap, show_token
 
     first, second = (tokenizer.vocabulary for tokenizer in tokenizers)
     shared = overlap(first, second)
-    table = console.table("", *names, "shared")
-    table.add_row(
-        "tokens, without special ones",
-        f"{len(first.ids_of_ordinary_tokens):,}",
-        f"{len(second.ids_of_ordinary_tokens):,}",
-        f"{shared.num_shared_tokens:,}",
+    num_tokens = [len(it.ids_of_ordinary_tokens) for it in (first, second)] + [shared.num_shared_tokens]
+    num_merges = len(first.merges), len(second.merges), shared.num_shared_merges
+    specials = [" ".join(it.special_tokens) or "none" for it in (first, second)]
+    rows = (
+        ("tokens, without special ones", *(f"{number:,}" for number in num_tokens)),
+        ("merges", *(f"{number:,}" for number in num_merges)),
+        ("special tokens", *specials, ""),
+        ("pattern", first.pattern, second.pattern, ""),
     )
-    table.add_row(
-        "merges", f"{len(first.merges):,}", f"{len(second.merges):,}", f"{shared.num_shared_merges:,}"
-    )
-    specials = (" ".join(it.special_tokens) or "none" for it in (first, second))
-    table.add_row("special tokens", *specials, "")
-    table.add_row("pattern", first.pattern, second.pattern, "")
-    out.print(table)
+    console.print_table(("", *names, "shared"), rows)
     for name, alone in zip(names, (shared.only_in_first, shared.only_in_second), strict=True):
         if alone:
             longest = sorted(alone, key=len, reverse=True)[:EXAMPLES_SHOWN]
             shown = "  ".join(show_token(token, options.BYTES_SHOWN) for token in longest)
-            out.print(f"Only in {name}: {len(alone):,} tokens; the longest: {shown}")
+            console.stdout().print(f"Only in {name}: {len(alone):,} tokens; the longest: {shown}")
 
 
-def print_divergence(
-    out: Console, names: list[str], tokenizers: list[Tokenizer], texts: Mapping[Path, bytes]
-) -> None:
+def print_divergence(names: list[str], tokenizers: list[Tokenizer], texts: Mapping[Path, bytes]) -> None:
     """Print the first merge that differs, and the counts of both choices in each text at that point."""
     from bytewright.tokenizer.inspect import first_divergence
 
+    out = console.stdout()
     out.print()
     divergence = first_divergence(tokenizers[0].merges, tokenizers[1].merges)
     if divergence is None:
@@ -284,46 +268,36 @@ def print_divergence(
         return
     choices = (divergence.first, divergence.second)
     same = "merge is" if divergence.index == 1 else f"{divergence.index:,} merges are"
-    shared = (
-        f"the first {same} the same; then they differ"
-        if divergence.index
-        else "the first merge differs already"
-    )
-    out.print(f"In order of learning, {shared}:")
-    table = console.table(f"merge number {divergence.index + 1:,}", *names)
-    table.add_row("merges", *(_spell(choice) for choice in choices))
+    shared = f"the first {same} the same; then they differ"
+    out.print(f"In order of learning, {shared if divergence.index else 'the first merge differs already'}:")
+    rows = [("merges", *(_spell(choice) for choice in choices))]
     for path, data in texts.items():
         counts = [
             _count(tokenizer, divergence.index, choice, data)
             for tokenizer, choice in zip(tokenizers, choices, strict=True)
         ]
-        table.add_row(f"count in {path}", *counts)
-    out.print(table)
+        rows.append((f"count in {path}", *counts))
+    console.print_table((f"merge number {divergence.index + 1:,}", *names), rows)
     if not texts:
         out.print("Give the training texts to see how often each choice occurs in them.")
 
 
-def print_cross_table(
-    out: Console, names: list[str], tokenizers: list[Tokenizer], texts: Mapping[Path, bytes]
-) -> None:
+def print_cross_table(names: list[str], tokenizers: list[Tokenizer], texts: Mapping[Path, bytes]) -> None:
     """Print bytes per token of each text under each tokenizer."""
     from bytewright.tokenizer.inspect import cross_table
 
-    table = console.table("bytes per token", *names)
-    for path, row in zip(texts, cross_table(tokenizers, list(texts.values())), strict=True):
-        table.add_row(str(path), *(f"{value:.3f}" for value in row))
-    out.print()
-    out.print(table)
+    values = zip(texts, cross_table(tokenizers, list(texts.values())), strict=True)
+    rows = [(str(path), *(f"{value:.3f}" for value in row)) for path, row in values]
+    console.stdout().print()
+    console.print_table(("bytes per token", *names), rows)
 
 
 def _spell(merge: Merge | None) -> str:
     from bytewright.tokenizer.inspect import show_token
 
-    return (
-        "none (the list ends)"
-        if merge is None
-        else " + ".join(show_token(half, options.BYTES_SHOWN) for half in merge)
-    )
+    if merge is None:
+        return "none (the list ends)"
+    return " + ".join(show_token(half, options.BYTES_SHOWN) for half in merge)
 
 
 def _count(tokenizer: Tokenizer, num_merges: int, choice: Merge | None, data: bytes) -> str:

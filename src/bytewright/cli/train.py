@@ -17,8 +17,6 @@ from bytewright.errors import BytewrightError, UsageError
 from bytewright.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from bytewright.train import TrainResult
     from bytewright.train.run import RecordedLoss
 
@@ -79,7 +77,7 @@ class Train:
         init = None
         if self.init is not None:
             source = options.require_exists(self.init)
-            console.stderr().print(f"reading the weights of {source}", markup=False, soft_wrap=True)
+            console.print_remark(f"reading the weights of {source}")
             init = InitialWeights.read(source, which=self.init_which, with_optimizer=self.init_optimizer)
         elif self.init_optimizer:
             raise UsageError("--init-optimizer needs --init with a source", key="--init-optimizer")
@@ -134,7 +132,7 @@ def print_result(result: TrainResult) -> int:
             f"{result.run}: saved step {result.step:,} after {result.received.name};"
             f" continue with `bytewright resume {result.run}`."
         )
-    console.stdout().print(sentence, markup=False, soft_wrap=True)
+    console.print_line(sentence)
     return exit_code_of(result.received)
 
 
@@ -191,16 +189,15 @@ class Evaluate:
     file: options.OptionalFile = None
     """The token file; the default is the validation data of the run."""
 
-    stories: options.GivenFile = None
+    stories: options.FileOption = None
     """Measure the stories of this text file instead, each with its end token."""
 
     endings: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(optional)")] = None
     """Answer the questions of this folder of `corpus storybook-tasks` instead: which ending is consistent?"""
 
-    which: Literal["best", "last"] = "best"
-    """The checkpoint of the run."""
+    which: options.Which = "best"
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: options.DeviceName = "auto"
 
     plugin: options.Plugins = ()
 
@@ -225,11 +222,7 @@ class Evaluate:
             return
         with console.phase_progress("measure", "tokens") as progress:
             measured = evaluate_run(
-                self.path,
-                self.file,
-                which=self.which,
-                device=self.device,
-                progress=progress,
+                self.path, self.file, which=self.which, device=self.device, progress=progress
             )
         evaluation, recorded = measured.evaluation, measured.recorded
         figures = {
@@ -245,15 +238,15 @@ class Evaluate:
         if self.json:
             print(json.dumps(finite(figures), allow_nan=False))
             return
-        table = _begin_table(measured.checkpoint, measured.file)
-        table.add_row("loss (nats per token)", f"{evaluation.loss:.4f}")
-        table.add_row("perplexity", f"{evaluation.perplexity:.3f}")
+        rows = {"checkpoint": str(measured.checkpoint), "file": str(measured.file)}
+        rows["loss (nats per token)"] = f"{evaluation.loss:.4f}"
+        rows["perplexity"] = f"{evaluation.perplexity:.3f}"
         if evaluation.bits_per_byte is not None:
-            table.add_row("bits per byte", f"{evaluation.bits_per_byte:.4f}")
-        table.add_row("tokens, in whole windows", f"{evaluation.num_tokens:,}")
-        console.stdout().print(table)
+            rows["bits per byte"] = f"{evaluation.bits_per_byte:.4f}"
+        rows["tokens, in whole windows"] = f"{evaluation.num_tokens:,}"
+        console.print_table(("", ""), rows.items())
         if recorded and f"{recorded.validation_loss:.4f}" != f"{evaluation.loss:.4f}":
-            console.stdout().print(describe_recorded(recorded), soft_wrap=True)
+            console.print_line(describe_recorded(recorded))
 
     def _evaluate_stories(self, text: Path) -> None:
         from bytewright.experiments.story_eval import evaluate_text
@@ -262,11 +255,7 @@ class Evaluate:
 
         with console.phase_progress("measure", "stories") as progress:
             measured = evaluate_text(
-                self.path,
-                options.require_file(text),
-                which=self.which,
-                device=self.device,
-                progress=progress,
+                self.path, options.require_file(text), which=self.which, device=self.device, progress=progress
             )
         checkpoint = open_model(self.path, which=self.which).checkpoint
         gap, error = measured.gap or (None, None)
@@ -283,15 +272,15 @@ class Evaluate:
         if self.json:
             print(json.dumps(finite(figures), allow_nan=False))
             return
-        table = _begin_table(checkpoint, text)
-        table.add_row("bits per byte, whole stories", f"{measured.evaluation.bits_per_byte:.4f}")
+        rows = {"checkpoint": str(checkpoint), "file": str(text)}
+        rows["bits per byte, whole stories"] = f"{measured.evaluation.bits_per_byte:.4f}"
         if gap is not None:
-            table.add_row("entropy of these stories", f"{measured.floor:.4f}")
+            rows["entropy of these stories"] = f"{measured.floor:.4f}"
             several = len(measured.evaluation.bits) > 1
-            table.add_row("above it", f"{gap:.4f} ± {error:.4f}" if several else f"{gap:.4f}")
-        table.add_row("loss (nats per token)", f"{measured.evaluation.loss:.4f}")
-        table.add_row("stories", f"{len(measured.evaluation.bits):,}")
-        console.stdout().print(table)
+            rows["above it"] = f"{gap:.4f} ± {error:.4f}" if several else f"{gap:.4f}"
+        rows["loss (nats per token)"] = f"{measured.evaluation.loss:.4f}"
+        rows["stories"] = f"{len(measured.evaluation.bits):,}"
+        console.print_table(("", ""), rows.items())
 
     def _answer_questions(self, folder: Path) -> None:
         from bytewright.interop.endings import read_tasks, score_questions
@@ -316,12 +305,12 @@ class Evaluate:
             }
             print(json.dumps({"checkpoint": str(saved.checkpoint), "folder": str(folder), **figures}))
             return
-        table = console.table("the fact was stated", "questions", "correct")
+        rows = []
         for distance, (count, accuracy) in scores.by_distance().items():
             back = "1 sentence back" if distance == 1 else f"{distance} sentences back"
-            table.add_row(back, f"{count:,}", f"{accuracy:.1%}")
-        table.add_row("all questions", f"{len(questions):,}", f"{scores.accuracy:.1%}")
-        console.stdout().print(table)
+            rows.append((back, f"{count:,}", f"{accuracy:.1%}"))
+        rows.append(("all questions", f"{len(questions):,}", f"{scores.accuracy:.1%}"))
+        console.print_table(("the fact was stated", "questions", "correct"), rows)
 
 
 def describe_recorded(recorded: RecordedLoss) -> str:
@@ -332,11 +321,3 @@ def describe_recorded(recorded: RecordedLoss) -> str:
         f"At step {recorded.step:,} training recorded a loss of {recorded.validation_loss:.4f}{bits}: it"
         f" measures {kind} spread over this file (eval_tokens = {recorded.eval_tokens:,}), not all of it."
     )
-
-
-def _begin_table(checkpoint: Path, file: Path) -> Table:
-    """Return a table with the checkpoint and the file of an evaluation."""
-    table = console.table("", "")
-    table.add_row("checkpoint", str(checkpoint))
-    table.add_row("file", str(file))
-    return table

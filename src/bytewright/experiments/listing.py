@@ -57,14 +57,14 @@ def find_runs(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
             yield from find_runs(folder / name, depth - 1)
 
 
-def list_runs(folders: Sequence[Path]) -> list[Row]:
-    """Return one row per run below the folders."""
+def list_runs(folders: Sequence[Path], *, where: Sequence[str] = (), sort: str | None = None) -> list[Row]:
+    """Return one row per run below the folders that meets every condition, sorted by a column."""
     rows: list[Row] = []
     for folder in folders:
         if not folder.exists():
             raise UsageError(f"{folder} does not exist", path=folder)
         rows += [make_row(path) for path in find_runs(folder)]
-    return rows
+    return sort_rows(filter_rows(rows, where), sort)
 
 
 def make_row(path: Path) -> Row:
