@@ -203,12 +203,7 @@ class TokenFileWriter:
     """
 
     def __init__(
-        self,
-        path: atomic.StrPath,
-        *,
-        tokenizer_fingerprint: str,
-        vocabulary_size: int,
-        masked: bool = False,
+        self, path: atomic.StrPath, *, tokenizer_fingerprint: str, vocabulary_size: int, masked: bool = False
     ) -> None:
         self.path = Path(path)
         self._mask: list[Mask] | None = [] if masked else None

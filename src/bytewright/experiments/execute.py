@@ -302,10 +302,7 @@ def _sample(trial: Trial, planned: PlannedRun, context: SweepContext) -> dict[st
 
 
 def run_commands(
-    commands: Mapping[str, Sequence[str]],
-    num_jobs: int,
-    logs: Path,
-    on_exit: Callable[[str, int, str], None],
+    commands: Mapping[str, Sequence[str]], num_jobs: int, logs: Path, on_exit: Callable[[str, int, str], None]
 ) -> int:
     """Run commands by name, at most `num_jobs` at a time; call `on_exit` with name, exit code and last line.
 

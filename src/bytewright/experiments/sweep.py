@@ -34,10 +34,7 @@ from bytewright.train.run import Run
 
 PLACEHOLDER = {"train": "made", "validation": "made", "tokenizer": "made"}
 """The data of a config until its corpus is prepared."""
-TAKEN = (
-    *("report.html", "report.md", "report-figures", RESULTS, SWEEP, "logs"),
-    *Run.FILE_NAMES,
-)
+TAKEN = (*("report.html", "report.md", "report-figures", RESULTS, SWEEP, "logs"), *Run.FILE_NAMES)
 """Names that a sweep or a run uses for its files; no run may have them."""
 
 

@@ -97,10 +97,7 @@ class KeyValueCache:
 
     def read(
         self, layer: int, num_slots: int
-    ) -> tuple[
-        Float[Tensor, "batch kv_heads slots d_head"],
-        Float[Tensor, "batch kv_heads slots d_head"],
-    ]:
+    ) -> tuple[Float[Tensor, "batch kv_heads slots d_head"], Float[Tensor, "batch kv_heads slots d_head"]]:
         """Return views of the first `num_slots` slots of every row."""
         return self.keys[layer][:, :, :num_slots], self.values[layer][:, :, :num_slots]
 

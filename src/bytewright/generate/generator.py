@@ -189,10 +189,7 @@ class WindowSteps:
     """
 
     def __init__(
-        self,
-        score: Callable[[Sequence[Sequence[int]]], Tensor],
-        batch: _Batch,
-        device: torch.device,
+        self, score: Callable[[Sequence[Sequence[int]]], Tensor], batch: _Batch, device: torch.device
     ) -> None:
         self.score, self.batch = score, batch
         self.texts = [list(prompt) for prompt in batch.prompts]

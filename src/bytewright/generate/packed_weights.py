@@ -23,13 +23,7 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from bytewright.model import MultiHeadSelfAttention, RMSNorm, SwiGLU, TransformerBlock, kernels
 from bytewright.model.config import NormPlace
-from bytewright.model.fused import (
-    FusedSelfAttention,
-    FusedSwiGLU,
-    gate_by_silu,
-    join_gains,
-    join_projections,
-)
+from bytewright.model.fused import FusedSelfAttention, FusedSwiGLU, gate_by_silu, join_gains, join_projections
 from bytewright.model.layers import SiLUFeedForward, at_least_float32
 from bytewright.registry import is_built_in
 

@@ -201,8 +201,7 @@ def score_questions(
     ]
     scores = iter(score_continuations(model, pairs, batch_size=batch_size, progress=progress))
     return EndingScores(
-        questions,
-        [tuple(next(scores).log_probability for _ in question.endings) for question in questions],
+        questions, [tuple(next(scores).log_probability for _ in question.endings) for question in questions]
     )
 
 

@@ -122,10 +122,7 @@ class BytewrightLM(TemplateLM):
         return self.bytewright_tokenizer.decode(list(tokens))
 
     def _loglikelihood_tokens(
-        self,
-        requests: Sequence[tuple[Any, list[int], list[int]]],
-        disable_tqdm: bool = False,
-        **_: Any,
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         from tqdm import tqdm
 

@@ -79,11 +79,7 @@ class InitialWeights:
 
     @classmethod
     def read(
-        cls,
-        source: atomic.StrPath,
-        *,
-        which: Literal["best", "last"] = "best",
-        with_optimizer: bool = False,
+        cls, source: atomic.StrPath, *, which: Literal["best", "last"] = "best", with_optimizer: bool = False
     ) -> InitialWeights:
         """Read the weights at `source`; of a run, those of its "best" or "last" checkpoint."""
         source = Path(source)
