@@ -245,6 +245,17 @@ def test_a_finished_cosine_cannot_be_lengthened_and_the_error_names_init(run: Pa
     assert ((run / "config.json").read_bytes(), digest(run)) == before
 
 
+@pytest.mark.parametrize("kind", ["constant", "cosine"])
+def test_a_larger_limit_that_another_one_precedes_is_rejected(run: Path, quiet: Console, kind: str) -> None:
+    """The run has a budget of steps; tokens alone would leave its length unchanged."""
+    edit(run, schedule={"kind": kind})
+    before = (run / "config.json").read_bytes()
+    with pytest.raises(UsageError) as caught:
+        resume(run, changes={"budget.tokens": 10**6}, console=quiet)
+    assert caught.value.key == ("budget.steps" if kind == "constant" else "budget.tokens")
+    assert (run / "config.json").read_bytes() == before
+
+
 def test_a_decayed_run_without_an_earlier_checkpoint_cannot_be_lengthened(
     tmp_path: Path, quiet: Console
 ) -> None:

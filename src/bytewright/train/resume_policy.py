@@ -74,7 +74,27 @@ def change_config(config: TrainConfig, changes: Mapping[str, Any], run: Path) ->
     for key, value in changes.items():
         put(fields, key, value)
     changed = build(TrainConfig, fields, source=str(run / CONFIG))
+    _check_effect_on_length(changed, changes, run)
     return dataclasses.replace(changed, data=changed.data.absolute())
+
+
+def _check_effect_on_length(config: TrainConfig, changes: Mapping[str, Any], run: Path) -> None:
+    """Raise if the changes set only a limit that the run cannot reach, because another one ends it first."""
+    given = {"steps", "tokens"} & {key.removeprefix("budget.") for key in changes}
+    if len(given) != 1 or config.num_steps is None:
+        return
+    (name,) = given
+    (other,) = {"steps", "tokens"} - given
+    limit, first = (getattr(config.budget, key) for key in (name, other))
+    alone = dataclasses.replace(config.budget, **{other: None}).num_steps(config.tokens_per_step)
+    if first is not None and alone is not None and alone > config.num_steps:
+        if not config.schedule.is_lengthenable:
+            raise _cannot_lengthen(run, config, f"budget.{name}", config.num_steps, alone)
+        message = (
+            f"budget.{name} = {limit:,} has no effect, because budget.{other} = {first:,} ends {run} after"
+            f" {config.num_steps:,} steps; set budget.{other}, too"
+        )
+        raise UsageError(message, path=run, key=f"budget.{other}", expected=alone, found=config.num_steps)
 
 
 def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run: Path) -> int | None:
@@ -106,6 +126,13 @@ def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run:
             return step
     if refusal is None:
         return None
+    raise _cannot_lengthen(run, config, refusal.key, refusal.expected, refusal.found)
+
+
+def _cannot_lengthen(
+    run: Path, config: TrainConfig, key: str | None, expected: object, found: object
+) -> UsageError:
+    """Return the error that explains why a run cannot be longer, and what to do instead."""
     reason = (
         "no checkpoint from before the decay of its learning rate is left"
         if config.schedule.is_lengthenable
@@ -115,7 +142,7 @@ def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run:
         f"{run} cannot be lengthened, because {reason}; start a new run from its weights with"
         f" `bytewright train RECIPE --init {run} --out FOLDER`"
     )
-    raise UsageError(message, path=run, key=refusal.key, expected=refusal.expected, found=refusal.found)
+    return UsageError(message, path=run, key=key, expected=expected, found=found)
 
 
 def find_step_before_decay(steps: Sequence[int], config: TrainConfig) -> int | None:
