@@ -61,7 +61,7 @@ def reasons_against_export(model: TransformerLM | ModelConfig, format: ExportFor
 
     >>> tiny = ModelConfig(vocab_size=50, context_length=8, d_model=16, num_layers=1, num_heads=2, ffn="silu")
     >>> reasons_against_export(tiny, "gguf")
-    ["the model has ffn = 'silu', but the feed-forward layer of a Llama has a gate"]
+    ["the model has ffn = 'silu', but the feed-forward layer of a Llama has a gate; use 'swiglu'"]
     """
     return [obstacle.sentence for obstacle in find_obstacles(model, format)]
 
@@ -94,18 +94,26 @@ def find_obstacles(model: TransformerLM | ModelConfig, format: ExportFormat) -> 
         cls, name = part.class_of(config), getattr(config, part.name)
         found = f"the model has {part.name} = {name!r}"
         if stated(cls, "llama_weights") is None:
-            reason = stated(cls, "no_llama_because") or f"{cls.__name__} does not state its names in a Llama"
-            yield Obstacle(part.name, defaults[part.name], name, f"{found}, but {reason}")
+            unstated = f"{cls.__name__} does not state its names in a Llama (llama_weights)"
+            reason = stated(cls, "no_llama_because") or unstated
+            others = {other: stated(part.registry[other], "llama_weights") for other in part.registry}
+            usable = [repr(other) for other, weights in others.items() if weights is not None]
+            sentence = f"{found}, but {reason}; use {' or '.join(usable)}"
+            yield Obstacle(part.name, defaults[part.name], name, sentence)
             continue
         for option, value in getattr(config, part.options).items():
             parameter = list_options(cls, part.provided).get(option)
             is_default = parameter is not None and value == parameter.default
             if option not in stated(cls, "llama_options", {}) and not is_default:
                 key = f"{part.options}.{option}"
-                yield Obstacle(key, None, value, f"the model has {key} = {value!r}, which a Llama lacks")
+                sentence = f"the model has {key} = {value!r}, which a Llama lacks; leave it at its default"
+                yield Obstacle(key, None, value, sentence)
     eps = llama_settings(config).get("rms_norm_eps", EPSILON)
     if config.qk_norm and eps != EPSILON:  # a file has one eps for all norms
-        sentence = f"the model has norms with eps = {eps!r}, but those of queries and keys have {EPSILON!r}"
+        sentence = (
+            f"the model has norms with eps = {eps!r}, but those of queries and keys have {EPSILON!r};"
+            " only equal values can be exported"
+        )
         yield Obstacle("norm_options.eps", EPSILON, eps, sentence)
     if isinstance(model, TransformerLM):
         yield from _find_other_modules(model)
@@ -120,16 +128,20 @@ def _find_other_modules(model: TransformerLM) -> Iterator[Obstacle]:
         if cls is not wanted:
             words = ["no module" if it is None else f"a {it.__name__}" for it in (cls, wanted)]
             place = name or "the model itself"
-            sentence = f"the module {place} is {words[0]}, but the config describes {words[1]}"
+            sentence = (
+                f"the module {place} is {words[0]}, but the config describes {words[1]};"
+                " restore the module, or register its class as a part"
+            )
             yield Obstacle(name, wanted, cls, sentence)
     for name, module in modules.items():
         if replaced_methods(module) or module._forward_hooks or module._forward_pre_hooks:
-            sentence = f"the module {name or 'itself'} has a hook or another forward, which is not exported"
+            place = f"the module {name}" if name else "the model"
+            sentence = f"{place} has a hook or another forward, which is not exported; remove it"
             yield Obstacle(name, None, type(module), sentence)
         for setting, wanted in _settings(of_config.get(name)).items():
             if (value := getattr(module, setting, None)) != wanted:
                 key = f"{name}.{setting}"
-                sentence = f"{key} was changed to {value!r}, but the config describes {wanted!r}"
+                sentence = f"{key} was changed to {value!r}, but the config describes {wanted!r}; restore it"
                 yield Obstacle(key, wanted, value, sentence)
 
 
