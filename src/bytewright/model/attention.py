@@ -19,8 +19,20 @@ from bytewright import with_aliases
 from bytewright.errors import UsageError, wrong_value
 from bytewright.model.config import ModelConfig, check_heads
 from bytewright.model.costs import WIDE, Component, Costs, Kept, Matmul, Pass, StepShape
-from bytewright.model.layers import EAGER_RMS_NORM, Layer, Linear, RMSNorm, check_range, softmax
+from bytewright.model.layers import (
+    EAGER_RMS_NORM,
+    DeviceLike,
+    DType,
+    Layer,
+    Linear,
+    RMSNorm,
+    check_range,
+    softmax,
+)
 from bytewright.registry import attentions, positions
+
+Hidden = Float[Tensor, "*batch seq d_model"]
+Positions = Integer[Tensor, "*#batch seq"]
 
 
 @positions.register("rope")
@@ -43,9 +55,7 @@ class RotaryPositionalEmbedding(Layer):
         if config.d_head % 2:
             raise wrong_value("d_model / num_heads", "even, because RoPE rotates pairs", config.d_head)
 
-    def __init__(
-        self, theta: float, d_k: int, max_seq_len: int, device: torch.device | str | None = None
-    ) -> None:
+    def __init__(self, theta: float, d_k: int, max_seq_len: int, device: DeviceLike = None) -> None:
         super().__init__()
         if d_k < 2 or d_k % 2:
             raise wrong_value("d_k", "a positive even number, because RoPE rotates pairs", d_k)
@@ -220,8 +230,8 @@ class MultiHeadSelfAttention(Layer):
         num_kv_heads: int | None = None,
         rope: Module | None = None,
         qk_norm: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: DeviceLike = None,
+        dtype: DType = None,
     ) -> None:
         super().__init__()
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -239,28 +249,20 @@ class MultiHeadSelfAttention(Layer):
         self.q_norm = RMSNorm(self.d_head, device=device, dtype=dtype) if qk_norm else None
         self.k_norm = RMSNorm(self.d_head, device=device, dtype=dtype) if qk_norm else None
 
-    def forward(
-        self,
-        x: Float[Tensor, "*batch seq d_model"],
-        token_positions: Integer[Tensor, "*#batch seq"] | None = None,
-    ) -> Float[Tensor, "*batch seq d_model"]:
+    def forward(self, x: Hidden, token_positions: Positions | None = None) -> Hidden:
         """Return the attention of every position to itself and all before it; positions count from 0."""
         q, k, v = self._project(x, token_positions)
         attended = scaled_dot_product_attention(q, k, v, causal_mask(x.shape[-2], x.device))
         return self.output_proj(merge_heads(attended))
 
     def weights(
-        self,
-        x: Float[Tensor, "*batch seq d_model"],
-        token_positions: Integer[Tensor, "*#batch seq"] | None = None,
+        self, x: Hidden, token_positions: Positions | None = None
     ) -> Float[Tensor, "*batch heads seq seq"]:
         """Return the weights by which `forward` averages the values, for each head and query."""
         q, k, _ = self._project(x, token_positions)
         return attention_weights(q, k, causal_mask(x.shape[-2], x.device))
 
-    def _project(
-        self, x: Float[Tensor, "*batch seq d_model"], token_positions: Integer[Tensor, "*#batch seq"] | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Hidden, token_positions: Positions | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of every query head: normalised, rotated, repeated per group."""
         q = split_heads(self.q_proj(x), self.d_head)
         k = split_heads(self.k_proj(x), self.d_head)

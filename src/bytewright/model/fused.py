@@ -33,7 +33,9 @@ from bytewright.data.sampler import IGNORED
 from bytewright.errors import UsageError
 from bytewright.model import kernels
 from bytewright.model.attention import (
+    Hidden,
     MultiHeadSelfAttention,
+    Positions,
     RotaryPositionalEmbedding,
     keep_qk_norm,
     pass_over_qk,
@@ -175,11 +177,7 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         is_plain = not x.config.qk_norm and x.c == x.d
         return x.has_kernels and is_plain and x.config.d_head in KERNEL_HEADS and x.T <= KERNEL_CONTEXT
 
-    def forward(
-        self,
-        x: Float[Tensor, "*batch seq d_model"],
-        token_positions: Integer[Tensor, "*#batch seq"] | None = None,
-    ) -> Float[Tensor, "*batch seq d_model"]:
+    def forward(self, x: Hidden, token_positions: Positions | None = None) -> Hidden:
         """Return the attention of every position to itself and all before it; positions count from 0."""
         rope = self.rope
         joined = self.q_proj, self.k_proj, self.v_proj, self.q_norm, self.k_norm, rope
@@ -397,9 +395,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
         hidden_gradient, weight_gradient, *rest = ctx.saved_tensors
-        scale = upstream / (
-            rest[0] if rest else ctx.count
-        )  # in float32: rounded to a half type it would bias all gradients
+        # In float32: rounded to a half type it would bias all gradients
+        scale = upstream / (rest[0] if rest else ctx.count)
         hidden_gradient = (at_least_float32(hidden_gradient) * scale).to(hidden_gradient.dtype)
         weight_gradient = (at_least_float32(weight_gradient) * scale).to(weight_gradient.dtype)
         return hidden_gradient, weight_gradient, None, None, None, None

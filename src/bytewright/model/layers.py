@@ -8,6 +8,7 @@ parameters can stay in float32 while the model computes in bfloat16.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -27,6 +28,10 @@ EPSILON = 1e-5
 
 EAGER_RMS_NORM = {"fp32": 28 + 96, "bf16": 40 + 108}
 """Bytes that a norm moves per number without a compiler, forward and backward."""
+
+
+DeviceLike = torch.device | str | None
+DType = torch.dtype | None
 
 
 class Layer(Module):
@@ -87,11 +92,7 @@ class Linear(Layer):
     """y = x Wᵀ, with W of shape (out_features, in_features)."""
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, in_features: int, out_features: int, device: DeviceLike = None, dtype: DType = None
     ) -> None:
         super().__init__()
         self.weight = Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
@@ -113,8 +114,8 @@ class Embedding(Layer):
         self,
         num_embeddings: int,
         embedding_dim: int,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: DeviceLike = None,
+        dtype: DType = None,
         *,
         std: float = 1.0,
     ) -> None:
@@ -234,11 +235,7 @@ class RMSNorm(Layer):
         )
 
     def __init__(
-        self,
-        d_model: int,
-        eps: float = EPSILON,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, d_model: int, eps: float = EPSILON, device: DeviceLike = None, dtype: DType = None
     ) -> None:
         super().__init__()
         self.eps = eps
@@ -261,11 +258,7 @@ class LayerNorm(Layer):
     no_llama_because = "a Llama normalises with RMSNorm"
 
     def __init__(
-        self,
-        d_model: int,
-        eps: float = EPSILON,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, d_model: int, eps: float = EPSILON, device: DeviceLike = None, dtype: DType = None
     ) -> None:
         super().__init__()
         self.eps = eps
@@ -275,6 +268,28 @@ class LayerNorm(Layer):
         """Normalise the last dimension."""
         wide = at_least_float32(x)
         return rms_norm(wide - wide.mean(dim=-1, keepdim=True), self.weight, self.eps).to(x.dtype)
+
+
+def feed_forward_costs(x: StepShape, upper: Sequence[str], kept: Kept, *, num_passes: int) -> Costs:
+    """Return the costs of a layer with these upper matrices, SiLU, and the lower matrix w2."""
+    inner, matrix = x.N * x.f, x.d * x.f
+    copies = []
+    if x.precision == "bf16":
+        copies = [
+            Kept("upper weights", len(upper) * x.s * matrix, "weight copies"),
+            Kept("w2 in bf16", x.s * matrix, "weight copies"),
+        ]
+    products = [x.product(name, "feed_forward", x.d, x.f) for name in upper]
+    return Costs(
+        parameters={"df": len(upper) + 1},
+        matmuls=[*products, x.product("w2", "feed_forward", x.f, x.d)],
+        kept=[kept, *copies],
+        # The gradients of the product and of both factors, minus the product itself, which is freed;
+        # the upstream gradient; the gradient of w2
+        backward_bytes=2 * x.s * inner + x.s * x.N * x.d + WIDE * matrix,
+        passes=[Pass("feed-forward gate", 10 * inner, num_passes * x.s * inner)],
+        textbook={"f": 2 * len(upper), "d": 1},
+    )
 
 
 @feed_forwards.register("swiglu")
@@ -300,32 +315,12 @@ class SwiGLU(Layer):
     @classmethod
     def costs(cls, x: StepShape) -> Costs:
         """Return the costs; a compiler recomputes the sigmoid and SiLU in the backward pass."""
-        s, inner, matrix = x.s, x.N * x.f, x.d * x.f
-        kept = [Kept("gate, its sigmoid, SiLU, up, product", 5 * s * inner)]
+        kept = Kept("gate, its sigmoid, SiLU, up, product", 5 * x.s * x.N * x.f)
         if x.compiled:
-            kept = [Kept("gate, up, product", 3 * s * inner)]
-        if x.precision == "bf16":
-            kept += [Kept("upper weights", 2 * s * matrix, "weight copies")]
-            kept += [Kept("w2 in bf16", s * matrix, "weight copies")]
-        names = (("w1", x.d, x.f), ("w3", x.d, x.f), ("w2", x.f, x.d))
-        return Costs(
-            parameters={"df": 3},
-            matmuls=[x.product(name, "feed_forward", k, n) for name, k, n in names],
-            kept=kept,
-            # The gradients of the product and of both factors, minus the product itself, which is freed;
-            # the upstream gradient; the gradient of w2
-            backward_bytes=2 * s * inner + s * x.N * x.d + WIDE * matrix,
-            passes=[Pass("feed-forward gate", 10 * inner, (8 if x.compiled else 18) * s * inner)],
-            textbook={"f": 4, "d": 1},
-        )
+            kept = Kept("gate, up, product", 3 * x.s * x.N * x.f)
+        return feed_forward_costs(x, ("w1", "w3"), kept, num_passes=8 if x.compiled else 18)
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, d_model: int, d_ff: int, device: DeviceLike = None, dtype: DType = None) -> None:
         super().__init__()
         self.w1 = Linear(d_model, d_ff, device, dtype)
         self.w2 = Linear(d_ff, d_model, device, dtype)
@@ -346,28 +341,10 @@ class SiLUFeedForward(Layer):
     @classmethod
     def costs(cls, x: StepShape) -> Costs:
         """Return the costs; a compiler recomputes the sigmoid in the backward pass."""
-        s, inner, matrix = x.s, x.N * x.f, x.d * x.f
-        kept = [Kept("inner, its sigmoid, SiLU", (2 if x.compiled else 3) * s * inner)]
-        if x.precision == "bf16":
-            kept += [Kept("upper weights", s * matrix, "weight copies")]
-            kept += [Kept("w2 in bf16", s * matrix, "weight copies")]
-        names = (("w1", x.d, x.f), ("w2", x.f, x.d))
-        return Costs(
-            parameters={"df": 2},
-            matmuls=[x.product(name, "feed_forward", k, n) for name, k, n in names],
-            kept=kept,
-            backward_bytes=2 * s * inner + s * x.N * x.d + WIDE * matrix,
-            passes=[Pass("feed-forward gate", 10 * inner, (5 if x.compiled else 18) * s * inner)],
-            textbook={"f": 2, "d": 1},
-        )
+        kept = Kept("inner, its sigmoid, SiLU", (2 if x.compiled else 3) * x.s * x.N * x.f)
+        return feed_forward_costs(x, ("w1",), kept, num_passes=5 if x.compiled else 18)
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, d_model: int, d_ff: int, device: DeviceLike = None, dtype: DType = None) -> None:
         super().__init__()
         self.w1 = Linear(d_model, d_ff, device, dtype)
         self.w2 = Linear(d_ff, d_model, device, dtype)

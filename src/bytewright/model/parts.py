@@ -51,7 +51,8 @@ else:
     Part = Module
 
 C = TypeVar("C", bound=type[Module])
-Device = torch.device | str | None
+DeviceLike = torch.device | str | None
+DType = torch.dtype | None
 
 FUSED_HOME = "bytewright.model.fused"
 """The module that registers the fused versions of built-in classes."""
@@ -90,18 +91,18 @@ def replaced_methods(module: Module) -> list[str]:
     return [name for name in vars(module) if callable(getattr(type(module), name, None))]
 
 
-def make_norm(config: ModelConfig, device: Device = None, dtype: torch.dtype | None = None) -> Part:
+def make_norm(config: ModelConfig, device: DeviceLike = None, dtype: DType = None) -> Part:
     """Return a norm of the residual stream."""
     return _construct("norm", config, {"d_model": config.d_model}, device, dtype)
 
 
-def make_ffn(config: ModelConfig, device: Device = None, dtype: torch.dtype | None = None) -> Part:
+def make_ffn(config: ModelConfig, device: DeviceLike = None, dtype: DType = None) -> Part:
     """Return the feed-forward layer of a block."""
     return _construct("ffn", config, {"d_model": config.d_model, "d_ff": config.ffn_width}, device, dtype)
 
 
 def make_attention(
-    config: ModelConfig, rope: Module | None, device: Device = None, dtype: torch.dtype | None = None
+    config: ModelConfig, rope: Module | None, device: DeviceLike = None, dtype: DType = None
 ) -> Part:
     """Return the attention of a block; `rope` is the position encoding of queries and keys, if any."""
     provided = {
@@ -127,7 +128,7 @@ def position_place(config: ModelConfig) -> str:
 
 
 def make_position(
-    config: ModelConfig, place: str, device: Device = None, dtype: torch.dtype | None = None
+    config: ModelConfig, place: str, device: DeviceLike = None, dtype: DType = None
 ) -> Part | None:
     """Return the position encoding if it is applied at `place`, otherwise None."""
     if position_place(config) != place:
@@ -143,7 +144,7 @@ def make_position(
 
 
 def _construct(
-    kind: str, config: ModelConfig, provided: dict[str, Any], device: Device, dtype: torch.dtype | None
+    kind: str, config: ModelConfig, provided: dict[str, Any], device: DeviceLike, dtype: DType
 ) -> Part:
     """Construct a part with the arguments that it declares and the options of the config."""
     field = PARTS[kind]

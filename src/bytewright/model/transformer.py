@@ -24,7 +24,7 @@ from torch.nn import Module, ModuleList
 
 from bytewright.errors import UsageError
 from bytewright.model.config import ModelConfig
-from bytewright.model.layers import Embedding, Layer, Linear
+from bytewright.model.layers import DeviceLike, DType, Embedding, Layer, Linear
 from bytewright.model.parts import class_for, make_attention, make_ffn, make_norm, make_position
 
 Shape = tuple[int, ...]
@@ -38,11 +38,7 @@ class TransformerBlock(Layer):
     """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        rope: Module | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, config: ModelConfig, rope: Module | None = None, device: DeviceLike = None, dtype: DType = None
     ) -> None:
         super().__init__()
         self.norm = config.norm
@@ -72,10 +68,10 @@ class TransformerLM(Layer):
     def __init__(
         self,
         config: ModelConfig,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: DeviceLike = None,
+        dtype: DType = None,
         *,
-        compute_dtype: torch.dtype | None = None,
+        compute_dtype: DType = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -106,12 +102,9 @@ class TransformerLM(Layer):
     def hidden_states(self, ids: Integer[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
         """Return the input of the head: its products with `output_weight` are the logits."""
         if ids.shape[-1] > self.config.context_length:
-            raise UsageError(
-                f"a sequence of {ids.shape[-1]} tokens exceeds the context of {self.config.context_length}",
-                key="ids",
-                expected=self.config.context_length,
-                found=ids.shape[-1],
-            )
+            found, expected = ids.shape[-1], self.config.context_length
+            message = f"a sequence of {found} tokens exceeds the context of {expected}"
+            raise UsageError(message, key="ids", expected=expected, found=found)
         x = self.token_embeddings(ids)
         if self.position is not None:
             x = self.position(x, torch.arange(ids.shape[-1], device=ids.device))
