@@ -43,7 +43,9 @@ ALIGNMENT = 64
 """Every parameter starts at a multiple of this many elements, for the alignment of matrix kernels."""
 
 
-Rule = Callable[["FlatGroup", OnGroup, Int64[Tensor, ""]], tuple[OnGroup, dict[str, OnGroup]]]
+Count = Int64[Tensor, ""]
+Updated = tuple[OnGroup, dict[str, OnGroup]]
+Rule = Callable[["FlatGroup", OnGroup, Count], Updated]
 """Returns the new weights and state of a flat group from its gradients and the number of the update."""
 
 
@@ -169,12 +171,8 @@ class FusedOptimizer(Optimizer):
         parameters = [parameter for group in groups for parameter in group["params"]]
         kinds = {(parameter.device, parameter.dtype) for parameter in parameters}
         if len(kinds) > 1:
-            raise UsageError(
-                f"a fused optimizer requires parameters of one device and type, but has {len(kinds)} kinds",
-                key="params",
-                expected=1,
-                found=len(kinds),
-            )
+            message = f"a fused optimizer requires parameters of one device and type, but has {len(kinds)}"
+            raise UsageError(message, key="params", expected=1, found=len(kinds))
         device = parameters[0].device if parameters else None
         t = torch.zeros((), dtype=torch.int64, device=device)
         flat_groups = [
@@ -217,9 +215,7 @@ class FusedOptimizer(Optimizer):
         return FlatGroup(parameters, group, weights, gradients, state, weight_views, gradient_views, lr)
 
     @staticmethod
-    def update_group(
-        flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
-    ) -> tuple[OnGroup, dict[str, OnGroup]]:
+    def update_group(flat: FlatGroup, gradient: OnGroup, t: Count) -> Updated:
         """Return the new weights and state of a flat group; changes nothing."""
         raise NotImplementedError
 
@@ -271,9 +267,7 @@ class FusedSGD(FusedOptimizer, SGD):
     num_flat_temporaries = 3
 
     @staticmethod
-    def update_group(
-        flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
-    ) -> tuple[OnGroup, dict[str, OnGroup]]:
+    def update_group(flat: FlatGroup, gradient: OnGroup, t: Count) -> Updated:
         """Apply one SGD update."""
         rate = flat.lr * t.float().rsqrt() if flat.group["decay"] else flat.lr
         return flat.weights - rate * gradient, {}
@@ -289,9 +283,7 @@ class FusedAdamW(FusedOptimizer, AdamW):
     num_flat_temporaries = 7
 
     @staticmethod
-    def update_group(
-        flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
-    ) -> tuple[OnGroup, dict[str, OnGroup]]:
+    def update_group(flat: FlatGroup, gradient: OnGroup, t: Count) -> Updated:
         """Apply the four equations of `AdamW`."""
         beta1, beta2 = flat.group["betas"]
         m = beta1 * flat.state["exp_avg"] + (1 - beta1) * gradient
@@ -352,9 +344,7 @@ class FusedMuon(FusedOptimizer, Muon):
         return flat, list(flat)
 
     @staticmethod
-    def update_group(
-        flat: FlatGroup, gradient: OnGroup, t: Int64[Tensor, ""]
-    ) -> tuple[OnGroup, dict[str, OnGroup]]:
+    def update_group(flat: FlatGroup, gradient: OnGroup, t: Count) -> Updated:
         """Apply the two equations of `Muon`."""
         mu = flat.group["momentum"]
         m = mu * flat.state["momentum_buffer"] + (1 - mu) * gradient

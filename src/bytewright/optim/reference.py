@@ -23,6 +23,7 @@ from bytewright.errors import UsageError, wrong_value
 from bytewright.optim.saved_state import check_saved_state, load_state, split_combined_state, translate_state
 
 Group = dict[str, Any]
+State = Mapping[str, Any]
 Weight = Float[Tensor, "*weight"]
 """A parameter, its gradient or one of its state tensors; in one call they have the same shape."""
 Parameters = Iterable[Parameter] | Iterable[Group] | Iterable[tuple[str, Parameter]]
@@ -109,9 +110,7 @@ class Optimizer(torch.optim.Optimizer):
                     state["step"] += 1
                     self.update(parameter, parameter.grad, int(state["step"]), state, group)
 
-    def update(
-        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Any], group: Group
-    ) -> None:
+    def update(self, weight: Weight, gradient: Weight, t: int, state: State, group: Group) -> None:
         """Update `weight` and `state` in place; `t` is the number of this parameter's update, from 1."""
         raise NotImplementedError
 
@@ -186,9 +185,7 @@ class SGD(Optimizer):
     def __init__(self, params: Parameters, lr: float = 1e-3, *, decay: bool = True) -> None:
         super().__init__(params, lr=lr, decay=decay)
 
-    def update(
-        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Any], group: Group
-    ) -> None:
+    def update(self, weight: Weight, gradient: Weight, t: int, state: State, group: Group) -> None:
         """Apply one SGD update."""
         weight -= group["lr"] / (math.sqrt(t) if group["decay"] else 1.0) * gradient
 
@@ -232,9 +229,7 @@ class AdamW(Optimizer):
     ) -> None:
         super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
 
-    def update(
-        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Any], group: Group
-    ) -> None:
+    def update(self, weight: Weight, gradient: Weight, t: int, state: State, group: Group) -> None:
         """Apply the four equations of the class's docstring."""
         lr, (beta1, beta2) = group["lr"], group["betas"]
         m, v = state["exp_avg"], state["exp_avg_sq"]
@@ -327,9 +322,7 @@ class Muon(Optimizer):
             if parameter.ndim != 2:
                 raise wrong_value("params", "matrices for Muon", tuple(parameter.shape))
 
-    def update(
-        self, weight: Weight, gradient: Weight, t: int, state: Mapping[str, Any], group: Group
-    ) -> None:
+    def update(self, weight: Weight, gradient: Weight, t: int, state: State, group: Group) -> None:
         """Apply the two equations of the class's docstring."""
         lr, mu, m = group["lr"], group["momentum"], state["momentum_buffer"]
         m.copy_(mu * m + (1 - mu) * gradient)

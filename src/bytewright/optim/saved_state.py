@@ -95,14 +95,9 @@ def split_combined_state(optimizer: CombinedOptimizer, state_dict: Mapping[str, 
         own = groups[first_group : first_group + len(part.param_groups)]
         first_group += len(own)
         after = first + sum(len(group["params"]) for group in own)
-        split.append(
-            {
-                "state": {
-                    n - first: state for n, state in saved["state"].items() if n in range(first, after)
-                },
-                "param_groups": [{**group, "params": [n - first for n in group["params"]]} for group in own],
-            }
-        )
+        state = {n - first: one for n, one in saved["state"].items() if n in range(first, after)}
+        renumbered = [{**group, "params": [n - first for n in group["params"]]} for group in own]
+        split.append({"state": state, "param_groups": renumbered})
         first = after
     return split
 
@@ -169,12 +164,9 @@ def _check_same_settings(optimizer: Optimizer, ours: Mapping[str, Any], theirs: 
         raise FormatError(message, key="param_groups", expected=list(own), found=list(theirs))
     for name, value in own.items():
         if name != "params" and not _has_same_type(value, theirs[name]):
-            raise FormatError(
-                f"the saved optimizer setting {name!r} is {theirs[name]!r}, expected a value like {value!r}",
-                key=name,
-                expected=value,
-                found=theirs[name],
-            )
+            found = theirs[name]
+            message = f"the saved optimizer setting {name!r} is {found!r}, expected a value like {value!r}"
+            raise FormatError(message, key=name, expected=value, found=found)
     for name, value in optimizer.torch_settings.items():
         if name in theirs and value is not ... and theirs[name] != value:
             message = (
