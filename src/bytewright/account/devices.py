@@ -49,6 +49,20 @@ class Device:
         return self.peak(rate) / self.bytes_per_second
 
 
+def _device(
+    name: str, tflops: tuple[float, float, float], *, gb_per_second: float, gb: float, watts: float
+) -> Device:
+    """Return a GPU by its TFLOP/s in fp32, tf32 and bf16."""
+    fp32, tf32, bf16 = (1e12 * rate for rate in tflops)
+    return Device(
+        name=name,
+        flops_per_second={"fp32": fp32, "tf32": tf32, "bf16": bf16},
+        bytes_per_second=gb_per_second * 1e9,
+        memory_bytes=gb * 1e9,
+        watts=watts,
+    )
+
+
 def _geforce(name: str, *, tflops: float, gb_per_second: float, gb: float, watts: float) -> Device:
     """Return a GeForce card by the TFLOP/s of its shaders in fp32.
 
@@ -56,45 +70,15 @@ def _geforce(name: str, *, tflops: float, gb_per_second: float, gb: float, watts
     fp16. In products that accumulate in fp32, as in training, bf16 has twice the rate of the shaders, and
     tf32 the same rate.
     """
-    rate = tflops * 1e12
-    return Device(
-        name=f"GeForce {name} {gb:.0f} GB",
-        flops_per_second={"fp32": rate, "tf32": rate, "bf16": 2 * rate},
-        bytes_per_second=gb_per_second * 1e9,
-        memory_bytes=gb * 1e9,
-        watts=watts,
-    )
+    rates = (tflops, tflops, 2 * tflops)
+    return _device(f"GeForce {name} {gb:.0f} GB", rates, gb_per_second=gb_per_second, gb=gb, watts=watts)
 
 
 DEVICES: Mapping[str, Device] = {
-    "a100": Device(
-        name="A100 SXM 80 GB",
-        flops_per_second={"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12},
-        bytes_per_second=2.039e12,
-        memory_bytes=80e9,
-        watts=400,
-    ),
-    "h100": Device(
-        name="H100 SXM 80 GB",
-        flops_per_second={"fp32": 67e12, "tf32": 495e12, "bf16": 989e12},
-        bytes_per_second=3.35e12,
-        memory_bytes=80e9,
-        watts=700,
-    ),
-    "h200": Device(
-        name="H200 SXM 141 GB",
-        flops_per_second={"fp32": 67e12, "tf32": 495e12, "bf16": 989e12},
-        bytes_per_second=4.8e12,
-        memory_bytes=141e9,
-        watts=700,
-    ),
-    "b200": Device(
-        name="B200 180 GB",
-        flops_per_second={"fp32": 75e12, "tf32": 1125e12, "bf16": 2250e12},
-        bytes_per_second=7.7e12,
-        memory_bytes=180e9,
-        watts=1000,
-    ),
+    "a100": _device("A100 SXM 80 GB", (19.5, 156, 312), gb_per_second=2039, gb=80, watts=400),
+    "h100": _device("H100 SXM 80 GB", (67, 495, 989), gb_per_second=3350, gb=80, watts=700),
+    "h200": _device("H200 SXM 141 GB", (67, 495, 989), gb_per_second=4800, gb=141, watts=700),
+    "b200": _device("B200 180 GB", (75, 1125, 2250), gb_per_second=7700, gb=180, watts=1000),
     "rtx3060": _geforce("RTX 3060", tflops=12.7, gb_per_second=360, gb=12, watts=170),
     "rtx3090": _geforce("RTX 3090", tflops=35.6, gb_per_second=936, gb=24, watts=350),
     "rtx4060": _geforce("RTX 4060", tflops=15.1, gb_per_second=272, gb=8, watts=115),

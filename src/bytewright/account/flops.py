@@ -99,16 +99,8 @@ class FlopCount:
 
     def by_component(self) -> dict[Component, int]:
         """Return the FLOPs of each component, in the order of the forward pass."""
-        others: dict[Component, int] = {"other": self.other} if self.other else {}
-        return {
-            "qkv_projections": self.qkv_projections,
-            "attention_scores": self.attention_scores,
-            "attention_weighting": self.attention_weighting,
-            "output_projection": self.output_projection,
-            "feed_forward": self.feed_forward,
-            **others,
-            "head": self.head,
-        }
+        counts: dict[Component, int] = dataclasses.asdict(self)  # type: ignore[assignment]  # its fields
+        return {name: flops for name, flops in counts.items() if flops or name != "other"}
 
     def shares(self) -> Mapping[Component, float]:
         """Return each component's share of the forward pass, 0 to 1; training has the same shares."""
@@ -214,11 +206,7 @@ def growth(
     """
     models = models or {name: find_preset(name) for name in GPT2_FAMILY}
     return [
-        Growth(
-            name=name,
-            context_length=context,
-            flops=count_flops(dataclasses.replace(config, context_length=context)),
-        )
+        Growth(name=name, context_length=length, flops=count_flops(config, length))
         for name, config in models.items()
-        for context in contexts
+        for length in contexts
     ]

@@ -27,19 +27,16 @@ import contextlib
 import dataclasses
 import functools
 import math
-import weakref
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import Parameter
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from bytewright.account.parameters import count_parameters
+from bytewright.account.tracing import StorageTracker, tensors_in
 from bytewright.errors import UsageError, first_line
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.costs import WIDE, DeviceKind, StepShape
@@ -296,9 +293,9 @@ def _trace_model(model: TransformerLM, optimizer: AnyOptimizer) -> TracedUpdate:
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, 0.1)
         built.step()  # creates the state
-        found = _tensors([list(state.values()) for state in built.state.values()])
+        found = tensors_in([list(state.values()) for state in built.state.values()])
         states = list({id(tensor): tensor for tensor in found}.values())  # fused rules share a step count
-        operations = _Operations([*parameters, *states, *_tensors([p.grad for p in parameters])])
+        operations = _Operations([*parameters, *states, *tensors_in([p.grad for p in parameters])])
         with FlopCounterMode(display=False) as products, operations, torch.no_grad():
             clip_gradients(parameters, 1.0)
             built.step()
@@ -311,27 +308,18 @@ def _trace_model(model: TransformerLM, optimizer: AnyOptimizer) -> TracedUpdate:
     )
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operations(StorageTracker):  # type: ignore[no-untyped-call]
     """Counts elementwise operations, the bytes that they move, and the bytes of temporaries at the peak."""
 
-    def __init__(self, existing: list[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count, self.moved, self.now, self.peak = 0, 0, 0, 0
-        self._live = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
+    count = moved = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operation and count it."""
         results = func(*args, **(kwargs or {}))
-        name, made, read = str(func), _tensors(results), _tensors((args, kwargs))
-        for tensor in made:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in self._live:
-                self._live[storage._cdata] = storage.nbytes()
-                self.now += storage.nbytes()
-                weakref.finalize(storage, self._release, storage._cdata)
-        self.peak = max(self.peak, self.now)
+        name, made, read = str(func), tensors_in(results), tensors_in((args, kwargs))
+        self.hold(made)
         written = made or read[:1] if "_foreach" not in name else made or read[: len(read) // 2 or 1]
         if not func.is_view and not any(word in name for word in ("mm.", "bmm.", "empty", "detach")):
             self.moved += sum(tensor.numel() * tensor.itemsize for tensor in (*read, *written))
@@ -339,10 +327,3 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 made_numbers = sum(tensor.numel() for tensor in written if tensor.numel() > 1)
                 self.count += made_numbers or max((tensor.numel() for tensor in read), default=0)  # or a sum
         return results
-
-    def _release(self, key: int) -> None:
-        self.now -= self._live.pop(key)
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

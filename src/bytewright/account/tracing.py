@@ -14,6 +14,7 @@ import functools
 import itertools
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -101,17 +102,37 @@ def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of storages that operations create, now and at the peak."""
+
+    def __init__(self, existing: Sequence[Tensor] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self._alive = {_key(tensor): 0 for tensor in existing}
+
+    def hold(self, tensors: Sequence[Tensor]) -> None:
+        """Count the storages of new tensors until they are freed."""
+        for tensor in tensors:
+            storage, key = tensor.untyped_storage(), _key(tensor)
+            if key not in self._alive:
+                self._alive[key] = storage.nbytes()
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self._release, key)
+        self.peak = max(self.peak, self.now)
+
+    def _release(self, key: int) -> None:
+        self.now -= self._alive.pop(key)
+
+
+class _Trace(StorageTracker):  # type: ignore[no-untyped-call]
     """One forward and backward pass of a module: its products, and the storages that each operation makes."""
 
     def __init__(self, module: Module, stream: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.matmuls: list[Matmul] = []
         self.moved = self.num_results = 0
         self.saved: dict[int, int] = {}
         """Bytes of the storages that autograd saved, without the parameters."""
-        self._alive: dict[int, int] = {}
-        self._now = self._peak = 0
         self._is_forward = True
         parameters = {_key(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
@@ -124,37 +145,30 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.output: Tensor = module(stream)
         upstream = torch.zeros_like(self.output)
         self._is_forward = False
-        before = self._peak = self._now
+        before = self.peak = self.now
         with self:
             torch.autograd.backward(self.output, upstream)
-        self.peak_of_backward = max(0, self._peak - before)
+        self.peak_of_backward = max(0, self.peak - before)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         results = func(*args, **(kwargs or {}))
-        made = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
-        for tensor in made:
-            self._hold(tensor)
+        made = tensors_in(results)
+        self.hold(made)
         if count := flop_registry.get(func._overloadpacket):
             if self._is_forward:
                 self.matmuls.append(_as_matmul(args, count(*args, **(kwargs or {}), out_val=results)))
         elif not func.is_view and func._overloadpacket not in MOVES_NOTHING:
-            read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            read = tensors_in((args, kwargs))
             self.moved += sum(tensor.numel() * tensor.itemsize for tensor in (*read, *made))
             self.num_results += sum(tensor.numel() for tensor in made)
         return results
 
-    def _hold(self, tensor: Tensor) -> None:
-        storage, key = tensor.untyped_storage(), _key(tensor)
-        if key not in self._alive:
-            self._alive[key] = storage.nbytes()
-            self._now += storage.nbytes()
-            self._peak = max(self._peak, self._now)
-            weakref.finalize(storage, self._release, key)
 
-    def _release(self, key: int) -> None:
-        self._now -= self._alive.pop(key)
+def tensors_in(values: Any) -> list[Tensor]:
+    """Return the tensors in nested tuples, lists and dicts."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _as_matmul(args: tuple[Any, ...], flops: int) -> Matmul:
