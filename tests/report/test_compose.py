@@ -9,9 +9,10 @@ from pathlib import Path
 from bytewright.experiments.groups import Group, group_runs
 from bytewright.experiments.records import RunRecord, measured_costs
 from bytewright.experiments.results import SweepInfo
-from bytewright.report import Chart, Dot, DotChart, draw_chart
+from bytewright.report.charts import Chart, Dot, DotChart
 from bytewright.report.compare import VALIDATION
 from bytewright.report.compose import build_report, write_report
+from bytewright.report.draw import draw_chart
 from bytewright.report.figures import axis_figures, learning_curves
 from bytewright.report.page import Table
 from bytewright.report.tables import table_of_costs, table_of_groups

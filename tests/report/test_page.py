@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 
 from bytewright.errors import StorageError
-from bytewright.report import (
-    Axis,
-    Chart,
+from bytewright.report.charts import Axis, Chart, Series
+from bytewright.report.markdown import write_markdown
+from bytewright.report.page import (
     Figure,
     KeyFigures,
     Page,
     PageSection,
     Sample,
     Samples,
-    Series,
     Table,
+    data_table,
+    format_rows,
+    numeric_columns,
+    render_html,
+    write_html,
 )
-from bytewright.report.markdown import write_markdown
-from bytewright.report.page import data_table, format_rows, numeric_columns, render_html, write_html
 from rejection import rejects
 
 VOID = {"meta", "link"}

@@ -13,7 +13,8 @@ from bytewright.account.time import SECONDS_PER_DAY
 from bytewright.cli import console
 from bytewright.formatting import format_count, format_seconds, format_size
 from bytewright.model import ModelConfig
-from bytewright.report import Axis, Chart, Series, draw_chart
+from bytewright.report.charts import Axis, Chart, Series
+from bytewright.report.draw import draw_chart
 from bytewright.storage import atomic
 
 PLOTTED_CONTEXTS = [2**power for power in range(8, 18)]

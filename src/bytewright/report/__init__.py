@@ -5,24 +5,3 @@ which metric; `figures` and `tables` compute charts and tables from runs; `chart
 charts; `page` and `markdown` render the page. Depends on `experiments`; the drawing and rendering modules
 depend on neither runs nor training.
 """
-
-from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series
-from bytewright.report.draw import draw_chart
-from bytewright.report.page import Figure, KeyFigures, Page, PageSection, Sample, Samples, Table
-
-__all__ = [
-    "Axis",
-    "Chart",
-    "Dot",
-    "DotChart",
-    "Figure",
-    "KeyFigures",
-    "Page",
-    "PageSection",
-    "Reference",
-    "Sample",
-    "Samples",
-    "Series",
-    "Table",
-    "draw_chart",
-]
