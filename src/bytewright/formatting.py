@@ -1,4 +1,4 @@
-"""Durations, sizes and counts as text, and estimates of the remaining time.
+"""Durations, sizes and counts as text, the types of progress callbacks, and estimates of the remaining time.
 
 Numbers are rounded before a unit is chosen, so that no part ever reads "60 s" or "1000 MB". GB is 10⁹ bytes
 and GiB is 2³⁰ bytes: the two readings of "80 GB" differ by 7 %, so units are always written out.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 from bytewright.errors import UsageError
 
@@ -15,6 +16,11 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
 UNITS: dict[str, int] = {f"{prefix}b".lower(): 1000**power for power, prefix in enumerate(PREFIXES[:6])}
 UNITS |= {f"{prefix}ib".lower(): 1024**power for power, prefix in enumerate(PREFIXES[:6]) if prefix}
 """The number of bytes of each unit, in lower case: b, kb, mb, ..., kib, mib, ..."""
+
+Progress = Callable[[int, int], object]
+"""Called with the amount of work done and the total."""
+PhaseProgress = Callable[[str, int, int, str], None]
+"""Called with the name of a phase, the amount done, the total, and the unit, which may be "bytes"."""
 
 
 def format_seconds(seconds: float) -> str:

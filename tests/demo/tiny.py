@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bytewright.demo import Outcome, Plan, run_demo
-from bytewright.experiments.corpora import PhaseProgress
+from bytewright.formatting import PhaseProgress
 
 TINY = Plan(
     train_bytes=60_000,

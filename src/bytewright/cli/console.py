@@ -19,16 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from bytewright.errors import escape_controls
-from bytewright.formatting import TimeLeft, format_bytes
+from bytewright.formatting import PhaseProgress, TimeLeft, format_bytes
 
 PLAIN_WIDTH = 10_000  # lines in a pipe are not wrapped, so that tools can search them
 # Markup such as [bold] or :owl: in a story is part of the story.
 VERBATIM: Mapping[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 SECONDS_BEFORE_FIRST_LINE = 1.0
 SECONDS_BETWEEN_LINES = 5.0
-
-ShowProgress = Callable[[str, int, int, str], None]
-"""Show the progress of a phase: its name, the amount done, the total, and the unit, which may be "bytes"."""
 
 
 class EscapingConsole(Console):
@@ -116,7 +113,7 @@ def phase_progress(phase: str, unit: str) -> Iterator[Callable[[int, int], None]
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[ShowProgress]:
+def progress() -> Iterator[PhaseProgress]:
     """Yield a function that shows the progress of the block, phase by phase; it can be called often."""
     console = stderr()
     if not console.is_terminal:
@@ -143,7 +140,7 @@ def progress() -> Iterator[ShowProgress]:
         yield show
 
 
-def _plain_lines(console: Console) -> ShowProgress:
+def _plain_lines(console: Console) -> PhaseProgress:
     estimates: dict[str, TimeLeft] = {}
     next_line = time.monotonic() + SECONDS_BEFORE_FIRST_LINE
 

@@ -13,7 +13,7 @@ import tyro
 
 from bytewright.cli import console, options
 from bytewright.errors import UsageError
-from bytewright.formatting import format_bytes, format_seconds
+from bytewright.formatting import PhaseProgress, format_bytes, format_seconds
 from bytewright.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class RunSweep:
         return 1 if failed else 0
 
     def _context(
-        self, folder: Path, sweep: Sweep, show: console.ShowProgress, engines: CompiledStepCache
+        self, folder: Path, sweep: Sweep, show: PhaseProgress, engines: CompiledStepCache
     ) -> SweepContext:
         from rich.console import Console
 

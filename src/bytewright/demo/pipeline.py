@@ -28,12 +28,12 @@ from bytewright.corpus.storybook import check_file, read_stories
 from bytewright.demo.page import DemoResults, write_demo_page
 from bytewright.demo.plan import Plan
 from bytewright.errors import BytewrightError, UsageError, escape_controls
-from bytewright.experiments.corpora import PhaseProgress, prepare_corpus, text_files
+from bytewright.experiments.corpora import prepare_corpus, text_files
 from bytewright.experiments.predict import machine_of
 from bytewright.experiments.records import read_floor
 from bytewright.experiments.stories import generate_stories
 from bytewright.experiments.story_eval import StoryTokens, evaluate_text
-from bytewright.formatting import format_seconds
+from bytewright.formatting import PhaseProgress, format_seconds
 from bytewright.model import TransformerLM
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ from bytewright.train.costs import predict_run
 from bytewright.train.recipe import to_plain
 from bytewright.train.run import Run
 
-Progress = Callable[[], AbstractContextManager[PhaseProgress]]
+StageProgress = Callable[[], AbstractContextManager[PhaseProgress]]
 """Returns a context manager that shows the progress of a stage."""
 
 NUM_STAGES = 5
@@ -59,7 +59,7 @@ class Outcome:
     received: signal.Signals | None = None
 
 
-def run_demo(folder: Path, *, plan: Plan | None = None, out: Console, progress: Progress) -> Outcome:
+def run_demo(folder: Path, *, plan: Plan | None = None, out: Console, progress: StageProgress) -> Outcome:
     """Run or continue the demo of `plan` in `folder`, and print its results on `out`."""
     check_demo_folder(folder)
     return _Demo(folder, plan or Plan(), out, progress).run()
@@ -81,7 +81,7 @@ class _Demo:
     folder: Path
     plan: Plan
     out: Console
-    progress: Progress
+    progress: StageProgress
 
     def run(self) -> Outcome:
         report, run = self.folder / REPORT, self.folder / RUN

@@ -10,7 +10,6 @@ which is the floor of the loss. `token_digests` identifies data by the hash of t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import BytewrightError, UsageError, wrong_value
 from bytewright.experiments.records import FLOOR
+from bytewright.formatting import PhaseProgress
 from bytewright.storage import atomic, filesystem
 from bytewright.train.config import DataConfig, check_positive
 
@@ -25,9 +25,6 @@ HELD_OUT = 50
 """Without a validation text, the last 1/50 of the text is held out."""
 COPY_BYTES = 2**22
 TRAIN_TEXT, VALIDATION_TEXT = "train.txt", "validation.txt"
-
-PhaseProgress = Callable[[str, int, int, str], None]
-"""Called with the name of a phase, the amount done, the total, and the unit."""
 
 _digests: dict[tuple[Path, int, int], str] = {}
 """SHA-256 of text files by path, size and modification time; a sweep needs them once per run."""

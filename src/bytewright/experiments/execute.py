@@ -36,7 +36,6 @@ from bytewright.errors import (
 )
 from bytewright.experiments.corpora import (
     CorpusConfig,
-    PhaseProgress,
     corpus_name,
     no_progress,
     prepare_corpus,
@@ -58,6 +57,7 @@ from bytewright.experiments.reuse import copy_record, find_identical_run
 from bytewright.experiments.stories import generate_stories, score_stories
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.experiments.sweep_file import Keep
+from bytewright.formatting import PhaseProgress
 from bytewright.plugins import plugin_digests
 from bytewright.storage import atomic
 from bytewright.system import usable_cores

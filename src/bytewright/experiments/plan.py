@@ -19,7 +19,6 @@ from bytewright.corpus.readers import check_plain_text
 from bytewright.errors import UsageError
 from bytewright.experiments.corpora import (
     CorpusConfig,
-    PhaseProgress,
     corpus_name,
     no_progress,
     token_digests,
@@ -28,7 +27,7 @@ from bytewright.experiments.corpora import (
 from bytewright.experiments.predict import machine_of
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
-from bytewright.formatting import format_size
+from bytewright.formatting import PhaseProgress, format_size
 from bytewright.plugins import plugin_digests
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.costs import account_for_run, predict_run

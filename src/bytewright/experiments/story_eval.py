@@ -16,7 +16,7 @@ storybook, their entropy is the floor.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,15 +29,13 @@ from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.data.sampler import Tokens
 from bytewright.errors import BytewrightError, UsageError
+from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
 from bytewright.model.layers import at_least_float32
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DeviceName
 from bytewright.train.run import Which, open_model
 from bytewright.train.setup import count_token_bytes, select_device
-
-StoryProgress = Callable[[int, int], object]
-"""Called with the number of stories evaluated and their total."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class StoryTokens:
         stories = split_stories(ids, end, newline=newline)
         return cls(stories, end, count_token_bytes(tokenizer.vocabulary))
 
-    def evaluate(self, model: TransformerLM, progress: StoryProgress | None = None) -> StoryEvaluation:
+    def evaluate(self, model: TransformerLM, progress: Progress | None = None) -> StoryEvaluation:
         """Evaluate a model on all stories."""
         return evaluate_stories(model, self.stories, self.end, self.token_bytes, progress=progress)
 
@@ -125,7 +123,7 @@ def evaluate_text(
     *,
     which: Which = "best",
     device: DeviceName = "auto",
-    progress: StoryProgress | None = None,
+    progress: Progress | None = None,
 ) -> TextEvaluation:
     """Evaluate the best or last checkpoint of `run` on the stories of a text file."""
     saved = open_model(run, which=which)
@@ -186,7 +184,7 @@ def evaluate_stories(
     token_bytes: Int64[np.ndarray, " vocab"],
     *,
     batch_size: int = 32,
-    progress: StoryProgress | None = None,
+    progress: Progress | None = None,
 ) -> StoryEvaluation:
     """Evaluate a model on whole stories; each must fit into the context together with its end token."""
     check_lengths(stories, model.config.context_length)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from bytewright.corpus.storybook import Story, Storybook
 from bytewright.corpus.storybook.check import split_sentences
 from bytewright.errors import wrong_value
+from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, parse_json, read_lines
 
@@ -44,9 +45,6 @@ TASKS: Mapping[str, range] = {
 
 TAG = "storybook"
 """The name that selects all tasks in the harness."""
-
-Progress = Callable[[int, int], object]
-"""Called with the number of questions done and their total."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import TokenizerError, UsageError, shorten
+from bytewright.formatting import Progress
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.exports import check_export, llama_names, llama_settings
 from bytewright.model.fused import halves_from_pairs
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WeightType = Literal["f32", "f16", "bf16", "q8_0"]
-
-Progress = Callable[[int, int], object]
-"""Called with the bytes of weights written so far and their total."""
 
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd",

@@ -6,19 +6,17 @@ to a stop string. Both process requests of different lengths in batches, which a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from bytewright.errors import UsageError
+from bytewright.formatting import Progress
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.model import TransformerLM
 from bytewright.model.layers import at_least_float32
 from bytewright.tokenizer import Tokenizer
-
-Progress = Callable[[int, int], object]
-"""Called with the number of requests done and their total."""
 
 Ids = Sequence[int]
 

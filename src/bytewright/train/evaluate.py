@@ -28,10 +28,8 @@ from bytewright.data.sampler import (
     spread_evenly,
 )
 from bytewright.errors import UsageError
+from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
-
-Progress = Callable[[int, int], object]
-"""Called with the number of evaluated tokens and their total."""
 
 
 @dataclass(frozen=True)

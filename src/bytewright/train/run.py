@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
+from bytewright.formatting import Progress
 from bytewright.plugins import RecordedPlugin, check_loaded, read_plugins
 from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
@@ -51,7 +52,7 @@ if TYPE_CHECKING:  # these import torch or the native extension, which reading a
     from bytewright.model import TransformerLM
     from bytewright.tokenizer import Tokenizer, Vocabulary
     from bytewright.train.checkpoint import CheckpointFolder
-    from bytewright.train.evaluate import Evaluation, Progress
+    from bytewright.train.evaluate import Evaluation
     from bytewright.train.loop import SessionOptions, TrainResult
 
 Which = Literal["best", "last"]
