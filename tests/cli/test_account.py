@@ -244,7 +244,9 @@ def test_sizes_beyond_any_machine_are_computed(run: RunCommand) -> None:
             ["--device-memory", "24GB"],
             "--device-tflops is missing; set it, or name a device with --device",
         ),
-        (["--device-tflops", "-1"], "--device-tflops must be a number of at least 1e-06, but is -1.0"),
+        (["--device-tflops", "-1"], "--device-tflops must be a number from 1e-06 to 1e+30, but is -1.0"),
+        (["--device-watts", "1e308"], "--device-watts must be a number from 1e-06 to 1e+30, but is 1e+308"),
+        (["--memory", ""], "--memory '' is not a size; write a number and a unit: 80GB (10⁹) or 80GiB (2³⁰)"),
         (["--preset", "base", "--parameters", "1e9"], "give either --preset or --parameters, not both"),
         (
             ["--parameters", "1000"],
@@ -255,10 +257,10 @@ def test_sizes_beyond_any_machine_are_computed(run: RunCommand) -> None:
             "d_model cannot be given together with a number of parameters, which determines it",
         ),
         (["--batch", "8", "--accumulate", "3"], "batch_size (8) must be a multiple of accumulate (3)"),
-        (["--device", "h100", "--tokens", "-5"], "--tokens must be a number of at least 1, but is -5.0"),
+        (["--device", "h100", "--tokens", "-5"], "--tokens must be a number from 1 to 1e+30, but is -5.0"),
         (
             ["--device", "h100", "--tokens", "inf", "--json"],
-            "--tokens must be a number of at least 1, but is inf",
+            "--tokens must be a number from 1 to 1e+30, but is inf",
         ),
         (
             ["--preset", "base", "--config", "x.toml"],

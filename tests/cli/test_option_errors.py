@@ -23,6 +23,7 @@ from conftest import RunCommand
         ("generate runs/x --temperature warm", "--temperature must be a number, found 'warm'"),
         ("generate runs/x --top-k abc", "--top-k must be a whole number, found 'abc'"),
         ("account --context 1e3", "--context/--context-length must be a whole number, found '1e3'"),
+        ("account --parameters many", "--parameters must be a number, found 'many'"),
         ("account --norm batch", "--norm must be one of none, post, pre, found 'batch'"),
         ("export runs/x --out y --to onnx", "--to must be one of gguf, hf, found 'onnx'"),
         ("tokenizer decode x --ids a", "--ids must be whole numbers, found 'a'"),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bytewright.errors import FormatError
+from bytewright.errors import FormatError, UsageError
+from bytewright.experiments.listing import list_runs
 from bytewright.experiments.records import read_run
 from bytewright.storage import atomic
 from bytewright.train import resume, train
@@ -161,3 +162,10 @@ def test_a_run_without_its_config_is_listed_as_unreadable(tmp_path: Path, run: R
     listed = run("runs", tmp_path)
     assert "unreadable" in listed.out
     assert "it has no config.json" in listed.err
+
+
+def test_a_file_instead_of_a_folder_is_rejected(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    file.touch()
+    with rejects(UsageError, path=file):
+        list_runs([file])

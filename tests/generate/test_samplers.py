@@ -76,6 +76,9 @@ def test_the_result_of_a_sampler_is_normalised() -> None:
         ({"sampler": "test_odd", "sampler_options": {"factor": "half"}}, "sampler_options.factor"),
         ({"sampler": "test_odd", "temperature": 0.0}, "sampler"),
         ({"sampler_options": {"factor": 1.0}}, "sampler"),
+        ({"sampler": "top_k", "sampler_options": {"k": 0}}, "sampler_options.k"),
+        ({"sampler": "top_p", "sampler_options": {"p": float("nan")}}, "sampler_options.p"),
+        ({"sampler": "min_p", "sampler_options": {"p": -0.5}}, "sampler_options.p"),
     ],
 )
 def test_an_invalid_sampler_is_rejected(fields: dict[str, Any], key: str) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy as exact_cross_entropy
 
 from bytewright.data.sampler import IGNORED
+from bytewright.data.tokenfile import TokenFile, TokenFileWriter
 from bytewright.errors import FormatError, UsageError
 from bytewright.model import TransformerLM, kernels, language_model_loss
 from bytewright.model.fused import linear_cross_entropy, masked_language_model_loss
@@ -33,6 +34,7 @@ from bytewright.train.run import evaluate_run
 from bytewright.train.setup import make_window_sampler, open_inputs
 from bytewright.train.step import TrainStep
 from model_choices import small_config
+from rejection import rejects
 from runs import digest, make_config
 
 
@@ -274,3 +276,22 @@ def test_windows_without_a_token_that_counts_are_left_out(pairs: Path, tokenizer
     for start in sampler.starts(0):
         assert inputs.train_mask[start + 1 : start + 25].any()
     assert len(sampler.first_tokens) <= 120  # type: ignore[union-attr]
+
+
+def test_data_in_which_no_completion_can_be_learned_is_rejected(pairs: Path, tokenizer: Path) -> None:
+    long = json.dumps({"prompt": "the owl " * 40, "completion": "x"})
+    (pairs / "train.jsonl").write_text(f"{long}\n" * 3)
+    encode_pairs(Tokenizer.load(tokenizer), pairs / "train.jsonl", pairs / "train.npy")
+    config = config_of(pairs, tokenizer)
+    with rejects(UsageError, key="data.train", found=24):
+        make_window_sampler(config, open_inputs(config))
+    file = TokenFile.open(pairs / "train.npy")
+    fingerprint, size = file.manifest.tokenizer_fingerprint, file.manifest.vocabulary_size
+    path = pairs / "none.npy"
+    with TokenFileWriter(
+        path, tokenizer_fingerprint=fingerprint, vocabulary_size=size, masked=True
+    ) as writer:
+        writer.append(file.tokens, mask=np.zeros(len(file), dtype=bool))
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, train=path))
+    with rejects(UsageError, key="data.train", path=path):
+        open_inputs(config)

@@ -30,6 +30,8 @@ def _from_recipe(metavar: str, default: str) -> Any:
 
 
 FROM_PRESET = "(default: the preset's)"
+MOST = 1e30
+"""The largest number of an option; products of such numbers still fit into a float."""
 Size = Annotated[int | None, _option("INT", FROM_PRESET)]
 Switch = Annotated[bool | None, _option("{True,False}", FROM_PRESET)]
 Part = Annotated[str | None, _option("NAME", FROM_PRESET)]
@@ -152,7 +154,7 @@ class AccountFor:
         if self.mfu is not None and device is None:
             raise UsageError("--mfu needs --device, which determines the peak", key="--mfu")
         setup = self._setup(model, plan, device)
-        memory = parse_bytes(self.memory, key="--memory") if self.memory else None
+        memory = None if self.memory is None else parse_bytes(self.memory, key="--memory")
         costs = training_costs(model, setup, available_bytes=memory)
         counted = account(model, batch_size=setup.batch_size) if self.json or self.details else None
         batches = largest_batches(counted, memory) if counted and memory else {}
@@ -174,8 +176,8 @@ class AccountFor:
             raise UsageError("--plot needs --family", key="--plot")
         for name, lowest in (("tokens", 1.0), ("device_tflops", 1e-6), ("device_watts", 1e-6)):
             value, option = getattr(self, name), "--" + name.replace("_", "-")
-            if value is not None and not lowest <= value < float("inf"):
-                raise wrong_value(option, f"a number of at least {lowest:g}", value)
+            if value is not None and not lowest <= value <= MOST:
+                raise wrong_value(option, f"a number from {lowest:g} to {MOST:g}", value)
         sources = [name for name in ("preset", "config", "parameters") if getattr(self, name) is not None]
         if len(sources) > 1:
             message = f"give either --{sources[0]} or --{sources[1]}, not both"

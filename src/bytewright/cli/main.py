@@ -38,7 +38,13 @@ from bytewright.torch_environment import keep_compiled_steps
 INTERRUPTED, TERMINATED = 130, 143
 LONGEST_SENTENCE = 2000
 """How many characters of an error are shown: it may quote a key of a hostile file."""
-KINDS = {"INT": "a whole number", "FLOAT": "a number", "ID": "whole numbers"}
+KINDS = {
+    "INT": "a whole number",
+    "FLOAT": "a number",
+    "NUMBER": "a number",
+    "SHARE": "a number",
+    "ID": "whole numbers",
+}
 """The description of a value by the placeholder of its option in the help text."""
 
 

@@ -63,6 +63,8 @@ def list_runs(folders: Sequence[Path], *, where: Sequence[str] = (), sort: str |
     for folder in folders:
         if not folder.exists():
             raise UsageError(f"{folder} does not exist", path=folder)
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is a file; name a folder with runs", path=folder)
         rows += [make_row(path) for path in find_runs(folder)]
     return sort_rows(filter_rows(rows, where), sort)
 

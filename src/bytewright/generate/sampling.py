@@ -133,7 +133,14 @@ def read_sampler_options(
 ) -> dict[str, Any]:
     """Return the checked options of a registered sampler; errors name the keys of its name and options."""
     samplers.check(name, name_key)
-    return read_options(samplers[name], options, provided=PROVIDED, key=options_key)
+    part = samplers[name]
+    values = read_options(part, options, provided=PROVIDED, key=options_key)
+    if name in samplers.names() and is_built_in(part):
+        try:
+            part(torch.tensor([0.5, 0.5]), **values)  # checks the values
+        except UsageError as error:
+            raise wrong_value(f"{options_key}.{error.key}", str(error.expected), error.found) from None
+    return values
 
 
 def apply_sampler(
@@ -162,6 +169,8 @@ def keep_top_k(probabilities: Float[Tensor, "*batch vocab"], k: int = 50) -> Flo
     >>> keep_top_k(torch.tensor([0.5, 0.1, 0.3, 0.1]), k=2)
     tensor([0.6250, 0.0000, 0.3750, 0.0000])
     """
+    if k < 1:
+        raise wrong_value("k", "at least 1", k)
     values, ids = probabilities.topk(min(k, probabilities.shape[-1]), dim=-1)
     return _normalise(torch.zeros_like(probabilities).scatter(-1, ids, values))
 
@@ -177,6 +186,8 @@ def keep_top_p(
     >>> keep_top_p(torch.tensor([0.5, 0.125, 0.25, 0.125]), p=0.6)
     tensor([0.6667, 0.0000, 0.3333, 0.0000])
     """
+    if not 0 < p <= 1:
+        raise wrong_value("p", "above 0 and at most 1", p)
     values, ids = probabilities.sort(dim=-1, descending=True, stable=True)
     mass_before = make_monotonic(values.cumsum(dim=-1), values).roll(1, dims=-1)
     mass_before[..., 0] = 0.0
@@ -193,6 +204,8 @@ def keep_min_p(
     >>> keep_min_p(torch.tensor([0.5, 0.1, 0.3, 0.1]), p=0.5)
     tensor([0.6250, 0.0000, 0.3750, 0.0000])
     """
+    if not 0 <= p <= 1:
+        raise wrong_value("p", "from 0 to 1", p)
     least = p * probabilities.amax(dim=-1, keepdim=True)
     return _normalise(torch.where(probabilities >= least, probabilities, 0.0))
 

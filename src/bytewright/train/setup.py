@@ -86,6 +86,9 @@ def open_inputs(config: TrainConfig) -> Inputs:
         vocabulary = read_vocabulary_of(train, config.data.tokenizer)
     if train.mask is not None or (validation is not None and validation.mask is not None):
         make_loss(config.loss.name, config.loss.options, masked=True)  # raises if it does not support masks
+    if train.mask is not None and not train.mask.any():
+        message = f"{train.path}: its mask counts no token, so nothing would be learned; encode it again"
+        raise UsageError(message, path=train.path, key="data.train")
     return Inputs(
         train=train.tokens,
         validation=None if validation is None else validation.tokens,
@@ -134,8 +137,14 @@ def make_window_sampler(config: TrainConfig, inputs: Inputs) -> WindowSampler | 
             seed=config.seed,
         )
     first_tokens = find_documents(inputs.train, find_end_token(inputs.vocabulary), length)
-    if inputs.train_mask is not None:  # a prompt that fills the context leaves nothing to learn
+    if inputs.train_mask is not None and len(first_tokens):
         first_tokens = first_tokens[count_targets(inputs.train_mask, first_tokens, length) > 0]
+        if not len(first_tokens):
+            message = (
+                f"all prompts of data.train fill the context of {length} tokens, so no completion would be"
+                " learned; set a longer model.context_length, or shorten the prompts"
+            )
+            raise UsageError(message, key="data.train", found=length)
     return DocumentSampler(first_tokens=first_tokens, batch_size=config.batch_size, seed=config.seed)
 
 
