@@ -127,7 +127,7 @@ def accepting_unknown_parts() -> Iterator[None]:
 
 
 def _unknown_part(**options: Any) -> NoReturn:
-    """Stand in for a part whose plugin is not loaded; it accepts any options and cannot be used."""
+    """Replace a part whose plugin is not loaded: it accepts any options and cannot be used."""
     raise UsageError("the plugin of this part is not loaded")
 
 

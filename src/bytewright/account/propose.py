@@ -5,8 +5,8 @@ The rule has four parts:
     width      a multiple of 16 below 256, of 32 below 512, of 64 below 1,024, and of 128 from there on
     heads      of 16 dimensions below a width of 256, of 32 below 512, of 64 below 2,048, and else of 128
     depth      about one layer per 100 columns of width. Kaplan et al. (2020) found that the loss depends
-               little on this ratio, so among the shapes within `TOLERANCE` of the requested number of
-               parameters, the one with the ratio nearest to 100 is taken
+               little on this ratio. Of the shapes within `TOLERANCE` of the requested size, the rule selects
+               the one with the ratio nearest to 100
     vocabulary if none is given, the largest of `VOCABULARIES` with which the blocks have at least half of the
                parameters and the ratio is from 50 to 200; in small models, that with the best ratio
 

@@ -1,10 +1,10 @@
 """The costs of a part: as it states them, or measured by tracing one module on the meta device.
 
 Tracing runs the forward and backward pass of the module on tensors that have shapes and storages but no
-contents. It counts matrix products as `torch.utils.flop_counter` does, the tensors that autograd saves, the
-bytes that are alive during the backward pass, and the bytes that all other operations read and write. A trace
-is that of an eager step: a compiler keeps and moves less. A part that cannot be traced counts as free, except
-for its parameters, and one warning states that.
+contents. It counts matrix products as `torch.utils.flop_counter` does, and the tensors that autograd saves.
+It also counts the bytes that are alive during the backward pass, and those that all other operations read and
+write. A trace is that of an eager step: a compiler keeps and moves less. A part that cannot be traced counts
+as free, except for its parameters, and one warning states that.
 """
 
 from __future__ import annotations

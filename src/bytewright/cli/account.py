@@ -106,7 +106,7 @@ class AccountFor:
     rtx5070, rtx5080, rtx5090 or cpu; measure: time this machine first."""
 
     device_tflops: Number = None
-    """Of an own device, or instead of the named one's: TFLOP/s of dense products in the given precision."""
+    """Describe another device, or change the named one: TFLOP/s of dense products in the given precision."""
 
     device_bandwidth: Bytes = None
     """Bytes per second of its memory, such as 936GB."""

@@ -23,9 +23,9 @@ class Export:
     """Write the model of a run and its tokenizer for another program.
 
     hf is a folder that `transformers` loads as a LlamaForCausalLM. gguf is a file that llama.cpp loads; it
-    needs the package gguf (pip install gguf). Both compute the same logits. Options that the format lacks
-    are an error: post-norm or no norm, no positions, no gate; for hf also norms of queries and keys; for gguf
-    also a pattern of the tokenizer other than gpt2, gpt4 and that of Qwen 2.
+    needs the package gguf (pip install gguf). Both compute the same logits. A model with an option that the
+    format lacks is rejected: post-norm or no norm, no positions, no gate. hf also lacks norms of queries and
+    keys. gguf also lacks patterns of the tokenizer other than gpt2, gpt4 and that of Qwen 2.
 
     For example:
       bytewright export runs/base --to hf --out base-hf
@@ -135,9 +135,9 @@ class ImportModel:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteStorybookTasks:
-    """Write tasks for lm-evaluation-harness that ask which ending of a story is consistent.
+    """Write tasks for lm-evaluation-harness: choose the consistent ending of a story.
 
-    Three tasks ask about facts that were stated 1 to 3, 4 to 7, and 8 or more sentences before the ending.
+    The facts of the three tasks were stated 1 to 3, 4 to 7, and 8 or more sentences before the ending.
     The stories are validation stories of the storybook. A quarter of the answers is right by chance. The
     harness is a package of its own (pip install lm-eval); `evaluate --endings` scores a model without it.
 

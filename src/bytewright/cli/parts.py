@@ -23,8 +23,8 @@ REQUIRED = "required"
 class ListParts:
     """List the norms, feed-forward layers, losses, optimizers and other parts that a recipe can name.
 
-    Each part is shown with the key of a recipe that holds its name, and with its options and their defaults.
-    --plugin adds the parts of your own Python file.
+    Each part is listed with the key of a recipe that selects it, its options and their defaults. --plugin
+    adds the parts of your own Python file.
 
     For example:
       bytewright parts

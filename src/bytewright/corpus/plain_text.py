@@ -1,8 +1,8 @@
 r"""Recognise files that are not plain text, byte-order marks and CRLF line ends; and remove the latter two.
 
-Byte-order marks and carriage returns are valid text, so they are kept unless a caller asks for clean text. A
-model would learn them as tokens. Binary files are recognised by their first bytes. Text in another encoding
-than UTF-8 is not recognised, except UTF-16 and UTF-32 with a byte-order mark.
+Byte-order marks and carriage returns are valid text, so they are kept unless `clean` is set. A model would
+learn them as tokens. Binary files are recognised by their first bytes. Text in another encoding than UTF-8 is
+not recognised, except UTF-16 and UTF-32 with a byte-order mark.
 """
 
 from __future__ import annotations

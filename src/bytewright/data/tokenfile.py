@@ -4,9 +4,9 @@ The manifest of `stories.npy` is `stories.npy.json`: the fingerprint of the toke
 their SHA-256. Opening checks the array's header and size against it, without unpickling. `verify=True` also
 reads all ids and checks their SHA-256 and that each is in the vocabulary.
 
-A file can have a mask, which selects the tokens whose prediction counts in the loss: `.npy` files can hold
-several arrays, and the mask is a second one, of booleans, after the ids (a second `np.load` of the open file
-reads it). Its manifest then also has `mask_sha256` and `num_counted`.
+A file can have a mask, which selects the tokens whose prediction counts in the loss. The mask is a second
+`.npy` array of booleans after the ids; a second `np.load` of the open file reads it. Its manifest then also
+has `mask_sha256` and `num_counted`.
 
 Two files cannot be replaced atomically. While the array is being replaced, its manifest therefore describes
 both the old and the new array. A reader that finds this state, after a writer was killed, decides by the

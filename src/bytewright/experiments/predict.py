@@ -44,6 +44,6 @@ def compare_record(record: RunRecord) -> RunRecord:
     costs = describe_costs(config, device, str(name))
     return dataclasses.replace(
         record,
-        predicted=costs["predicted"] | dict(record.predicted),  # those made before the run win
+        predicted=costs["predicted"] | dict(record.predicted),  # those made before the run take precedence
         measured=costs["counted"] | dict(record.measured),
     )

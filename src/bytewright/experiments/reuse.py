@@ -1,8 +1,8 @@
 """Reuse identical runs of sibling sweeps, such as a common baseline.
 
-Two runs are identical if they have equal settings, tokens and plugins (by SHA-256), code (version and
-commit), machine and torch version, and on a CPU the same number of threads, which affects rounding. A run is
-not reused if one of these is unknown, if its log is incomplete, or if it was continued in another
+Two runs are identical if their settings, tokens and plugins (by SHA-256), code (version and commit), machine
+and torch version are equal. On a CPU the number of threads must be equal, too, because it affects rounding. A
+run is not reused if one of these is unknown, if its log is incomplete, or if it was continued in another
 environment. No run is reused if the source tree differs from its commit.
 """
 

@@ -1,9 +1,9 @@
 """Generation of many texts at once: continue prompts of different lengths, ids in, ids out.
 
-All sequences of a batch step together. Each ends by itself: at a stop token, after `max_new_tokens`, or when
-the model's context is full. The ids of a sequence do not depend on the other sequences. `DeviceSteps` does
-the work on the device with the decoder and its cache, and `_Batch` the bookkeeping on the host. On a GPU the
-host checks for ended sequences only every `STEPS_BETWEEN_CHECKS` steps.
+All sequences of a batch step together. Each sequence ends separately: at a stop token, after
+`max_new_tokens`, or when the model's context is full. The ids of a sequence do not depend on the other
+sequences. `DeviceSteps` does the work on the device with the decoder and its cache, and `_Batch` the
+bookkeeping on the host. On a GPU the host checks for ended sequences only every `STEPS_BETWEEN_CHECKS` steps.
 
 `WindowSteps` computes whole texts again for each token: by the model's own `forward` if the decoder cannot
 run the model (`model_check`), and past the context if a sliding window is requested.

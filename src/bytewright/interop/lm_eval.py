@@ -8,10 +8,14 @@ The harness has no way to find classes of other packages. There are two ways to 
 The first registers the class and then runs the harness with the same arguments. The second works for a folder
 of tasks that `bytewright corpus storybook-tasks` wrote, because their files name a function of this module.
 
-Arguments of the model: `run` (a run or a checkpoint), `plugin` (a Python file that registers parts of the
-model), `which` (best or last), `precision` (by default that of training) and `add_bos_token` (begin each
-context with the end-of-text token, after which documents start in training; by default not, as in the class
-of the harness for `transformers`).
+Arguments of the model:
+
+    run            a run or a checkpoint
+    plugin         a Python file that registers parts of the model
+    which          best or last
+    precision      by default that of training
+    add_bos_token  whether each context begins with the end-of-text token; by default not, as in the class of
+                   the harness for `transformers`
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Score and continue texts with a model, as evaluation harnesses ask for it.
+"""Score and continue texts with a model, as evaluation harnesses require.
 
 `score_continuations` returns log p of continuations given their contexts. `generate_until` generates text up
 to a stop string. Both process requests of different lengths in batches, which affect rounding only.

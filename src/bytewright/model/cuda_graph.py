@@ -26,8 +26,8 @@ def capture(function: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Resul
     calls below, a graph can contain the address of a workspace that lies in the memory pool of an earlier
     graph, or in the general pool. That memory is released when the earlier graph is deleted and any user of
     the process clears the workspaces, as `torch.compile(mode="reduce-overhead")` does, and the next replay
-    fails. The first call makes the capture allocate a workspace in the graph's own pool, which lives as long
-    as the graph. The second call keeps later captures from using it.
+    fails. The first call makes the capture allocate a workspace in the graph's own pool, which is freed with
+    the graph. The second call keeps later captures from using it.
     """
     graph = torch.cuda.CUDAGraph()
     torch._C._cuda_clearCublasWorkspaces()

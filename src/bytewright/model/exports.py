@@ -1,9 +1,9 @@
-"""Which models can be exported, and under which names: the knowledge that all exporters share.
+"""Which models can be exported, and the names of their weights in other formats; all exporters use this.
 
-Both formats, the folder of `transformers` ("hf") and GGUF, describe a Llama. A model can be exported if every
-part states its names in a Llama (`model.parts`), if no option has a value that a Llama cannot express, and if
-its modules are those that its config names. `check_export` raises otherwise. A part or an option that states
-nothing is refused: nothing is exported that the other program would compute differently.
+Both formats, the folder of `transformers` ("hf") and GGUF, describe a Llama. Three conditions must hold:
+every part states its names in a Llama (`model.parts`); a Llama can express the value of every option; the
+modules of the model are those that its config names. `check_export` raises otherwise. A part or an option
+without a statement is rejected, because the other program could compute something else.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class FlatGroup:
 class FusedUpdate:
     """Flat groups that are updated together, with one update count: all that a compiled step traces.
 
-    It refers to no optimizer: torch.compile treats a `torch.optim.Optimizer` in its own way.
+    It has no reference to an optimizer, because torch.compile handles `torch.optim.Optimizer` separately.
     """
 
     rule: Rule
@@ -143,7 +143,7 @@ class FusedOptimizer(Optimizer):
         return (0 if compiled else 4 * cls.num_flat_temporaries * _num_weights(shapes) + before), 0
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Note the class as the fused version of the rule that it inherits from."""
+        """Register the class as the fused version of the rule that it inherits from."""
         super().__init_subclass__(**options)
         for base in cls.__bases__:
             if issubclass(base, Optimizer) and not issubclass(base, FusedOptimizer):

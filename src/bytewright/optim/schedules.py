@@ -9,8 +9,8 @@ has as parameters; all others are its options (`[schedule.options]`):
     min_lr         `schedule.final`, the fraction of the peak at the end
     decay_steps    `schedule.decay` of `end`, as a number of updates
 
-`@lengthenable` states that the rates before the end do not depend on the length of the run, up to a decay at
-the end, so that a finished run can be lengthened.
+`@lengthenable` states that a finished run can be lengthened: only the rates of a decay at the end depend on
+the length of the run.
 
 The four schedules here start with a linear warm-up. The first update is step 1, so a warm-up of `w` steps
 reaches `max_lr` at update `w`, and no update has rate 0. All but the constant one reach `min_lr` at `end` and

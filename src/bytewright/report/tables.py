@@ -226,7 +226,7 @@ def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
 
 
 def _setting(value: Any) -> Cell:
-    """Format a setting; integers are left to `Table`, which formats all of a column alike."""
+    """Format a setting, except integers: `Table` formats a column of integers in one way."""
     return value if type(value) is int else format_setting(value)
 
 

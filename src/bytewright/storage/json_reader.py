@@ -1,9 +1,9 @@
 """Strict reading of untrusted JSON, TOML and text, with errors that name the file and the place in it.
 
 `parse_json` rejects what JSON readers usually tolerate: repeated keys, NaN, numbers beyond the range of a
-float, deep nesting. `Json` wraps a parsed value: each of its methods returns the type that it promises or
-raises `FormatError`. A *document* is a JSON object whose field `checksum` is a SHA-256 of the other fields.
-A document without it, edited by a user or written by an earlier version, is read without the check.
+float, deep nesting. `Json` wraps a parsed value: `as_text` and similar methods return a value of one type or
+raise `FormatError`. A *document* is a JSON object whose field `checksum` is a SHA-256 of the other fields. A
+document without it, edited by a user or written by an earlier version, is read without the check.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The manifest of a folder: the size and SHA-256 of each file, checked whenever a file is read.
 
 `manifest.json` is a document (`json_reader`) that `atomic.write_folder` writes. It is untrusted input: a name
-that leaves the folder, a repeated key or an invalid number is a `FormatError`, and memory stays proportional
-to the size of the manifest.
+that leaves the folder, a repeated key and an invalid number raise `FormatError`. Memory is proportional to
+the size of the manifest.
 """
 
 from __future__ import annotations

@@ -366,7 +366,7 @@ class CheckpointFolder(CheckpointList):
         )
 
     def read_last(self) -> SavedState | None:
-        """Read the last checkpoint, if any; if it is damaged, the error says how to continue without it."""
+        """Read the last checkpoint, if any; if it is damaged, the error states how to continue without it."""
         steps = self.steps()
         if not steps:
             return None

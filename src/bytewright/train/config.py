@@ -167,8 +167,8 @@ class ScheduleConfig:
     """The learning rate over the run, as a fraction of its peak."""
 
     kind: str = "cosine"
-    """A registered schedule; cosine, linear, wsd and constant differ in how the rate falls after the warm-up:
-    as a cosine, as a line, only at the end (wsd), or not at all."""
+    """A registered schedule. After the warm-up, the rate falls as a cosine (cosine), as a line (linear), only
+    at the end (wsd), or not at all (constant)."""
     warmup: int = 0
     """Updates until the peak is reached."""
     final: float = 0.1

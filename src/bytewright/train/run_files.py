@@ -4,8 +4,8 @@ A run is a folder of plain files: `config.json` (the resolved config), `environm
 versions at its start), `costs.json` (its predicted costs), `init.json` (if it started from saved weights),
 `tokenizer/` (if one was given), `metrics.jsonl`, `checkpoints/` and `samples/`. A sweep adds `outcome.json`.
 A run whose config names parts of plugins has `plugins.json` and copies of these files in `plugins/`.
-`RunWriter` holds a lock of the operating system while the process lives, so a killed writer leaves nothing to
-clean up. Read a run with `run.Run`.
+`RunWriter` holds a lock of the operating system. The system releases it when the process ends, also if the
+process is killed. Read a run with `run.Run`.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def find_end_token(vocabulary: Vocabulary | None) -> int:
 
 
 def text_sampler_of(config: TrainConfig, inputs: Inputs) -> Callable[[TransformerLM, int], str] | None:
-    """Return the function that writes samples of text, or None if the config asks for none."""
+    """Return the function that writes samples of text, or None if `sample_every` is 0."""
     if not config.sample_every:
         return None
     if inputs.vocabulary is None:
@@ -310,7 +310,7 @@ class CompiledStepCache:
         factory: OptimizerFactory | None = None,
     ) -> None:
         """Release the last engine, unless a run of `config` can reuse it."""
-        # With a time budget every run compiles its own step, so that all runs of a sweep pay the same.
+        # With a time budget every run compiles, so that the time of all runs of a sweep includes compilation.
         if self._made_for != _key(config, device, loss, masked, factory) or config.budget.minutes is not None:
             self.clear()
 
