@@ -27,7 +27,7 @@ ORDER = {
         recorder run_files resume_policy initial_weights loop run
     """),
     "bytewright.experiments": _names("""
-        records stories story_eval corpora groups predict results inputs sweep_file listing
+        records stories story_eval corpora groups results inputs sweep_file listing
         reuse sweep plan execute
     """),
 }

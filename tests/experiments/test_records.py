@@ -12,8 +12,7 @@ from rich.console import Console
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.experiments.groups import group_runs
-from bytewright.experiments.inputs import read_inputs
-from bytewright.experiments.predict import compare_record
+from bytewright.experiments.inputs import compare_record, read_inputs
 from bytewright.experiments.records import RunRecord, measured_costs, read_run
 from bytewright.experiments.results import SweepInfo, read_results, write_results
 from bytewright.report.charts import Chart

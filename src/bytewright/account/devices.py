@@ -10,6 +10,7 @@ never more. The power of a CPU is not known.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 import time
@@ -166,6 +167,15 @@ def measure_device(kind: str) -> Device:
         is_measured=True,
         watts=known.watts if known else None,
     )
+
+
+@functools.cache
+def machine_of(device: torch.device) -> Device:
+    """Return the rates of a device: from its data sheet if its name is known, measured otherwise."""
+    if device.type == "cuda" and (known := find_known(torch.cuda.get_device_name(device))):
+        memory = float(torch.cuda.get_device_properties(device).total_memory)
+        return dataclasses.replace(known, memory_bytes=memory)
+    return measure_device("cuda" if device.type == "cuda" else "cpu")
 
 
 def measure_matmul(device: torch.device, dtype: torch.dtype, *, size: int, tf32: bool = False) -> float:

@@ -23,13 +23,13 @@ from rich.text import Text
 
 import bytewright
 from bytewright.account import count_parameters
+from bytewright.account.devices import machine_of
 from bytewright.corpus import SEPARATOR
 from bytewright.corpus.storybook import check_file, read_stories
 from bytewright.demo.page import DemoResults, write_demo_page
 from bytewright.demo.plan import Plan
 from bytewright.errors import BytewrightError, UsageError, escape_controls
 from bytewright.experiments.corpora import prepare_corpus, text_files
-from bytewright.experiments.predict import machine_of
 from bytewright.experiments.records import read_floor
 from bytewright.experiments.stories import generate_stories
 from bytewright.experiments.story_eval import StoryTokens, evaluate_text

@@ -18,8 +18,10 @@ from bytewright.experiments.groups import find_axes
 from bytewright.experiments.records import RunRecord, read_run, read_sampled
 from bytewright.experiments.results import MODEL, RESULTS, SWEEP, SweepInfo, parse_sweep_info, read_results
 from bytewright.storage import atomic
+from bytewright.storage.config_reader import build
 from bytewright.storage.json_reader import Json
 from bytewright.storage.manifest import is_plain_name
+from bytewright.train.recipe import unflatten
 from bytewright.train.run import Run
 
 if TYPE_CHECKING:
@@ -64,9 +66,32 @@ def _with_costs(record: RunRecord) -> RunRecord:
     """Return a record with predictions and counts; runs of earlier versions have not recorded them."""
     if record.predicted and "flops_per_token" in record.measured:
         return record
-    from bytewright.experiments.predict import compare_record  # imports torch
-
     return compare_record(record)
+
+
+def compare_record(record: RunRecord) -> RunRecord:
+    """Return a record with the costs that its version did not record, as far as they can be computed."""
+    if "sampling.temperature" in record.settings:
+        return record
+    import torch
+
+    from bytewright.train.config import TrainConfig
+    from bytewright.train.costs import describe_costs  # imports torch, too
+
+    try:
+        fields = unflatten(record.settings)
+        fields.pop("init", None)
+        config = build(TrainConfig, fields, source=record.name)
+    except UsageError:  # written by another version with other settings
+        return record
+    name = record.environment.get("cuda")
+    device = torch.device("cuda" if name and config.device in ("auto", "cuda") else "cpu")
+    costs = describe_costs(config, device, str(name))
+    return dataclasses.replace(
+        record,
+        predicted=costs["predicted"] | dict(record.predicted),  # those made before the run take precedence
+        measured=costs["counted"] | dict(record.measured),
+    )
 
 
 def describe_runs(records: Sequence[RunRecord], unreadable: Mapping[str, str] | None = None) -> SweepInfo:

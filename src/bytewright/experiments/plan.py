@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bytewright.account.devices import Device
+from bytewright.account.devices import Device, machine_of
 from bytewright.corpus.readers import check_plain_text
 from bytewright.errors import UsageError
 from bytewright.experiments.corpora import (
@@ -24,7 +24,6 @@ from bytewright.experiments.corpora import (
     token_digests,
     token_folder,
 )
-from bytewright.experiments.predict import machine_of
 from bytewright.experiments.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.formatting import PhaseProgress, format_size

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Literal, TypeGuard
 
 from bytewright.errors import FormatError, StorageError, shorten
 from bytewright.formatting import format_memory, format_seconds
@@ -340,14 +340,3 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-@runtime_checkable
-class Sink(Protocol):
-    """Another destination of the records."""
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Write one record."""
-
-    def close(self) -> None:
-        """Flush and close."""

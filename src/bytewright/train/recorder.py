@@ -24,9 +24,9 @@ from torch import Tensor
 
 from bytewright.errors import DivergenceError, UsageError, wrong_value
 from bytewright.train.config import TrainConfig, check_not_negative
-from bytewright.train.console import Display
+from bytewright.train.console import Display, TensorBoard
 from bytewright.train.evaluate import Evaluation, EvaluationSet
-from bytewright.train.metrics import MetricsLog, Sink
+from bytewright.train.metrics import MetricsLog
 from bytewright.train.step import StepResult
 
 WARMING_STEPS = 3
@@ -113,7 +113,7 @@ class Recorder:
     ) -> None:
         self.progress = progress
         self.log = log
-        self.others: list[Sink] = []
+        self.others: list[TensorBoard] = []
         self.display: Display | None = None
         self._windows_of, self._tokens_per_step = windows_of, tokens_per_step
         self._max_refused, self._utilisation, self._peak_memory = max_refused, utilisation, peak_memory
