@@ -39,6 +39,7 @@ if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
                 for path in (Path(bytewright.__file__).parent / "model").glob("*.py")
             ),
             "bytewright.optim",
+            "bytewright.parallel",
             "bytewright.train",
             "bytewright.generate",
             "bytewright.account",

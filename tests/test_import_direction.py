@@ -19,8 +19,8 @@ def _names(text: str) -> list[str]:
 ORDER = {
     "bytewright": _names("""
         errors field_docs formatting registry system shipped_recipes
-        storage plugins _native torch_environment data corpus tokenizer model optim account generate train
-        experiments interop report demo cli __main__
+        storage plugins _native torch_environment data corpus tokenizer model optim parallel account generate
+        train experiments interop report demo cli __main__
     """),
     "bytewright.train": _names("""
         config part_check step evaluate metrics console outcome recipe checkpoint_list checkpoint setup costs
@@ -158,7 +158,7 @@ def test_only_the_text_module_of_generate_imports_the_tokenizer() -> None:
         assert not {name for name in imported_modules(source) if name.startswith("bytewright.tokenizer")}
 
 
-@pytest.mark.parametrize("package", ["data", "model", "optim", "account", "generate", "train"])
+@pytest.mark.parametrize("package", ["data", "model", "optim", "parallel", "account", "generate", "train"])
 def test_the_model_and_its_training_do_not_need_the_native_extension(package: str) -> None:
     """A machine with a GPU may have token files only, and no Rust compiler."""
     program = f"import sys; sys.modules['bytewright._native'] = None; import bytewright.{package}"

@@ -72,6 +72,20 @@ class StorageError(BytewrightError, OSError):
     exit_code = 1
 
 
+class LostRankError(BytewrightError, ConnectionError):
+    """A process of a training run on several ranks has died; `found` lists the ranks."""
+
+    exit_code = 1
+
+
+class ReportedError(BytewrightError):
+    """Another rank has reported why the run ends: this process ends with the same code and no message."""
+
+    def __init__(self, message: str, *, exit_code: int, found: object = None) -> None:
+        super().__init__(message, found=found)
+        self.exit_code = exit_code
+
+
 def wrong_value(
     key: str, expected: str, found: object, *, path: str | PathLike[str] | None = None
 ) -> UsageError:

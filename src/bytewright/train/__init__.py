@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from bytewright.optim.reference import SGD, AdamW, Muon
     from bytewright.optim.schedules import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
     from bytewright.train.checkpoint import load_checkpoint, load_model, save_checkpoint
-    from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+    from bytewright.train.config import (
+        BudgetConfig,
+        DataConfig,
+        OptimizerConfig,
+        ParallelConfig,
+        ScheduleConfig,
+        TrainConfig,
+    )
     from bytewright.train.initial_weights import InitialWeights
     from bytewright.train.loop import TrainResult, resume, train
     from bytewright.train.outcome import Ending, RunStatus
@@ -34,6 +41,7 @@ __all__ = [
     "InitialWeights",
     "Muon",
     "OptimizerConfig",
+    "ParallelConfig",
     "Run",
     "RunStatus",
     "ScheduleConfig",

@@ -263,6 +263,25 @@ class SamplerConfig:
 
 @described
 @dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """How several processes (ranks), which torchrun starts, train one run together."""
+
+    strategy: Literal["replicate"] = "replicate"
+    """Replicate: every rank holds the whole model and computes a share of the parts of each batch."""
+    reduction: Literal["exact", "fast"] = "exact"
+    """How the gradients of the parts (`accumulate`) are added. Exact: in a fixed order, so that the number of
+    ranks does not change one bit of the result. Fast: less memory and communication, in an order that depends
+    on the number of ranks."""
+    threads: int | None = None
+    """CPU threads per rank; by default torch decides. Some CPU kernels round differently with another number,
+    so a run records it when it starts, and a resume with an exact reduction uses the recorded number."""
+
+    def __post_init__(self) -> None:
+        check_positive({"threads": self.threads}, "parallel.")
+
+
+@described
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """The configuration of one run."""
 
@@ -280,10 +299,13 @@ class TrainConfig:
     """What training minimises."""
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     """How samples of text are drawn."""
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    """How several processes train the run."""
     batch_size: int = 32
     """Windows of `model.context_length` tokens per update."""
     accumulate: int = 1
-    """Number of parts of a batch, computed one after the other to save memory; must divide the batch size."""
+    """Number of parts of a batch, computed one after the other to save memory, or by several ranks; must
+    divide the batch size, and be a multiple of the number of ranks."""
     seed: int = 0
     """Determines the initial weights and the order of the data."""
     device: DeviceName = "auto"

@@ -5,7 +5,7 @@ rule: the completed steps must be steps of the run with the current config. A ch
 affects what is learned is rejected. These may change:
 
 - where and how the run is computed, which changes only the rounding: device, compilation, reference or fused
-  implementation, the number of parts of a batch;
+  implementation, the number of parts of a batch, and how ranks add their gradients;
 - how often to record, evaluate, sample and save, and where the data lies (its SHA-256 must be the same);
 - budget and schedule, if the learning rates of all completed steps stay the same: a constant rate, or one
   whose decay has not begun, can continue longer; half a cosine cannot.
@@ -34,7 +34,16 @@ from bytewright.train.recorder import TrainState
 from bytewright.train.run_files import CONFIG, OUTCOME, RunWriter, check_space, has_records, read_if_present
 from bytewright.train.setup import Inputs, checkpoint_bytes
 
-ONLY_ROUNDING = {"device", "compile", "accumulate", "model.implementation", "optimizer.implementation"}
+ONLY_ROUNDING = {
+    "device",
+    "compile",
+    "accumulate",
+    "model.implementation",
+    "optimizer.implementation",
+    "parallel.strategy",
+    "parallel.reduction",
+    "parallel.threads",
+}
 ONLY_LOOKING = {
     "log_every",
     "eval_every",

@@ -33,6 +33,8 @@ from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.model.fused import make_loss, masked_language_model_loss
 from bytewright.optim.build import OptimizerFactory, build_optimizer
 from bytewright.optim.fused import fused_updates
+from bytewright.parallel.replicate import Reduction
+from bytewright.parallel.world import World
 from bytewright.registry import losses, optimizers
 from bytewright.system import DevicePeakMemory
 from bytewright.train.config import DeviceName, Precision, TrainConfig
@@ -261,6 +263,7 @@ class Engine:
         loss: Loss | None = None,
         masked: bool = False,
         factory: OptimizerFactory | None = None,
+        world: World | None = None,
     ) -> None:
         self.memory = DevicePeakMemory(device)
         self.model = build_model(config, device)
@@ -274,6 +277,7 @@ class Engine:
             loss=loss or make_loss(config.loss.name, config.loss.options, masked=masked),
             measured_loss=loss or (masked_language_model_loss if masked else language_model_loss),
             masked=masked,
+            reduction=Reduction(world, config.parallel.reduction),
         )
 
     def start_over(self, config: TrainConfig) -> None:
@@ -322,11 +326,12 @@ class CompiledStepCache:
         loss: Loss | None = None,
         masked: bool = False,
         factory: OptimizerFactory | None = None,
+        world: World | None = None,
     ) -> Engine:
         """Return an engine in the initial state of `config`; the engine returned before becomes invalid."""
         self.make_room(config, device, loss=loss, masked=masked, factory=factory)
         if self._last is None:
-            self._last = Engine(config, device, loss=loss, masked=masked, factory=factory)
+            self._last = Engine(config, device, loss=loss, masked=masked, factory=factory, world=world)
             self._made_for = _key(config, device, loss, masked, factory)
         else:
             self._last.start_over(config)
@@ -355,7 +360,7 @@ def _key(
 ) -> object:
     """Return everything that compiled code depends on: runs with equal keys can share an engine."""
     rule = dataclasses.replace(config.optimizer, lr=1.0, muon_lr=1.0)
-    shape = config.batch_size, config.accumulate
+    shape = config.batch_size, config.accumulate, config.parallel
     # A notebook may register another part under the same name.
     of_model = [part.class_of(config.model) for part in PARTS.values()]
     parts = of_model, config.loss, losses[config.loss.name], factory or optimizers[config.optimizer.name]

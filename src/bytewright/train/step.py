@@ -5,6 +5,10 @@ accepted, as tensors on the device. An update with a non-finite loss or gradient
 neither the weights nor the optimizer's state. With fused optimizers a step never waits for the previous one:
 norm, clipping and update are one compiled function. On a GPU the whole step is captured as a CUDA graph and
 replayed. Every other `torch.optim.Optimizer` is called by its `step`.
+
+A batch is computed in parts. `parallel.replicate.Reduction` adds their gradients, also over several ranks,
+each of which computes a share of the parts. The work before and after the exchange is then captured
+separately.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import apply_clipped, fused_updates, has_step_hooks
 from bytewright.optim.reference import step_if
+from bytewright.parallel.replicate import Reduction
+from bytewright.parallel.tree import RunningSum, TreeSum
 from bytewright.registry import is_built_in
 
 
@@ -44,6 +50,10 @@ class TrainStep:
     The loss of a step is the mean over all its tokens. With `masked`, it is the mean over all tokens that
     count (whose target is not `IGNORED`): the loss of each part is weighted by its number of such tokens.
     `loss` must then return the mean over the tokens that count.
+
+    `reduction` adds the gradients of the parts; by default those of this process, exactly. `seed_part` is
+    called with the number of a part before it is computed, if there are several, and once more before the
+    update. So the random numbers of a part do not depend on the rank that computes it.
     """
 
     def __init__(
@@ -56,8 +66,11 @@ class TrainStep:
         loss: Loss = language_model_loss,
         measured_loss: Loss | None = None,
         masked: bool = False,
+        reduction: Reduction | None = None,
     ) -> None:
         self.model = model
+        self.reduction = reduction or Reduction()
+        self.seed_part: Callable[[int], None] | None = None
         self._has_own_modules = has_own_modules(model)
         self._masked = masked
         self.optimizer = optimizer
@@ -87,19 +100,32 @@ class TrainStep:
         flat_groups = [flat for part in self._fused for flat in part.flat_groups]
         self._parameters = [parameter for flat in flat_groups for parameter in flat.parameters]
         self._gradients = [view for flat in flat_groups for view in flat.gradient_views]
-        self._take_fused: Callable[..., tuple[Tensor, ...]] = self._fused_step
-        if backend == "inductor" and self._parameters and self._parameters[0].is_cuda:
-            self._take_fused = CudaGraphFunction(self._fused_step)
+        self._is_captured = bool(backend == "inductor" and self._parameters and self._parameters[0].is_cuda)
+        self._take_fused = self._captured(self._fused_step)
+        self._compute_share = self._captured(self._pack_share)
+        self._finish = self._captured(self._unpack_and_update)
+
+    def _captured(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        return CudaGraphFunction(function) if self._is_captured else function
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
-        """Make one update with the mean gradient over `batches`, the parts of one batch."""
+        """Make one update with the mean gradient over `batches`, the parts of one batch.
+
+        With several ranks, `batches` are the parts of this rank.
+        """
         if self._can_fuse():
             for part in self._fused:
                 part.load_learning_rates()
+            tensors = [tensor for batch in batches for tensor in batch]
             try:
-                tensors = self._take_fused(*(tensor for batch in batches for tensor in batch))
+                if self.reduction.is_distributed:
+                    result = self._step_with_others(tensors)
+                elif self.seed_part is not None and len(batches) > 1:
+                    result = self._fused_step(*tensors)  # seeds are not part of a CUDA graph
+                else:
+                    result = self._take_fused(*tensors)
                 self.optimizer._opt_called = True  # type: ignore[attr-defined]  # torch's schedulers check it
-                return StepResult(*tensors)
+                return StepResult(*result)
             except _UnusedParameterError:
                 self._has_unused = True
         return self._step_by_optimizer(batches)
@@ -119,47 +145,111 @@ class TrainStep:
 
     def _step_by_optimizer(self, batches: Sequence[Batch]) -> StepResult:
         """Update by `clip_gradients` and `Optimizer.step`; parameters without a gradient are skipped."""
-        self.optimizer.zero_grad()
-        losses = []
-        shares = self._shares([targets for _, targets in batches])
-        for number, (ids, targets) in enumerate(batches):
-            loss = self.loss(ids, targets)
-            torch.autograd.backward(loss / len(batches) if shares is None else loss * shares[number])
-            losses.append(loss.detach())
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        shares = self._shares([targets for _, targets in batches])
+        summed = self.reduction.start_sum(len(batches))
+        losses: list[Tensor] = []
+        is_used = [0] * len(parameters)
+        self.optimizer.zero_grad()
+        for ids, targets in batches:
+            loss, part = self._weighted_loss(ids, targets, len(losses), len(batches), shares)
+            torch.autograd.backward(part)
+            losses.append(loss.detach())
+            is_used = [used | (p.grad is not None) for used, p in zip(is_used, parameters, strict=True)]
+            with torch.no_grad():
+                summed.add([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters])
+            for parameter in parameters:
+                parameter.grad = None
         with torch.no_grad():
-            loss = _mean(losses, shares)
+            all_losses = torch.stack(losses)
+            if self.reduction.is_distributed:
+                is_used = self.reduction.world.largest(is_used)
+                self.reduction.pack(summed, all_losses)
+                all_losses = self.reduction.exchange()
+                self.reduction.unpack(summed.sums[0])
+            for parameter, used, gradient in zip(parameters, is_used, summed.sums[0], strict=True):
+                parameter.grad = gradient if used else None
+            loss = _mean(all_losses, shares)
             norm = clip_gradients(parameters, self.max_norm)
             accepted = torch.isfinite(loss) & torch.isfinite(norm)
+            self._seed_update(len(batches))
             step_if(self.optimizer, accepted)
             return StepResult(loss, norm, accepted)
 
     def _fused_step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Update by the fused optimizers: write gradients into their flat groups, then `apply_clipped`."""
-        losses: list[Tensor] = []
-        num_parts = len(tensors) // 2
         shares = self._shares(tensors[1::2])
+        _, losses = self._add_gradients(tensors, shares)
+        return self._update(losses, shares)
+
+    def _step_with_others(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Make the same update with the parts of other ranks; only the sum of gradients communicates."""
+        shares = self._shares(tensors[1::2])
+        more = () if shares is None else (shares,)
+        is_seeded = self.seed_part is not None and len(tensors) > 2
+        is_unused = 0
+        try:
+            (self._pack_share if is_seeded else self._compute_share)(*tensors, *more)
+        except _UnusedParameterError:
+            is_unused = 1
+        if self.reduction.world.largest([is_unused])[0]:
+            raise _UnusedParameterError
+        return self._finish(self.reduction.exchange(), *more)
+
+    def _pack_share(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Compute the parts of this rank; the last tensor is `shares` if the data is masked."""
+        shares = tensors[-1] if self._masked else None
+        summed, losses = self._add_gradients(tensors[: len(tensors) // 2 * 2], shares)
+        self.reduction.pack(summed, losses)
+        return ()
+
+    def _unpack_and_update(self, losses: Tensor, *shares: Tensor) -> tuple[Tensor, ...]:
+        self.reduction.unpack(self._gradients)
+        return self._update(losses, shares[0] if shares else None)
+
+    def _add_gradients(
+        self, tensors: Sequence[Tensor], shares: Tensor | None
+    ) -> tuple[TreeSum | RunningSum, Float[Tensor, " own"]]:
+        """Return the summed gradients and the losses of this rank's parts: `tensors` are ids and targets."""
+        losses: list[Tensor] = []
+        num_own = len(tensors) // 2
+        summed = self.reduction.start_sum(num_own, self._gradients)
         for ids, targets in zip(tensors[::2], tensors[1::2], strict=True):
-            loss = self.loss(ids, targets)
-            part = loss / num_parts if shares is None else loss * shares[len(losses)]
+            loss, part = self._weighted_loss(ids, targets, len(losses), num_own, shares)
             gradients = torch.autograd.grad(part, self._parameters, allow_unused=True)
             if any(gradient is None for gradient in gradients):
                 raise _UnusedParameterError
             with torch.no_grad():
-                if losses:
-                    torch._foreach_add_(self._gradients, gradients)
-                else:
-                    torch._foreach_copy_(self._gradients, gradients)
+                summed.add(gradients)
             losses.append(loss.detach())
-        with torch.no_grad():
-            loss = _mean(losses, shares)
-            return (loss, *self._clip_and_update(loss))
+        return summed, torch.stack(losses)
+
+    def _weighted_loss(
+        self, ids: Tensor, targets: Tensor, number: int, num_own: int, shares: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of the part with this number among `num_own`, and its term in that of the batch."""
+        part = self.reduction.first_part(num_own) + number
+        num_parts = num_own * self.reduction.world.num_ranks
+        if self.seed_part is not None and num_parts > 1:
+            self.seed_part(part)
+        loss = self.loss(ids, targets)
+        return loss, loss / num_parts if shares is None else loss * shares[part]
+
+    def _seed_update(self, num_own: int) -> None:
+        num_parts = num_own * self.reduction.world.num_ranks
+        if self.seed_part is not None and num_parts > 1:
+            self.seed_part(num_parts)
+
+    @torch.no_grad()
+    def _update(self, losses: Float[Tensor, " parts"], shares: Tensor | None) -> tuple[Tensor, ...]:
+        loss = _mean(losses, shares)
+        return (loss, *self._clip_and_update(loss))
 
     def _shares(self, targets: Sequence[Tensor]) -> Tensor | None:
-        """Return the share of each part in the tokens that count; None without a mask: parts are equal."""
+        """Return the share of each part in the tokens of the batch that count; None if parts are equal."""
         if not self._masked:
             return None
-        counts = torch.stack([(part != IGNORED).sum() for part in targets])
+        counts = self.reduction.gather_counts(torch.stack([(part != IGNORED).sum() for part in targets]))
         return counts / counts.sum().clamp(min=1)
 
     def measure(
@@ -189,9 +279,8 @@ class _UnusedParameterError(Exception):
     """The loss does not depend on a parameter of a fused optimizer."""
 
 
-def _mean(losses: Sequence[Tensor], shares: Tensor | None) -> Tensor:
-    stacked = torch.stack(list(losses))
-    return stacked.mean() if shares is None else (stacked * shares).sum()
+def _mean(losses: Float[Tensor, " parts"], shares: Tensor | None) -> Float[Tensor, ""]:
+    return losses.mean() if shares is None else (losses * shares).sum()
 
 
 def compile_with(backend: str | None, function: Callable[..., Any]) -> Callable[..., Any]:

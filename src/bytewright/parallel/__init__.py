@@ -1,0 +1,6 @@
+"""Several processes (ranks) that train one model: the process group, and the sum of their gradients.
+
+Read `tree` first: it fixes the order in which gradients are added, so that the number of ranks does not
+change the result. `world` is the group of processes, `replicate` sums the gradients of ranks that each hold
+the whole model. A single process does not use torch.distributed.
+"""

@@ -1,0 +1,186 @@
+"""The gradient of a batch whose parts are computed by several ranks, each with the whole model.
+
+A batch has the same number of equal parts whatever the number of ranks. Rank r computes the r-th share of
+them. The gradients of all parts are added in fp32, in one of two ways:
+
+- `exact`: in the order of the fixed tree (`tree`). Each rank adds the nodes inside its share. One all-to-all
+  sends slice r of every node to rank r, which adds the rest of the tree on its slice, and one all-gather
+  returns the sum. If a share is one node, each rank sends 2·N·(R-1)/R numbers, as in a ring all-reduce of N.
+- `fast`: each rank adds its parts one after the other, then one all-reduce in buckets adds the ranks. The
+  order of additions depends on the number of ranks and on the backend.
+
+Afterwards every rank has the same gradient, so norm, clipping and update are those of a single process. The
+losses of the parts travel with the gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from bytewright.parallel.tree import RunningSum, Tensors, TreeSum, find_nodes
+from bytewright.parallel.world import World
+
+ReductionKind = Literal["exact", "fast"]
+
+BUCKET_NUMBERS = 25 * 2**20 // 4
+"""Numbers per all-reduce of the fast reduction: 25 MiB, as in torch's DistributedDataParallel."""
+
+
+class Reduction:
+    """Sums the gradients of the parts of a batch over all ranks of a world, by default this process alone.
+
+    A step calls `start_sum` and adds the gradients of its parts. With several ranks it then calls `pack`,
+    `exchange` and `unpack`. Only `exchange` communicates, so the work before and after it can be captured in
+    CUDA graphs: the buffers stay where they are from the second step on.
+    """
+
+    def __init__(self, world: World | None = None, kind: ReductionKind = "exact") -> None:
+        self.world = world or World()
+        self.kind = kind
+        self.num_bytes_sent = 0
+        """Bytes of gradients that this rank has sent to others, over all steps."""
+        self._buffers: _Buffers | None = None
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether other ranks compute parts of the batch."""
+        return self.world.num_ranks > 1
+
+    def first_part(self, num_own: int) -> int:
+        """Return the number of the first part of this rank, which computes `num_own` parts."""
+        return self.world.rank * num_own
+
+    def start_sum(self, num_own: int, into: Tensors | None = None) -> TreeSum | RunningSum:
+        """Return an empty sum for the gradients of `num_own` parts of this rank.
+
+        `into` receives the sum, or that of the first node; by default the gradients of the first part do.
+        """
+        if self.kind == "fast":
+            return RunningSum(into=into)
+        return TreeSum(num_own * self.world.num_ranks, self.first_part(num_own), into=into)
+
+    def pack(self, summed: TreeSum | RunningSum, losses: Float[Tensor, " own"]) -> None:
+        """Copy the sums and the losses of this rank's parts into the send buffer."""
+        if self._buffers is None or self._buffers.num_own != len(losses):
+            self._buffers = _Buffers(self.world, self.kind, summed.sums[0], len(losses))
+        self._buffers.fill(summed.sums, losses)
+
+    def exchange(self) -> Float[Tensor, " parts"]:
+        """Sum the packed gradients over all ranks; return the loss of every part of the batch."""
+        assert self._buffers is not None, "pack comes first"
+        with self.world.collective():
+            self.num_bytes_sent += self._buffers.exchange()
+        return self._buffers.losses
+
+    def unpack(self, into: Tensors) -> None:
+        """Copy the summed gradients into `into`."""
+        assert self._buffers is not None, "exchange comes first"
+        torch._foreach_copy_(list(into), self._buffers.result_views)
+
+    def gather_counts(self, own: Int64[Tensor, " own"]) -> Int64[Tensor, " parts"]:
+        """Return a whole number for each part of the batch from those of this rank's parts."""
+        if not self.is_distributed:
+            return own
+        at = torch.device("cpu") if self.world.backend == "gloo" else own.device
+        counts = torch.zeros(len(own) * self.world.num_ranks, dtype=own.dtype, device=at)
+        first = self.first_part(len(own))
+        counts[first : first + len(own)] = own.to(at)
+        with self.world.collective():
+            dist.all_reduce(counts, group=self.world.data_group)
+        return counts.to(own.device)
+
+
+class _Buffers:
+    """The buffers of a reduction: one row per node of this rank, and the slices of all nodes that it adds.
+
+    A row holds the gradients, the losses of all parts of the batch (zero for parts of other ranks, so that
+    their sum is exact) and padding to a multiple of the number of ranks. gloo exchanges CPU memory only.
+    """
+
+    def __init__(self, world: World, kind: ReductionKind, tensors: Tensors, num_own: int) -> None:
+        self.world, self.kind, self.num_own = world, kind, num_own
+        self.num_parts = num_own * world.num_ranks
+        self.nodes_of_rank = [
+            find_nodes(self.num_parts, rank * num_own, (rank + 1) * num_own)
+            for rank in range(world.num_ranks)
+        ]
+        num_rows = len(self.nodes_of_rank[world.rank]) if kind == "exact" else 1
+        self.num_gradients = sum(tensor.numel() for tensor in tensors)
+        self.slice_size = math.ceil((self.num_gradients + self.num_parts) / world.num_ranks)
+        width = self.slice_size * world.num_ranks
+        device = tensors[0].device
+        self.rows = torch.zeros(num_rows, width, device=device)
+        self.result = self.rows[0]
+        self.row_views = [self._cut(row, tensors) for row in self.rows]
+        self.result_views = self.row_views[0]
+        self.losses = self.result[self.num_gradients : self.num_gradients + self.num_parts]
+        self.is_staged = device.type != "cpu" and world.backend == "gloo"
+        at = torch.device("cpu") if self.is_staged else device
+        self.sent = torch.zeros_like(self.rows, device=at, pin_memory=True) if self.is_staged else self.rows
+        if kind == "exact":
+            num_received = sum(len(nodes) for nodes in self.nodes_of_rank)
+            self.received = torch.zeros(num_received, self.slice_size, device=at)
+
+    def _cut(self, row: Tensor, tensors: Tensors) -> list[Tensor]:
+        """Return the views of a row that hold the gradients, in the shapes of `tensors`."""
+        pieces = torch.split(row[: self.num_gradients], [tensor.numel() for tensor in tensors])
+        return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+    def fill(self, nodes: Sequence[Tensors], losses: Float[Tensor, " own"]) -> None:
+        """Copy the sums of this rank's nodes and the losses of its parts into the rows."""
+        for views, sums in zip(self.row_views, nodes, strict=True):
+            torch._foreach_copy_(views, list(sums))
+        first = self.world.rank * self.num_own
+        self.losses.zero_()
+        self.losses[first : first + self.num_own].copy_(losses)
+
+    def exchange(self) -> int:
+        """Sum the rows of all ranks into `result`; return the number of bytes that this rank has sent."""
+        if self.is_staged:
+            self.sent.copy_(self.rows)  # synchronises with the GPU
+        num_sent = self._exchange_exactly() if self.kind == "exact" else self._all_reduce()
+        if self.is_staged:
+            self.result.copy_(self.sent[0])
+        return num_sent
+
+    def _exchange_exactly(self) -> int:
+        """Send slice r of every node to rank r, add the rest of the tree there, and gather the slices."""
+        world, size = self.world, self.slice_size
+        by_rank = self.sent.view(len(self.sent), world.num_ranks, size).transpose(0, 1).contiguous()
+        num_nodes = [len(nodes) for nodes in self.nodes_of_rank]
+        dist.all_to_all_single(
+            self.received,
+            by_rank.view(-1, size),
+            output_split_sizes=num_nodes,
+            input_split_sizes=[len(self.sent)] * world.num_ranks,
+            group=world.data_group,
+        )
+        summed = TreeSum(self.num_parts)
+        all_nodes = [node for nodes in self.nodes_of_rank for node in nodes]
+        for node, row in zip(all_nodes, self.received, strict=True):
+            summed.add([row], node.stop - node.start)
+        ((total,),) = summed.sums
+        _all_gather(self.sent[0], total, world.data_group)
+        return 4 * size * (world.num_ranks - 1) * (len(self.sent) + 1)
+
+    def _all_reduce(self) -> int:
+        works = [
+            dist.all_reduce(bucket, group=self.world.data_group, async_op=True)
+            for bucket in torch.split(self.sent[0], BUCKET_NUMBERS)
+        ]
+        for work in works:
+            work.wait()
+        return 8 * self.slice_size * (self.world.num_ranks - 1)  # by a ring
+
+
+def _all_gather(whole: Tensor, own: Tensor, group: Any) -> None:
+    """Gather equal slices into `whole`; torch 2.13 has renamed the function."""
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(whole, own, group=group)
