@@ -24,7 +24,7 @@ ORDER = {
     """),
     "bytewright.train": _names("""
         config part_check step evaluate metrics console outcome recipe checkpoint_list checkpoint setup costs
-        recorder run_files resume_policy initial_weights loop run
+        recorder run_files resume_policy initial_weights ranks loop run
     """),
     "bytewright.experiments": _names("""
         records stories story_eval corpora groups results inputs sweep_file listing

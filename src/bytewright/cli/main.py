@@ -32,7 +32,14 @@ from typing import Any, NoReturn, Protocol, cast
 
 import bytewright
 from bytewright.cli import Terminated
-from bytewright.errors import BytewrightError, UsageError, escape_controls, first_line, is_out_of_memory
+from bytewright.errors import (
+    BytewrightError,
+    ReportedError,
+    UsageError,
+    escape_controls,
+    first_line,
+    is_out_of_memory,
+)
 from bytewright.torch_environment import keep_compiled_steps
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -119,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (`| head`) has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except ReportedError as error:
+        return error.exit_code
     except BytewrightError as error:
         return _fail(str(error), error.exit_code)
     except OSError as error:
@@ -131,9 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail(f"{place}: {type(error).__name__}: {first_line(error)}", UsageError.exit_code)
         raise
     except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+        return _fail("interrupted", INTERRUPTED, once=True)
     except Terminated:
-        return _fail("terminated", TERMINATED)
+        return _fail("terminated", TERMINATED, once=True)
 
 
 def _place_in_plugin(error: BaseException) -> str | None:
@@ -154,8 +163,13 @@ def run_command(arguments: Sequence[str]) -> int:
     rest = list(arguments[len(path) :])
     name = " ".join(path)
     if name in COMMANDS:
-        command = _parse(name, rest)
-        load_plugins(getattr(command, "plugin", ()))
+        try:
+            command = _parse(name, rest)
+            load_plugins(getattr(command, "plugin", ()))
+        except BytewrightError as error:
+            if os.environ.get("LOCAL_RANK", "0") != "0":  # the first rank of this machine reports it
+                raise ReportedError(str(error), exit_code=error.exit_code) from None
+            raise
         return command.run() or 0
     if rest and rest[0] in ("-h", "--help"):
         print(_overview(name))
@@ -349,7 +363,10 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise Terminated
 
 
-def _fail(sentence: str, code: int) -> int:
+def _fail(sentence: str, code: int, *, once: bool = False) -> int:
+    """Print why a command failed and return its exit code; `once`: on one rank of a machine only."""
+    if once and os.environ.get("LOCAL_RANK", "0") != "0":
+        return code
     sentence = escape_controls(sentence)
     if len(sentence) > LONGEST_SENTENCE:
         sentence = sentence[:LONGEST_SENTENCE] + "…"

@@ -13,11 +13,12 @@ import tyro
 
 from bytewright.cli import Terminated, console, options
 from bytewright.cli.recipes import require_data
-from bytewright.errors import BytewrightError, UsageError
+from bytewright.errors import BytewrightError, ReportedError, UsageError
 from bytewright.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
-    from bytewright.train import TrainResult
+    from bytewright.parallel.world import World
+    from bytewright.train import InitialWeights, TrainConfig, TrainResult
     from bytewright.train.run import RecordedLoss
 
 
@@ -69,25 +70,40 @@ class Train:
 
     def run(self) -> int:
         """Train, and print how the session ended."""
-        recipe = options.require_file(find_recipe(self.recipe))
-        out = self.out or Path("runs", recipe.stem)
-        from bytewright.train import InitialWeights, read_recipe, train
+        from bytewright.parallel.world import World
+
+        with World.open() as world:
+            with world.agree():
+                recipe = options.require_file(find_recipe(self.recipe))
+                out = self.out or Path("runs", recipe.stem)
+                config, init = self._read(recipe, out, world)
+            for is_maker in (True, False):  # rank 0 makes missing data, which the others need
+                with world.agree():
+                    if world.is_main == is_maker:
+                        require_data(config, recipe, make=self.make_data and is_maker)
+            from bytewright.train import train
+
+            with report_interruption(out, world):
+                result = train(config, out, init=init, console=console.stderr(), world=world)
+                return print_result(result) if world.is_main else exit_code_of(result)
+
+    def _read(self, recipe: Path, out: Path, world: World) -> tuple[TrainConfig, InitialWeights | None]:
+        from bytewright.train import InitialWeights, read_recipe
         from bytewright.train.run_files import check_new_run
 
         init = None
         if self.init is not None:
             source = options.require_exists(self.init)
-            console.print_remark(f"reading the weights of {source}")
+            if world.is_main:
+                console.print_remark(f"reading the weights of {source}")
             init = InitialWeights.read(source, which=self.init_which, with_optimizer=self.init_optimizer)
         elif self.init_optimizer:
             raise UsageError("--init-optimizer needs --init with a source", key="--init-optimizer")
-        config = read_recipe(
-            recipe, options.list_overrides(self.set), model=None if init is None else init.model
-        )
-        check_new_run(out)
-        require_data(config, recipe, make=self.make_data)
-        with report_interruption(out):
-            return print_result(train(config, out, init=init, console=console.stderr()))
+        model = None if init is None else init.model
+        config = read_recipe(recipe, options.list_overrides(self.set), model=model)
+        if not world.restart_count:  # torchrun starts a failed run again, which then resumes
+            check_new_run(out)
+        return config, init
 
 
 class InterruptedRunError(BytewrightError):
@@ -95,7 +111,7 @@ class InterruptedRunError(BytewrightError):
 
 
 @contextlib.contextmanager
-def report_interruption(run: Path) -> Iterator[None]:
+def report_interruption(run: Path, world: World) -> Iterator[None]:
     """Raise an error that states where a resume continues if a signal ends the block without a save."""
     try:
         yield
@@ -105,6 +121,8 @@ def report_interruption(run: Path) -> Iterator[None]:
         if not Run(run).exists:
             raise
         word, code = ("terminated", 143) if isinstance(signal, Terminated) else ("interrupted", 130)
+        if not world.is_main:
+            raise ReportedError(word, exit_code=code) from None
         step = max(Run(run).checkpoints.steps(), default=0)
         error = InterruptedRunError(
             f"{word} at once; `bytewright resume {run}` continues from step {step:,}", path=run, found=step
@@ -116,7 +134,6 @@ def report_interruption(run: Path) -> Iterator[None]:
 def print_result(result: TrainResult) -> int:
     """Print how a session ended, and return the exit code."""
     from bytewright.train import Run
-    from bytewright.train.outcome import exit_code_of
 
     status = Run(result.run).status
     loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
@@ -133,7 +150,12 @@ def print_result(result: TrainResult) -> int:
             f" continue with `bytewright resume {result.run}`."
         )
     console.print_line(sentence)
-    return exit_code_of(result.received)
+    return exit_code_of(result)
+
+
+def exit_code_of(result: TrainResult) -> int:
+    """Return the exit code of a session: 128 + the signal that ended it, as in a shell, or 0."""
+    return 128 + result.received if result.received else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,13 +181,18 @@ class Resume:
 
     def run(self) -> int:
         """Resume, and print how the session ended."""
-        run = options.require_exists(self.path)
-        from bytewright.train import resume
-        from bytewright.train.recipe import parse_override
+        from bytewright.parallel.world import World
 
-        changes = dict(map(parse_override, options.list_overrides(self.set)))
-        with report_interruption(run):
-            return print_result(resume(run, changes=changes, console=console.stderr()))
+        with World.open() as world:
+            with world.agree():
+                run = options.require_exists(self.path)
+                from bytewright.train import resume
+                from bytewright.train.recipe import parse_override
+
+                changes = dict(map(parse_override, options.list_overrides(self.set)))
+            with report_interruption(run, world):
+                result = resume(run, changes=changes, console=console.stderr(), world=world)
+                return print_result(result) if world.is_main else exit_code_of(result)
 
 
 @dataclass(frozen=True, kw_only=True)

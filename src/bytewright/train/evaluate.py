@@ -30,6 +30,7 @@ from bytewright.data.sampler import (
 from bytewright.errors import UsageError
 from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
+from bytewright.parallel.world import World
 
 
 @dataclass(frozen=True)
@@ -126,24 +127,33 @@ class EvaluationSet:
         measure(*self.store.batch(self.starts[: self.batch_size], self.context_length)).item()
 
     def evaluate(
-        self, measure: Callable[[Tensor, Tensor], Tensor], progress: Progress | None = None
+        self,
+        measure: Callable[[Tensor, Tensor], Tensor],
+        progress: Progress | None = None,
+        *,
+        world: World | None = None,
     ) -> Evaluation:
         """Evaluate every window; `measure` returns the mean loss of the tokens of a batch that count.
 
-        Synchronises with the device once, or after every batch if `progress` is given.
+        Synchronises with the device once, or after every batch if `progress` is given. Each rank of `world`
+        evaluates a share of the batches; the losses are added in the order of the batches, as by one process.
         """
-        weighted, num_done = [], 0
-        for starts in in_batches(self.starts, self.batch_size):
-            ids, targets = self.store.batch(starts, self.context_length)
+        world = world or World()
+        first, last = (self.num_batches * rank // world.num_ranks for rank in (world.rank, world.rank + 1))
+        weighted: list[Tensor] = []
+        for number in range(first, last):
+            chosen = slice(number * self.batch_size, (number + 1) * self.batch_size)
+            starts = self.starts[chosen]
             weight = len(starts)
             if self.num_counted is not None:
-                weight = int(self.num_counted[num_done : num_done + len(starts)].sum())
-            weighted.append(measure(ids, targets) * weight)
-            num_done += len(starts)
+                weight = int(self.num_counted[chosen].sum())
+            weighted.append(measure(*self.store.batch(starts, self.context_length)) * weight)
             if progress is not None:
                 weighted[-1] = weighted[-1].cpu()
+                num_done = min(len(self.starts), chosen.stop)
                 progress(num_done * self.context_length, len(self.starts) * self.context_length)
-        total = torch.stack(weighted).cpu().double().sum().item()
+        losses = torch.stack(weighted) if weighted else torch.zeros(0)  # with more ranks than batches
+        total = world.concatenate(losses).sum().item()
         divisor = len(self.starts) if self.num_counted is None else self.num_tokens
         return Evaluation(total / divisor, self.num_tokens, self.num_bytes)
 

@@ -4,8 +4,9 @@
 learning rate of a step depend on its number alone, and everything else that the next step depends on is in
 the checkpoint. So a run that is killed at any moment and resumed has the same weights, optimizer state and
 metrics as an uninterrupted one, except `metrics.MEASURED_FIELDS`. `step` computes one update, `recorder` and
-`checkpoint` store results, `outcome` names why a run ended.
-This module decides *when* each of them acts.
+`checkpoint` store results, `outcome` names why a run ended. This module decides *when* each of them acts.
+
+Under torchrun every rank executes this loop with its share of each batch; `ranks` describes what differs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import gc
 import math
 import signal
@@ -31,15 +33,17 @@ from bytewright.errors import (
     BytewrightError,
     DivergenceError,
     StorageError,
+    UsageError,
     first_line,
     is_out_of_memory,
 )
 from bytewright.model import TransformerLM
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.build import OptimizerFactory, has_built_in_rule, read_peak_rates, set_rates
+from bytewright.parallel.world import World
 from bytewright.storage import atomic
 from bytewright.system import keep_freed_memory, pause_garbage_collection, return_freed_memory
-from bytewright.train.checkpoint import check_savable, load_weights
+from bytewright.train.checkpoint import SavedState, check_savable, load_weights
 from bytewright.train.config import LossConfig, TrainConfig
 from bytewright.train.console import Display, TensorBoard, import_summary_writer, make_display
 from bytewright.train.costs import describe_costs
@@ -54,6 +58,17 @@ from bytewright.train.outcome import (
     find_budget_ending,
 )
 from bytewright.train.part_check import check_parts
+from bytewright.train.ranks import (
+    Decision,
+    SilentDisplay,
+    SilentLog,
+    check_same,
+    check_shares,
+    decide,
+    open_writer,
+    recorded_threads,
+    use_threads,
+)
 from bytewright.train.recipe import to_plain
 from bytewright.train.recorder import Recorder, StepPlanner, TrainState
 from bytewright.train.resume_policy import (
@@ -64,6 +79,7 @@ from bytewright.train.resume_policy import (
     find_step_to_continue,
 )
 from bytewright.train.run_files import (
+    CONFIG,
     RunWriter,
     check_new_run,
     check_space,
@@ -127,6 +143,8 @@ class SessionOptions(TypedDict, total=False):
     """Whether the end of the run is saved; False if only the metrics are of interest."""
     clock: Callable[[], float]
     """Returns seconds; `time.perf_counter` by default."""
+    world: World
+    """The ranks that train the run; by default those of torchrun, or without it this process."""
 
 
 def train(
@@ -141,21 +159,54 @@ def train(
     `init` names the model whose weights the run starts from, instead of random ones: see `InitialWeights`.
     """
     run = Path(run)
-    inputs = open_inputs(config)
-    if init is not None:
-        init = init if isinstance(init, InitialWeights) else InitialWeights.read(init)
-        fitted = init.fit(config.model, inputs)
-    sampler = make_window_sampler(config, inputs)
-    if options.get("sample") is None:
-        options["sample"] = text_sampler_of(config, inputs)
-    check_parts(config, select_device(config.device))
-    if config.tensorboard:
-        import_summary_writer()
-    check_new_run(run)
-    check_space(run, checkpoint_bytes(config) * (config.keep_last + 3))
+    with contextlib.ExitStack() as stack:
+        if "world" not in options:
+            options["world"] = stack.enter_context(World.open())
+        world = options["world"]
+        if world.restart_count and (run / CONFIG).exists():
+            return _restart(config, run, **options)
+        stack.enter_context(use_threads(config.parallel.threads))
+        return _train(config, run, init, **options)
+
+
+def _restart(config: TrainConfig, run: Path, **options: Unpack[SessionOptions]) -> TrainResult:
+    """Resume the run that torchrun started with this config before a rank failed."""
+    with options["world"].agree():
+        if to_plain(read_run_config(run), run=run) != to_plain(config, run=run):
+            message = (
+                f"{run} holds another run than the one that torchrun starts again; choose another folder"
+            )
+            raise UsageError(message, path=run)
+    return resume(run, **options)
+
+
+def _train(
+    config: TrainConfig,
+    run: Path,
+    init: InitialWeights | atomic.StrPath | None,
+    **options: Unpack[SessionOptions],
+) -> TrainResult:
+    world = options["world"]
+    with world.agree():
+        inputs = open_inputs(config)
+        if init is not None:
+            init = init if isinstance(init, InitialWeights) else InitialWeights.read(init)
+            fitted = init.fit(config.model, inputs)
+        sampler = make_window_sampler(config, inputs)
+        if options.get("sample") is None:
+            options["sample"] = text_sampler_of(config, inputs)
+        check_parts(config, select_device(config.device))
+        if config.tensorboard:
+            import_summary_writer()
+        check_shares(config, world)
+        if world.is_main:
+            check_new_run(run)
+            check_space(run, checkpoint_bytes(config) * (config.keep_last + 3))
+    check_same(world, config, inputs)
     config = dataclasses.replace(config, data=config.data.absolute())
     try:
-        with RunWriter.create(run, config, init=None if init is None else init.describe(run)) as writer:
+        described = None if init is None else init.describe(run)
+        with open_writer(world, run, lambda: RunWriter.create(run, config, init=described)) as writer:
             if inputs.vocabulary is not None:
                 writer.write_tokenizer(inputs.vocabulary)
             trainer = Trainer(config, inputs, sampler, writer, **options)
@@ -163,12 +214,13 @@ def train(
                 try:
                     trainer.start_from(fitted)
                 except BytewrightError:
-                    discard_run(run)  # the state of another optimizer: nothing has been computed yet
+                    if world.is_main:
+                        discard_run(run)  # the state of another optimizer: nothing has been computed yet
                     raise
                 del init, fitted  # as large as the model
             return trainer.run()
     except (MemoryError, RuntimeError) as error:
-        if is_out_of_memory(error) and not has_records(run):
+        if world.is_main and is_out_of_memory(error) and not has_records(run):
             discard_run(run)  # nothing is lost, and the same folder can be used with a smaller batch
         raise
 
@@ -182,28 +234,22 @@ def resume(
     `changes`, such as `{"budget.steps": 2000}`, replaces values of its config: see `resume_policy`.
     """
     run = Path(run)
-    with RunWriter.open(run) as writer:
-        config = read_run_config(run)
-        check_not_finished(writer, config)
-        if changes:
-            config = change_config(config, changes, run)
-        try:
-            inputs = open_inputs(config)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                advice = f"`bytewright resume {run} --set data.train=…`"
-                error.args = (f"{error}; if the run or its data was moved, name the new place: {advice}",)
-            raise
-        step = find_step_to_continue(writer.checkpoints, config, run) if changes else None
-        saved = writer.checkpoints.read_last() if step is None else writer.checkpoints.read(step)
-        progress = check_saved(saved, config, inputs, run)
+    with contextlib.ExitStack() as stack:
+        if "world" not in options:
+            options["world"] = stack.enter_context(World.open())
+        world = options["world"]
+        writer = stack.enter_context(open_writer(world, run, lambda: RunWriter.open(run)))
+        with world.agree():
+            config, inputs, saved, progress = _read_saved_run(writer, changes, world)
+        check_same(world, config, inputs, progress.step)
         if changes:  # after all checks; a kill between the two leaves the run with its former length
             writer.checkpoints.remove_after(progress.step)
             writer.write_config(config)
-        if options.get("sample") is None:
-            options["sample"] = text_sampler_of(config, inputs)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not stored it yet
             writer.write_tokenizer(inputs.vocabulary)
+        if options.get("sample") is None:
+            options["sample"] = text_sampler_of(config, inputs)
+        stack.enter_context(use_threads(recorded_threads(run, config)))
         trainer = Trainer(config, inputs, make_window_sampler(config, inputs), writer, **options)
         if saved is not None:
             saved.load_into(trainer.model, trainer.optimizer)
@@ -213,6 +259,29 @@ def resume(
             trainer.start_from(init.fit(config.model, inputs))
         is_restart = trainer.progress.step == 0 and has_records(run)
         return trainer.run(environment_changes=find_environment_changes(run), is_restart=is_restart)
+
+
+def _read_saved_run(
+    writer: RunWriter, changes: Mapping[str, Any] | None, world: World
+) -> tuple[TrainConfig, Inputs, SavedState | None, TrainState]:
+    """Return the config, the data and the checkpoint that a run continues from, all checked."""
+    run = writer.path
+    config = read_run_config(run)
+    check_not_finished(writer, config)
+    if changes:
+        config = change_config(config, changes, run)
+    check_shares(config, world)
+    try:
+        inputs = open_inputs(config)
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            advice = f"`bytewright resume {run} --set data.train=…`"
+            error.args = (f"{error}; if the run or its data was moved, name the new place: {advice}",)
+        raise
+    text_sampler_of(config, inputs)  # raises if the config asks for samples without a tokenizer
+    step = find_step_to_continue(writer.checkpoints, config, run) if changes else None
+    saved = writer.checkpoints.read_last() if step is None else writer.checkpoints.read(step)
+    return config, inputs, saved, check_saved(saved, config, inputs, run)
 
 
 class Trainer:
@@ -234,11 +303,12 @@ class Trainer:
         engines: CompiledStepCache | None = None,
         final_checkpoint: bool = True,
         clock: Callable[[], float] = time.perf_counter,
+        world: World | None = None,
     ) -> None:
         self.config, self.inputs, self.sampler, self.writer = config, inputs, sampler, writer
-        self.console, self.display = console or Console(), display
+        self.console, self.display, self.world = console or Console(), display, world or World()
         self.sample, self.probe, self.final_checkpoint, self.clock = sample, probe, final_checkpoint, clock
-        self.device = select_device(config.device)
+        self.device = self.world.connect(select_device(config.device))
         engines = engines or CompiledStepCache()
         parts: dict[str, Any] = {"loss": loss, "masked": inputs.is_masked, "factory": optimizer}
         engines.make_room(config, self.device, **parts)
@@ -246,7 +316,7 @@ class Trainer:
         self.validation = self._open_validation()
         # The memory of the data, which is loaded already, does not count.
         engine = engines.engine_for(
-            config, self.device, loss=loss, masked=inputs.is_masked, factory=optimizer
+            config, self.device, loss=loss, masked=inputs.is_masked, factory=optimizer, world=self.world
         )
         self.model, self.optimizer = engine.model, engine.optimizer
         self.train_step, self.memory = engine.step, engine.memory
@@ -296,7 +366,8 @@ class Trainer:
         """
         self.writer.write_costs(describe_costs(self.config, self.device))
         with contextlib.ExitStack() as stack:
-            log = MetricsLog(self.writer.metrics, self.progress.metrics_position)
+            metrics, position = self.writer.metrics, self.progress.metrics_position
+            log = MetricsLog(metrics, position) if self.world.is_main else SilentLog(metrics)
             stack.callback(log.close)
             self._open_recorder(log, stack, is_restart)
             if environment_changes and self._find_ending() is None:
@@ -334,40 +405,56 @@ class Trainer:
             tokens_per_step=self.config.tokens_per_step,
             max_refused=self.config.max_refused,
             peak_memory=self.memory.peak,
-            utilisation=lambda speed: flops_utilisation(self.config.model, speed, peak, of_loss=of_loss),
+            utilisation=lambda speed: flops_utilisation(
+                self.config.model, speed / self.world.num_ranks, peak, of_loss=of_loss
+            ),
             clock=self.clock,
         )
         self.planner = StepPlanner(self.config, self.recorder, self.validation, self.train_step.measure)
-        if self.config.tensorboard:
+        if self.config.tensorboard and self.world.is_main:
             board = TensorBoard(self.writer.path / "tensorboard", self.progress.step + 1)
             stack.callback(board.close)
             self.recorder.others.append(board)
         num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
         title = f"{self.writer.path.name}: {num_parameters:,} parameters on {self.device}"
+        if self.world.num_ranks > 1:
+            title += f", {self.world.num_ranks} ranks"
         if self.progress.step:
             title += f", from step {self.progress.step:,} on"
         elif is_restart:
             title += ", again from step 0: no checkpoint was saved"
-        self.recorder.display = self.display(self.console, title)
+        is_shown = self.world.is_main
+        self.recorder.display = self.display(self.console, title) if is_shown else SilentDisplay()
         stack.callback(self.recorder.display.close)
 
     def _take_steps(self, signals: StopSignals) -> Ending:
         if self._has_new_weights:
             self._save()
-        ending = self._find_ending()
+        ending = self._decide(signals).ending
         while ending is None:
             self._advance()
-            ending = self._find_ending()  # once per step: the deadline can pass between two checks
+            decision = self._decide(signals)  # once per step: the deadline can pass between two checks
+            ending = decision.ending
             if ending and self.progress.step != self.progress.num_steps:
                 self.recorder.event("budget_exhausted")
             saved = self._run_due_actions(is_last=ending is not None)
-            if signals.received and ending is None:
-                ending = Ending.SIGNAL
+            # A rank alone must not act on a signal that arrived since all ranks decided.
+            received = signals.received if self.world.num_ranks == 1 else decision.received
+            if received and ending is None:
+                ending, signals.received = Ending.SIGNAL, received
                 if not saved:
                     self._save()
                     if self.progress.since_line:
                         self._record_stop()
         return ending
+
+    def _decide(self, signals: StopSignals) -> Decision:
+        """Return what this step means for the run; the same on all ranks."""
+        own = Decision(self._find_ending(), self.progress.num_steps, signals.received)
+        decision = decide(self.world, own)
+        if decision.num_steps is not None and decision.num_steps != self.progress.num_steps:
+            self.progress.set_length(decision.num_steps)
+        return decision
 
     def _find_ending(self) -> Ending | None:
         return find_budget_ending(
@@ -400,6 +487,7 @@ class Trainer:
         set_rates(self.optimizer, self.peak_rates, self._factor)
         if self._is_seeded:
             seed_step(self.config, step)
+            self.train_step.seed_part = functools.partial(seed_step, self.config, step)
         self.recorder.add(step + 1, self.train_step(self._batches(step)))
         self.progress.step += 1
         self._session_steps += 1
@@ -407,12 +495,14 @@ class Trainer:
             check_savable(self.optimizer)  # the first step has created its state
         if not self.memory.has_begun:
             self.memory.begin()
-        if self.config.num_steps is None:
+        if self.config.num_steps is None and self.world.is_main:
             self.planner.check(self._session_steps)
 
     def _batches(self, step: int) -> list[Batch]:
-        """Return the batch of a step, counted from 0, in the parts that gradients are accumulated over."""
-        starts = self.sampler.starts(step)
+        """Return this rank's share of the batch of a step, counted from 0, in parts."""
+        share = self.config.batch_size // self.world.num_ranks
+        first = self.world.rank * share
+        starts = self.sampler.starts(step)[first : first + share]
         size = self.config.batch_size // self.config.accumulate
         return [
             self.store.batch(starts[first : first + size], self.config.model.context_length)
@@ -434,10 +524,12 @@ class Trainer:
         evaluation = None
         if self.validation and (save_due or due(config.eval_every)):
             with self.recorder.untimed(), self._separate_memory():
-                evaluation = self.evaluation = self.validation.evaluate(self.train_step.measure)
+                evaluation = self.evaluation = self.validation.evaluate(
+                    self.train_step.measure, world=self.world
+                )
         if evaluation or save_due or due(config.log_every) or due(config.norms_every):
             self._record(evaluation, with_norms=due(config.norms_every), is_last=is_last)
-        if self.sample and due(config.sample_every):
+        if self.sample and self.world.is_main and due(config.sample_every):
             with self.recorder.untimed(), self._separate_memory():
                 self.writer.write_sample(step, self._write_text(self.sample))
         if save_due:
@@ -460,10 +552,12 @@ class Trainer:
     def _record(self, evaluation: Evaluation | None, *, with_norms: bool, is_last: bool) -> None:
         step = self.progress.step
         extra: dict[str, Any] = {"is_last": True} if is_last else {}
-        if with_norms:
+        if self.world.num_ranks > 1:
+            extra["rank_memory_bytes"] = self.world.gather(self.memory.peak())
+        if with_norms and self.world.is_main:
             with self.recorder.untimed():
                 extra |= measure_norms(self.model, self._batches(step - 1)[0][0][:1])
-        if evaluation and self.probe:
+        if evaluation and self.probe and self.world.is_main:
             with self.recorder.untimed():
                 extra |= self.probe(self.model)
         self.recorder.line(lr=self.config.optimizer.lr * self._factor, evaluation=evaluation, extra=extra)

@@ -241,9 +241,9 @@ def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
         return model.to(device)
 
 
-def seed_step(config: TrainConfig, step: int) -> None:
-    """Seed torch's random numbers for a step, so that a resumed run draws the same ones."""
-    torch.manual_seed(mix_key(config.seed, 2, step))
+def seed_step(config: TrainConfig, step: int, *part: int) -> None:
+    """Seed torch's random numbers for a step, or one of its parts: a resumed run draws the same ones."""
+    torch.manual_seed(mix_key(config.seed, 2, step, *part))
 
 
 def checkpoint_bytes(config: TrainConfig) -> int:

@@ -1,0 +1,180 @@
+"""What differs between the ranks of a run: rank 0 writes and decides, the others follow.
+
+All ranks execute the same loop with the same results, so they reach every save, evaluation and record at the
+same step. `FollowingWriter`, `SilentLog` and `SilentDisplay` replace the files and the output of rank 0 on
+the other ranks. Whatever depends on a clock or a signal is decided once per step by `decide`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from bytewright.errors import BytewrightError, UsageError
+from bytewright.parallel.world import World
+from bytewright.storage import atomic
+from bytewright.train.checkpoint import CheckpointFolder, Stateful
+from bytewright.train.checkpoint_list import CHECKPOINTS
+from bytewright.train.config import TrainConfig
+from bytewright.train.metrics import MetricsLog
+from bytewright.train.outcome import Ending
+from bytewright.train.recipe import flatten, to_plain
+from bytewright.train.run_files import ENVIRONMENT, RunWriter
+from bytewright.train.setup import Inputs
+
+ENDINGS = (None, *Ending)
+
+
+class Decision(NamedTuple):
+    """What all ranks do after a step."""
+
+    ending: Ending | None
+    """The limit of the budget that the run has reached."""
+    num_steps: int | None
+    """The length of the run, if it is known."""
+    received: signal.Signals | None
+    """A signal to stop that any rank has received."""
+
+
+def decide(world: World, own: Decision) -> Decision:
+    """Return the decision of all ranks: ending and length of rank 0, and a signal of any rank."""
+    if world.num_ranks == 1:
+        return own
+    of_main = [ENDINGS.index(own.ending), own.num_steps or 0] if world.is_main else [0, 0]
+    ending, num_steps, received = world.largest([*of_main, own.received or 0])
+    return Decision(ENDINGS[ending], num_steps or None, signal.Signals(received) if received else None)
+
+
+def check_shares(config: TrainConfig, world: World) -> None:
+    """Raise unless the parts of a batch can be shared equally by all ranks."""
+    if config.accumulate % world.num_ranks:
+        fitting = -(-config.accumulate // world.num_ranks) * world.num_ranks
+        message = (
+            f"accumulate is {config.accumulate}, but the parts of a batch are shared by {world.num_ranks}"
+            f" ranks; set accumulate to a multiple of {world.num_ranks}, such as {fitting}, that divides"
+            f" batch_size ({config.batch_size})"
+        )
+        raise UsageError(message, key="accumulate", expected=world.num_ranks, found=config.accumulate)
+
+
+def check_same(world: World, config: TrainConfig, inputs: Inputs, step: int = 0) -> None:
+    """Raise on all ranks if config, data or the step to continue from differ between ranks."""
+    if world.num_ranks == 1:
+        return
+    settings = flatten(to_plain(config))
+    places = ("data.train", "data.validation", "data.tokenizer")  # machines may keep them elsewhere
+    digests = {f"the SHA-256 of data.{name}": digest for name, digest in inputs.identity.items()}
+    same = {name: value for name, value in settings.items() if name not in places}
+    world.check_equal({**same, **digests, "step": step, "the version of torch": torch.__version__})
+
+
+def open_writer(world: World, path: Path, make: Callable[[], RunWriter]) -> RunWriter:
+    """Return the writer that `make` returns on rank 0, and one that writes nothing on the other ranks."""
+    with world.agree():
+        return make() if world.is_main else FollowingWriter(path)
+
+
+class _NoCheckpoints(CheckpointFolder):
+    """The checkpoints of a run, which this rank only reads."""
+
+    def save(self, model: torch.nn.Module, optimizer: Stateful, state: Mapping[str, Any]) -> Path:
+        return self.path
+
+    def prune(self, *_: Any) -> None:
+        pass
+
+    def remove_after(self, step: int) -> None:
+        pass
+
+
+class FollowingWriter(RunWriter):
+    """The run of a rank other than 0: nothing is written, and no lock is held."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = _NoCheckpoints(path / CHECKPOINTS)
+
+    def write_tokenizer(self, vocabulary: object) -> None:
+        """Write nothing."""
+
+    def write_sample(self, step: int, text: str) -> None:
+        """Write nothing."""
+
+    def write_costs(self, costs: Mapping[str, Any]) -> None:
+        """Write nothing."""
+
+    def write_config(self, config: TrainConfig) -> None:
+        """Write nothing."""
+
+    def check_unchanged(self) -> None:
+        """Check nothing."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SilentLog(MetricsLog):
+    """The metrics log of a rank other than 0, which discards all records."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def position(self) -> int:
+        """An empty log has no bytes."""
+        return 0
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Discard a record."""
+
+    def write_last(self, record: Mapping[str, Any]) -> None:
+        """Discard a record."""
+
+    def sync(self) -> int:
+        """Return the position."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SilentDisplay:
+    """The display of a rank other than 0."""
+
+    def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
+        """Show nothing."""
+
+    def say(self, sentence: str) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def recorded_threads(run: Path, config: TrainConfig) -> int | None:
+    """Return the CPU threads of a resume: those of the config, or with an exact reduction those on record."""
+    if config.parallel.threads is not None or config.parallel.reduction != "exact":
+        return config.parallel.threads
+    try:
+        recorded = atomic.read_document(run / ENVIRONMENT).get("num_threads")
+    except BytewrightError:  # a run can be resumed without this file
+        return None
+    return recorded if isinstance(recorded, int) and 0 < recorded <= 2**10 else None
+
+
+@contextlib.contextmanager
+def use_threads(num_threads: int | None) -> Iterator[None]:
+    """Compute with this number of CPU threads in the block; None leaves the number unchanged."""
+    before = torch.get_num_threads()
+    if num_threads is not None and num_threads != before:
+        torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
