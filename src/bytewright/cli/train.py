@@ -85,7 +85,7 @@ class Train:
 
             with report_interruption(out, world):
                 result = train(config, out, init=init, console=console.stderr(), world=world)
-                return print_result(result) if world.is_main else exit_code_of(result)
+                return report_result(result, world)
 
     def _read(self, recipe: Path, out: Path, world: World) -> tuple[TrainConfig, InitialWeights | None]:
         from bytewright.train import InitialWeights, read_recipe
@@ -131,10 +131,13 @@ def report_interruption(run: Path, world: World) -> Iterator[None]:
         raise error from None
 
 
-def print_result(result: TrainResult) -> int:
-    """Print how a session ended, and return the exit code."""
+def report_result(result: TrainResult, world: World) -> int:
+    """Print how a session ended, on rank 0, and return the exit code."""
     from bytewright.train import Run
+    from bytewright.train.outcome import exit_code_of
 
+    if not world.is_main:
+        return exit_code_of(result.received)
     status = Run(result.run).status
     loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
     best = "" if result.best_step is None else f" (best checkpoint: step {result.best_step})"
@@ -150,12 +153,7 @@ def print_result(result: TrainResult) -> int:
             f" continue with `bytewright resume {result.run}`."
         )
     console.print_line(sentence)
-    return exit_code_of(result)
-
-
-def exit_code_of(result: TrainResult) -> int:
-    """Return the exit code of a session: 128 + the signal that ended it, as in a shell, or 0."""
-    return 128 + result.received if result.received else 0
+    return exit_code_of(result.received)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +190,7 @@ class Resume:
                 changes = dict(map(parse_override, options.list_overrides(self.set)))
             with report_interruption(run, world):
                 result = resume(run, changes=changes, console=console.stderr(), world=world)
-                return print_result(result) if world.is_main else exit_code_of(result)
+                return report_result(result, world)
 
 
 @dataclass(frozen=True, kw_only=True)

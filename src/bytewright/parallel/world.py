@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.distributed as dist
@@ -52,6 +52,8 @@ LOSS_SECONDS = 10
 
 class World:
     """The ranks of a run; use it as a context manager. `World()` is this process alone."""
+
+    _num_joined: ClassVar[int] = 0
 
     def __init__(self) -> None:
         self.rank, self.num_ranks = 0, 1
@@ -88,7 +90,9 @@ class World:
             raise UsageError(message, key="torch.distributed")
         try:
             limit = timedelta(seconds=OPENING_SECONDS)
-            self._store, _, _ = next(rendezvous("env://", timeout=limit))
+            store, _, _ = next(rendezvous("env://", timeout=limit))
+            World._num_joined += 1  # a process can open several worlds, one after the other
+            self._store = dist.PrefixStore(f"bytewright {World._num_joined}", store)
             self._wait_for_others()
             dist.init_process_group(
                 "gloo",

@@ -49,7 +49,7 @@ from bytewright.train.console import Display, TensorBoard, import_summary_writer
 from bytewright.train.costs import describe_costs
 from bytewright.train.evaluate import EVALUATED_AT_ONCE, Evaluation, EvaluationSet, measure_norms
 from bytewright.train.initial_weights import InitialWeights, load_optimizer_state, read_recorded
-from bytewright.train.metrics import MetricsLog
+from bytewright.train.metrics import RANK_MEMORY, MetricsLog
 from bytewright.train.outcome import (
     BUDGET_ENDINGS,
     Ending,
@@ -553,7 +553,7 @@ class Trainer:
         step = self.progress.step
         extra: dict[str, Any] = {"is_last": True} if is_last else {}
         if self.world.num_ranks > 1:
-            extra["rank_memory_bytes"] = self.world.gather(self.memory.peak())
+            extra[RANK_MEMORY] = self.world.gather(self.memory.peak())
         if with_norms and self.world.is_main:
             with self.recorder.untimed():
                 extra |= measure_norms(self.model, self._batches(step - 1)[0][0][:1])

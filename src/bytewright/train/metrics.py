@@ -178,7 +178,9 @@ NUM_STORIES = Metric("num_stories", "sampled stories", spec=",d", is_final=False
 ALL_METRICS = (*TRAINING_METRICS, *SAMPLING_METRICS, NUM_STORIES, *COST_METRICS)
 METRICS = {metric.name: metric for metric in ALL_METRICS}
 """Every metric by its name in the log, in the order of columns."""
-MEASURED_FIELDS = tuple(name for name, metric in METRICS.items() if metric.is_measured)
+RANK_MEMORY = "rank_memory_bytes"
+"""The peak memory of each rank, in records of runs on several ranks."""
+MEASURED_FIELDS = (*(name for name, metric in METRICS.items() if metric.is_measured), RANK_MEMORY)
 
 SENTENCES_OF_EARLIER_VERSIONS = {
     "refused: ": "refused_step",

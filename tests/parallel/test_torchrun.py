@@ -1,0 +1,195 @@
+"""Training on several ranks that torchrun starts: the same bits, one message per failure, nothing lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bytewright.train import Run, read_recipe, resume, train
+from bytewright.train.checkpoint import CheckpointFolder
+from conftest import HANG_SECONDS
+from ranks import environment, run_on_ranks, torchrun
+from runs import RECIPE, digest, make_ids, write_tokens
+
+PARALLEL = RECIPE.replace("batch_size = 4", "batch_size = 12\naccumulate = 12").replace(
+    "[model]", "[parallel]\nthreads = 1\n[model]"
+)
+KINDS = {
+    "adamw": [],
+    "muon": ["optimizer.name=muon"],
+    "six parts": ["accumulate=6"],
+    "bf16": ["precision=bf16"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe of 12 parts, its data, and the run of each kind by a single process."""
+    folder = tmp_path_factory.mktemp("ranks")
+    write_tokens(folder / "train.npy", make_ids(2000))
+    write_tokens(folder / "validation.npy", make_ids(500, seed=1))
+    places = PARALLEL.replace('"train.npy"', f'"{folder}/train.npy"')
+    places = places.replace('"validation.npy"', f'"{folder}/validation.npy"')
+    (folder / "recipe.toml").write_text(places)
+    quiet = Console(quiet=True)
+    for kind, changes in KINDS.items():
+        train(read_recipe(folder / "recipe.toml", changes), folder / f"{kind}-1", console=quiet)
+    return folder
+
+
+def command(folder: Path, name: str, *changes: str, verb: str = "train") -> list[str]:
+    """Return the arguments of a command that trains the recipe in `folder / name`."""
+    arguments = [verb, folder / "recipe.toml", "--out", folder / name]
+    if verb == "resume":
+        arguments = [verb, folder / name]
+    return [*map(str, arguments), *(["--set", *changes] if changes else [])]
+
+
+def test_the_number_of_ranks_does_not_change_one_bit(folder: Path) -> None:
+    for num_ranks in (2, 4):
+        kinds = {kind: changes for kind, changes in KINDS.items() if kind != "six parts" or num_ranks == 2}
+        commands = [command(folder, f"{kind}-{num_ranks}", *changes) for kind, changes in kinds.items()]
+        for results in run_on_ranks(num_ranks, folder, commands, HANG_SECONDS):
+            assert [result["code"] for result in results] == [0] * len(commands), results
+        for kind in kinds:
+            assert digest(folder / f"{kind}-{num_ranks}") == digest(folder / f"{kind}-1")
+            last = Run(folder / f"{kind}-{num_ranks}").metrics[-1]
+            assert len(last["rank_memory_bytes"]) == num_ranks
+    assert digest(folder / "adamw-1")["weights"] != digest(folder / "six parts-1")["weights"]
+
+
+def test_wrong_input_ends_all_ranks_with_one_message(folder: Path) -> None:
+    write_tokens(folder / "other.npy", make_ids(2000, seed=9))
+    (folder / "locked").mkdir()
+    (folder / "locked" / "note.txt").write_text("not a run")
+    cases = {
+        "accumulate is no multiple": [command(folder, "a", "accumulate=4")] * 3,
+        "more ranks than parts": [command(folder, "b", "accumulate=1")] * 3,
+        "another config on rank 1": [
+            command(folder, "c", *(["optimizer.lr=0.5"] if rank == 1 else [])) for rank in range(3)
+        ],
+        "other data on rank 2": [
+            command(folder, "d", *([f"data.train={folder / 'other.npy'}"] if rank == 2 else []))
+            for rank in range(3)
+        ],
+        "no recipe on rank 1": [
+            [*command(folder, "e")] if rank != 1 else ["train", str(folder / "none.toml")]
+            for rank in range(3)
+        ],
+        "the folder is not empty": [command(folder, "locked")] * 3,
+        "an unknown option": [["train", "--outt", "x"]] * 3,
+        "the run exists": [command(folder, "adamw-1")] * 3,
+    }
+    results = run_on_ranks(
+        3, folder, [list(of_rank) for of_rank in zip(*cases.values(), strict=True)], HANG_SECONDS
+    )
+    for number, name in enumerate(cases):
+        outcomes = [of_rank[number] for of_rank in results]
+        assert [outcome["code"] for outcome in outcomes] == [2, 2, 2], (name, outcomes)
+        said = [outcome["err"] for outcome in outcomes if outcome["err"]]
+        assert len(said) == 1, (name, said)
+        assert len(said[0].splitlines()) == 1, (name, said)
+    assert not any((folder / name).exists() for name in "abcde")
+    assert [result["err"] for result in results[0]][2].count("rank 1") == 1
+
+
+@dataclasses.dataclass
+class Launched:
+    """A launcher, and the processes of its ranks."""
+
+    process: subprocess.Popen[str]
+    run: Path
+
+    def wait_for_checkpoint(self) -> None:
+        """Wait until the run has saved a checkpoint."""
+        deadline = time.monotonic() + HANG_SECONDS
+        while not CheckpointFolder(self.run / "checkpoints").steps():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def pids(self) -> dict[int, int]:
+        """Return the process of each rank."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                if not entry.name.isdecimal() or f"{self.process.pid} " not in _parent(entry):
+                    continue
+                variables = dict(
+                    item.split("=", 1) for item in (entry / "environ").read_text().split("\0") if "=" in item
+                )
+                found[int(variables["RANK"])] = int(entry.name)
+            except (OSError, KeyError):
+                continue
+        return found
+
+
+def _parent(entry: Path) -> str:
+    return (entry / "stat").read_text().rpartition(")")[2].split()[1] + " "
+
+
+@pytest.fixture
+def launch() -> Iterator[Any]:
+    """Return a function that starts ranks; at the end all of them are killed."""
+    launched: list[Launched] = []
+
+    def start(num_ranks: int, run: Path, *arguments: str | Path, options: tuple[str, ...] = ()) -> Launched:
+        process = subprocess.Popen(
+            torchrun(num_ranks, *arguments, options=options),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        launched.append(Launched(process, run))
+        return launched[-1]
+
+    yield start
+    for each in launched:
+        for pid in [*each.pids().values(), each.process.pid]:
+            if each.process.poll() is None:
+                os.kill(pid, signal.SIGKILL)
+        each.process.wait()
+
+
+LONG = ["budget.steps=4000", "save_every=20", "schedule.kind=constant"]
+
+
+@pytest.mark.fault
+def test_a_killed_rank_ends_the_others_and_the_run_resumes_on_another_number(
+    folder: Path, launch: Any
+) -> None:
+    run = folder / "killed"
+    started = launch(2, run, *command(folder, "killed", *LONG))
+    started.wait_for_checkpoint()
+    os.kill(started.pids()[1], signal.SIGKILL)
+    killed = time.monotonic()
+    _, errors = started.process.communicate(timeout=HANG_SECONDS)
+    assert time.monotonic() - killed < HANG_SECONDS / 10  # torchrun itself waits 30 s before it kills
+    said = [line for line in errors.splitlines() if line.startswith("bytewright: ")]
+    assert len(said) == 1, errors
+    assert "rank 1 of 2" in said[0]
+    assert not Run(run).is_locked
+    step = CheckpointFolder(run / "checkpoints").steps()[-1]
+    end = [f"budget.steps={step + 30}", "eval_every=10"]
+    resume(run, changes=dict(json_item(item) for item in end), console=Console(quiet=True))
+    whole = folder / "whole"
+    changes = [*LONG[1:], *end]
+    train(read_recipe(folder / "recipe.toml", changes), whole, console=Console(quiet=True))
+    assert digest(run)["weights"] == digest(whole)["weights"]
+    assert digest(run)["optimizer"] == digest(whole)["optimizer"]
+
+
+def json_item(item: str) -> tuple[str, Any]:
+    key, _, value = item.partition("=")
+    return key, json.loads(value)
