@@ -15,6 +15,7 @@ from bytewright.train.config import (
     DataConfig,
     LossConfig,
     OptimizerConfig,
+    ParallelConfig,
     SamplerConfig,
     ScheduleConfig,
     TrainConfig,
@@ -22,7 +23,7 @@ from bytewright.train.config import (
 
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "text", Path: "path"}
 TABLES = {ModelConfig: "model", OptimizerConfig: "optimizer", ScheduleConfig: "schedule"}
-TABLES |= {LossConfig: "loss", SamplerConfig: "sampler"}
+TABLES |= {LossConfig: "loss", SamplerConfig: "sampler", ParallelConfig: "parallel"}
 PARTS = {registry.key: registry.names() for registry in REGISTRIES}
 
 
@@ -75,4 +76,6 @@ FIGURES = [
     keys_of(LossConfig),
     # [sampler]
     keys_of(SamplerConfig),
+    # [parallel]
+    keys_of(ParallelConfig),
 ]

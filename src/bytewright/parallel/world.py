@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from bytewright.errors import (
@@ -92,7 +93,7 @@ class World:
             limit = timedelta(seconds=OPENING_SECONDS)
             store, _, _ = next(rendezvous("env://", timeout=limit))
             World._num_joined += 1  # a process can open several worlds, one after the other
-            self._store = dist.PrefixStore(f"bytewright {World._num_joined}", store)
+            self._store = PrefixStore(f"bytewright {World._num_joined}", store)
             self._wait_for_others()
             dist.init_process_group(
                 "gloo",
