@@ -176,6 +176,10 @@ def pre_hook(model: Any) -> None:
     model.layers[1].attn.output_proj.register_forward_pre_hook(lambda module, inputs: (inputs[0].tanh(),))
 
 
+def hook_of_head(model: Any) -> None:
+    model.lm_head.register_forward_hook(lambda module, inputs, output: -output)
+
+
 def own_forward(model: Any) -> None:
     norm = model.layers[1].ln2
     forward = norm.forward
@@ -201,7 +205,7 @@ def subclass_of_model(model: Any) -> None:
 
 CHANGES = [
     *(subclass_of_ffn, subclass_of_norm, subclass_of_attention, subclass_of_matrix, hook, pre_hook),
-    *(own_forward, parametrization, other_rope, dropped_layer, subclass_of_model),
+    *(hook_of_head, own_forward, parametrization, other_rope, dropped_layer, subclass_of_model),
 ]
 
 

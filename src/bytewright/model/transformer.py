@@ -117,6 +117,8 @@ class TransformerLM(Layer):
     def forward(self, ids: Integer[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq vocab"]:
         """Return the logits: row t has one for each candidate for the token after position t."""
         x = self.hidden_states(ids)
+        if self.lm_head is not None:  # the module itself, so that its hooks run
+            return self.lm_head(x)
         return x @ self.output_weight.to(x.dtype).T
 
 
