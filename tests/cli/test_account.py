@@ -128,6 +128,9 @@ def test_a_recipe_determines_batch_budget_and_all_other_settings(run: RunCommand
     }
     assert changed["answer"]["num_tokens"] == 10 * 4 * 8
     assert figures(run, "--config", str(recipe), "--tokens", "77")["answer"]["num_tokens"] == 77
+    replaced = figures(run, "--config", str(recipe), "--set", "batch_size=16", "model.ffn=silu")
+    assert (replaced["setup"]["batch_size"], replaced["setup"]["optimizer"]) == (16, "muon")
+    assert replaced["parameters"] == figures(run, "--config", str(recipe), "--ffn", "silu")["parameters"]
 
 
 def test_the_memory_of_a_recipe_is_that_which_its_run_records(run: RunCommand) -> None:
@@ -281,6 +284,7 @@ def test_sizes_beyond_any_machine_are_computed(run: RunCommand) -> None:
         ),
         (["--device", "h100", "--mfu", "2"], "mfu must be above 0 and at most 1, but is 2.0"),
         (["--plot", "x.svg"], "--plot needs --family"),
+        (["--preset", "base", "--set", "batch_size=4"], "--set needs --config, whose values it replaces"),
     ],
 )
 def test_invalid_options_are_one_sentence(run: RunCommand, arguments: list[str], sentence: str) -> None:

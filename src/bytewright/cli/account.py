@@ -49,6 +49,7 @@ class AccountFor:
 
     For example:
       bytewright account --config base --device rtx4090
+      bytewright account --config tiny --set batch_size=64 optimizer.name=muon
       bytewright account --parameters 1e9 --device h100 --batch 8
       bytewright account --preset gpt2-xl --device a100 --precision fp32 --mfu 0.5 --tokens 419e9
       bytewright account --preset base --device-tflops 71 --device-bandwidth 936GB --device-memory 24GB
@@ -61,6 +62,9 @@ class AccountFor:
 
     config: options.FileOption = None
     """Instead of a preset: a recipe, the name of one that comes with Bytewright, or a run's config.json."""
+
+    set: options.Overrides = ()
+    """With --config: values to replace in the recipe, such as model.ffn=silu."""
 
     parameters: Number = None
     """Propose a shape with this number of parameters, and print it as a table for a recipe."""
@@ -182,6 +186,8 @@ class AccountFor:
         if len(sources) > 1:
             message = f"give either --{sources[0]} or --{sources[1]}, not both"
             raise UsageError(message, key=f"--{sources[0]}")
+        if self.set and self.config is None:
+            raise UsageError("--set needs --config, whose values it replaces", key="--set")
         if self.family:
             self._check_family_options()
 
@@ -198,7 +204,8 @@ class AccountFor:
             return dataclasses.replace(find_preset(self.preset or "gpt2-small"), **changes), None
         from bytewright.train.recipe import read_plan
 
-        base, plan = read_plan(options.require_file(find_recipe(self.config)))
+        recipe = options.require_file(find_recipe(self.config))
+        base, plan = read_plan(recipe, options.list_overrides(self.set))
         return dataclasses.replace(base, **changes), plan
 
     def _device(self) -> Device | None:

@@ -34,33 +34,38 @@ def read_recipe(
 
     `model` supplies the settings that the recipe leaves out of [model].
     """
-    fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
+    fields = _with_overrides(read_toml(path, max_bytes=MAX_RECIPE_BYTES), overrides)
     if "question" in fields:
         raise UsageError(f"{path}: is a sweep, not a recipe; run it with `bytewright sweep`", path=path)
-    for override in overrides:
-        put(fields, *parse_override(override))
     if model is not None and isinstance(fields.setdefault("model", {}), dict):
         fields["model"] = model.to_dict() | fields["model"]
     return build(TrainConfig, fields, source=str(path))
 
 
-def read_config(path: Path) -> TrainConfig:
-    """Read the config.json of a run."""
-    config = build(TrainConfig, read_document(path, max_bytes=MAX_RECIPE_BYTES), source=str(path))
+def _with_overrides(fields: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    for override in overrides:
+        put(fields, *parse_override(override))
+    return fields
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
+    """Read the config.json of a run; each override replaces one value of it."""
+    fields = _with_overrides(read_document(path, max_bytes=MAX_RECIPE_BYTES), overrides)
+    config = build(TrainConfig, fields, source=str(path))
     return dataclasses.replace(config, data=config.data.seen_from(path.parent))
 
 
-def read_plan(path: Path) -> tuple[ModelConfig, TrainConfig | None]:
-    """Read the model and the run of a recipe or of the config.json of a run.
+def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[ModelConfig, TrainConfig | None]:
+    """Read the model and the run of a recipe or of the config.json of a run; overrides replace values.
 
     The run is None if the file has a model alone, without a budget.
     """
     is_run = path.suffix == ".json"
     fields = (read_document if is_run else read_toml)(path, max_bytes=MAX_RECIPE_BYTES)
-    model = _build_model(fields, path)
+    model = _build_model(_with_overrides(fields, overrides), path)
     if "budget" not in fields:
         return model, None
-    return model, read_config(path) if is_run else read_recipe(path)
+    return model, (read_config if is_run else read_recipe)(path, overrides)
 
 
 def _build_model(fields: Mapping[str, Any], path: Path) -> ModelConfig:
