@@ -24,7 +24,7 @@ def test_a_registered_part_is_found_by_its_name(shapes: Registry) -> None:
     assert list(shapes) == ["round"]
 
 
-def test_an_unknown_name_is_answered_with_the_closest_one(shapes: Registry) -> None:
+def test_the_error_about_an_unknown_name_suggests_the_closest_one(shapes: Registry) -> None:
     with pytest.raises(UsageError, match=r"unknown shape 'rund'; did you mean round\? \(plugins") as caught:
         shapes["rund"]
     assert caught.value.found == "rund"

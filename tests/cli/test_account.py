@@ -152,7 +152,7 @@ def test_a_budget_of_minutes_determines_the_tokens(run: RunCommand, tmp_path: Pa
     assert figures(run, "--config", str(recipe))["answer"]["has_assumed_tokens"]
 
 
-def test_a_number_of_parameters_is_answered_with_a_table_for_a_recipe(run: RunCommand) -> None:
+def test_a_number_of_parameters_prints_a_table_for_a_recipe(run: RunCommand) -> None:
     outcome = run("account", "--parameters", "1e9", "--tie-embeddings", "True")
     assert outcome.code == 0
     table = tomllib.loads(outcome.out[outcome.out.index("[model]") :])["model"]

@@ -118,7 +118,7 @@ def test_a_sweep_does_not_write_through_a_symbolic_link(place: Path, link: str) 
     assert list((place / "outside").iterdir()) == []
 
 
-def test_checkpoints_are_kept_if_the_sweep_says_so(place: Path) -> None:
+def test_checkpoints_are_kept_if_the_sweep_sets_keep(place: Path) -> None:
     (place / "rates.toml").write_text('keep = "model"\n' + SWEEP.replace("1e-3, 1e-2, 1e30", "1e-2"))
     SweepRunner(place).run()
     assert [path.name for path in (place / "out/lr-0.01/checkpoints").iterdir()] == ["step-000024"]

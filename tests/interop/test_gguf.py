@@ -132,7 +132,7 @@ def test_progress_ends_with_all_bytes_of_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("choice", sorted(CHOICES.keys() - set(EXPORTABLE)))
-def test_an_option_that_llama_cpp_lacks_is_refused(choice: str, tmp_path: Path) -> None:
+def test_an_option_that_llama_cpp_lacks_is_rejected(choice: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         export(tmp_path, make_model(choice))
     assert caught.value.key in CHOICES[choice]
@@ -150,7 +150,7 @@ def test_q8_0_needs_rows_of_whole_blocks(changes: dict[str, Any], weight: str, t
     assert not list(tmp_path.iterdir())
 
 
-def test_f16_refuses_weights_beyond_its_range(tmp_path: Path) -> None:
+def test_weights_beyond_the_range_of_f16_are_rejected(tmp_path: Path) -> None:
     model = make_model()
     with torch.no_grad():
         model.get_parameter("layers.0.ffn.w1.weight")[0, 0] = 1e5
@@ -179,7 +179,7 @@ def test_f16_refuses_weights_beyond_its_range(tmp_path: Path) -> None:
     ],
     ids=["pattern", "no special token", "no merges", "a byte is missing", "too many ids", "ambiguous"],
 )
-def test_a_tokenizer_that_llama_cpp_cannot_use_is_refused(
+def test_a_tokenizer_that_llama_cpp_cannot_use_is_rejected(
     changes: dict[str, Any], error: type[BytewrightError], key: str | None, tmp_path: Path
 ) -> None:
     with pytest.raises(error) as caught:
@@ -207,7 +207,7 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_package_the_error_says_how_to_install_it(
+def test_without_the_package_the_error_states_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
@@ -216,7 +216,7 @@ def test_without_the_package_the_error_says_how_to_install_it(
     assert caught.value.key == "gguf"
 
 
-def test_a_weight_without_a_name_in_gguf_is_refused() -> None:
+def test_a_weight_without_a_name_in_gguf_is_rejected() -> None:
     with pytest.raises(UsageError) as caught:
         gguf_name("model.layers.0.mlp.router.weight")
     assert caught.value.found == "mlp.router"
@@ -240,7 +240,7 @@ def test_the_command_writes_the_requested_type(run: RunCommand, saved: Path, tmp
     assert str(tmp_path / "small.gguf") in outcome.out
 
 
-def test_a_type_for_another_format_is_refused(run: RunCommand, saved: Path, tmp_path: Path) -> None:
+def test_a_type_for_another_format_is_rejected(run: RunCommand, saved: Path, tmp_path: Path) -> None:
     outcome = run("export", saved, "--to", "hf", "--out", tmp_path / "hf", "--type", "f16")
     assert outcome.code == 2
     assert "--type" in outcome.err

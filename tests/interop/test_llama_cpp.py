@@ -94,7 +94,7 @@ def test_smaller_types_give_similar_logits(
     assert 0 < difference < limit
 
 
-def test_rows_in_the_wrong_order_would_be_noticed(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_rows_in_the_wrong_order_are_detected(trained: dict[str, Path], tmp_path: Path) -> None:
     run = Run.open(trained["llama"])
     model, tokenizer = run.load_model(), run.tokenizer
     ids = tokenizer.encode(PROMPT)

@@ -208,13 +208,13 @@ def test_a_subclass_does_not_inherit_what_its_base_states() -> None:
 
 @pytest.mark.parametrize("format", ["hf", "gguf"])
 @pytest.mark.parametrize("changes", USERS)
-def test_a_part_that_does_not_state_its_export_is_refused(changes: dict[str, Any], format: Any) -> None:
+def test_a_part_that_does_not_state_its_export_is_rejected(changes: dict[str, Any], format: Any) -> None:
     config = dataclasses.replace(SMALL, **changes)
     reasons = reasons_against_export(config, format)
     assert len(reasons) == len({"ffn", "position", "attention", "norm"} & changes.keys())
 
 
-def test_a_subclass_of_an_exported_part_is_refused() -> None:
+def test_a_subclass_of_an_exported_part_is_rejected() -> None:
     feed_forwards.register("other_gate")(type("OtherGate", (SwiGLU,), {}))
     try:
         assert len(reasons_against_export(dataclasses.replace(SMALL, ffn="other_gate"), "hf")) == 1
@@ -222,7 +222,7 @@ def test_a_subclass_of_an_exported_part_is_refused() -> None:
         feed_forwards.remove("other_gate")
 
 
-def test_a_model_with_other_modules_than_its_config_names_is_refused() -> None:
+def test_a_model_with_other_modules_than_its_config_names_is_rejected() -> None:
     model = TransformerLM(SMALL)
     assert reasons_against_export(model, "hf") == []
 
@@ -239,7 +239,7 @@ def test_a_model_with_other_modules_than_its_config_names_is_refused() -> None:
     assert len(reasons_against_export(hooked, "gguf")) == 1
 
 
-def test_a_model_with_other_settings_than_its_config_is_refused() -> None:
+def test_a_model_with_other_settings_than_its_config_is_rejected() -> None:
     model: Any = TransformerLM(SMALL)
     model.layers[1].ln2.eps = 1e-3
     model.layers[0].norm = "post"
@@ -250,14 +250,14 @@ def test_a_model_with_other_settings_than_its_config_is_refused() -> None:
     ]
 
 
-def test_norms_of_queries_with_another_eps_than_the_others_are_refused() -> None:
+def test_norms_of_queries_with_another_eps_than_the_others_are_rejected() -> None:
     config = dataclasses.replace(SMALL, qk_norm=True)
     assert reasons_against_export(config, "gguf") == []
     (obstacle,) = find_obstacles(dataclasses.replace(config, norm_options={"eps": 1e-3}), "gguf")
     assert (obstacle.key, obstacle.expected, obstacle.found) == ("norm_options.eps", 1e-5, 1e-3)
 
 
-def test_an_option_that_a_llama_lacks_is_refused() -> None:
+def test_an_option_that_a_llama_lacks_is_rejected() -> None:
     class Mixed(MultiHeadSelfAttention):
         llama_weights = MultiHeadSelfAttention.llama_weights
 

@@ -109,7 +109,7 @@ def test_every_single_code_point_is_classified_as_by_regex(pattern: str) -> None
 
 
 @both_patterns
-def test_apostrophe_and_every_code_point_are_a_contraction_only_where_regex_says_so(pattern: str) -> None:
+def test_apostrophe_and_every_code_point_are_a_contraction_only_if_regex_matches(pattern: str) -> None:
     folded = [character for character in CODE_POINTS if character.casefold().isascii()]
     for character in folded:
         for text in (

@@ -152,7 +152,7 @@ def test_the_textbook_example_gives_the_textbook_merges() -> None:
     assert len(vocab) == 256 + 12
 
 
-def test_on_a_tie_the_greater_pair_of_byte_strings_wins() -> None:
+def test_on_a_tie_the_greater_pair_of_byte_strings_is_merged() -> None:
     _, merges, _ = train_bpe_reference({b"ab": 1, b"ac": 1, b"ba": 1}, 257)
     assert merges == [(b"b", b"a")]
     _, merges, _ = train_bpe_reference({b"\x7f\x80": 1, b"\x80\x00": 1}, 257)  # bytes are unsigned
@@ -208,9 +208,7 @@ def test_learning_step_by_step_equals_the_definition_on_any_bytes(corpus: list[b
 
 
 @given(st.lists(few_letters, min_size=1, max_size=6), st.integers(0, 15))
-def test_encoding_a_training_word_gives_what_training_made_of_it(
-    corpus: list[bytes], num_merges: int
-) -> None:
+def test_encoding_a_training_word_gives_the_tokens_of_training(corpus: list[bytes], num_merges: int) -> None:
     counts = dict.fromkeys(corpus, 1)
     _, merges, _ = train_bpe_reference(counts, 256 + num_merges)
     for word in corpus:

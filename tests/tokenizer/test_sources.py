@@ -16,7 +16,7 @@ from bytewright.tokenizer.train import (
 from rejection import rejects
 
 
-def test_a_folder_stands_for_all_files_below_it_but_hidden_ones(tmp_path: Path) -> None:
+def test_a_folder_means_all_files_below_it_except_hidden_ones(tmp_path: Path) -> None:
     (tmp_path / "deep" / "deeper").mkdir(parents=True)
     (tmp_path / "deep" / "one.txt").write_text("low low")
     (tmp_path / "deep" / "deeper" / "two").write_text("lower")

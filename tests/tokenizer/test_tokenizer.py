@@ -341,7 +341,7 @@ def special() -> Tokenizer:
     return Tokenizer(BYTES, [], ["<e>", "<e><e>", "e>!"])
 
 
-def test_of_overlapping_special_tokens_the_leftmost_wins_then_the_longest(special: Tokenizer) -> None:
+def test_of_overlapping_special_tokens_the_leftmost_is_used_then_the_longest(special: Tokenizer) -> None:
     end, twice, tail = (special.special_tokens[name] for name in ("<e>", "<e><e>", "e>!"))
     assert special.encode("<e>") == [end]
     assert special.encode("<e><e>") == [twice]
@@ -414,7 +414,7 @@ def test_an_id_outside_the_vocabulary_is_named_with_its_position() -> None:
         tokenizer.stream_decoder().feed(299)
 
 
-def test_the_stream_decoder_waits_for_the_rest_of_a_character() -> None:
+def test_the_stream_decoder_buffers_an_incomplete_character() -> None:
     decoder = Tokenizer(BYTES, []).stream_decoder()
     assert [decoder.feed(byte) for byte in "a€😀".encode()] == ["a", "", "", "€", "", "", "", "😀"]
     assert decoder.finish() == ""

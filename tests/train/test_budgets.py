@@ -269,7 +269,7 @@ def test_a_run_whose_steps_keep_their_speed_keeps_its_first_plan(tmp_path: Path)
     assert len(planned.plan) == 1
 
 
-def test_a_run_that_the_clock_ends_before_its_schedule_says_so(
+def test_an_exhausted_time_budget_is_recorded_if_the_schedule_is_not_finished(
     tmp_path: Path, quiet: Console, make_clock: MakeClock
 ) -> None:
     """As after a pause that is longer than the time left."""
@@ -279,7 +279,7 @@ def test_a_run_that_the_clock_ends_before_its_schedule_says_so(
     assert events(tmp_path / "run")[1:] == [{"step": 20, "event": "budget_exhausted"}]
 
 
-def test_a_run_whose_minutes_are_over_before_it_could_plan_says_so(
+def test_an_exhausted_time_budget_before_the_first_plan_is_recorded(
     tmp_path: Path, quiet: Console, make_clock: MakeClock
 ) -> None:
     config = make_config(tmp_path, budget=minutes(0.1))
@@ -378,7 +378,7 @@ def test_updates_before_the_first_plan_only_warm_up() -> None:
     assert [schedule.planned_factor(t, [[4, 10]]) for t in (1, 2, 4, 6, 10)] == [0.5, 1.0, 1.0, 0.5, 0.0]
 
 
-def test_a_clock_that_strikes_between_two_looks_still_ends_in_a_checkpoint(
+def test_a_deadline_that_passes_between_two_checks_ends_in_a_checkpoint(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time passes with every look at the clock, so that each possible moment is the one when it strikes."""

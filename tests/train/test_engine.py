@@ -124,7 +124,7 @@ def test_without_a_final_checkpoint_the_metrics_are_the_same(tmp_path: Path, qui
     assert digest(tmp_path / "bare") == digest(tmp_path / "whole")
 
 
-def test_the_memory_of_a_run_with_a_used_engine_is_without_its_data_whatever_that_of_others(
+def test_the_memory_of_a_run_with_a_reused_engine_excludes_its_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a GPU's allocator would tell it: 300 bytes of others, and a step that takes 5,000."""

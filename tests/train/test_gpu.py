@@ -65,7 +65,7 @@ def test_the_fused_step_follows_the_reference(
 
 
 @pytest.mark.parametrize("backend", [None, "inductor"])
-def test_a_bad_gradient_touches_nothing(request: pytest.FixtureRequest, backend: str | None) -> None:
+def test_a_bad_gradient_changes_nothing(request: pytest.FixtureRequest, backend: str | None) -> None:
     if backend and rerun_unchecked(request):
         return
     model, step = make_step(backend)

@@ -220,7 +220,7 @@ def test_a_diverged_run_without_checkpoints_is_not_restarted(tmp_path: Path, qui
     assert (run / "metrics.jsonl").read_bytes() == metrics
 
 
-def test_a_finished_run_resumes_to_nothing(tmp_path: Path, quiet: Console) -> None:
+def test_resuming_a_finished_run_takes_no_step(tmp_path: Path, quiet: Console) -> None:
     assert train(make_config(tmp_path), tmp_path / "run", console=quiet).num_new_steps == 24
     before = digest(tmp_path / "run")
     result = resume(tmp_path / "run", console=quiet)
@@ -328,7 +328,7 @@ def test_impossible_samples_are_rejected_before_the_run_is_created(
     assert not (tmp_path / "run").exists()
 
 
-def test_norms_by_layer_are_recorded_when_asked_for(tmp_path: Path, quiet: Console) -> None:
+def test_norms_by_layer_are_recorded_if_norms_every_is_set(tmp_path: Path, quiet: Console) -> None:
     train(make_config(tmp_path, norms_every=10), tmp_path / "run", console=quiet)
     with_norms = [record for record in lines(tmp_path / "run") if "weight_rms" in record]
     assert [record["step"] for record in with_norms] == [10, 20, 24]

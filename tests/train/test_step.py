@@ -170,7 +170,7 @@ def test_two_hundred_steps_go_as_with_the_optimizer_of_torch() -> None:
         assert mine == pytest.approx(loss.item(), abs=1e-3), f"step {number}"
 
 
-def test_gains_are_not_decayed_and_muon_takes_only_the_matrices_inside_blocks() -> None:
+def test_gains_are_not_decayed_and_muon_updates_only_the_matrices_inside_blocks() -> None:
     model = make_model()
     muon, gains = build_optimizer(model, OptimizerConfig(name="muon")).param_groups[0::2]
     names = {parameter: name for name, parameter in model.named_parameters()}

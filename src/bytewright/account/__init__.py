@@ -1,9 +1,11 @@
 """The costs of a model, predicted from its config: parameters, FLOPs, memory and time.
 
-`account(config)` returns all of them at once. Read `parameters` and `flops` first; each module documents its
-formulas. The parts of a model state their own costs, or `tracing` measures them. Tests compare the
-predictions with built models, and docs/results compares them with measurements on a GPU. Depends on
-`model.config`.
+`account(config)` returns all of them at once (`summary`). Read `parameters` and `flops` first; each module
+documents its formulas. The parts of a model state their own costs, or `tracing` measures them. `activations`,
+`optimizers` and `memory` predict the memory of a training step, `textbook_memory` that of a textbook, and
+`inference` that of generation. `time` predicts a step from the rates in `devices`, and `predict` a whole run.
+`presets` and `propose` have model configs. Tests compare the predictions with built models, and docs/results
+compares them with measurements on a GPU. Depends on `model` and `optim`.
 
     account(find_preset("gpt2-xl")).parameters.total
 """

@@ -1,8 +1,18 @@
 """Training: configs, the loop, checkpoints, metrics, and `Run`, which reads what a run wrote.
 
-Read `step` for one update, then `loop` for a session of a run. `run` opens a run by its folder, `outcome`
-lists every reason why a run ends, `metrics` every metric. Depends on data, model, optim, account and
-generate. Training needs token ids only: no text, and no native extension.
+Read `step` for one update, then `loop` for a session of a run. The other modules:
+
+    config, recipe                  the settings of a run; recipes in TOML
+    setup, part_check               data, model, optimizer and step of a config; a trial of users' parts
+    initial_weights                 start from the weights of another model
+    recorder, metrics, console      results of steps; every metric and the log; the display
+    evaluate, costs                 validation loss and norms; predicted and counted costs
+    checkpoint, checkpoint_list     save and load; list checkpoints without torch
+    resume_policy, outcome          what a resume may change; every reason why a run ends, and its status
+    run, run_files                  `Run` opens a run by its folder; the files of a run and their writer
+
+Depends on data, model, optim, account and generate. Training needs token ids only: no text, and no native
+extension.
 """
 
 from typing import TYPE_CHECKING
