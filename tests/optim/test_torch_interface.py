@@ -23,6 +23,7 @@ from bytewright.optim.fused import (
     fused_updates,
 )
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon, Optimizer
+from bytewright.optim.saved_state import load_state
 from bytewright.train.step import TrainStep
 from runs import rerun_unchecked
 
@@ -409,3 +410,32 @@ def test_a_compiled_update_is_one_graph_that_new_rates_do_not_change(request: py
                 update(torch.ones(()))
         assert len(graphs) == 1
         assert int(updates[0].t) == 3
+
+
+def test_strings_numbers_and_types_in_the_state_survive_a_saved_state() -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    state = {
+        "phase": "warmup",
+        "names": ["a", ("b", {"c": "d"})],
+        "count": 3,
+        "mask": torch.tensor([True, False, True]),
+        "mean": torch.ones(3, dtype=torch.float64),
+    }
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    optimizer.state[parameter] = copy.deepcopy(state)
+    other = torch.optim.SGD([parameter], lr=0.1)
+    load_state(other, copy.deepcopy(optimizer.state_dict()))
+    found = other.state[parameter]
+    assert {name: found[name] for name in ("phase", "names", "count")} == {
+        name: state[name] for name in ("phase", "names", "count")
+    }
+    for name in ("mask", "mean"):
+        torch.testing.assert_close(found[name], state[name], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("saved", [None, [1], "state", 3])
+def test_a_saved_state_that_is_not_a_table_is_rejected(saved: Any) -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    for optimizer in (torch.optim.SGD([parameter]), AdamW([parameter])):
+        with pytest.raises(FormatError):
+            load_state(optimizer, saved)

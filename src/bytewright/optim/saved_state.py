@@ -24,8 +24,10 @@ def load_state(optimizer: Any, state_dict: Any) -> None:
     """Load a saved state into any optimizer, with the values and types that were saved.
 
     torch's `load_state_dict` converts all state tensors but counts to the type of the parameter. Here they
-    keep their own type, so that integers, booleans and other precisions survive.
+    keep their own type, so that integers, booleans, other precisions and strings survive.
     """
+    if not isinstance(state_dict, Mapping):
+        raise FormatError("the saved state is not that of an optimizer", key="optimizer")
     if hasattr(optimizer, "check_state_dict") or not isinstance(optimizer, torch.optim.Optimizer):
         optimizer.load_state_dict(state_dict)  # ours check a state and copy it in place
         return
@@ -46,7 +48,12 @@ def load_state(optimizer: Any, state_dict: Any) -> None:
 
 
 def _with_saved_types(loaded: Any, saved: Any) -> Any:
-    """Return loaded values, with tensors of another type than the saved ones replaced by those."""
+    """Return loaded values, with tensors of another type than the saved ones replaced by those.
+
+    Strings are the saved ones: torch handles a string as a sequence, and loads the repr of a generator.
+    """
+    if isinstance(saved, str):
+        return saved
     if isinstance(loaded, Tensor) and isinstance(saved, Tensor) and loaded.dtype != saved.dtype:
         return saved.to(loaded.device, copy=True)
     if isinstance(loaded, dict) and isinstance(saved, Mapping):
