@@ -67,6 +67,9 @@ def test_a_source_without_files_is_rejected(tmp_path: Path, monkeypatch: pytest.
     give_stdin(monkeypatch, b"")
     with rejects(UsageError, path=Path("-")), open_sources(["-"]):
         pass
+    monkeypatch.setattr(sys, "stdin", None)  # as with `<&-`
+    with rejects(UsageError, path=Path("-")), open_sources(["-"]):
+        pass
 
 
 def test_standard_input_is_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:

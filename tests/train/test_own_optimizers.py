@@ -19,7 +19,7 @@ from bytewright.account.optimizers import eager_update_bytes, has_fused_update
 from bytewright.account.parameters import count_parameters
 from bytewright.account.predict import TrainingSetup
 from bytewright.errors import UsageError
-from bytewright.model import TransformerLM, language_model_loss
+from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.optim.build import build_optimizer
 from bytewright.optim.fused import FusedOptimizer
 from bytewright.optim.reference import AdamW, Group, Optimizer
@@ -293,6 +293,39 @@ class WithoutRate(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> Any:
         """Do nothing."""
+
+
+@pytest.mark.parametrize("rate", [None, "fast", -0.1, float("nan"), float("inf"), torch.ones(2)], ids=str)
+def test_a_rate_that_is_not_a_number_of_at_least_0_is_rejected(rate: Any) -> None:
+    model = TransformerLM(ModelConfig(vocab_size=9, context_length=4, d_model=8, num_layers=1, num_heads=2))
+
+    def make(model: Any, config: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer.param_groups[0]["lr"] = rate
+        return optimizer
+
+    with pytest.raises(UsageError) as caught:
+        build_optimizer(model, OptimizerConfig(), make)
+    assert caught.value.key == "optimizer.name"
+    assert caught.value.found is rate
+
+
+def test_a_builder_that_fails_or_freezes_all_parameters_is_rejected() -> None:
+    model = TransformerLM(ModelConfig(vocab_size=9, context_length=4, d_model=8, num_layers=1, num_heads=2))
+
+    def freeze(model: Any, config: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.requires_grad_(False).parameters(), lr=1.0)
+
+    def fail(model: Any, config: Any) -> torch.optim.Optimizer:
+        raise KeyError("width")
+
+    for function in (fail, freeze):
+        optimizers.register("broken")(function)
+        try:
+            with rejects(UsageError, key="optimizer.name", found="broken"):
+                build_optimizer(model, OptimizerConfig(name="broken"))
+        finally:
+            optimizers.remove("broken")
 
 
 @pytest.mark.parametrize(

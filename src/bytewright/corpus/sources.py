@@ -97,6 +97,8 @@ def _make_folder(stack: contextlib.ExitStack) -> Path:
 
 
 def _copy_stdin(folder: Path) -> Path:
+    if sys.stdin is None:
+        raise UsageError("standard input is closed; pipe a text into the command", path=STDIN)
     path = folder / "stdin"
     with atomic.write_stream(path) as stream:
         shutil.copyfileobj(sys.stdin.buffer, stream, BLOCK)

@@ -18,6 +18,7 @@ Every group of an optimizer must have a learning rate `lr`: a run multiplies it 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from bytewright.errors import UsageError, first_line, is_out_of_memory
+from bytewright.errors import BytewrightError, UsageError, first_line, is_out_of_memory, shorten
 from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
 from bytewright.registry import is_built_in, optimizers
@@ -72,8 +73,8 @@ def build_optimizer(
     try:
         build = _build_class if isinstance(part, type) else _call
         optimizer = build(part, model, config, options)
-    except (TypeError, ValueError, RuntimeError) as error:
-        if isinstance(error, UsageError) or is_out_of_memory(error):
+    except Exception as error:
+        if isinstance(error, BytewrightError) or is_out_of_memory(error):
             raise
         message = f"the optimizer {config.name!r} cannot be built: {first_line(error)}"
         raise UsageError(message, key="optimizer.name", found=config.name) from error
@@ -115,6 +116,16 @@ def check_optimizer(optimizer: object, model: Module, name: str) -> torch.optim.
     if not all("lr" in group for group in optimizer.param_groups):
         message = f"the optimizer {name!r} has a parameter group without 'lr', which the schedule scales"
         raise UsageError(message, key="optimizer.name", expected="lr")
+    for group in optimizer.param_groups:
+        if not _is_rate(group["lr"]):
+            found = shorten(group["lr"])
+            message = f"lr of the optimizer {name!r} must be a number of at least 0, but is {found}"
+            raise UsageError(message, key="optimizer.name", found=group["lr"])
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        message = (
+            f"the optimizer {name!r} set requires_grad of all parameters to False; nothing would be learned"
+        )
+        raise UsageError(message, key="optimizer.name", found=name)
     covered = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     for weight, parameter in model.named_parameters():
         if parameter.requires_grad and parameter not in covered:
@@ -124,6 +135,16 @@ def check_optimizer(optimizer: object, model: Module, name: str) -> torch.optim.
             )
             raise UsageError(message, key="optimizer.name", found=weight)
     return optimizer
+
+
+def _is_rate(value: object) -> bool:
+    """Return whether a learning rate is a number, or a tensor with one, that is finite and at least 0."""
+    if isinstance(value, Tensor) and value.is_meta:
+        return value.numel() == 1
+    try:
+        return 0 <= float(value) < math.inf  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def read_peak_rates(optimizer: torch.optim.Optimizer) -> list[float]:
