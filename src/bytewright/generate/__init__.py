@@ -2,7 +2,8 @@
 
 Read `reference` first (generation by definition), then `sampling` (how a token is chosen). `decoder`, with
 `packed_weights`, computes the same logits from a cache, and `generator` runs it for a batch; its ids equal
-those of `reference`. `model_check` decides whether the decoder can run a model or its own forward must.
+those of `reference`. `slots` and `row_sampling` do the same for sequences that join and leave a batch, with
+settings of their own. `model_check` decides whether the decoder can run a model or its own forward must.
 `interpret` returns probabilities, losses and attention weights of single tokens. All of these handle ids;
 `text` adds a tokenizer. Depends on `model`.
 """

@@ -68,6 +68,19 @@ class KeyValueCache:
         """Bytes of all buffers: 2 · layers · batch · kv_heads · capacity · d_head numbers."""
         return sum(buffer.nbytes for buffer in self.keys + self.values)
 
+    def first(self, num_rows: int) -> KeyValueCache:
+        """Return a cache that shares the buffers of the first `num_rows` rows."""
+        view = object.__new__(KeyValueCache)
+        view.batch_size, view.capacity = num_rows, self.capacity
+        view.keys = [buffer[:num_rows] for buffer in self.keys]
+        view.values = [buffer[:num_rows] for buffer in self.values]
+        return view
+
+    def clear(self, row: int) -> None:
+        """Set all slots of a row to 0; masked slots that are not finite would spoil the row's attention."""
+        for buffer in self.keys + self.values:
+            buffer[row] = 0
+
     def write_prompt(
         self,
         layer: int,
@@ -155,7 +168,52 @@ class Decoder:
 
         x = self._run_blocks(ids.flatten(), attend)
         last = torch.arange(batch_size, device=ids.device) * num_tokens + lengths - 1
-        return self._score(x[last])
+        return self.score(x[last])
+
+    @torch.inference_mode()
+    def read_chunk(
+        self,
+        cache: KeyValueCache,
+        rows: Int[Tensor, " chunks"],
+        ids: Int[Tensor, "chunks seq"],
+        starts: Int[Tensor, " chunks"],
+        num_slots: int | None = None,
+    ) -> Float[Tensor, "chunks seq d_model"]:
+        """Read the next tokens of prompts into rows of the cache; return hidden states for `score`.
+
+        Chunk i continues `rows[i]` at position `starts[i]`; the tokens before it were read by earlier calls.
+        Tokens of padding at the end of a chunk are written to slots that later tokens of the row overwrite.
+        At most `num_slots` slots are in use, this chunk included (default: the capacity).
+        """
+        num_chunks, num_tokens = ids.shape
+        num_slots = cache.capacity if num_slots is None else num_slots
+        # A prompt leaves room for a new token, so padding beyond the capacity can share the last slot.
+        positions = (starts.unsqueeze(-1) + torch.arange(num_tokens, device=ids.device)).clamp(
+            max=cache.capacity - 1
+        )
+        slots = torch.arange(num_slots, device=ids.device)
+        mask = (slots <= positions.unsqueeze(-1)).unsqueeze(1)
+        is_used = (slots < starts.unsqueeze(-1) + num_tokens)[:, None, :, None]
+        angles = self._angles_at(positions.flatten())
+
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            split = self._split(layer, qkv, angles)
+            q, k, v = (x.view(num_chunks, num_tokens, *x.shape[1:]) for x in split)
+            keys, values = cache.keys[layer], cache.values[layer]
+            keys[rows.unsqueeze(-1), :, positions] = k
+            values[rows.unsqueeze(-1), :, positions] = v
+            # Unused slots may have values of an earlier sequence that are not finite; a weight of 0 times
+            # such a value is not 0.
+            attended = scaled_dot_product_attention(
+                q.transpose(1, 2),
+                keys[rows, :, :num_slots].where(is_used, 0.0),
+                values[rows, :, :num_slots].where(is_used, 0.0),
+                attn_mask=mask,
+                enable_gqa=self.config.kv_heads != self.config.num_heads,
+            )
+            return attended.transpose(1, 2).reshape(len(qkv), -1)
+
+        return self._run_blocks(ids.flatten(), attend).view(num_chunks, num_tokens, -1)
 
     @torch.inference_mode()
     def step(
@@ -173,7 +231,7 @@ class Decoder:
         `aligned`, every sequence uses exactly that many, so that no mask is needed.
         """
         if self.has_kernel:
-            return self._score(self._run_blocks(ids, self._attend_by_kernel(cache, positions)))
+            return self.score(self._run_blocks(ids, self._attend_by_kernel(cache, positions)))
         num_slots = cache.capacity if num_slots is None else num_slots
         mask = None if aligned else torch.arange(num_slots, device=ids.device) <= positions.unsqueeze(-1)
         angles = self._angles_at(positions)
@@ -184,7 +242,7 @@ class Decoder:
             keys, values = cache.read(layer, num_slots)
             return attend_to_cache(q, keys, values, mask).reshape(len(qkv), -1)
 
-        return self._score(self._run_blocks(ids, attend))
+        return self.score(self._run_blocks(ids, attend))
 
     def _attend_by_kernel(self, cache: KeyValueCache, positions: Int[Tensor, " batch"]) -> Attend:
         from bytewright.model.kernels.decoding import attend_and_store
@@ -233,7 +291,9 @@ class Decoder:
             qk = (qk * cos + qk.roll(d_head // 2, dims=-1) * sin).to(qk.dtype)
         return qk[:, :num_heads], qk[:, num_heads:], v
 
-    def _score(self, x: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch vocab"]:
+    @torch.inference_mode()
+    def score(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows vocab"]:
+        """Return the logits of the token after each hidden state."""
         return self.head(x if self.final_norm is None else self.final_norm(x))
 
 

@@ -1,0 +1,280 @@
+"""A batch of fixed slots that sequences join and leave between steps, on the device: ids in, ids out.
+
+Each slot has one row of the key/value cache and its own sampling settings. `read` reads the next chunk of
+prompts, `start` chooses their first tokens, and `launch` steps all slots. What happens in one slot never
+changes the bits of another:
+
+- A chunk of a prompt has a shape that depends on the prompt only (on a GPU, always the same shape).
+- A step has the full shape, all slots and the whole context, or a smaller one. When the batch is created,
+  `_find_equal_shapes` runs random tokens in every smaller shape. Shapes that change a bit are never used:
+  matrix libraries select their algorithm, and so the order of additions, by shape.
+
+On a GPU a step is a captured CUDA graph of the full shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from bytewright.generate.decoder import Decoder, KeyValueCache
+from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
+from bytewright.generate.sampling import SamplingConfig, draw_uniforms
+from bytewright.model.cuda_graph import capture
+
+CHUNK_TOKENS = 64
+"""The largest number of tokens of a prompt that are read between two steps."""
+CHUNK_ROWS = 16
+"""On a GPU, the number of prompts that are read at the same time."""
+SHORTEST_VIEW = 64
+"""The smallest number of cache slots that a step reads; the others are its doubles, up to the context."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The next tokens of a prompt: at most `CHUNK_TOKENS`."""
+
+    slot: int
+    start: int
+    """The position of the first of `ids` in the prompt."""
+    ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class RowDraws:
+    """How a sequence chooses its tokens: by the settings and the random stream (seed, row)."""
+
+    sampling: SamplingConfig
+    row: int
+    max_new_tokens: int
+    """At most the room in the context."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """The tokens that one or more steps choose, which may still be running on a GPU."""
+
+    chosen: Int[Tensor, "rows steps"]
+    logits: Float[Tensor, "rows vocab"]
+    """The logits of the last step; the next step overwrites them on a GPU."""
+    ready: torch.cuda.Event | None
+
+    def ids(self) -> list[list[int]]:
+        """Wait for the steps; return the ids that they chose, for every row."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        ids: list[list[int]] = self.chosen.tolist()
+        return ids
+
+
+class SlotBatch:
+    """`num_slots` sequences of a decoder, each of up to `context_length` tokens."""
+
+    def __init__(self, decoder: Decoder, num_slots: int, *, num_ids: int, can_capture: bool = True) -> None:
+        self.decoder, self.num_slots, self.num_ids = decoder, num_slots, num_ids
+        self.capacity, device = decoder.config.context_length, decoder.device
+        self.is_on_gpu = device.type == "cuda"
+        self.is_captured = self.is_on_gpu and can_capture
+        # One more row, which belongs to no sequence: unused chunks of a call are written to it.
+        self.cache = decoder.new_cache(num_slots + 1, self.capacity)
+        # The token of slots without a sequence; its values are finite even in a model with broken weights.
+        self._idle_id = int(decoder.embeddings.isfinite().all(dim=-1).int().argmax())
+        self.ids = torch.full((num_slots,), self._idle_id, device=device)
+        self.positions = torch.zeros(num_slots, dtype=torch.long, device=device)
+        """The position of each of `ids` in its sequence."""
+        self.settings = RowSettings.greedy(num_slots, device)
+        self.kinds = [SamplingKind.GREEDY] * num_slots
+        self.uniforms = torch.zeros(num_slots, self.capacity, device=device)
+        self.num_chosen = torch.zeros(num_slots, dtype=torch.long, device=device)
+        """How many tokens each sequence has chosen: the index of its next uniform number."""
+        self._views = {num_slots: self.cache.first(num_slots)}
+        self._graphs: dict[SamplingKind, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._shapes: set[tuple[int, int]] = set()
+        self.has_equal_rows = True
+        """Whether a token has the same bits in every slot."""
+        if not self.is_on_gpu:
+            self._find_equal_shapes()
+
+    def clear(self, slot: int) -> None:
+        """Remove values that may not be finite from a slot whose sequence failed or was cancelled."""
+        self.cache.clear(slot)
+
+    def release(self, slot: int) -> None:
+        """Leave a slot to steps of no meaning, until `read` and `start` prepare it for a new sequence."""
+        self.ids[slot] = self._idle_id
+        self.positions[slot] = 0
+
+    @property
+    def chunk_rows(self) -> int:
+        """The number of chunks that one call of `read` accepts."""
+        return CHUNK_ROWS if self.is_on_gpu else 1
+
+    def read(self, chunks: Sequence[Chunk]) -> Float[Tensor, "chunks seq d_model"]:
+        """Read one chunk of each of up to `chunk_rows` prompts; return the hidden states of their tokens."""
+        device = self.decoder.device
+        if not self.is_on_gpu:
+            (chunk,) = chunks
+            end = chunk.start + len(chunk.ids)
+            rows, starts = torch.tensor([chunk.slot]), torch.tensor([chunk.start])
+            self.positions[chunk.slot] = end % self.capacity
+            return self.decoder.read_chunk(self.cache, rows, torch.tensor([list(chunk.ids)]), starts, end)
+        padded = torch.zeros(CHUNK_ROWS, CHUNK_TOKENS, dtype=torch.long)
+        rows = torch.full((CHUNK_ROWS,), self.num_slots)
+        starts = torch.zeros(CHUNK_ROWS, dtype=torch.long)
+        for number, chunk in enumerate(chunks):
+            rows[number], starts[number] = chunk.slot, chunk.start
+            # Padded with a token of the prompt itself: another token may have values that are not finite.
+            padded[number] = chunk.ids[-1]
+            padded[number, : len(chunk.ids)] = torch.tensor(list(chunk.ids))
+        ends = torch.tensor([(chunk.start + len(chunk.ids)) % self.capacity for chunk in chunks])
+        self.positions[rows[: len(chunks)].to(device)] = ends.to(device)
+        return self.decoder.read_chunk(self.cache, rows.to(device), padded.to(device), starts.to(device))[
+            : len(chunks)
+        ]
+
+    def start(
+        self, slots: Sequence[int], draws: Sequence[RowDraws], hidden: Float[Tensor, "rows d_model"]
+    ) -> Round:
+        """Choose the first tokens of sequences whose prompts were read: row i of the result is `slots[i]`.
+
+        `hidden` has the hidden states of the last tokens of the prompts.
+        """
+        rows = torch.tensor(list(slots)).to(self.decoder.device)
+        self.settings.write(rows, [draw.sampling for draw in draws])
+        for slot, draw in zip(slots, draws, strict=True):
+            self.kinds[slot] = kind_of(draw.sampling)
+            if self.kinds[slot] != SamplingKind.GREEDY:
+                uniforms = draw_uniforms(draw.sampling.seed, draw.row, draw.max_new_tokens)
+                self.uniforms[slot, : draw.max_new_tokens] = uniforms.to(self.decoder.device)
+        # Always the same number of rows on a GPU, where the shape of a product determines its rounding.
+        padding = self.chunk_rows - len(slots)
+        logits = self.decoder.score(torch.cat((hidden, hidden[:1].expand(padding, -1))))[: len(slots)]
+        kind = max(self.kinds[slot] for slot in slots)
+        uniforms = self.uniforms[rows, 0]
+        chosen = choose_by_row(logits[:, : self.num_ids], self.settings.at(rows), uniforms, kind)
+        self.ids[rows] = chosen
+        self.num_chosen[rows] = 1
+        return self._fetch(chosen.unsqueeze(-1), logits)
+
+    def _fetch(self, chosen: Int[Tensor, "rows steps"], logits: Float[Tensor, "rows vocab"]) -> Round:
+        """Start to copy ids to the host."""
+        if not self.is_on_gpu:
+            return Round(chosen, logits, None)
+        on_host = torch.empty(chosen.shape, dtype=torch.long, pin_memory=True)
+        on_host.copy_(chosen, non_blocking=True)
+        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        ready.record()
+        return Round(on_host, logits, ready)
+
+    def launch(self, active: Sequence[int], num_tokens: int, num_steps: int = 1) -> Round:
+        """Step all slots; tokens are chosen for the active ones, whose longest sequence has `num_tokens`.
+
+        `num_tokens` includes the tokens that the steps read. On a GPU the call returns before the steps end.
+        """
+        kind = max(self.kinds[slot] for slot in active)
+        if self.is_on_gpu:
+            return self._launch_on_gpu(kind, num_steps)
+        assert num_steps == 1
+        num_rows, num_slots = self._shape_for(max(active) + 1, num_tokens)
+        cache = self._view(num_rows)
+        logits = self.decoder.step(cache, self.ids[:num_rows], self.positions[:num_rows], num_slots)
+        self.positions[:num_rows].add_(1).clamp_(max=self.capacity - 1)
+        # Rows of one kind at a time, so that no row pays for the filters of another.
+        for kind in {self.kinds[slot] for slot in active}:
+            rows = torch.tensor([slot for slot in active if self.kinds[slot] == kind])
+            uniforms = self.uniforms[rows, self.num_chosen[rows]]
+            self.ids[rows] = choose_by_row(
+                logits[rows, : self.num_ids], self.settings.at(rows), uniforms, kind
+            )
+            self.num_chosen[rows] = (self.num_chosen[rows] + 1).clamp(max=self.capacity - 1)
+        return self._fetch(self.ids[:num_rows].unsqueeze(-1), logits)
+
+    def _launch_on_gpu(self, kind: SamplingKind, num_steps: int) -> Round:
+        chosen = torch.empty(self.num_slots, num_steps, dtype=torch.long, device=self.decoder.device)
+        for step in range(num_steps):
+            if not self.is_captured:
+                logits = self._advance(kind)
+            else:
+                if kind not in self._graphs:
+                    self._graphs[kind] = self._capture(kind)
+                graph, logits = self._graphs[kind]
+                graph.replay()
+            chosen[:, step].copy_(self.ids)
+        return self._fetch(chosen, logits)
+
+    def _advance(self, kind: SamplingKind) -> Float[Tensor, "slots vocab"]:
+        """Run one step of the full shape without host synchronisation."""
+        logits = self.decoder.step(self._view(self.num_slots), self.ids, self.positions)
+        self.positions.add_(1).clamp_(max=self.capacity - 1)
+        uniforms = self.uniforms.gather(1, self.num_chosen.unsqueeze(1)).squeeze(1)
+        self.ids.copy_(choose_by_row(logits[:, : self.num_ids], self.settings, uniforms, kind))
+        self.num_chosen.add_(1).clamp_(max=self.capacity - 1)
+        return logits
+
+    def _capture(self, kind: SamplingKind) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """Capture one step; the run before it lets the libraries allocate their workspaces.
+
+        The state that this run changed is restored. The captured step overwrites its entries in the cache.
+        """
+        state = [self.ids, self.positions, self.num_chosen]
+        before = [tensor.clone() for tensor in state]
+        self._advance(kind)
+        for tensor, value in zip(state, before, strict=True):
+            tensor.copy_(value)
+        return capture(lambda: self._advance(kind))
+
+    def _view(self, num_rows: int) -> KeyValueCache:
+        if num_rows not in self._views:
+            self._views[num_rows] = self.cache.first(num_rows)
+        return self._views[num_rows]
+
+    def _shape_for(self, num_rows: int, num_slots: int) -> tuple[int, int]:
+        """Return the smallest shape for a number of rows and of cache slots."""
+        fitting = [shape for shape in self._shapes if shape[0] >= num_rows and shape[1] >= num_slots]
+        return min(fitting, default=(self.num_slots, self.capacity))
+
+    @torch.inference_mode()
+    def _find_equal_shapes(self) -> None:
+        """Find the shapes of a step whose logits equal those of the full shape, bit for bit.
+
+        Kernels do not depend on the values. Another order of additions would therefore change some of the
+        many thousand random results.
+        """
+        generator = torch.Generator().manual_seed(0)
+        for buffer in self.cache.keys + self.cache.values:
+            buffer.copy_(torch.randn(buffer.shape, generator=generator))
+        ids = torch.randint(self.decoder.config.vocab_size, (self.num_slots,), generator=generator)
+        for num_slots in doubles(SHORTEST_VIEW, self.capacity):
+            positions = torch.randint(num_slots, (self.num_slots,), generator=generator)
+            full = self.decoder.step(self._view(self.num_slots), ids, positions, self.capacity)
+            for num_rows in doubles(1, self.num_slots):
+                part = self.decoder.step(
+                    self._view(num_rows), ids[:num_rows], positions[:num_rows], num_slots
+                )
+                if torch.equal(part, full[:num_rows]):
+                    self._shapes.add((num_rows, num_slots))
+        for buffer in self.cache.keys + self.cache.values:
+            buffer.copy_(buffer[:1].expand_as(buffer))
+        same = self.decoder.step(
+            self._view(self.num_slots), ids[:1].expand(self.num_slots), positions[:1].expand(self.num_slots)
+        )
+        self.has_equal_rows = torch.equal(same, same[:1].expand_as(same))
+        for buffer in self.cache.keys + self.cache.values:
+            buffer.zero_()
+
+
+def doubles(first: int, last: int) -> list[int]:
+    """Return first, 2·first, 4·first, …, and `last` at the end.
+
+    >>> doubles(64, 300), doubles(64, 16)
+    ([64, 128, 256, 300], [16])
+    """
+    numbers = []
+    while first < last:
+        numbers.append(first)
+        first *= 2
+    return [*numbers, last]
