@@ -20,7 +20,7 @@ ORDER = {
     "bytewright": _names("""
         errors field_docs formatting registry system shipped_recipes
         storage plugins _native torch_environment data corpus tokenizer model optim parallel account generate
-        train experiments interop report demo cli __main__
+        train experiments interop report serve demo cli __main__
     """),
     "bytewright.train": _names("""
         config part_check step evaluate metrics console outcome recipe checkpoint_list checkpoint setup costs
@@ -41,7 +41,7 @@ REFERENCE = _names("""
 
 FUSED = _names("""
     _native model.fused model.kernels model.cuda_graph optim.fused generate.decoder generate.packed_weights
-    generate.generator
+    generate.generator generate.row_sampling generate.slots
 """)
 """The modules that compute the same results faster; they import the reference modules, never the reverse."""
 

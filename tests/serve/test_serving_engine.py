@@ -1,0 +1,198 @@
+"""The engine returns the ids of `generate` for every job, whatever other jobs it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+
+import pytest
+import torch
+
+from bytewright.errors import UsageError
+from bytewright.generate import Generator, SamplingConfig
+from bytewright.generate.interpret import token_losses
+from bytewright.serve.engine import EngineClosedError, Job, QueueFullError, Update
+from jobs import CONFIG, HANG_SECONDS, RunningEngine, make_model, random_job, running_engine
+from rejection import rejects
+
+GREEDY = SamplingConfig(max_new_tokens=8, temperature=0.0)
+LONG = SamplingConfig(max_new_tokens=40, temperature=1.0, seed=3)
+
+
+def test_ids_and_endings_of_200_random_jobs_are_those_of_generate() -> None:
+    model, generator = make_model(), random.Random(0)
+    alone = Generator(model)
+    jobs = [random_job(generator) for _ in range(200)]
+    with running_engine(model, num_slots=5, num_ids=90) as running:
+        results = running.run(jobs)
+    for job, result in zip(jobs, results, strict=True):
+        sampling = dataclasses.replace(job.sampling, num_ids=90)
+        (expected,) = alone.generate([job.prompt], sampling, first_row=job.row)
+        assert result.last is not None
+        assert (result.ids, result.last.reason) == (expected.ids, expected.reason)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bits_of_a_job_do_not_depend_on_other_jobs(dtype: torch.dtype) -> None:
+    """The log-probabilities are compared exactly, so a change of the last bit is found."""
+    model, generator = make_model(dtype), random.Random(1)
+    jobs = [random_job(generator, num_top=3, scores_prompt=True) for _ in range(12)]
+    with running_engine(model) as running:
+        assert running.engine.has_equal_rows
+        alone = [running.run([dataclasses.replace(job)])[0] for job in jobs]
+        together = running.run(jobs)
+    with running_engine(model) as running:
+        others = [random_job(generator) for _ in range(20)]
+        shuffled = random.Random(2).sample([*jobs, *others], len(jobs) + len(others))
+        running.run(shuffled)
+        under_load = running.wait(jobs)
+    assert together == alone
+    assert under_load == alone
+
+
+def test_scores_are_log_probabilities_of_the_model() -> None:
+    model = make_model()
+    prompt = [5, 6, 7, *range(80)]
+    with running_engine(model) as running:
+        (result,) = running.run([Job(prompt, GREEDY, num_top=2, scores_prompt=True)])
+    losses = token_losses(model, [*prompt, *result.ids])
+    scores = [*result.prompt_scores, *result.scores]
+    assert [-score.logprob for score in scores] == pytest.approx([float(it) for it in losses], abs=1e-5)
+    for id, score in zip(result.ids, result.scores, strict=True):
+        assert score.top[0] == (id, score.logprob)
+        assert len(score.top) == 2
+
+
+def test_a_prompt_can_be_scored_without_a_new_token() -> None:
+    scoring = SamplingConfig(max_new_tokens=0)
+    for length in (1, 64, 65, CONFIG.context_length):
+        with running_engine(make_model()) as running:
+            (result,) = running.run([Job([3] * length, scoring, num_top=1, scores_prompt=True)])
+        assert len(result.prompt_scores) == length - 1
+        assert (result.ids, result.last) == ([], Update(reason="length"))
+
+
+def test_a_poisoned_job_fails_alone() -> None:
+    model, generator = make_model(torch.float32), random.Random(4)
+    with torch.no_grad():
+        model.token_embeddings.weight[11] = torch.nan
+    good = [
+        dataclasses.replace(job, prompt=[id for id in job.prompt if id != 11] or [5])
+        for job in (random_job(generator) for _ in range(16))
+    ]
+    poisoned = [Job([*[5] * length, 11, 6], GREEDY) for length in (1, 90, 3, 140)]
+    with running_engine(model, num_ids=11) as running:
+        expected = running.run([dataclasses.replace(job) for job in good])
+        mixed = [job for pair in zip(good[:4], poisoned, strict=True) for job in pair]
+        running.run(mixed)
+        after = running.run(good[4:])
+        assert [*running.wait(good[:4]), *after] == expected
+        for result in running.wait(poisoned):
+            assert result.ids == []
+            assert result.last is not None
+            assert result.last.error is not None
+
+
+def test_a_cancelled_job_frees_its_slot_and_reports_nothing_more() -> None:
+    model = make_model()
+    jobs = [Job([5], dataclasses.replace(LONG, seed=seed)) for seed in range(6)]
+    first_update = threading.Event()
+    running = RunningEngine(model, num_slots=2)
+    cancelled = jobs[:3]  # two that run, one that waits
+
+    def report(updates: list[tuple[Job, Update]]) -> None:
+        if not first_update.is_set():
+            running.engine.cancel(cancelled)  # on the thread of the engine: before the next step
+            first_update.set()
+            return
+        assert not any(job in cancelled for job, _ in updates)
+        running.report(updates)
+
+    running.engine.report = report
+    running.engine.start()
+    running.engine.submit(jobs)
+    results = running.wait(jobs[3:])
+    running.engine.stop()
+    assert first_update.is_set()
+    for job, result in zip(jobs[3:], results, strict=True):
+        assert result.ids == Generator(model).generate([job.prompt], job.sampling)[0].ids
+    assert running.engine.stats().num_running == 0
+
+
+def test_a_full_queue_rejects_jobs_until_there_is_room() -> None:
+    running = RunningEngine(make_model(), num_slots=1, max_waiting=2, max_waiting_tokens=1000)
+    jobs = [Job([5], GREEDY) for _ in range(4)]
+    running.engine.submit(jobs[:2])  # the thread has not started: both wait
+    with pytest.raises(QueueFullError) as caught:
+        running.engine.submit(jobs[2:3])
+    assert isinstance(caught.value.found, int)
+    assert caught.value.found >= 1
+    running.engine.start()
+    running.wait(jobs[:2])
+    running.run(jobs[2:])
+    running.engine.stop()
+
+
+def test_the_queue_is_bounded_by_tokens() -> None:
+    running = RunningEngine(make_model(), num_slots=1, max_waiting=10, max_waiting_tokens=100)
+    running.engine.submit([Job([5] * 40, GREEDY), Job([5] * 40, GREEDY)])
+    with pytest.raises(QueueFullError):
+        running.engine.submit([Job([5], GREEDY)])
+
+
+def test_a_closed_engine_finishes_accepted_jobs_and_rejects_others() -> None:
+    with running_engine(make_model(), num_slots=1) as running:
+        jobs = [Job([5], GREEDY) for _ in range(3)]
+        running.engine.submit(jobs)
+        running.engine.close()
+        with pytest.raises(EngineClosedError):
+            running.engine.submit([Job([5], GREEDY)])
+        assert running.engine.wait_until_idle(HANG_SECONDS)
+        assert [len(result.ids) for result in running.wait(jobs)] == [GREEDY.max_new_tokens] * 3
+
+
+def test_stopping_ends_all_jobs_with_an_error() -> None:
+    running = RunningEngine(make_model(), num_slots=1)
+    jobs = [Job([5], LONG) for _ in range(3)]
+    running.engine.submit(jobs)
+    running.engine.start()
+    running.engine.stop()
+    for result in running.wait(jobs):
+        assert result.last is not None
+        assert result.last.is_last
+
+
+def test_running_jobs_wait_for_at_most_one_chunk() -> None:
+    """A job of one token per turn is not delayed by long prompts: each turn reads one chunk at most."""
+    turns: list[int] = []
+    running = RunningEngine(make_model(), num_slots=4)
+    take_turn = running.engine._take_turn
+
+    def count_chunks() -> None:
+        before = running.engine.stats()
+        take_turn()
+        after = running.engine.stats()
+        turns.append(after.num_chunks - before.num_chunks)
+        if before.num_steps and before.num_running > 1:
+            assert after.num_steps == before.num_steps + 1 or after.num_running <= 1
+
+    running.engine._take_turn = count_chunks  # type: ignore[method-assign]
+    running.engine.start()
+    running.run([Job([5], LONG), *(Job([6] * 150, GREEDY) for _ in range(6))])
+    running.engine.stop()
+    assert max(turns) == 1
+
+
+@pytest.mark.parametrize("prompt", [[], [97], [-1], [5] * 160])
+def test_a_prompt_that_cannot_be_continued_is_rejected(prompt: list[int]) -> None:
+    engine = RunningEngine(make_model()).engine
+    with rejects(UsageError, key="prompts"):
+        engine.check(Job(prompt, GREEDY))
+
+
+def test_a_model_that_the_decoder_cannot_run_is_rejected() -> None:
+    model = make_model()
+    model.layers[0].register_forward_hook(lambda module, inputs, output: output)
+    with rejects(UsageError, key="model"):
+        RunningEngine(model)
