@@ -91,6 +91,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "train": ("train", "Train", "train a model from a recipe"),
     "resume": ("train", "Resume", "continue a run from its last checkpoint"),
     "generate": ("generate", "Generate", "generate text with a model"),
+    "serve": ("serve", "Serve", "answer requests for completions over HTTP"),
     "evaluate": ("train", "Evaluate", "measure a model on a token file"),
     "next": ("interpret", "NextTokens", "print the most probable next tokens after a prompt"),
     "losses": ("interpret", "TokenLosses", "print the loss of every token of a text"),

@@ -1,0 +1,275 @@
+"""The completions API: read requests strictly, and write responses and errors.
+
+Requests are untrusted. A wrong one raises `FormatError` or `UsageError`, whose sentence is the answer.
+Options that would change the text and are not supported are rejected rather than ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bytewright.errors import FormatError, UsageError, shorten, suggest
+from bytewright.generate import SamplingConfig
+from bytewright.generate.text import encode_prompt, stop_tokens_of
+from bytewright.serve.engine import Job
+from bytewright.storage.json_reader import Json, parse_json
+from bytewright.tokenizer import Tokenizer
+
+MAX_CHOICES = 128
+"""The largest number of texts that one request may ask for."""
+MAX_LOGPROBS = 20
+MAX_STOPS, MAX_STOP_LENGTH = 16, 1000
+DEFAULT_MAX_TOKENS = 16
+"""As in the API of OpenAI."""
+
+OPTIONS = (
+    *("model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "n"),
+    *("echo", "logprobs", "stream", "stream_options", "user"),
+)
+NEUTRAL: Mapping[str, Sequence[object]] = {
+    "best_of": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "suffix": ("",),
+}
+"""Options of OpenAI that are not supported, with the values that have no effect."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionRequest:
+    """A checked request for completions."""
+
+    model: str | None
+    prompts: Sequence[tuple[str, Sequence[int]]]
+    """Each prompt as text and as ids."""
+    sampling: SamplingConfig
+    stop: tuple[str, ...]
+    n: int
+    echo: bool
+    logprobs: int | None
+    stream: bool
+    include_usage: bool
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs of all choices; choice i uses random stream i, as text i of `generate`."""
+        return [
+            Job(
+                ids,
+                self.sampling,
+                row=number * self.n + copy,
+                num_top=self.logprobs,
+                scores_prompt=self.echo and self.logprobs is not None,
+            )
+            for number, (_, ids) in enumerate(self.prompts)
+            for copy in range(self.n)
+        ]
+
+    def usage(self, num_new_tokens: int) -> dict[str, int]:
+        """Return the numbers of tokens; each prompt counts once."""
+        num_prompt_tokens = sum(len(ids) for _, ids in self.prompts)
+        return {
+            "prompt_tokens": num_prompt_tokens,
+            "completion_tokens": num_new_tokens,
+            "total_tokens": num_prompt_tokens + num_new_tokens,
+        }
+
+
+def read_object(body: bytes) -> Json:
+    """Return the JSON object of a request's body."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"request: byte {error.start} of the body is not UTF-8") from None
+    request = Json(parse_json(text, "request"), Path("request"))
+    request.as_object()
+    return request
+
+
+def check_keys(request: Json, known: Sequence[str]) -> None:
+    """Raise if the request has an unknown key."""
+    for key in request.as_object():
+        if key not in known:
+            message = f"request: there is no option {shorten(key)}{suggest(key, known)}"
+            raise FormatError(message, key=key)
+
+
+def read_completion(body: bytes, tokenizer: Tokenizer) -> CompletionRequest:
+    """Return the request in a body; raise an error with one sentence if anything is wrong with it."""
+    request = read_object(body)
+    check_keys(request, [*OPTIONS, *NEUTRAL])
+    for key, values in NEUTRAL.items():
+        option = request.get(key)
+        if option.value is not None and not any(option.value == value for value in values):
+            message = f"request: {key} is not supported; leave it out"
+            raise FormatError(message, key=key, found=option.value)
+    n = read_integer(request.get("n"), 1, least=1, most=MAX_CHOICES)
+    prompts = read_prompts(request.get("prompt"), tokenizer)
+    if len(prompts) * n > MAX_CHOICES:
+        message = f"request: at most {MAX_CHOICES} texts can be requested, but n and prompt ask for more"
+        raise FormatError(message, key="n", expected=MAX_CHOICES, found=len(prompts) * n)
+    options = request.get("stream_options")
+    include_usage = False
+    if options.value is not None:
+        check_keys(options, ["include_usage"])
+        include_usage = options.get("include_usage").as_boolean(False)
+    logprobs = request.get("logprobs")
+    return CompletionRequest(
+        model=None if request.get("model").value is None else request.get("model").as_text(),
+        prompts=prompts,
+        sampling=read_sampling(request, tokenizer),
+        stop=read_stops(request.get("stop")),
+        n=n,
+        echo=request.get("echo").as_boolean(False),
+        logprobs=None if logprobs.value is None else read_integer(logprobs, 0, least=0, most=MAX_LOGPROBS),
+        stream=request.get("stream").as_boolean(False),
+        include_usage=include_usage,
+    )
+
+
+def read_sampling(request: Json, tokenizer: Tokenizer) -> SamplingConfig:
+    """Return the sampling settings of a request; without a seed, a random one."""
+    seed = request.get("seed")
+    top_k = read_integer(request.get("top_k"), -1, least=-1)
+    try:
+        return SamplingConfig(
+            max_new_tokens=read_integer(request.get("max_tokens"), DEFAULT_MAX_TOKENS, least=0, most=2**31),
+            temperature=read_number(request.get("temperature"), 1.0),
+            top_p=read_number(request.get("top_p"), 1.0),
+            top_k=top_k if top_k > 0 else None,
+            min_p=read_number(request.get("min_p"), 0.0),
+            seed=secrets.randbits(64)
+            if seed.value is None
+            else read_integer(seed, 0, least=-(2**63), most=2**64 - 1) % 2**64,
+            stop_tokens=stop_tokens_of(tokenizer),
+            num_ids=tokenizer.vocab_size,
+        )
+    except UsageError as error:
+        raise FormatError(f"request: {error}", key=error.key, found=error.found) from None
+
+
+def read_prompts(prompt: Json, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+    """Return the prompts: a text, ids, or a list of either."""
+    if prompt.value is None or isinstance(prompt.value, str):
+        text = "" if prompt.value is None else prompt.as_text()
+        return [(text, encode_prompt(tokenizer, text))]
+    elements = list(prompt.elements())
+    if not elements:
+        raise prompt.error("a text, ids, or a list of them that is not empty")
+    if isinstance(elements[0].value, int):
+        return [_read_ids(prompt, tokenizer)]
+    if len(elements) > MAX_CHOICES:
+        message = f"request: prompt has {len(elements)} texts; at most {MAX_CHOICES} are allowed"
+        raise FormatError(message, key="prompt", expected=MAX_CHOICES, found=len(elements))
+    return [
+        _read_ids(it, tokenizer)
+        if isinstance(it.value, list)
+        else (it.as_text(), encode_prompt(tokenizer, it.as_text()))
+        for it in elements
+    ]
+
+
+def _read_ids(ids: Json, tokenizer: Tokenizer) -> tuple[str, list[int]]:
+    found = [it.as_integer() for it in ids.elements()]
+    if not found:
+        raise ids.error("a list of ids that is not empty")
+    for id in found:
+        if id not in tokenizer.vocab:
+            message = f"request: {ids.place} has the id {shorten(id)}, which is not in the vocabulary"
+            raise FormatError(message, key="prompt", found=id)
+    return tokenizer.decode(found), found
+
+
+def read_stops(stop: Json) -> tuple[str, ...]:
+    """Return the stop strings: none, one, or a list."""
+    if stop.value is None:
+        return ()
+    stops = [stop.as_text()] if isinstance(stop.value, str) else [it.as_text() for it in stop.elements()]
+    if len(stops) > MAX_STOPS or any(not 0 < len(it) <= MAX_STOP_LENGTH for it in stops):
+        raise stop.error(f"at most {MAX_STOPS} texts of 1 to {MAX_STOP_LENGTH} characters")
+    return tuple(stops)
+
+
+def read_integer(option: Json, default: int, *, least: int, most: int = 2**63) -> int:
+    """Return an integer within limits; null or a missing value is the default."""
+    if option.value is None:
+        return default
+    value = option.as_integer()
+    if not least <= value <= most:
+        raise option.error(f"an integer from {least} to {most}")
+    return value
+
+
+def read_number(option: Json, default: float) -> float:
+    """Return a number; null or a missing value is the default."""
+    if option.value is None:
+        return default
+    if isinstance(option.value, bool) or not isinstance(option.value, int | float):
+        raise option.error("a number")
+    value = float(option.value)
+    if not math.isfinite(value):
+        raise option.error("a finite number")
+    return value
+
+
+class CompletionWriter:
+    """Writes the responses to one request."""
+
+    def __init__(self, request: CompletionRequest, model: str) -> None:
+        self.request = request
+        self.head = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def whole(self, choices: Sequence[Mapping[str, Any]], num_new_tokens: int) -> bytes:
+        """Return the body of a response that is not streamed."""
+        return dump({**self.head, "choices": choices, "usage": self.request.usage(num_new_tokens)})
+
+    def chunk(self, choice: Mapping[str, Any]) -> bytes:
+        """Return one event of a stream."""
+        usage = {"usage": None} if self.request.include_usage else {}
+        return event({**self.head, "choices": [choice], **usage})
+
+    def end(self, num_new_tokens: int) -> bytes:
+        """Return the last events of a stream."""
+        usage = b""
+        if self.request.include_usage:
+            usage = event({**self.head, "choices": [], "usage": self.request.usage(num_new_tokens)})
+        return usage + b"data: [DONE]\n\n"
+
+
+def choice_of(
+    index: int, text: str, logprobs: Mapping[str, Any] | None, reason: str | None
+) -> dict[str, Any]:
+    """Return a choice; `reason` is why it ended, in the words of the engine."""
+    finish = {None: None, "stop": "stop"}.get(reason, "length")
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+def dump(value: object) -> bytes:
+    """Return a value as JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def event(value: object) -> bytes:
+    """Return a server-sent event."""
+    return b"data: " + dump(value) + b"\n\n"
+
+
+ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def error_body(message: str, status: int, key: str | None = None) -> dict[str, Any]:
+    """Return the body of an error in the format of OpenAI."""
+    kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": key, "code": status}}

@@ -1,0 +1,223 @@
+"""The process of the server: loading the model, signals, and timeouts of connections.
+
+The server listens before the model is loaded and answers 503 until then. SIGTERM or SIGINT starts to drain:
+new requests are answered with 503, accepted ones finish or, after `drain_seconds`, get an error. A second
+signal ends the server at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.routing import BaseRoute
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from bytewright.errors import UsageError
+from bytewright.serve.app import make_app
+from bytewright.serve.guard import GuardOptions
+from bytewright.serve.service import EngineOptions, LoadedModel, Service
+
+MAX_HEADER_BYTES = 2**16
+LAST_SECONDS = 5
+"""How long open connections may take to receive their last bytes when the server ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Where the server listens, and its limits."""
+
+    port: int = 8000
+    """0 chooses a free port."""
+    guard: GuardOptions = field(default_factory=GuardOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    header_seconds: float = 10.0
+    """The longest time to receive the headers of a request."""
+    write_seconds: float = 30.0
+    """The longest time that a client may not read while there is more to send."""
+    drain_seconds: float = 30.0
+    max_connections: int = 512
+
+
+def serve(
+    load: Callable[[], LoadedModel],
+    options: ServerOptions,
+    *,
+    announce: Callable[[str], object],
+    routes: Callable[[Service], Sequence[BaseRoute]] = lambda service: (),
+) -> None:
+    """Serve a model until a signal arrives; `announce` gets the address, and again when the model is ready.
+
+    `load` runs on a thread of its own; its error ends the server and is raised here. `routes` returns further
+    routes of the app. A signal is raised again after the server has ended.
+    """
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    service = Service(options.engine)
+    failure: list[BaseException] = []
+
+    async def load_model() -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            loaded = await asyncio.to_thread(load)
+            await asyncio.to_thread(service.load, loaded, loop)
+        except BaseException as error:
+            failure.append(error)
+            server.should_exit = True
+            return
+        announce(f"{loaded.name} is ready, {options.engine.num_slots} slots")
+        if not service.engine.has_equal_rows:
+            logging.getLogger(__name__).warning(
+                "on this machine the last bits of logits depend on the slot; a number of slots that is a"
+                " multiple of the number of threads may avoid it"
+            )
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        loading = asyncio.create_task(load_model())
+        yield
+        await service.stop()
+        loading.cancel()
+
+    app = make_app(service, options.guard, routes=routes(service), lifespan=lifespan)
+    server = _Server(_configure(app, options), service, options, announce)
+    with _listening_socket(options) as listener:
+        server.run(sockets=[listener])
+    if failure:
+        raise failure[0]
+
+
+def _configure(app: Any, options: ServerOptions) -> uvicorn.Config:
+    class Protocol(TimedProtocol):
+        header_seconds, write_seconds = options.header_seconds, options.write_seconds
+
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        limit_concurrency=options.max_connections,
+        timeout_graceful_shutdown=LAST_SECONDS,
+    )
+
+
+@contextlib.contextmanager
+def _listening_socket(options: ServerOptions) -> Any:
+    """Yield a socket that listens; raise `UsageError` if the address cannot be used."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in options.guard.host else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((options.guard.host, options.port))
+        except (OSError, OverflowError) as error:
+            message = f"cannot listen on {options.guard.host}, port {options.port}: {error}"
+            raise UsageError(message, key="port", found=options.port) from None
+        yield listener
+    finally:
+        listener.close()
+
+
+class _Server(uvicorn.Server):
+    """A server that drains before it ends."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        options: ServerOptions,
+        announce: Callable[[str], object],
+    ) -> None:
+        super().__init__(config)
+        self.service, self.options, self.announce = service, options, announce
+        self._deadline: float | None = None
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Start to listen and announce the address."""
+        await super().startup(sockets)
+        host, port = sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.announce(f"listening on http://{shown}:{port}")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Start to drain at the first signal, and end at the second."""
+        self._captured_signals.append(sig)
+        if self._deadline is not None:
+            self.should_exit = True
+        else:
+            self._deadline = time.monotonic() + self.options.drain_seconds
+            self.service.drain()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end: after draining."""
+        if self._deadline is not None:
+            is_late = time.monotonic() > self._deadline
+            if is_late or self.service.num_open == 0:
+                await self.service.stop()
+                return True
+        return bool(await super().on_tick(counter))
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 that closes connections with slow headers, and those whose client does not read."""
+
+    header_seconds = 10.0
+    write_seconds = 30.0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the time for the first headers."""
+        super().connection_made(transport)
+        self._watch_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """Process data; headers that have begun must be complete in time."""
+        super().data_received(data)
+        self._watch_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
+        super().connection_lost(exc)
+        self._stop("_header_timer")
+        self._stop("_write_timer")
+
+    def pause_writing(self) -> None:
+        """Start the time for the client to read."""
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.write_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stop that time."""
+        super().resume_writing()
+        self._stop("_write_timer")
+
+    def _watch_headers(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop("_header_timer")
+        elif self._header_timer is None:
+            self._header_timer = self.loop.call_later(self.header_seconds, self.transport.abort)
+
+    def _stop(self, name: str) -> None:
+        timer = getattr(self, name)
+        if timer is not None:
+            timer.cancel()
+            setattr(self, name, None)
