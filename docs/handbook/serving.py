@@ -15,5 +15,5 @@ GIVEN = {
     " 429 with": "codes of HTTP",
     "is full, 500 when the model fails on this request, and 503 while": "codes of HTTP",
     "answered with 503, accepted": "a code of HTTP",
-    "200 random requests": "tests/serve/test_serving_engine.py",
+    "200 random requests": "tests/serve/test_serving_engine.py, with --slow",
 }

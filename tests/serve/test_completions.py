@@ -73,7 +73,7 @@ def test_200_random_requests_get_the_text_of_generate(
 ) -> None:
     """Both compute in float32, but in other shapes. Rounding decides about one token in 100,000.
 
-    `test_serving_engine` compares in float64, where all ids are equal.
+    `tests/serve/test_serving_engine.py` compares in float64, where all ids are equal.
     """
     generator, fused = random.Random(0), Generator(model)
     requests = [random_request(generator, words) for _ in range(200)]
