@@ -179,7 +179,10 @@ class TokenFile:
         """Raise unless the ids were made by the tokenizer with this fingerprint."""
         key, path, found = "tokenizer_fingerprint", self.path, self.manifest.tokenizer_fingerprint
         if found != fingerprint:
-            problem = f"was encoded with tokenizer {found[:12]}…, but {fingerprint[:12]}… is used here"
+            problem = (
+                f"was encoded with tokenizer {found[:12]}…, but {fingerprint[:12]}… is used here;"
+                " encode the text again, or name the other tokenizer"
+            )
             raise TokenizerError(f"{path}: {problem}", path=path, key=key, expected=fingerprint, found=found)
 
 

@@ -187,7 +187,8 @@ def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
     if file.manifest.vocabulary_size > model.vocab_size:
         raise FormatError(
             f"{path}: was encoded with a vocabulary of {file.manifest.vocabulary_size} tokens "
-            f"(tokenizer {file.manifest.tokenizer_fingerprint[:12]}…), but the model has {model.vocab_size}",
+            f"(tokenizer {file.manifest.tokenizer_fingerprint[:12]}…), but the model has {model.vocab_size};"
+            f" set model.vocab_size={file.manifest.vocabulary_size}, or use other data",
             path=path,
             key="model.vocab_size",
             expected=model.vocab_size,
