@@ -31,10 +31,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn
+from collections.abc import Sequence
 
+from bytewright.corpus.sections import Item, Place, Section, read_sections
 from bytewright.corpus.storybook.grammar import (
     ARTICLE,
     CAPITAL,
@@ -53,11 +52,8 @@ from bytewright.corpus.storybook.grammar import (
     change,
     original_name,
 )
-from bytewright.errors import FormatError
 
 HEADING = re.compile(r"(syllables|plot|beat|phrase|words) ([a-z_]+)(?:: ([a-z_]+(?:, [a-z_]+)*))?")
-ITEM = re.compile(r"(?:(?P<weight>\d+) )?(?:\[(?P<guard>[^\]]*)\] )?(?P<text>.*)")
-INDENT = 4
 CONDITION = re.compile(r"([a-z_]+)(?:\.([a-z_]+))?(!?=)(\S+)")
 TOKEN = re.compile(r"\{([^{}]*)\}|([(|)])|([^{}(|)]+)")
 REFERENCE = re.compile(r"(?:([aA]) )?([A-Za-z_]+)(?:\.([a-z_]+))?")
@@ -70,11 +66,11 @@ def read_grammar(text: str, file: str = "grammar") -> Grammar:
     >>> grammar.variables[0].values, list(grammar.rules)
     (('Tom', 'Ida'), ['story', 'story(1)'])
     """
-    return _Reader(_read_sections(text, file), _Place(file, text.count("\n") + 1)).read()
+    return _Reader(read_sections(text, file, HEADING), Place(file, text.count("\n") + 1)).read()
 
 
 class _Reader:
-    def __init__(self, sections: Sequence[_Section], end: _Place) -> None:
+    def __init__(self, sections: Sequence[Section], end: Place) -> None:
         self.sections = sections
         self.place = end
         self.syllables: dict[str, list[str]] = {}
@@ -104,7 +100,7 @@ class _Reader:
 
     # Variables
 
-    def _read_variable(self, section: _Section) -> None:
+    def _read_variable(self, section: Section) -> None:
         options: list[Alternative] = []
         rows: list[tuple[str, ...]] = []
         for item in section.items:
@@ -124,7 +120,7 @@ class _Reader:
         forms = dict(zip(section.forms, columns, strict=True))
         self.variables.append(Variable(section.name, tuple(options), forms))
 
-    def _guard(self, item: _Item) -> Guard:
+    def _guard(self, item: Item) -> Guard:
         guard = []
         for condition in item.guard.split():
             match = CONDITION.fullmatch(condition)
@@ -164,7 +160,7 @@ class _Reader:
 
     # Rules
 
-    def _read_rule(self, section: _Section) -> None:
+    def _read_rule(self, section: Section) -> None:
         options = []
         for item in section.items:
             self.place = item.place
@@ -173,7 +169,7 @@ class _Reader:
             options += [Alternative(item.weight, guard, template) for template in templates]
         self.rules[section.name] = Choice(section.name, tuple(options))
 
-    def _templates(self, section: _Section, text: str) -> list[Parts]:
+    def _templates(self, section: Section, text: str) -> list[Parts]:
         if section.kind == "words":
             return [self._template(section, entry) for entry in self._listed(text)]
         if section.kind == "phrase":
@@ -182,7 +178,7 @@ class _Reader:
             return [()]
         return [self._spaced(self._template(section, text.replace(" / ", "\n")))]
 
-    def _template(self, section: _Section, text: str) -> Parts:
+    def _template(self, section: Section, text: str) -> Parts:
         tokens = list(TOKEN.finditer(text))
         if "".join(token[0] for token in tokens) != text:
             self.place.reject(f"unmatched brace in {text!r}")
@@ -192,7 +188,7 @@ class _Reader:
         return branches[0]
 
     def _branches(
-        self, section: _Section, tokens: Sequence[re.Match[str]], start: int
+        self, section: Section, tokens: Sequence[re.Match[str]], start: int
     ) -> tuple[list[Parts], int]:
         """Return the texts between bars up to the closing parenthesis, and the position of the latter."""
         branches: list[list[Part]] = [[]]
@@ -209,7 +205,7 @@ class _Reader:
             at += 1
         return [tuple(branch) for branch in branches], at
 
-    def _inline(self, section: _Section, branches: Sequence[Parts]) -> Call:
+    def _inline(self, section: Section, branches: Sequence[Parts]) -> Call:
         if len(branches) < 2:
             self.place.reject("parentheses need at least two texts, separated by |")
         number = sum(name.startswith(f"{section.name}(") for name in self.rules) + 1
@@ -280,99 +276,3 @@ class _Reader:
         if unused:
             self.place.reject(f"unused: {', '.join(sorted(unused))}")
         return used
-
-
-# Sections and items
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A line of a file, for error messages."""
-
-    file: str
-    line: int
-
-    def reject(self, problem: str) -> NoReturn:
-        """Raise an error about this line."""
-        raise FormatError(f"{self.file}, line {self.line}: {problem}", path=self.file)
-
-
-@dataclass(frozen=True)
-class _Item:
-    """One indented line with its continuation lines."""
-
-    place: _Place
-    weight: int
-    guard: str
-    text: str
-
-
-@dataclass
-class _Section:
-    """A heading and the items below it."""
-
-    place: _Place
-    kind: str
-    name: str
-    forms: list[str]
-    items: list[_Item] = field(default_factory=list)
-
-
-def _read_sections(text: str, file: str) -> list[_Section]:
-    r"""Return the sections of a text.
-
-    >>> (section,) = _read_sections("plot hero: he, his\n    3 [age=old] king |\n        queen", "example")
-    >>> section.name, section.forms, section.items[0].weight, section.items[0].guard, section.items[0].text
-    ('hero', ['he', 'his'], 3, 'age=old', 'king | queen')
-    """
-    sections: list[_Section] = []
-    for place, indent, line in _joined_lines(text, file):
-        if indent:
-            if not sections:
-                place.reject("indented line before the first heading")
-            sections[-1].items.append(_item(place, line))
-        else:
-            sections.append(_heading(place, line))
-    names: set[str] = set()
-    for section in sections:
-        if section.name in names:
-            section.place.reject(f"{section.name} is defined twice")
-        if not section.items:
-            section.place.reject(f"no items below {section.kind} {section.name}")
-        names.add(section.name)
-    return sections
-
-
-def _joined_lines(text: str, file: str) -> Iterator[tuple[_Place, int, str]]:
-    """Yield each line, joined with its continuation lines, with its place and its indentation."""
-    begun: tuple[_Place, int, str] | None = None
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = re.sub(r"(^|\s+)#.*", "", raw).rstrip()
-        if not line:
-            continue
-        indent = len(line) - len(line.lstrip())
-        if indent > INDENT and begun is not None and begun[1]:
-            begun = (begun[0], begun[1], f"{begun[2]} {line.strip()}")
-            continue
-        if begun is not None:
-            yield begun
-        begun = (_Place(file, number), indent, line.strip())
-    if begun is not None:
-        yield begun
-
-
-def _heading(place: _Place, line: str) -> _Section:
-    match = HEADING.fullmatch(line)
-    if not match:
-        place.reject(f"expected a heading such as 'phrase colour', found {line!r}")
-    kind, name, forms = match.groups()
-    return _Section(place, kind, name, forms.split(", ") if forms else [name])
-
-
-def _item(place: _Place, line: str) -> _Item:
-    match = ITEM.fullmatch(line)
-    assert match, "the pattern matches every line"
-    weight = int(match["weight"] or 1)
-    if not weight or not match["text"]:
-        place.reject(f"expected a weight of at least 1 and a text, found {line!r}")
-    return _Item(place, weight, match["guard"] or "", match["text"])

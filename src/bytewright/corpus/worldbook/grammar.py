@@ -1,0 +1,360 @@
+"""The grammar of a world book: rules with weighted alternatives, and the slots in their templates.
+
+A *rule* has weighted alternatives. Each is a sequence of literal text and of slots. A slot draws something
+and writes it, mentions what was drawn before, or calls another rule. A *lexicon* is a list of words with
+weights.
+
+The grammar can be read from left to right without backtracking, so each text has at most one derivation:
+
+- The alternatives of a rule begin with literal texts, possibly those of the rule they call first. None of
+  these texts begins with a text of another alternative. So the next characters determine the alternative. - A
+  word that is drawn is followed by a character that cannot continue it, and no word of a lexicon is the
+  beginning of another one of the same lexicon up to a word boundary. So the next characters determine the
+  word.
+
+`Grammar` checks both properties when it is created.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal
+
+from bytewright.corpus.storybook.grammar import article, with_capital
+from bytewright.errors import FormatError
+
+Form = Literal["plain", "article", "capital"]
+Operation = Literal["=", "+", "-", "*"]
+ZIPF_SCALE = 2**24
+THING, NAME = "thing", "name"
+"""The lexicons of the things that change hands, and of the people who have them."""
+TURNS = ("introduce", "move", "ask")
+"""The rules of a turn: a thing appears, a thing changes hands, somebody asks who has a thing."""
+PRONOUNS = {"he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his")}
+WORD_CHARACTER = re.compile(r"[A-Za-z0-9-]")
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Words with integer weights; `forms` has the texts of all words by the name of the form."""
+
+    name: str
+    words: tuple[str, ...]
+    weights: tuple[int, ...]
+
+    @functools.cached_property
+    def forms(self) -> Mapping[Form, tuple[str, ...]]:
+        """The texts of all words in each form."""
+        return {
+            "plain": self.words,
+            "article": tuple(f"{article(word)} {word}" for word in self.words),
+            "capital": tuple(map(with_capital, self.words)),
+        }
+
+    @functools.cached_property
+    def cumulative(self) -> tuple[int, ...]:
+        """The sum of the weights of all words up to each word, inclusive."""
+        return tuple(accumulate(self.weights))
+
+    @functools.cached_property
+    def is_uniform(self) -> bool:
+        """Whether all words have the same weight."""
+        return len(set(self.weights)) == 1
+
+    @functools.cached_property
+    def _numbers(self) -> Mapping[Form, Mapping[str, int]]:
+        return {form: {text: k for k, text in enumerate(texts)} for form, texts in self.forms.items()}
+
+    @functools.cached_property
+    def _lengths(self) -> Mapping[Form, list[int]]:
+        return {
+            form: sorted({len(text) for text in texts}, reverse=True) for form, texts in self.forms.items()
+        }
+
+    def find(self, form: Form, text: str, at: int) -> int | None:
+        """Return the number of the word at a position, or None if there is no word of this lexicon."""
+        for length in self._lengths[form]:
+            number = self._numbers[form].get(text[at : at + length])
+            if number is not None and not WORD_CHARACTER.match(text, at + length):
+                return number
+        return None
+
+
+@dataclass(frozen=True)
+class Call:
+    """The text of another rule."""
+
+    rule: str
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The text of another rule with variables of its own, one level deeper."""
+
+    rule: str
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A word of a lexicon, stored in a variable if it has a name; it differs from the word of `other`."""
+
+    lexicon: str
+    form: Form = "plain"
+    variable: str | None = None
+    other: str | None = None
+
+
+@dataclass(frozen=True)
+class Mention:
+    """The word of a variable."""
+
+    variable: str
+    form: Form = "plain"
+
+
+@dataclass(frozen=True)
+class Person:
+    """The name of a person: of a new one, of one other than the last new one, or again of the last one."""
+
+    which: Literal["new", "other", "same"]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A fact about the last person: the position in the list of facts, and the form."""
+
+    number: int
+    form: Form = "plain"
+
+
+@dataclass(frozen=True)
+class Pronoun:
+    """A pronoun for the last person."""
+
+    forms: tuple[str, str]
+    """For a woman and for a man."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A random number from `low` to `high`; `operation` combines it with the result so far."""
+
+    operation: Operation
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of the calculation so far."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn of the things: one of the rules `TURNS`."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A thing: a new one, one of those in play, or again the last one."""
+
+    which: Literal["new", "old", "same"]
+    form: Form = "plain"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A person who has the last thing: the first one, the next one, or the present one."""
+
+    which: Literal["first", "next", "now"]
+
+
+Part = str | Call | Nest | Pick | Mention | Person | Fact | Pronoun | Number | Result | Turn | Thing | Holder
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A template with its weight."""
+
+    weight: int
+    parts: tuple[Part, ...]
+
+    @functools.cached_property
+    def nests(self) -> bool:
+        """Whether the template begins another level; such alternatives are excluded at the deepest level."""
+        return any(isinstance(part, Nest) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A choice among alternatives."""
+
+    name: str
+    alternatives: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The numbers of a grammar."""
+
+    max_sections: int
+    max_depth: int
+    """The deepest level of nesting; the outermost one is 0."""
+    max_things: int
+    urn_gain: int
+    """The weight that each section adds to its genre in the same document."""
+    stop_weight: int
+    """After n sections, a document ends with weight `stop_weight` against n + 1."""
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Rules and lexicons by name, the genres with their weights, the facts, and the weights of turns."""
+
+    rules: Mapping[str, Rule]
+    lexicons: Mapping[str, Lexicon]
+    genres: Mapping[str, int]
+    facts: tuple[str, ...]
+    """The lexicon of each fact."""
+    turns: tuple[int, ...]
+    """The weight of each rule of `TURNS`."""
+    limits: Limits
+
+    def __post_init__(self) -> None:
+        for lexicon in self.lexicons.values():
+            _check_words(lexicon)
+        for rule in self.rules.values():
+            self._check_rule(rule)
+        _check_prefixes("the genres", [self.firsts_of(Call(genre)) for genre in self.genres])
+        if self.uses_things:
+            _check_prefixes("the turns", [self.firsts_of(Call(rule)) for rule in TURNS])
+
+    @functools.cached_property
+    def uses_things(self) -> bool:
+        """Whether a rule has a turn."""
+        return any(isinstance(part, Turn) for part in self._all_parts())
+
+    @functools.cached_property
+    def rules_with_things(self) -> frozenset[str]:
+        """The rules that contain a slot about things, or call such a rule."""
+        found = {
+            name
+            for name, rule in self.rules.items()
+            for alternative in rule.alternatives
+            if any(isinstance(part, Turn | Thing) for part in alternative.parts)
+        }
+        while more := {
+            name
+            for name, rule in self.rules.items()
+            for alternative in rule.alternatives
+            if name not in found and not found.isdisjoint(called_rules(alternative.parts))
+        }:
+            found |= more
+        return frozenset(found)
+
+    def _all_parts(self) -> Iterator[Part]:
+        for rule in self.rules.values():
+            for alternative in rule.alternatives:
+                yield from alternative.parts
+
+    def firsts_of(self, part: Part) -> tuple[str, ...]:
+        """Return all literal texts with which the text of a part can begin; none if it begins with a slot."""
+        if isinstance(part, str):
+            return (part,)
+        if isinstance(part, Turn):
+            return tuple(first for rule in TURNS for first in self._firsts_of_rule(rule))
+        if isinstance(part, Call | Nest):
+            return self._firsts_of_rule(part.rule)
+        return ()
+
+    def _firsts_of_rule(self, name: str) -> tuple[str, ...]:
+        found: list[str] = []
+        for alternative in self.rules[name].alternatives:
+            firsts = self.firsts_of(alternative.parts[0])
+            if not firsts:
+                return ()
+            found += firsts
+        return tuple(found)
+
+    @functools.cached_property
+    def firsts(self) -> Mapping[str, tuple[tuple[str, ...], ...]]:
+        """For each rule, the literal texts with which each of its alternatives can begin."""
+        return {
+            name: tuple(self.firsts_of(alternative.parts[0]) for alternative in rule.alternatives)
+            for name, rule in self.rules.items()
+        }
+
+    def _check_rule(self, rule: Rule) -> None:
+        if len(rule.alternatives) > 1:
+            _check_prefixes(rule.name, list(self.firsts[rule.name]))
+        if all(alternative.nests for alternative in rule.alternatives):
+            _reject(f"every alternative of {rule.name} nests, so it has none at the deepest level")
+        for alternative in rule.alternatives:
+            for part, after in pairwise(alternative.parts):
+                is_ended = isinstance(after, str) and not WORD_CHARACTER.match(after)
+                if not is_ended and self._ends_with_word(part):
+                    _reject(f"in {rule.name}, a slot must be followed by a space or punctuation: {part}")
+
+    def _ends_with_word(self, part: Part) -> bool:
+        """Return whether the text of a part can end with a word that is drawn, not mentioned."""
+        match part:
+            case Call(name) | Nest(name):
+                return any(self._ends_with_word(each.parts[-1]) for each in self.rules[name].alternatives)
+            case Turn():
+                return any(self._ends_with_word(Call(rule)) for rule in TURNS)
+            case (
+                Pick() | Number() | Person("new" | "other") | Thing("new" | "old") | Holder("first" | "next")
+            ):
+                return True
+        return False
+
+
+def _check_words(lexicon: Lexicon) -> None:
+    for texts in lexicon.forms.values():
+        known = set(texts)
+        if len(known) < len(texts):
+            repeated = next(text for text in texts if texts.count(text) > 1)
+            _reject(f"{lexicon.name} contains {repeated!r} twice")
+        for text in texts:
+            for end in re.finditer(r"(?<=[A-Za-z0-9-])(?![A-Za-z0-9-])", text):
+                if end.start() < len(text) and text[: end.start()] in known:
+                    _reject(f"{lexicon.name} contains {text!r} and its beginning {text[: end.start()]!r}")
+
+
+def _check_prefixes(name: str, firsts: list[tuple[str, ...]]) -> None:
+    """Check that the beginnings of different alternatives exclude each other."""
+    if not all(firsts):
+        _reject(f"an alternative of {name} begins with a slot; begin it with literal text")
+    owners = sorted((first, number) for number, each in enumerate(firsts) for first in each)
+    # In sorted order, a text is followed directly by the texts that begin with it.
+    for (text, owner), (longer, other) in pairwise(owners):
+        if owner != other and longer.startswith(text):
+            _reject(f"two alternatives of {name} can begin with {text!r}")
+
+
+def _reject(problem: str) -> None:
+    raise FormatError(f"grammar of the world book: {problem}")
+
+
+def zipf_weights(num_words: int) -> tuple[int, ...]:
+    """Return integer weights proportional to 1 / rank.
+
+    >>> [weight / ZIPF_SCALE for weight in zipf_weights(4)]
+    [1.0, 0.5, 0.3333333134651184, 0.25]
+    """
+    return tuple(ZIPF_SCALE // rank for rank in range(1, num_words + 1))
+
+
+def called_rules(parts: Iterable[Part]) -> list[str]:
+    """Return the names of the rules that a template calls, turns included."""
+    called: list[str] = []
+    for part in parts:
+        if isinstance(part, Call | Nest):
+            called.append(part.rule)
+        elif isinstance(part, Turn):
+            called += TURNS
+    return called

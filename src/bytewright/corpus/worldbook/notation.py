@@ -1,0 +1,239 @@
+r"""Read the grammar of a world book from its text notation, and report mistakes with their line.
+
+    limits numbers
+        max_sections 64
+    genres genres
+        3 tale                          # the weight of the genre in a new document
+    facts facts
+        trade                           # each fact is a lexicon
+    turns turns
+        2 introduce                     # the weights of the turns of things
+    words animal
+        fox, owl, hare                  # all words have the same weight
+    zipf herb
+        thyme, sage                     # the weight falls as 1 / rank
+    join town
+        Ash Oak + ford mere             # every first half with every second half
+    pairs thing
+        brass iron + key bell           # the same with a space between the halves
+    range year
+        1600-1855
+    rule tale
+        2 Once there was {a hero=animal}. The {hero} met {a other=animal-hero}.
+
+In a template, `{x}` calls the rule x, picks a word of the lexicon x, or mentions the variable x. `{v=x}`
+picks a word and stores it in the variable v; `{v=x-w}` picks one that differs from the word of w. `{nest x}`
+calls the rule x one level deeper, with variables of its own. `{person}` draws a person, `{person.other}`
+another one, `{person.name}` repeats the last name, `{person.trade}` is a fact, and `{person.he}` is a
+pronoun. `{#10-99}` draws a number, `{#+2-9}` draws a number and adds it, `{#}` writes the result.
+`{thing.new}`, `{thing.old}`, `{thing}`, `{holder.first}`, `{holder.next}` and `{holder}` are explained in
+`machine`. `{a x}` adds the article, and `{X}` a capital. `(x|y)` is either text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from bytewright.corpus.sections import Item, Place, Section, read_sections
+from bytewright.corpus.worldbook.grammar import (
+    PRONOUNS,
+    TURNS,
+    Alternative,
+    Call,
+    Fact,
+    Form,
+    Grammar,
+    Holder,
+    Lexicon,
+    Limits,
+    Mention,
+    Nest,
+    Number,
+    Operation,
+    Part,
+    Person,
+    Pick,
+    Pronoun,
+    Result,
+    Rule,
+    Thing,
+    Turn,
+    called_rules,
+    zipf_weights,
+)
+
+HEADING = re.compile(r"(limits|genres|facts|turns|words|zipf|join|pairs|range|rule) ([a-z_]+)(:)?")
+LEXICONS = ("words", "zipf", "join", "pairs", "range")
+TOKEN = re.compile(r"\{([^{}]*)\}|([(|)])|([^{}(|)]+)")
+NUMBER = re.compile(r"#([+*-]?)(\d+)-(\d+)")
+SLOT = re.compile(r"(?:([aA]) )?(?:([a-z]+)=)?([A-Za-z_]+)(?:\.([A-Za-z]+))?(?:-([a-z]+))?")
+
+OPERATIONS: Mapping[str, Operation] = {"": "=", "+": "+", "-": "-", "*": "*"}
+THINGS: Mapping[str | None, Literal["new", "old", "same"]] = {None: "same", "new": "new", "old": "old"}
+HOLDERS: Mapping[str | None, Literal["first", "next", "now"]] = {
+    None: "now",
+    "first": "first",
+    "next": "next",
+}
+
+
+def read_grammar(text: str, file: str = "grammar") -> Grammar:
+    """Return the grammar written in `text`; error messages name `file`."""
+    return _Reader(read_sections(text, file, HEADING), Place(file, text.count("\n") + 1)).read()
+
+
+class _Reader:
+    def __init__(self, sections: Sequence[Section], end: Place) -> None:
+        self.sections = sections
+        self.place = end
+        self.rules: dict[str, Rule] = {}
+        self.names = {each.name for each in sections if each.kind == "rule"}
+        self.lexicons: dict[str, Lexicon] = {}
+        self.facts: tuple[str, ...] = ()
+
+    def read(self) -> Grammar:
+        for section in self.sections:
+            if section.kind in LEXICONS:
+                self.place = section.place
+                self.lexicons[section.name] = self._lexicon(section)
+        self.facts = tuple(item.text for item in self._items("facts"))
+        for section in self.sections:
+            if section.kind == "rule":
+                self._read_rule(section)
+        genres = {item.text: item.weight for item in self._items("genres")}
+        turns = {item.text: item.weight for item in self._items("turns")}
+        limits = {item.text.split()[0]: int(item.text.split()[1]) for item in self._items("limits")}
+        self._check_names(genres)
+        weights = tuple(turns.get(rule, 0) for rule in TURNS)
+        return Grammar(self.rules, self.lexicons, genres, self.facts, weights, Limits(**limits))
+
+    def _items(self, kind: str) -> list[Item]:
+        return [item for section in self.sections if section.kind == kind for item in section.items]
+
+    def _check_names(self, genres: dict[str, int]) -> None:
+        used, waiting = set[str](), list(genres)
+        while waiting:
+            name = waiting.pop()
+            if name not in self.rules:
+                self.place.reject(f"rule {name} is not defined")
+            if name not in used:
+                used.add(name)
+                for alternative in self.rules[name].alternatives:
+                    waiting += called_rules(alternative.parts)
+        if unused := set(self.rules) - used:
+            self.place.reject(f"unused: {', '.join(sorted(unused))}")
+
+    # Lexicons
+
+    def _lexicon(self, section: Section) -> Lexicon:
+        words: list[str] = []
+        for item in section.items:
+            self.place = item.place
+            words += self._words(section.kind, item.text)
+        weights = zipf_weights(len(words)) if section.kind == "zipf" else (1,) * len(words)
+        return Lexicon(section.name, tuple(words), weights)
+
+    def _words(self, kind: str, text: str) -> list[str]:
+        if kind == "range":
+            first, _, last = text.partition("-")
+            return [str(number) for number in range(int(first), int(last) + 1)]
+        if kind in ("words", "zipf"):
+            if " + " not in text:
+                return [word.strip() for word in text.rstrip(",").split(",")]
+            kind = "join"
+        firsts, _, seconds = text.partition(" + ")
+        between = " " if kind == "pairs" else ""
+        left, right = firsts.split(), seconds.split()
+        # Both halves change from word to word, so that the frequent words of a Zipf lexicon are not alike.
+        return [
+            f"{first}{between}{right[(place + turn) % len(right)]}"
+            for turn in range(len(right))
+            for place, first in enumerate(left)
+        ]
+
+    # Rules
+
+    def _read_rule(self, section: Section) -> None:
+        alternatives: list[Alternative] = []
+        for item in section.items:
+            self.place = item.place
+            alternatives.append(Alternative(item.weight, self._template(section.name, item.text)))
+        self.rules[section.name] = Rule(section.name, tuple(alternatives))
+
+    def _template(self, rule: str, text: str) -> tuple[Part, ...]:
+        tokens = list(TOKEN.finditer(text))
+        if sum(len(token[0]) for token in tokens) != len(text):
+            self.place.reject(f"unmatched brace in {text!r}")
+        branches, end = self._branches(rule, tokens, 0)
+        if end != len(tokens) or len(branches) != 1:
+            self.place.reject(f"unmatched parenthesis or bar in {text!r}")
+        return branches[0]
+
+    def _branches(
+        self, rule: str, tokens: Sequence[re.Match[str]], start: int
+    ) -> tuple[list[tuple[Part, ...]], int]:
+        """Return the texts between bars up to the closing parenthesis, and the position of the latter."""
+        branches: list[list[Part]] = [[]]
+        at = start
+        while at < len(tokens) and tokens[at][0] != ")":
+            slot, mark, literal = tokens[at].groups()
+            if mark == "|":
+                branches.append([])
+            elif mark == "(":
+                inner, at = self._branches(rule, tokens, at + 1)
+                branches[-1].append(self._inline(rule, inner))
+            else:
+                branches[-1].append(literal if slot is None else self._slot(slot))
+            at += 1
+        return [tuple(branch) for branch in branches], at
+
+    def _inline(self, rule: str, branches: Sequence[tuple[Part, ...]]) -> Call:
+        if len(branches) < 2:
+            self.place.reject("parentheses need at least two texts, separated by |")
+        number = sum(name.startswith(f"{rule}(") for name in self.rules) + 1
+        name = f"{rule}({number})"
+        self.rules[name] = Rule(name, tuple(Alternative(1, parts) for parts in branches))
+        return Call(name)
+
+    def _slot(self, text: str) -> Part:
+        if text == "#":
+            return Result()
+        if text == "turn":
+            return Turn()
+        if match := NUMBER.fullmatch(text):
+            operation, low, high = match.groups()
+            return Number(OPERATIONS[operation], int(low), int(high))
+        if text.startswith("nest "):
+            return Nest(text.removeprefix("nest "))
+        match = SLOT.fullmatch(text)
+        if not match:
+            self.place.reject(f"expected a slot, found {{{text}}}")
+        indefinite, variable, name, property_, other = match.groups()
+        is_capital = (property_ or name)[0].isupper()
+        form: Form = "article" if indefinite else "capital" if is_capital else "plain"
+        return self._resolve(name.lower(), property_ and property_.lower(), form, variable, other)
+
+    def _resolve(
+        self, name: str, property_: str | None, form: Form, variable: str | None, other: str | None
+    ) -> Part:
+        if name == "person":
+            if property_ in (None, "other", "name"):
+                return Person("same" if property_ == "name" else "other" if property_ else "new")
+            if property_ in PRONOUNS:
+                woman, man = PRONOUNS[property_]
+                return Pronoun((woman.capitalize(), man.capitalize()) if form == "capital" else (woman, man))
+            if property_ in self.facts:
+                return Fact(self.facts.index(property_), form)
+        elif name == "thing":
+            if property_ in (None, "new", "old"):
+                return Thing(THINGS[property_], form)
+        elif name == "holder":
+            if property_ in (None, "first", "next"):
+                return Holder(HOLDERS[property_])
+        elif property_ is None and name in self.lexicons:
+            return Pick(name, form, variable, other)
+        elif property_ is None:
+            return Call(name) if name in self.names else Mention(name, form)
+        return self.place.reject(f"{{{name}.{property_}}} is not defined")
