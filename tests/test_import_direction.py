@@ -27,7 +27,7 @@ ORDER = {
         recorder run_files resume_policy initial_weights ranks loop run
     """),
     "bytewright.experiments": _names("""
-        records stories story_eval corpora groups results inputs sweep_file listing
+        records stories token_eval world_eval story_eval corpora groups results inputs sweep_file listing
         reuse sweep plan execute
     """),
 }

@@ -1,4 +1,4 @@
-"""The native core: the fused version of `bytewright.tokenizer.reference`, for `tokenizer` and `train`."""
+"""The native core: the fused versions of `tokenizer.reference` and of the generator of `corpus.worldbook`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -69,3 +69,27 @@ class FileEncoder:
 
 def pretokenize(text: str | bytes, pattern: str) -> list[bytes]: ...
 def read_amx() -> tuple[int, int, int, int] | None: ...
+
+class WorldbookWriter:
+    """Writes documents of the world book."""
+
+    def __init__(
+        self,
+        *,
+        texts: Sequence[str],
+        lexicons: Sequence[tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[int]]],
+        rules: Sequence[Sequence[tuple[int, Sequence[tuple[int, int, int, int, int]]]]],
+        genres: Sequence[tuple[int, int]],
+        facts: Sequence[int],
+        turns: Sequence[tuple[int, int]],
+        things_and_names: tuple[int, int],
+        num_variables: int,
+        recency: Sequence[int],
+        limits: tuple[int, int, int, int, int],
+        seed: int,
+        buckets: Sequence[tuple[int, int, int]],
+        syllables: Sequence[Sequence[str]],
+    ) -> None: ...
+    def write(
+        self, split: int, seed: int, first: int, count: int, separator: bytes
+    ) -> tuple[bytes, list[tuple[int, float]]]: ...

@@ -1,4 +1,4 @@
-//! The Python binding of the `bpe` crate: converts types and errors, and releases the GIL.
+//! The Python binding of the crates `bpe` and `worldbook`: converts types and errors, and releases the GIL.
 //!
 //! Every error becomes one of `bytewright.errors` or `MemoryError`, and no input causes a panic. PyO3 panics when Python
 //! has no memory for an object. `errors::guarded` turns that panic into `MemoryError`, and any other into `RuntimeError`.
@@ -8,13 +8,14 @@ mod encoding;
 mod errors;
 mod items;
 mod text;
+mod worldbook;
 
 use pyo3::prelude::*;
 
 #[global_allocator]
 static ALLOCATOR: bpe::Allocator = bpe::Allocator;
 
-/// The native core of Bytewright: the fused versions of `bytewright.tokenizer.reference`.
+/// The native core of Bytewright: the fused versions of `tokenizer.reference` and of the world book's generator.
 #[pymodule]
 mod _native {
     use super::*;
@@ -31,6 +32,8 @@ mod _native {
     use super::encoding::StreamEncoder;
     #[pymodule_export]
     use super::encoding::pretokenize;
+    #[pymodule_export]
+    use super::worldbook::WorldbookWriter;
 
     /// Return (highest CPUID leaf, EDX of leaf 7, XCR0, palette): see `bpe::AmxReport`. None if not x86-64.
     #[pyfunction]

@@ -238,16 +238,24 @@ STORIES_LISTED = 10
 class CheckStories:
     """Parse stories, and count those that are well-formed, consistent, or copies of training stories.
 
-    The stories are from the storybook or from a model that was trained on it; each ends with <|endoftext|>.
-    A consistent story has an exact probability. For any other, the output states where it leaves the
-    grammar and which facts contradict each other.
+    The stories are from the storybook, from the world book, or from a model that was trained on one of them;
+    each ends with <|endoftext|>. The text itself shows from which book it is. A consistent story has an exact
+    probability. For any other, the output states where it leaves the grammar and which facts are wrong. The
+    facts of a world book depend on its world, which FILE.json or the options state.
 
     For example:
       bytewright corpus check samples.txt
       bytewright corpus check samples.txt --train stories.txt --json
+      bytewright corpus check samples.txt --world 7 --exponent 1.5
     """
 
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="The stories to check.")]
+
+    world: options.WorldSeed = None
+
+    exponent: options.WorldExponent = None
+
+    people: options.WorldPeople = None
 
     train: options.FileOption = None
     """The training text of the model; a story that is in it word for word is a copy."""
@@ -264,14 +272,20 @@ class CheckStories:
             options.require_file(self.train)
         options.require_at_least(1, self.num_workers, "--num-workers")
 
+        from bytewright.cli import worldbook
+        from bytewright.corpus.books import recognise_book
         from bytewright.corpus.storybook import check_file
 
+        world = worldbook.find_world(self.source, self.world, self.exponent, self.people)
+        num_workers = self.num_workers or usable_cores()
+        if recognise_book(self.source, world) == "worldbook":
+            worldbook.check_documents(
+                self.source, world, training_path=self.train, num_workers=num_workers, print_json=self.json
+            )
+            return
         with console.phase_progress("check", "bytes") as progress:
             checked = check_file(
-                self.source,
-                training_path=self.train,
-                num_workers=self.num_workers or usable_cores(),
-                progress=progress,
+                self.source, training_path=self.train, num_workers=num_workers, progress=progress
             )
         if len(checked.stories) == 1 and END_OF_TEXT.encode() not in atomic.read_bytes(self.source):
             console.print_remark(

@@ -74,7 +74,8 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
         "WriteStorybookTasks",
         "write questions about stories for lm-eval",
     ),
-    "corpus check": ("corpus", "CheckStories", "check which stories follow the grammar"),
+    "corpus worldbook": ("worldbook", "WriteWorldbook", "generate documents about a world of known entropy"),
+    "corpus check": ("corpus", "CheckStories", "check which stories or documents follow their grammar"),
     "tokenizer train": ("tokenizer", "TrainTokenizer", "learn a vocabulary from text"),
     "tokenizer encode": ("tokenizer", "EncodeText", "convert text to token ids"),
     "tokenizer encode-pairs": (

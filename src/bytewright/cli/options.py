@@ -67,6 +67,28 @@ Clean = Annotated[
     ),
 ]
 
+WorldSeed = Annotated[
+    int | None,
+    tyro.conf.arg(help="The seed of a world book.", help_behavior_hint="(default: as in FILE.json, or 1)"),
+]
+
+WorldExponent = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="S",
+        help="The exponent of a world book.",
+        help_behavior_hint="(default: as in FILE.json, or 1.25)",
+    ),
+]
+
+WorldPeople = Annotated[
+    int | None,
+    tyro.conf.arg(
+        help="The number of people of a world book.",
+        help_behavior_hint="(default: as in FILE.json, or 1073741823)",
+    ),
+]
+
 FileOption = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")]
 
 NewFile = Annotated[Path, tyro.conf.arg(metavar="FILE")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -200,7 +201,8 @@ class Evaluate:
     The whole file is measured in windows of the model's context; tokens after the last whole window are left
     out. Training measures at most eval_tokens of the file, so its figures can differ. Losses of different
     tokenizers cannot be compared; bits per byte can. With --stories, each story of a text is measured as a
-    whole, and compared with the known entropy if the text is from the storybook.
+    whole, and compared with the known entropy if the text is from the storybook or from the world book. For
+    the latter, tables show which choices cost the model more bits than the true probabilities.
 
     For example:
       bytewright evaluate runs/base
@@ -274,6 +276,7 @@ class Evaluate:
             console.print_line(describe_recorded(recorded))
 
     def _evaluate_stories(self, text: Path) -> None:
+        from bytewright.cli import worldbook
         from bytewright.experiments.story_eval import evaluate_text
         from bytewright.train.metrics import finite
         from bytewright.train.run import open_model
@@ -284,7 +287,7 @@ class Evaluate:
             )
         checkpoint = open_model(self.path, which=self.which).checkpoint
         gap, error = measured.gap or (None, None)
-        figures = {
+        figures: dict[str, object] = {
             "checkpoint": str(checkpoint),
             "file": str(text),
             "bits_per_byte": measured.evaluation.bits_per_byte,
@@ -294,6 +297,11 @@ class Evaluate:
             "loss": measured.evaluation.loss,
             "num_stories": len(measured.evaluation.bits),
         }
+        if measured.excess is not None:
+            figures["excess"] = {
+                name: {label: dataclasses.asdict(row) for label, row in table.items()}
+                for name, table in measured.excess.tables.items()
+            }
         if self.json:
             print(json.dumps(finite(figures), allow_nan=False))
             return
@@ -306,6 +314,8 @@ class Evaluate:
         rows["loss (nats per token)"] = f"{measured.evaluation.loss:.4f}"
         rows["stories"] = f"{len(measured.evaluation.bits):,}"
         console.print_table(("", ""), rows.items())
+        if measured.excess is not None:
+            worldbook.print_excess(measured.excess, len(measured.evaluation.bits))
 
     def _answer_questions(self, folder: Path) -> None:
         from bytewright.interop.endings import read_tasks, score_questions

@@ -10,7 +10,8 @@ another is coded the same way, so the bits of a model are comparable with the -l
 
 The windows of `train.evaluate` may begin inside a story. They lack its beginning, so their loss is higher.
 `evaluate_text` evaluates the model of a run on a text file. If all its stories belong to the language of the
-storybook, their entropy is the floor.
+storybook, their entropy is the floor. Documents of the world book may be longer than the context, and their
+bits are accounted for choice by choice (`world_eval`).
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64, Integer
+from jaxtyping import Bool, Float64, Int64, Integer
 from torch import Tensor
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import Storybook, read_stories
+from bytewright.corpus.worldbook import Derivation
 from bytewright.data.sampler import Tokens
 from bytewright.errors import BytewrightError, UsageError
+from bytewright.experiments.token_eval import compute_losses, evaluate_tokens
+from bytewright.experiments.world_eval import ExcessReport, account_excess, find_derivations
 from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
-from bytewright.model.layers import at_least_float32
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DeviceName
 from bytewright.train.run import Which, open_model
@@ -77,7 +80,9 @@ class TextEvaluation:
 
     evaluation: StoryEvaluation
     floor_bits: np.ndarray[tuple[int], np.dtype[np.float64]] | None
-    """-log2 p of each story under the storybook; None if a story is not from it."""
+    """-log2 p of each story under its book; None if a story is not from a book."""
+    excess: ExcessReport | None = None
+    """For documents of the world book: the bits of the model and the true bits by kind of choice."""
 
     @property
     def floor(self) -> float | None:
@@ -132,11 +137,31 @@ def evaluate_text(
     except UsageError as error:
         raise UsageError(f"{run}: {error}", path=run, key=error.key) from None
     model = saved.load(device=select_device(device), precision=saved.training_precision)
+    derived = find_derivations(file, len(text.stories))
     try:
+        if derived:
+            return _evaluate_world(model, text, derived, progress)
         evaluation = text.evaluate(model, progress)
     except UsageError as error:
         raise UsageError(f"{file}: {error}", path=file) from None
     return TextEvaluation(evaluation, find_floor(file, len(text.stories)))
+
+
+def _evaluate_world(
+    model: TransformerLM,
+    text: StoryTokens,
+    derived: list[tuple[str, Derivation]],
+    progress: StoryProgress | None,
+) -> TextEvaluation:
+    token_bits = evaluate_tokens(model, text.stories, text.end, progress=progress)
+    evaluation = StoryEvaluation(
+        bits=np.array([bits.sum() for bits in token_bits]),
+        num_tokens=np.array([len(bits) for bits in token_bits]),
+        num_bytes=np.array([text.token_bytes[story].sum() for story in text.stories]),
+    )
+    floor_bits = np.array([derivation.bits for _, derivation in derived])
+    excess = account_excess(derived, text.stories, token_bits, text.token_bytes)
+    return TextEvaluation(evaluation, floor_bits, excess)
 
 
 def find_floor(file: Path, num_stories: int) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
@@ -196,7 +221,7 @@ def evaluate_stories(
     for numbers in _batches_by_length(stories, batch_size):
         ids, is_story = pad_stories([stories[number] for number in numbers], end)
         device = model.output_weight.device
-        losses = _losses(model, ids.to(device)) * is_story.to(device)
+        losses = compute_losses(model, ids.to(device)) * is_story.to(device)
         bits[numbers] = losses.sum(dim=-1).cpu().double().numpy() / math.log(2)
         done += len(numbers)
         if progress is not None:
@@ -235,15 +260,6 @@ def pad_stories(
         row[1 : len(story) + 1] = torch.from_numpy(story.astype(np.int64))
     lengths = torch.tensor([len(story) + 1 for story in stories])
     return ids, torch.arange(longest + 1) < lengths.unsqueeze(-1)
-
-
-def _losses(
-    model: TransformerLM, ids: Integer[Tensor, "batch longest"]
-) -> Float[Tensor, "batch predictions"]:
-    """Return -ln p of every id but the first, given the ids before it."""
-    with torch.no_grad():
-        logits = at_least_float32(model(ids[:, :-1]))
-        return logits.logsumexp(dim=-1) - logits.gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1)
 
 
 def _batches_by_length(stories: Sequence[Tokens], batch_size: int) -> Iterator[list[int]]:

@@ -76,20 +76,17 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a lexicon; the `excluded` words need a lexicon with equal weights."""
+    """A word of a lexicon, other than the `excluded` ones."""
 
     lexicon: Lexicon
     form: Form
     excluded: Sequence[int] = ()
-    """In ascending order."""
 
     def draw(self, below: Below) -> int:
-        """Return the number of a word."""
-        if not self.excluded:
-            return bisect_right(self.lexicon.cumulative, below(self.lexicon.cumulative[-1]))
-        number = below(len(self.lexicon.words) - len(self.excluded))
-        for each in self.excluded:
-            number += number >= each
+        """Return the number of a word; an excluded word is drawn again."""
+        number = None
+        while number is None or number in self.excluded:
+            number = bisect_right(self.lexicon.cumulative, below(self.lexicon.cumulative[-1]))
         return number
 
     def recognise(self, text: str, at: int) -> int | None:
@@ -98,10 +95,10 @@ class Word:
         return None if number in self.excluded else number
 
     def ratio(self, outcome: int) -> tuple[int, int]:
-        """Return weight and sum of weights."""
-        if self.excluded:
-            return 1, len(self.lexicon.words) - len(self.excluded)
-        return self.lexicon.weights[outcome], self.lexicon.cumulative[-1]
+        """Return the weight, and the sum of the weights that are not excluded."""
+        weights = self.lexicon.weights
+        excluded = sum(weights[number] for number in self.excluded)
+        return weights[outcome], self.lexicon.cumulative[-1] - excluded
 
     def text(self, outcome: int) -> str:
         """Return the word in its form."""

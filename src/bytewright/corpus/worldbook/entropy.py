@@ -203,7 +203,7 @@ class _Sections:
         lexicons, world = self.grammar.lexicons, self.machine.world
         match part:
             case Pick(name, _, _, other):
-                return _bits_of_word(lexicons[name], 0 if other is None else 1)
+                return _bits_of_word(lexicons[name], is_other=other is not None)
             case Person("new"):
                 return world.bits_per_person
             case Person("other"):
@@ -211,14 +211,19 @@ class _Sections:
             case Number(_, low, high):
                 return math.log2(high - low + 1)
             case Holder("first"):
-                return _bits_of_word(lexicons[NAME], 0)
+                return _bits_of_word(lexicons[NAME], is_other=False)
             case Holder("next"):
-                return _bits_of_word(lexicons[NAME], 1)
+                return _bits_of_word(lexicons[NAME], is_other=True)
         return 0.0
 
 
-def _bits_of_word(lexicon: Lexicon, num_excluded: int) -> float:
-    return math.log2(len(lexicon.words) - num_excluded) if num_excluded else entropy_of(lexicon.weights)
+def _bits_of_word(lexicon: Lexicon, *, is_other: bool) -> float:
+    """Return the entropy of a word, or of one that differs from a word that was drawn before."""
+    if not is_other:
+        return entropy_of(lexicon.weights)
+    total = lexicon.cumulative[-1]
+    bits, shares = entropy_of(lexicon.weights), [weight / total for weight in lexicon.weights]
+    return math.fsum(p * ((bits + p * math.log2(p)) / (1 - p) + math.log2(1 - p)) for p in shares)
 
 
 def _scale(in_play: InPlay, factor: float) -> InPlay:

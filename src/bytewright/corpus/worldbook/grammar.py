@@ -34,7 +34,7 @@ THING, NAME = "thing", "name"
 """The lexicons of the things that change hands, and of the people who have them."""
 TURNS = ("introduce", "move", "ask")
 """The rules of a turn: a thing appears, a thing changes hands, somebody asks who has a thing."""
-PRONOUNS = {"he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his")}
+PRONOUNS = {"he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his"), "own": ("hers", "his")}
 WORD_CHARACTER = re.compile(r"[A-Za-z0-9-]")
 
 
@@ -229,6 +229,8 @@ class Grammar:
             _check_words(lexicon)
         for rule in self.rules.values():
             self._check_rule(rule)
+        self._check_calls()
+        self._check_variables()
         _check_prefixes("the genres", [self.firsts_of(Call(genre)) for genre in self.genres])
         if self.uses_things:
             _check_prefixes("the turns", [self.firsts_of(Call(rule)) for rule in TURNS])
@@ -287,6 +289,42 @@ class Grammar:
             name: tuple(self.firsts_of(alternative.parts[0]) for alternative in rule.alternatives)
             for name, rule in self.rules.items()
         }
+
+    def _check_calls(self) -> None:
+        """Check that calls end: a rule calls itself only one level deeper."""
+        ended: set[str] = set()
+        while len(ended) < len(self.rules):
+            more = {
+                name
+                for name, rule in self.rules.items()
+                for alternative in (rule.alternatives,)
+                if name not in ended
+                and all(
+                    ended.issuperset(called_rules(part for part in each.parts if not isinstance(part, Nest)))
+                    for each in alternative
+                )
+            }
+            if not more:
+                _reject(
+                    f"these rules call each other without nest: {', '.join(sorted(set(self.rules) - ended))}"
+                )
+            ended |= more
+
+    def _check_variables(self) -> None:
+        """Check the conditions under which the entropy of a word that differs from another one is known."""
+        picks = [part for part in self._all_parts() if isinstance(part, Pick)]
+        for pick in picks:
+            for other in picks:
+                if pick.other is None or other.variable != pick.other:
+                    continue
+                if other.lexicon != pick.lexicon or (
+                    other.other and not self.lexicons[pick.lexicon].is_uniform
+                ):
+                    _reject(
+                        f"{pick.variable} must differ from a word that is drawn from all of {pick.lexicon}"
+                    )
+        if self.uses_things and not (self.lexicons[THING].is_uniform and self.lexicons[NAME].is_uniform):
+            _reject(f"{THING} and {NAME} need equal weights")
 
     def _check_rule(self, rule: Rule) -> None:
         if len(rule.alternatives) > 1:

@@ -190,14 +190,22 @@ class ReadingPen(Pen):
         """Recognise the outcome."""
         outcome = distribution.recognise(self.text, self.at)
         if outcome is None:
-            raise LanguageError(self.at, kind, "")
+            firsts = distribution.firsts if isinstance(distribution, Options) else ()
+            shared = max((self._shared(text) for texts in firsts for text in texts), default=0)
+            raise LanguageError(self.at + shared, kind, "")
         return outcome
 
     def check(self, kind: str, text: str) -> None:
         """Compare the text with the document."""
         if not self.text.startswith(text, self.at):
-            shared = next(k for k in range(len(text)) if self.text[self.at + k : self.at + k + 1] != text[k])
-            raise LanguageError(self.at + shared, kind, text)
+            raise LanguageError(self.at + self._shared(text), kind, text)
+
+    def _shared(self, text: str) -> int:
+        """Return how many characters of a text are in the document."""
+        found = self.text[self.at : self.at + len(text)]
+        return next(
+            (k for k, pair in enumerate(zip(text, found, strict=False)) if len(set(pair)) > 1), len(found)
+        )
 
 
 @dataclass(slots=True)
@@ -350,7 +358,7 @@ class Machine:
     def _write_thing(self, part: Thing, pen: Pen, state: _State) -> None:
         lexicon = self.grammar.lexicons[THING]
         if part.which == "new":
-            excluded = sorted(thing.number for thing in state.things)
+            excluded = [thing.number for thing in state.things]
             state.new_thing = pen.choose("thing", Word(lexicon, part.form, excluded))
         elif part.which == "old":
             numbers = [thing.number for thing in state.things]

@@ -1,0 +1,172 @@
+"""Check texts against a world book: which documents are in its language, and which of their facts are right.
+
+A text that a model has written may state a wrong fact, holder or sum. `Checker` then counts the mistake,
+accepts the word, and goes on. So it reports how many of the facts are right, and where the text leaves the
+grammar.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+
+from bytewright.corpus import SEPARATOR
+from bytewright.corpus.readers import ByteProgress
+from bytewright.corpus.storybook.files import BYTES_PER_READ, KnownStories, map_in_order, read_stories
+from bytewright.corpus.worldbook.book import Worldbook
+from bytewright.corpus.worldbook.machine import LanguageError, ReadingPen
+from bytewright.corpus.worldbook.world import World
+from bytewright.system import usable_cores
+
+FACTS = ("fact", "recall", "result")
+"""Mentions that follow from the world, from the things before, or from a calculation."""
+CHARACTERS_SHOWN = 30
+DOCUMENTS_PER_TASK = 64
+ANSWER = re.compile(r"(?:an? (?=[a-z]))?[A-Za-z]+|\d+")
+"""A single word, with its article if it has one, or a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentCheck:
+    """The result for one text."""
+
+    is_consistent: bool
+    """Whether the text is in the language: the grammar generates it, and all its facts are right."""
+    has_shape: bool
+    """Whether the grammar would generate it with other facts."""
+    bits: float
+    """-log2 of its probability; infinite outside the language."""
+    leaves_at_character: int | None
+    """Where the text leaves the grammar, counted from 1; None if it has the shape of a document."""
+    kind: str
+    """The kind of the choice that the text does not show there."""
+    found: str
+    """The text from that position on, shortened."""
+    facts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """For each kind of `FACTS`, how many were stated and how many of them were right."""
+    is_copy: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldReport:
+    """The results for many texts; shares are between 0 and 1."""
+
+    documents: tuple[DocumentCheck, ...]
+
+    @property
+    def well_formed(self) -> float:
+        """The share of documents that have the shape of a document."""
+        return _share([each.has_shape for each in self.documents])
+
+    @property
+    def consistent(self) -> float:
+        """The share of documents that are in the language."""
+        return _share([each.is_consistent for each in self.documents])
+
+    @property
+    def copies(self) -> float:
+        """The share of documents that occur in the training text."""
+        return _share([each.is_copy for each in self.documents])
+
+    @property
+    def bits_per_document(self) -> float | None:
+        """The mean of -log2 of the probability over the documents in the language."""
+        bits = [each.bits for each in self.documents if each.is_consistent]
+        return math.fsum(bits) / len(bits) if bits else None
+
+    def right_facts(self, kind: str) -> tuple[int, int]:
+        """Return how many facts of a kind were stated, and how many of them were right."""
+        stated = [each.facts.get(kind, (0, 0)) for each in self.documents]
+        return sum(total for total, _ in stated), sum(right for _, right in stated)
+
+
+def _share(flags: list[bool]) -> float:
+    return sum(flags) / max(1, len(flags))
+
+
+def check_document(book: Worldbook, text: str) -> DocumentCheck:
+    """Return the result for one text."""
+    pen = _LenientPen(text)
+    error: LanguageError | None = None
+    try:
+        derivation = book.machine.run(pen)
+        if pen.at != len(text):
+            error = LanguageError(pen.at, "length", "")
+    except LanguageError as caught:
+        error = caught
+    facts = {
+        kind: (pen.stated[kind], pen.stated[kind] - pen.wrong[kind]) for kind in FACTS if pen.stated[kind]
+    }
+    inside = error is None and not pen.wrong.total()
+    return DocumentCheck(
+        is_consistent=inside,
+        has_shape=error is None,
+        bits=derivation.bits if inside else math.inf,
+        leaves_at_character=None if error is None else error.at + 1,
+        kind="" if error is None else error.kind,
+        found="" if error is None else text[error.at : error.at + CHARACTERS_SHOWN],
+        facts=facts,
+    )
+
+
+def check_file(
+    path: str | os.PathLike[str],
+    world: World,
+    *,
+    training_path: str | os.PathLike[str] | None = None,
+    num_workers: int = 1,
+    progress: ByteProgress | None = None,
+) -> WorldReport:
+    """Check every document of a file; documents that also occur in the training file are copies."""
+    size = os.path.getsize(path)
+    known = KnownStories(read_stories(training_path) if training_path is not None else ())
+    num_workers = min(num_workers, usable_cores()) if size > BYTES_PER_READ else 1
+    checks: list[DocumentCheck] = []
+    texts = read_stories(path)
+    tasks = iter(lambda: list(islice(texts, DOCUMENTS_PER_TASK)), [])
+    done = 0
+    with closing(map_in_order(partial(_check_all, world), tasks, num_workers)) as results:
+        for checked in results:
+            checks += [replace(check, is_copy=text in known) for text, check in checked]
+            done += sum(len(text.encode()) + len(SEPARATOR) for text, _ in checked)
+            if progress:
+                progress(min(done, size), size)
+    return WorldReport(documents=tuple(checks))
+
+
+@functools.lru_cache(maxsize=4)
+def _book_of(world: World) -> Worldbook:
+    return Worldbook(world)
+
+
+def _check_all(world: World, texts: list[str]) -> list[tuple[str, DocumentCheck]]:
+    return [(text, check_document(_book_of(world), text)) for text in texts]
+
+
+class _LenientPen(ReadingPen):
+    """Reads a document; a wrong fact is counted and accepted if a word or number is in its place."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.stated: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter()
+
+    def check(self, kind: str, text: str) -> None:
+        """Compare the text with the document."""
+        try:
+            super().check(kind, text)
+        except LanguageError:
+            other = ANSWER.match(self.text, self.at)
+            if kind not in FACTS or other is None:
+                raise
+            self.wrong[kind] += 1
+            self.at += other.end() - other.start() - len(text)  # the caller adds the expected length
+        if kind in FACTS:
+            self.stated[kind] += 1

@@ -1,0 +1,207 @@
+"""Write files of documents in parallel, each with a manifest of its world and its exact information content.
+
+`SEPARATOR` follows each document: a line end, the end token, a line end. The fused generator runs on threads,
+because it releases the GIL. The same arguments yield the same bytes for any number of threads, and a smaller
+file is a prefix of a larger one.
+
+The manifest of `world.txt` is `world.txt.json`. It is removed before the text is replaced and written after
+it. So a manifest always describes the text next to it, or is missing after a crash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections import deque
+from collections.abc import Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from decimal import Decimal, InvalidOperation
+from importlib import resources
+from itertools import count
+from pathlib import Path
+
+from bytewright.corpus import END_OF_TEXT, SEPARATOR
+from bytewright.corpus.readers import ByteProgress
+from bytewright.corpus.worldbook.book import GRAMMAR_FILE, SPLITS, Split, Worldbook
+from bytewright.corpus.worldbook.world import MAX_PEOPLE, World
+from bytewright.errors import FormatError, wrong_value
+from bytewright.storage import atomic
+from bytewright.storage.json_reader import Json, read_document
+from bytewright.system import usable_cores
+
+FORMAT = "bytewright world book 1"
+DOCUMENTS_PER_TASK = 512
+TASKS_PER_THREAD = 3
+"""How many tasks are queued, running or finished early for each thread; this bounds memory."""
+MAX_MANIFEST_BYTES = 2**16
+
+Task = tuple[bytes, list[tuple[int, float]]]
+"""The text of neighbouring documents, and the length and the bits of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldManifest:
+    """The properties of a file of documents."""
+
+    world: World
+    split: Split
+    seed: int
+    grammar_sha256: str
+    num_documents: int
+    num_bytes: int
+    bits: float
+    """The sum of -log2 of the probabilities of the documents, their ends included."""
+    sha256: str
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The floor: the expected minimum loss of any model on this file.
+
+        As in evaluations, predictions of end tokens count, but their bytes do not.
+        """
+        return self.bits / (self.num_bytes - self.num_documents * len(END_OF_TEXT.encode()))
+
+    def to_plain(self) -> dict[str, object]:
+        """Return the fields for a JSON document."""
+        fields = asdict(self)
+        fields["world"]["exponent"] = str(self.world.exponent)
+        return {"format": FORMAT, **fields}
+
+
+def manifest_path_of(path: str | os.PathLike[str]) -> Path:
+    """Return the path of the manifest of a file: `world.txt -> world.txt.json`."""
+    path = Path(path)
+    return path.with_name(path.name + ".json")
+
+
+def write_documents(
+    path: str | os.PathLike[str],
+    size: int,
+    *,
+    world: World,
+    seed: int = 1,
+    split: Split = "train",
+    num_threads: int = 1,
+    progress: ByteProgress | None = None,
+) -> WorldManifest:
+    """Write the first documents of a split, as many as fit into `size` bytes; at least one must fit."""
+    bits: list[float] = []
+    digest = hashlib.sha256()
+    atomic.remove_if_present(manifest_path_of(path))
+    with atomic.write_stream(path) as stream, closing(_generate(world, seed, split, num_threads)) as tasks:
+        num_bytes = 0
+        for text, documents in tasks:
+            end = 0
+            for length, cost in documents:
+                if num_bytes + end + length > size:
+                    break
+                end += length
+                bits.append(cost)
+            stream.write(text[:end])
+            digest.update(text[:end])
+            num_bytes += end
+            if end < len(text):
+                break
+            if progress:
+                progress(num_bytes, size)
+        if not bits:
+            expected = f"at least {documents[0][0]} bytes, the length of the first document"
+            raise wrong_value("size", expected, size)
+    manifest = WorldManifest(
+        world=world,
+        split=split,
+        seed=seed,
+        grammar_sha256=grammar_digest(),
+        num_documents=len(bits),
+        num_bytes=num_bytes,
+        bits=math.fsum(bits),
+        sha256=digest.hexdigest(),
+    )
+    atomic.write_document(manifest_path_of(path), manifest.to_plain())
+    return manifest
+
+
+def grammar_digest() -> str:
+    """Return the SHA-256 of the grammar file."""
+    return hashlib.sha256(resources.files(__package__).joinpath(GRAMMAR_FILE).read_bytes()).hexdigest()
+
+
+def _generate(world: World, seed: int, split: Split, num_threads: int) -> Generator[Task, None, None]:
+    from bytewright.corpus.worldbook.fused import make_writer  # only writing needs the native extension
+
+    writer = make_writer(Worldbook(world).machine)
+    separator = SEPARATOR.encode()
+
+    def work(first: int) -> Task:
+        return writer.write(SPLITS.index(split), seed, first, DOCUMENTS_PER_TASK, separator)
+
+    starts = count(0, DOCUMENTS_PER_TASK)
+    num_threads = min(num_threads, usable_cores())
+    with ThreadPoolExecutor(num_threads) as executor:
+        pending: deque[Future[Task]] = deque()
+        try:
+            for first in starts:
+                pending.append(executor.submit(work, first))
+                if len(pending) == TASKS_PER_THREAD * num_threads:
+                    yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def read_manifest(path: str | os.PathLike[str]) -> WorldManifest | None:
+    """Return the manifest of a text file; None without one. The size of the text must agree."""
+    file = manifest_path_of(path)
+    if not file.is_file():
+        return None
+    document = Json(read_document(file, max_bytes=MAX_MANIFEST_BYTES), file)
+    if document.get("format").value != FORMAT:
+        return None
+    document.check_keys("format", *WorldManifest.__dataclass_fields__)
+    document["world"].check_keys(*World.__dataclass_fields__)
+    manifest = WorldManifest(
+        world=_read_world(document["world"]),
+        split=_one_of(document["split"], SPLITS),
+        seed=document["seed"].as_integer(),
+        grammar_sha256=document["grammar_sha256"].as_text(),
+        num_documents=document["num_documents"].as_integer(),
+        num_bytes=document["num_bytes"].as_integer(),
+        bits=_as_float(document["bits"]),
+        sha256=document["sha256"].as_text(),
+    )
+    found = os.path.getsize(path)
+    if found != manifest.num_bytes:
+        message = (
+            f"{path} has {found} bytes, but its manifest {file} describes {manifest.num_bytes};"
+            " generate the text again, or remove the manifest"
+        )
+        raise FormatError(message, path=path, expected=manifest.num_bytes, found=found)
+    return manifest
+
+
+def _read_world(json: Json) -> World:
+    try:
+        exponent = Decimal(json["exponent"].as_text())
+        return World(
+            seed=json["seed"].as_integer(), exponent=exponent, num_people=json["num_people"].as_integer()
+        )
+    except (InvalidOperation, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise json.error(f"a world with up to {MAX_PEOPLE} people") from None
+
+
+def _as_float(json: Json) -> float:
+    if not isinstance(json.value, int | float) or isinstance(json.value, bool):
+        raise json.error("a number")
+    return float(json.value)
+
+
+def _one_of(json: Json, allowed: Iterable[Split]) -> Split:
+    for each in allowed:
+        if json.value == each:
+            return each
+    raise json.error(f"one of {', '.join(allowed)}")

@@ -1,0 +1,92 @@
+"""The predicted curves agree with simulation, and with the power laws that they become in the limit."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from bytewright.corpus.worldbook.choices import Someone
+from bytewright.corpus.worldbook.curves import (
+    capacity_exponent,
+    data_exponent,
+    local_exponent,
+    people_that_fit,
+    share_beyond,
+    unseen_share,
+    unstored_share,
+)
+from bytewright.corpus.worldbook.world import (
+    FIRST,
+    LAST,
+    MAX_PEOPLE,
+    Stream,
+    World,
+    is_woman,
+    read_name,
+    spell,
+)
+
+
+def test_the_unseen_share_is_the_probability_of_a_new_person_after_n_draws() -> None:
+    world = World(num_people=2_000, exponent=Decimal("1.2"))
+    chance = Someone(world)
+    probabilities = np.array([weight / total for weight, total in map(world.ratio, range(1, 2_001))])
+    for num_mentions in (1, 30, 300):
+        unseen = []
+        for trial in range(150):
+            stream = Stream((trial, num_mentions))
+            seen = {chance.draw(stream.below) for _ in range(num_mentions)}
+            unseen.append(1 - probabilities[[rank - 1 for rank in seen]].sum())
+        error = np.std(unseen) / np.sqrt(len(unseen))
+        assert abs(np.mean(unseen) - unseen_share(world, num_mentions)) < 4 * error + 1e-12
+    assert unseen_share(world, 0) == pytest.approx(1)
+
+
+def test_the_share_beyond_the_most_frequent_people_is_the_sum_of_the_others() -> None:
+    world = World(num_people=5_000, exponent=Decimal("1.1"))
+    probabilities = np.array([weight / total for weight, total in map(world.ratio, range(1, 5_001))])
+    for num_people in (0, 1, 77, 1_000, 4_999, 5_000, 9_999):
+        assert share_beyond(world, num_people) == pytest.approx(probabilities[num_people:].sum(), abs=1e-12)
+    assert people_that_fit(1_000, 2, 32) == 62.5
+    assert unstored_share(world, 1_000, bits_per_person=20) == pytest.approx(share_beyond(world, 100))
+
+
+@pytest.mark.parametrize("exponent", ["1.25", "1.5", "2"])
+def test_the_curves_have_the_stated_exponents(exponent: str) -> None:
+    """The number of people is finite, and the curves bend down before it is reached: 5 % are allowed."""
+    world = World(exponent=Decimal(exponent))
+    mentions = [10**3, 10**4, 10**5]
+    found = local_exponent(mentions, [unseen_share(world, n) for n in mentions])
+    assert found == pytest.approx(data_exponent(world), rel=0.05)
+    stored = [10**2, 10**3, 10**4]
+    found = local_exponent(stored, [share_beyond(world, n) for n in stored])
+    assert found == pytest.approx(capacity_exponent(world), rel=0.05)
+
+
+def test_names_determine_people() -> None:
+    world = World(seed=3)
+    for rank in (1, 2, 127, 128, 129, 255, 256, 4_321, 2**29 + 7, MAX_PEOPLE):
+        number = world.number_of(rank)
+        name = spell(number)
+        assert world.rank_of(number) == rank
+        assert read_name(name + ",", 0) == (number, len(name))
+        bucket = world.bucket_of(rank)
+        assert bucket.first <= rank < bucket.first + bucket.size
+    assert read_name("Albabeth", 0) is None
+    assert read_name("Albabeth Ashberbanks", 0) is None
+    assert is_woman(0)
+
+
+def test_no_syllable_begins_with_another_one_of_its_place() -> None:
+    for syllables in (*FIRST, *LAST):
+        assert len(set(syllables)) == 32
+        assert not any(a != b and b.startswith(a) for a in syllables for b in syllables)
+
+
+def test_facts_are_spread_evenly() -> None:
+    world = World()
+    counts = np.bincount([world.fact(number, 1, 16) for number in range(16_000)], minlength=16)
+    assert abs(counts - 1_000).max() < 150
+    assert world.fact(5, 1, 2**30) != world.fact(5, 2, 2**30) != world.fact(6, 2, 2**30)
