@@ -66,7 +66,7 @@ lint: setup  ## ruff, mypy --strict, rustfmt, clippy
 
 check-rust:
 	@echo "Running the Rust tests."
-	@cargo test --quiet --package bpe
+	@cargo test --quiet --package bpe --package worldbook
 
 format: setup  ## format the sources
 	@$(BIN)/ruff check --fix .

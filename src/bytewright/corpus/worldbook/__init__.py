@@ -1,6 +1,6 @@
 """The world book: documents about one world, whose entropy and scaling curves are known exactly.
 
-**Documents.** A document has 1 to 64 sections, separated by blank lines. After n sections it ends with
+**Documents.** A document has 1 to 256 sections, separated by blank lines. After n sections it ends with
 probability 1 / (n + 2), so lengths follow a power law. The genre of each section is drawn from a Pólya urn
 that is new for each document: a section adds weight to its genre. The genres are *people* (facts about
 persons of the world), *tale* (fables with fables inside), *things* (objects change hands, and somebody asks

@@ -1,0 +1,70 @@
+"""`corpus worldbook` and `corpus check` on the command line."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from bytewright.corpus.worldbook import World
+from bytewright.corpus.worldbook.files import manifest_path_of, read_manifest, write_documents
+from conftest import RunCommand
+
+
+def test_worldbook_writes_documents_and_prints_their_entropy(run: RunCommand, tmp_path: Path) -> None:
+    out = tmp_path / "world.txt"
+    options = ("--size", "30kB", "--world", 5, "--exponent", "1.5", "--people", 1000, "--seed", 2)
+    outcome = run("corpus", "worldbook", *options, "--split", "test", "--out", out)
+    assert outcome.code == 0
+    world = World(seed=5, exponent=Decimal("1.5"), num_people=1000)
+    written = write_documents(tmp_path / "again.txt", 30_000, world=world, seed=2, split="test")
+    assert out.read_bytes() == (tmp_path / "again.txt").read_bytes()
+    assert read_manifest(out) == written
+    assert f"{written.num_documents} documents" in outcome.out
+    assert f"{written.bits_per_byte:.4f} bits per byte" in outcome.out
+
+
+def test_check_recognises_the_book_and_the_world(run: RunCommand, tmp_path: Path) -> None:
+    out = tmp_path / "world.txt"
+    write_documents(out, 20_000, world=World(seed=8))
+    outcome = run("corpus", "check", out, "--train", out)
+    assert outcome.code == 0
+    lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
+    assert "documents that are also consistent 100.0%" in lines
+    assert "copies of training documents 100.0%" in lines
+    report = json.loads(run("corpus", "check", out, "--json").out)
+    assert (report["book"], report["consistent"], report["copies"]) == ("worldbook", 1.0, None)
+    manifest_path_of(out).unlink()
+    report = json.loads(run("corpus", "check", out, "--json").out)
+    stated, right = report["facts"]["fact"]
+    assert (report["well_formed"], right < stated / 2) == (1.0, True), "the default world has other facts"
+    assert json.loads(run("corpus", "check", out, "--world", 8, "--json").out)["consistent"] == 1.0
+
+
+def test_check_lists_documents_that_leave_the_grammar(run: RunCommand, tmp_path: Path) -> None:
+    write_documents(tmp_path / "world.txt", 20_000, world=World())
+    text = (tmp_path / "world.txt").read_text()
+    (tmp_path / "broken.txt").write_text("".join(f"{text[:400]}<|endoftext|>\n" for _ in range(12)))
+    outcome = run("corpus", "check", tmp_path / "broken.txt")
+    assert "document 1 leaves the grammar at character 4" in outcome.out
+    assert "and 2 more" in outcome.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--size", "many"),
+        ("--size", "1MB", "--exponent", "steep"),
+        ("--size", "1MB", "--exponent", "9"),
+        ("--size", "1MB", "--world", "-1"),
+        ("--size", "1MB", "--people", "1"),
+        ("--size", "1MB", "--seed", "-1"),
+        ("--size", "5B"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(run: RunCommand, tmp_path: Path, words: tuple[str, ...]) -> None:
+    outcome = run("corpus", "worldbook", *words, "--out", tmp_path / "a.txt")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert not list(tmp_path.iterdir())
