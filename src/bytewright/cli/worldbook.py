@@ -46,7 +46,7 @@ class WriteWorldbook:
       bytewright corpus worldbook --size 500MB --world 7 --exponent 1.5 --out other.txt
     """
 
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    out: options.NewFile
     """The file to write."""
 
     size: Annotated[str, tyro.conf.arg(metavar="SIZE")]
@@ -94,11 +94,10 @@ class WriteWorldbook:
                 progress=progress,
             )
         seconds = time.perf_counter() - started
-        console.stdout().print(
+        console.print_line(
             f"Wrote {self.out}: {written.num_documents:,} documents, {format_bytes(written.num_bytes)}"
             f" in {format_seconds(seconds)}. Their entropy is {written.bits_per_byte:.4f} bits per"
-            " byte: the expected loss of any model is at least that.",
-            soft_wrap=True,
+            " byte: the expected loss of any model is at least that."
         )
 
 
@@ -158,17 +157,19 @@ def print_excess(report: ExcessReport, num_documents: int) -> None:
     """Print the tables of excess bits; the rows of each table add up to the same total."""
     from bytewright.experiments.world_eval import add_rows
 
+    console.print_line("Means per document; excess = model bits - true bits:")
     for name, title in EXCESS_TITLES.items():
-        table = console.table(title, "choices", "true bits", "model bits", "excess")
         rows = list(report.tables[name].items())
         if len(rows) > ROWS_SHOWN:
-            rows = [*rows[: ROWS_SHOWN - 1], ("others", add_rows([row for _, row in rows[ROWS_SHOWN - 1 :]]))]
+            rows = [*rows[: ROWS_SHOWN - 1], ("others", add_rows(row for _, row in rows[ROWS_SHOWN - 1 :]))]
+        lines = []
         for label, row in [*rows, ("all", report.total(name))]:
             figures = (row.true_bits, row.model_bits, row.excess)
             cells = [f"{figure / num_documents:.3f}" for figure in figures]
-            table.add_row("none" if label == "-" else label, f"{row.num_choices / num_documents:.2f}", *cells)
-        console.stdout().print(table)
-    console.stdout().print("All figures are means per document; excess = model bits - true bits.")
+            lines.append(
+                ["none" if label == "-" else label, f"{row.num_choices / num_documents:.2f}", *cells]
+            )
+        console.print_table((title, "choices", "true bits", "model bits", "excess"), lines)
 
 
 def as_json(report: WorldReport, *, copies_known: bool) -> dict[str, object]:
@@ -190,23 +191,23 @@ def as_json(report: WorldReport, *, copies_known: bool) -> dict[str, object]:
 
 def print_check(report: WorldReport, *, copies_known: bool) -> None:
     """Print the shares as a table, then the first documents that leave the grammar."""
-    out = console.stdout()
-    table = console.table("", "")
-    table.add_row("documents of the world book", f"{len(report.documents):,}")
-    table.add_row("documents that are well-formed", f"{report.well_formed:.1%}")
-    table.add_row("documents that are also consistent", f"{report.consistent:.1%}")
+    rows = {
+        "documents of the world book": f"{len(report.documents):,}",
+        "documents that are well-formed": f"{report.well_formed:.1%}",
+        "documents that are also consistent": f"{report.consistent:.1%}",
+    }
     for kind, title in FACT_TITLES.items():
         stated, right = report.right_facts(kind)
         if stated:
-            table.add_row(title, f"{right / stated:.1%} of {stated:,}")
+            rows[title] = f"{right / stated:.1%} of {stated:,}"
     if copies_known:
-        table.add_row("copies of training documents", f"{report.copies:.1%}")
+        rows["copies of training documents"] = f"{report.copies:.1%}"
     if report.bits_per_document is not None:
-        table.add_row("bits per consistent document", f"{report.bits_per_document:.1f}")
-    out.print(table)
+        rows["bits per consistent document"] = f"{report.bits_per_document:.1f}"
+    console.print_table(("", ""), rows.items())
     outside = [(number, each) for number, each in enumerate(report.documents, 1) if not each.has_shape]
     for number, each in outside[:DOCUMENTS_LISTED]:
         place = f"character {each.leaves_at_character}, at {each.found!r}"
-        out.print(f"document {number:,} leaves the grammar at {place}", soft_wrap=True)
+        console.print_line(f"document {number:,} leaves the grammar at {place}")
     if len(outside) > DOCUMENTS_LISTED:
-        out.print(f"and {len(outside) - DOCUMENTS_LISTED:,} more; --json lists them all")
+        console.print_line(f"and {len(outside) - DOCUMENTS_LISTED:,} more; --json lists them all")

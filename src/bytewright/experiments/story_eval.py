@@ -151,7 +151,7 @@ def _evaluate_world(
     model: TransformerLM,
     text: StoryTokens,
     derived: list[tuple[str, Derivation]],
-    progress: StoryProgress | None,
+    progress: Progress | None,
 ) -> TextEvaluation:
     token_bits = evaluate_tokens(model, text.stories, text.end, progress=progress)
     evaluation = StoryEvaluation(

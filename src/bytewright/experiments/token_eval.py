@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +20,9 @@ from jaxtyping import Float, Float64, Integer
 from torch import Tensor
 
 from bytewright.data.sampler import Tokens
+from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
 from bytewright.model.layers import at_least_float32
-
-DocumentProgress = Callable[[int, int], object]
-"""Called with the number of documents evaluated and their total."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def evaluate_tokens(
     end: int,
     *,
     batch_size: int = 32,
-    progress: DocumentProgress | None = None,
+    progress: Progress | None = None,
 ) -> list[Float64[np.ndarray, " predictions"]]:
     """Return the bits of each token of each document, its end token included."""
     ids = [np.concatenate(([end], document, [end])).astype(np.int64) for document in documents]
