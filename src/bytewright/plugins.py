@@ -266,11 +266,8 @@ def check_recorded(run: Path, settings: Mapping[str, Any]) -> None:
     recorded = {key for plugin in read_plugins(run) for key in plugin.parts}
     for key in plugin_digests(settings):
         if key not in recorded:
-            raise FormatError(
-                f"{run / PLUGINS} does not record the plugin of {key}; restore the file to continue the run",
-                path=run / PLUGINS,
-                key=key,
-            )
+            message = f"{run / PLUGINS} does not record the plugin of {key}; restore it to continue the run"
+            raise FormatError(message, path=run / PLUGINS, key=key)
 
 
 def _describe(run: Path, plugin: RecordedPlugin, registry: Registry, name: str) -> str:

@@ -161,10 +161,8 @@ def execute_run(planned: PlannedRun, data: DataConfig | None, context: SweepCont
     outcome = _train(trial, planned.run, planned.predicted, context_of_run)
     if planned.is_sampled:
         if outcome["status"] != "complete":
-            raise UsageError(
-                f"{planned.run}: no model to sample from; the run {outcome['status']}: {outcome['reason']}",
-                path=planned.run,
-            )
+            reason = f"the run {outcome['status']}: {outcome['reason']}"
+            raise UsageError(f"{planned.run}: no model to sample from; {reason}", path=planned.run)
         context.engines.clear()  # free the memory for generation
     return outcome
 

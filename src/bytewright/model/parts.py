@@ -113,12 +113,8 @@ def make_attention(
         "qk_norm": config.qk_norm,
     }
     if rope is not None and "rope" not in list_options(attentions[config.attention], ()):
-        raise UsageError(
-            f"the attention {config.attention!r} does not use the position encoding {config.position!r};"
-            ' set model.position = "none"',
-            key="position",
-            found=config.position,
-        )
+        message = f"the attention {config.attention!r} does not use the position encoding {config.position!r}"
+        raise UsageError(f'{message}; set model.position = "none"', key="position", found=config.position)
     return _construct("attention", config, provided, device, dtype)
 
 

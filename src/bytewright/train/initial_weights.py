@@ -179,14 +179,12 @@ class InitialWeights:
             ours, theirs = _resolved(config), _resolved(self.model)
             for name, value in theirs.items():
                 if name not in FREE_SETTINGS and ours[name] != value:
-                    raise UsageError(
-                        f"model.{name} is {ours[name]!r}, but the weights in {self.source} are of a model"
-                        f" with {value!r}; set model.{name} = {value!r}, or leave it out of the recipe",
-                        path=self.source,
-                        key=f"model.{name}",
-                        expected=value,
-                        found=ours[name],
+                    key, found = f"model.{name}", ours[name]
+                    message = (
+                        f"{key} is {found!r}, but the weights in {self.source} are of a model with {value!r};"
+                        f" set {key} = {value!r}, or leave it out of the recipe"
                     )
+                    raise UsageError(message, path=self.source, key=key, expected=value, found=found)
         if config.vocab_size < vocab_size:
             raise UsageError(
                 f"model.vocab_size is {config.vocab_size}, but the weights in {self.source} have {vocab_size}"

@@ -179,11 +179,8 @@ def read_init(path: Path) -> dict[str, Any]:
 def check_new_run(path: Path) -> None:
     """Raise unless `path` is a new or empty folder."""
     if (path / CONFIG).exists():
-        raise UsageError(
-            f"{path} holds a run already; continue it with `bytewright resume {path}`,"
-            " or choose another name",
-            path=path,
-        )
+        advice = f"continue it with `bytewright resume {path}`, or choose another name"
+        raise UsageError(f"{path} holds a run already; {advice}", path=path)
     atomic.check_target(path / CONFIG)
     if path.is_dir():
         foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
