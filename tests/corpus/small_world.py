@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from bytewright.corpus.worldbook import Derivation, Worldbook
 from bytewright.corpus.worldbook.choices import Distribution
-from bytewright.corpus.worldbook.machine import Pen
 from bytewright.corpus.worldbook.notation import read_grammar
+from bytewright.corpus.worldbook.pens import Pen
 from bytewright.corpus.worldbook.world import World
 
 TEXT = """

@@ -95,6 +95,19 @@ def test_an_error_while_writing_leaves_no_file_and_no_thread(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+def test_an_interrupted_replacement_leaves_the_old_text_without_a_manifest(tmp_path: Path) -> None:
+    def fail(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "a.txt"
+    write_documents(path, 9_000, world=WORLD)
+    before = path.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        write_documents(path, 10**12, world=World(seed=2), progress=fail)
+    assert path.read_bytes() == before
+    assert read_manifest(path) is None, "a manifest never describes another text"
+
+
 def test_a_manifest_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "world.txt"
     write_documents(path, 9_000, world=WORLD)

@@ -101,9 +101,9 @@ def find_derivations(file: Path, num_documents: int) -> list[tuple[str, Derivati
     The manifest next to the file states the world; without one it is the default world. Documents must end
     as in the files that Bytewright writes, so that their tokens can be located.
     """
+    manifest = read_manifest(file)
+    book = Worldbook(World() if manifest is None else manifest.world)
     try:
-        manifest = read_manifest(file)
-        book = Worldbook(World() if manifest is None else manifest.world)
         found: list[tuple[str, Derivation]] = []
         for text in read_stories(file):
             if len(found) == num_documents:

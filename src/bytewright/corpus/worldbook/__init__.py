@@ -26,12 +26,14 @@ by substitution over rules and depths, over the number of things in play, and ov
 **Curves.** `curves` states what a model cannot know after n mentions, and what does not fit into N
 parameters.
 
-Start with `book`.
+Start with `book`. `slots` and `grammar` define the templates, `notation` reads them, `choices` has the
+distributions, `pens` and `machine` generate and parse, and `fused` compiles a grammar for the generator in
+Rust. `files` writes text files with manifests, and `check` examines what a model has written.
 """
 
 from bytewright.corpus.worldbook.book import Document, Split, Worldbook
 from bytewright.corpus.worldbook.entropy import Entropy
-from bytewright.corpus.worldbook.machine import Choice, Derivation, LanguageError
+from bytewright.corpus.worldbook.pens import Choice, Derivation, LanguageError
 from bytewright.corpus.worldbook.world import World
 
 __all__ = ["Choice", "Derivation", "Document", "Entropy", "LanguageError", "Split", "World", "Worldbook"]

@@ -11,8 +11,9 @@ from typing import Literal
 
 from bytewright.corpus.worldbook.entropy import Entropy, compute_entropy
 from bytewright.corpus.worldbook.grammar import Grammar
-from bytewright.corpus.worldbook.machine import Derivation, DrawingPen, LanguageError, Machine, ReadingPen
+from bytewright.corpus.worldbook.machine import Machine
 from bytewright.corpus.worldbook.notation import read_grammar
+from bytewright.corpus.worldbook.pens import Derivation, DrawingPen, LanguageError, ReadingPen
 from bytewright.corpus.worldbook.world import Stream, World
 
 GRAMMAR_FILE = "worldbook.grammar"

@@ -21,7 +21,7 @@ from bytewright.corpus import SEPARATOR
 from bytewright.corpus.readers import ByteProgress
 from bytewright.corpus.storybook.files import BYTES_PER_READ, KnownStories, map_in_order, read_stories
 from bytewright.corpus.worldbook.book import Worldbook
-from bytewright.corpus.worldbook.machine import LanguageError, ReadingPen
+from bytewright.corpus.worldbook.pens import LanguageError, ReadingPen
 from bytewright.corpus.worldbook.world import World
 from bytewright.system import usable_cores
 

@@ -19,12 +19,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bytewright.corpus.worldbook.grammar import (
+from bytewright.corpus.worldbook.grammar import Grammar
+from bytewright.corpus.worldbook.machine import Machine
+from bytewright.corpus.worldbook.slots import (
     NAME,
     THING,
     TURNS,
     Call,
-    Grammar,
     Holder,
     Lexicon,
     Nest,
@@ -36,7 +37,6 @@ from bytewright.corpus.worldbook.grammar import (
     Thing,
     Turn,
 )
-from bytewright.corpus.worldbook.machine import Machine
 
 InPlay = tuple[float, ...]
 """The probability of each number of things in play."""

@@ -7,14 +7,15 @@ operation, and up to four arguments, which are indices into the tables of the pr
 from __future__ import annotations
 
 from bytewright._native import WorldbookWriter
-from bytewright.corpus.worldbook.grammar import (
+from bytewright.corpus.worldbook.grammar import Grammar
+from bytewright.corpus.worldbook.machine import Machine
+from bytewright.corpus.worldbook.slots import (
     NAME,
     THING,
     TURNS,
     Call,
     Fact,
     Form,
-    Grammar,
     Holder,
     Mention,
     Nest,
@@ -27,7 +28,6 @@ from bytewright.corpus.worldbook.grammar import (
     Thing,
     Turn,
 )
-from bytewright.corpus.worldbook.machine import Machine
 from bytewright.corpus.worldbook.world import FIRST, LAST
 
 Instruction = tuple[int, int, int, int, int]

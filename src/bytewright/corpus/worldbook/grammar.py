@@ -1,14 +1,10 @@
-"""The grammar of a world book: rules with weighted alternatives, and the slots in their templates.
-
-A *rule* has weighted alternatives. Each is a sequence of literal text and of slots. A slot draws something
-and writes it, mentions what was drawn before, or calls another rule. A *lexicon* is a list of words with
-weights.
+"""The grammar of a world book: rules, lexicons and genres, and the checks that make it unambiguous.
 
 The grammar can be read from left to right without backtracking, so each text has at most one derivation:
 
 - The alternatives of a rule begin with literal texts, possibly those of the rule they call first. None of
-  these texts begins with a text of another alternative. So the next characters determine the alternative. - A
-  word that is drawn is followed by a character that cannot continue it, and no word of a lexicon is the
+  these texts begins with a text of another alternative. So the next characters determine the alternative.
+- A word that is drawn is followed by a character that cannot continue it, and no word of a lexicon is the
   beginning of another one of the same lexicon up to a word boundary. So the next characters determine the
   word.
 
@@ -19,182 +15,29 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Literal
+from itertools import pairwise
 
-from bytewright.corpus.storybook.grammar import article, with_capital
+from bytewright.corpus.worldbook.slots import (
+    NAME,
+    THING,
+    TURNS,
+    WORD_CHARACTER,
+    Call,
+    Holder,
+    Lexicon,
+    Nest,
+    Number,
+    Part,
+    Person,
+    Pick,
+    Rule,
+    Thing,
+    Turn,
+    called_rules,
+)
 from bytewright.errors import FormatError
-
-Form = Literal["plain", "article", "capital"]
-Operation = Literal["=", "+", "-", "*"]
-ZIPF_SCALE = 2**24
-THING, NAME = "thing", "name"
-"""The lexicons of the things that change hands, and of the people who have them."""
-TURNS = ("introduce", "move", "ask")
-"""The rules of a turn: a thing appears, a thing changes hands, somebody asks who has a thing."""
-PRONOUNS = {"he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his"), "own": ("hers", "his")}
-WORD_CHARACTER = re.compile(r"[A-Za-z0-9-]")
-
-
-@dataclass(frozen=True)
-class Lexicon:
-    """Words with integer weights; `forms` has the texts of all words by the name of the form."""
-
-    name: str
-    words: tuple[str, ...]
-    weights: tuple[int, ...]
-
-    @functools.cached_property
-    def forms(self) -> Mapping[Form, tuple[str, ...]]:
-        """The texts of all words in each form."""
-        return {
-            "plain": self.words,
-            "article": tuple(f"{article(word)} {word}" for word in self.words),
-            "capital": tuple(map(with_capital, self.words)),
-        }
-
-    @functools.cached_property
-    def cumulative(self) -> tuple[int, ...]:
-        """The sum of the weights of all words up to each word, inclusive."""
-        return tuple(accumulate(self.weights))
-
-    @functools.cached_property
-    def is_uniform(self) -> bool:
-        """Whether all words have the same weight."""
-        return len(set(self.weights)) == 1
-
-    @functools.cached_property
-    def _numbers(self) -> Mapping[Form, Mapping[str, int]]:
-        return {form: {text: k for k, text in enumerate(texts)} for form, texts in self.forms.items()}
-
-    @functools.cached_property
-    def _lengths(self) -> Mapping[Form, list[int]]:
-        return {
-            form: sorted({len(text) for text in texts}, reverse=True) for form, texts in self.forms.items()
-        }
-
-    def find(self, form: Form, text: str, at: int) -> int | None:
-        """Return the number of the word at a position, or None if there is no word of this lexicon."""
-        for length in self._lengths[form]:
-            number = self._numbers[form].get(text[at : at + length])
-            if number is not None and not WORD_CHARACTER.match(text, at + length):
-                return number
-        return None
-
-
-@dataclass(frozen=True)
-class Call:
-    """The text of another rule."""
-
-    rule: str
-
-
-@dataclass(frozen=True)
-class Nest:
-    """The text of another rule with variables of its own, one level deeper."""
-
-    rule: str
-
-
-@dataclass(frozen=True)
-class Pick:
-    """A word of a lexicon, stored in a variable if it has a name; it differs from the word of `other`."""
-
-    lexicon: str
-    form: Form = "plain"
-    variable: str | None = None
-    other: str | None = None
-
-
-@dataclass(frozen=True)
-class Mention:
-    """The word of a variable."""
-
-    variable: str
-    form: Form = "plain"
-
-
-@dataclass(frozen=True)
-class Person:
-    """The name of a person: of a new one, of one other than the last new one, or again of the last one."""
-
-    which: Literal["new", "other", "same"]
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A fact about the last person: the position in the list of facts, and the form."""
-
-    number: int
-    form: Form = "plain"
-
-
-@dataclass(frozen=True)
-class Pronoun:
-    """A pronoun for the last person."""
-
-    forms: tuple[str, str]
-    """For a woman and for a man."""
-
-
-@dataclass(frozen=True)
-class Number:
-    """A random number from `low` to `high`; `operation` combines it with the result so far."""
-
-    operation: Operation
-    low: int
-    high: int
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of the calculation so far."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A turn of the things: one of the rules `TURNS`."""
-
-
-@dataclass(frozen=True)
-class Thing:
-    """A thing: a new one, one of those in play, or again the last one."""
-
-    which: Literal["new", "old", "same"]
-    form: Form = "plain"
-
-
-@dataclass(frozen=True)
-class Holder:
-    """A person who has the last thing: the first one, the next one, or the present one."""
-
-    which: Literal["first", "next", "now"]
-
-
-Part = str | Call | Nest | Pick | Mention | Person | Fact | Pronoun | Number | Result | Turn | Thing | Holder
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """A template with its weight."""
-
-    weight: int
-    parts: tuple[Part, ...]
-
-    @functools.cached_property
-    def nests(self) -> bool:
-        """Whether the template begins another level; such alternatives are excluded at the deepest level."""
-        return any(isinstance(part, Nest) for part in self.parts)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A choice among alternatives."""
-
-    name: str
-    alternatives: tuple[Alternative, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,23 +135,19 @@ class Grammar:
 
     def _check_calls(self) -> None:
         """Check that calls end: a rule calls itself only one level deeper."""
-        ended: set[str] = set()
-        while len(ended) < len(self.rules):
-            more = {
-                name
-                for name, rule in self.rules.items()
-                for alternative in (rule.alternatives,)
-                if name not in ended
-                and all(
-                    ended.issuperset(called_rules(part for part in each.parts if not isinstance(part, Nest)))
-                    for each in alternative
-                )
+        calls = {
+            name: {
+                called
+                for alternative in rule.alternatives
+                for called in called_rules(part for part in alternative.parts if not isinstance(part, Nest))
             }
-            if not more:
-                _reject(
-                    f"these rules call each other without nest: {', '.join(sorted(set(self.rules) - ended))}"
-                )
-            ended |= more
+            for name, rule in self.rules.items()
+        }
+        while ended := {name for name, called in calls.items() if called.isdisjoint(calls)}:
+            for name in ended:
+                del calls[name]
+        if calls:
+            _reject(f"these rules call each other without nest: {', '.join(sorted(calls))}")
 
     def _check_variables(self) -> None:
         """Check the conditions under which the entropy of a word that differs from another one is known."""
@@ -376,23 +215,3 @@ def _check_prefixes(name: str, firsts: list[tuple[str, ...]]) -> None:
 
 def _reject(problem: str) -> None:
     raise FormatError(f"grammar of the world book: {problem}")
-
-
-def zipf_weights(num_words: int) -> tuple[int, ...]:
-    """Return integer weights proportional to 1 / rank.
-
-    >>> [weight / ZIPF_SCALE for weight in zipf_weights(4)]
-    [1.0, 0.5, 0.3333333134651184, 0.25]
-    """
-    return tuple(ZIPF_SCALE // rank for rank in range(1, num_words + 1))
-
-
-def called_rules(parts: Iterable[Part]) -> list[str]:
-    """Return the names of the rules that a template calls, turns included."""
-    called: list[str] = []
-    for part in parts:
-        if isinstance(part, Call | Nest):
-            called.append(part.rule)
-        elif isinstance(part, Turn):
-            called += TURNS
-    return called

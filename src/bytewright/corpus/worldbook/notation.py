@@ -37,17 +37,16 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from bytewright.corpus.sections import Item, Place, Section, read_sections
-from bytewright.corpus.worldbook.grammar import (
+from bytewright.corpus.worldbook.grammar import Grammar, Limits
+from bytewright.corpus.worldbook.slots import (
     PRONOUNS,
     TURNS,
     Alternative,
     Call,
     Fact,
     Form,
-    Grammar,
     Holder,
     Lexicon,
-    Limits,
     Mention,
     Nest,
     Number,
