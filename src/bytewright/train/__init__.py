@@ -10,9 +10,10 @@ Read `step` for one update, then `loop` for a session of a run. The other module
     checkpoint, checkpoint_list     save and load; list checkpoints without torch
     resume_policy, outcome          what a resume may change; every reason why a run ends, and its status
     run, run_files                  `Run` opens a run by its folder; the files of a run and their writer
+    ranks                           what rank 0 writes and decides for the others
 
-Depends on data, model, optim, account and generate. Training needs token ids only: no text, and no native
-extension.
+Depends on data, model, optim, parallel, account and generate. Training needs token ids only: no text, and no
+native extension.
 """
 
 from typing import TYPE_CHECKING
