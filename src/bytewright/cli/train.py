@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from bytewright.parallel.world import World
     from bytewright.train import InitialWeights, TrainConfig, TrainResult
     from bytewright.train.run import RecordedLoss
+
+
+IS_ALONE = "RANK" not in os.environ
+"""Whether this process was not started by torchrun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,8 @@ class Train:
 
     def run(self) -> int:
         """Train, and print how the session ended."""
+        if IS_ALONE:  # a mistyped path is rejected before torch is imported; of several ranks, one rejects it
+            options.require_file(find_recipe(self.recipe))
         from bytewright.parallel.world import World
 
         with World.open() as world:
@@ -180,6 +187,8 @@ class Resume:
 
     def run(self) -> int:
         """Resume, and print how the session ended."""
+        if IS_ALONE:
+            options.require_exists(self.path)
         from bytewright.parallel.world import World
 
         with World.open() as world:
