@@ -116,7 +116,7 @@ def training_memory(
         compiled=compiled,
         device=device,
     )
-    return _Step(shape, optimizer, optimizer_implementation or config.implementation).memory()
+    return StepMemory(shape, optimizer, optimizer_implementation or config.implementation).memory()
 
 
 def largest_batch(
@@ -162,7 +162,7 @@ def largest_batch(
     return fitting
 
 
-class _Step:
+class StepMemory:
     """The moments of one step and the bytes that are alive at each."""
 
     def __init__(self, x: StepShape, optimizer: AnyOptimizer, implementation: Implementation) -> None:

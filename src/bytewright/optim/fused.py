@@ -346,15 +346,24 @@ class FusedMuon(FusedOptimizer, Muon):
     @staticmethod
     def update_group(flat: FlatGroup, gradient: OnGroup, t: Count) -> Updated:
         """Apply the two equations of `Muon`."""
+        m, direction = FusedMuon.average(flat, gradient)
+        direction = orthogonalise(direction).to(m.dtype)
+        return FusedMuon.descend(flat, direction, m.shape), {"momentum_buffer": m}
+
+    @staticmethod
+    def average(flat: FlatGroup, gradient: OnGroup) -> tuple[OnGroup, OnGroup]:
+        """Return the new mean, and the direction to orthogonalise."""
         mu = flat.group["momentum"]
         m = mu * flat.state["momentum_buffer"] + (1 - mu) * gradient
         direction = (1 - mu) * gradient + mu * m
-        if direction.is_cuda:
-            direction = direction.bfloat16()
-        direction = orthogonalise(direction).to(m.dtype)
-        scale = math.sqrt(max(1.0, m.shape[-2] / m.shape[-1]))
+        return m, direction.bfloat16() if direction.is_cuda else direction
+
+    @staticmethod
+    def descend(flat: FlatGroup, direction: OnGroup, shape: Sequence[int]) -> OnGroup:
+        """Return the new weights from the orthogonalised direction; `shape` is that of a whole matrix."""
+        scale = math.sqrt(max(1.0, shape[-2] / shape[-1]))
         decayed = flat.weights - flat.lr * flat.group["weight_decay"] * flat.weights
-        return decayed - flat.lr * scale * direction, {"momentum_buffer": m}
+        return decayed - flat.lr * scale * direction
 
 
 def apply_clipped(

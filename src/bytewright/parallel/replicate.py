@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from bytewright.parallel.tree import RunningSum, Tensors, TreeSum, find_nodes
-from bytewright.parallel.world import World
+from bytewright.parallel.world import World, all_gather_single
 
 ReductionKind = Literal["exact", "fast"]
 
@@ -44,8 +44,6 @@ class Reduction:
     def __init__(self, world: World | None = None, kind: ReductionKind = "exact") -> None:
         self.world = world or World()
         self.kind = kind
-        self.num_bytes_sent = 0
-        """Bytes of gradients that this rank has sent to others, over all steps."""
         self._buffers: _Buffers | None = None
 
     @property
@@ -76,7 +74,7 @@ class Reduction:
         """Sum the packed gradients over all ranks; return the loss of every part of the batch."""
         assert self._buffers is not None, "pack comes first"
         with self.world.collective():
-            self.num_bytes_sent += self._buffers.exchange()
+            self.world.num_bytes_sent += self._buffers.exchange()
         return self._buffers.losses
 
     def unpack(self, into: Tensors) -> None:
@@ -167,7 +165,7 @@ class _Buffers:
         for node, row in zip(all_nodes, self.received, strict=True):
             summed.add([row], node.stop - node.start)
         ((total,),) = summed.sums
-        _all_gather(self.sent[0], total, world.data_group)
+        all_gather_single(self.sent[0], total, group=world.data_group)
         return 4 * size * (world.num_ranks - 1) * (len(self.sent) + 1)
 
     def _all_reduce(self) -> int:
@@ -178,9 +176,3 @@ class _Buffers:
         for work in works:
             work.wait()
         return 8 * self.slice_size * (self.world.num_ranks - 1)  # by a ring
-
-
-def _all_gather(whole: Tensor, own: Tensor, group: Any) -> None:
-    """Gather equal slices into `whole`; torch 2.13 has renamed the function."""
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(whole, own, group=group)

@@ -51,6 +51,11 @@ LOSS_SECONDS = 10
 """How long the survivors search for the rank that died."""
 
 
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""Both have these names since torch 2.13."""
+
+
 class World:
     """The ranks of a run; use it as a context manager. `World()` is this process alone."""
 
@@ -64,6 +69,8 @@ class World:
         self.data_group: Any = None
         self.backend: Literal["gloo", "nccl"] | None = None
         """The backend of the data group, once `connect` has opened it."""
+        self.num_bytes_sent = 0
+        """Bytes of weights and gradients that this rank has sent to others."""
         self._store: Any = None
         self._hosts: list[Any] = []
 
@@ -133,6 +140,25 @@ class World:
                 limit = timedelta(seconds=WAITING_SECONDS)
                 self.data_group = dist.new_group(backend=self.backend, timeout=limit)
         return device
+
+    def open_data_group(self) -> Any:
+        """Return the data group; if this is the only rank, open a group of one, which FSDP2 requires."""
+        if self.data_group is None:
+            self._store = dist.HashStore()
+            dist.init_process_group("gloo", store=self._store, rank=0, world_size=1)
+            self.backend, self.data_group = "gloo", dist.group.WORLD
+        return self.data_group
+
+    def all_gather(self, own: Tensor) -> Tensor:
+        """Return the tensors of all ranks, of one shape, in a new first dimension; they stay on the device."""
+        if self.num_ranks == 1:
+            return own.unsqueeze(0)
+        at = torch.device("cpu") if self.backend == "gloo" else own.device
+        every = torch.empty(self.num_ranks * own.numel(), dtype=own.dtype, device=at)
+        self.num_bytes_sent += (self.num_ranks - 1) * own.nbytes
+        with self.collective():
+            all_gather_single(every, own.flatten().to(at), group=self.data_group)
+        return every.to(own.device).view(self.num_ranks, *own.shape)
 
     # Small values, on the control group
 

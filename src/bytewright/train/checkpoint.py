@@ -30,6 +30,7 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.hf_llama import MAX_CONTEXT, too_few_for_layers
 from bytewright.model.transformer import Shape, weight_shapes
 from bytewright.optim.saved_state import load_state
+from bytewright.parallel.rows import Rows
 from bytewright.storage import atomic
 from bytewright.storage.config_reader import build
 from bytewright.storage.filesystem import WRONG_PATH
@@ -149,11 +150,12 @@ def _unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
 
 
 def write_tensors(
-    stream: Writable, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    stream: Writable, tensors: Mapping[str, Tensor | Rows], metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write tensors in the safetensors format: eight bytes of length, a JSON header, the data in its order.
 
     Names are sorted, so equal tensors give equal bytes. Tensors may share memory; each is written completely.
+    Rows that are shared out over ranks are gathered when they are written; the others call `send_rows`.
     """
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
@@ -162,7 +164,7 @@ def write_tensors(
         if tensor.dtype not in DTYPES:
             message = f"{name!r} is of {tensor.dtype}, which cannot be saved"
             raise UsageError(message, key=name, found=tensor.dtype)
-        end = offset + tensor.numel() * tensor.element_size()
+        end = offset + math.prod(tensor.shape) * tensor.dtype.itemsize
         header[name] = {
             "dtype": DTYPES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -174,8 +176,18 @@ def write_tensors(
     stream.write(len(encoded).to_bytes(8, "little"))
     stream.write(encoded)
     for name in sorted(tensors):
-        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        given = tensors[name]
+        tensor = given.gather_on_main() if isinstance(given, Rows) else given
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
         stream.write(flat.view(torch.uint8).numpy().data)
+
+
+def send_rows(tensors: Mapping[str, Tensor | Rows]) -> None:
+    """Send the rows of this rank to rank 0, which calls `write_tensors` with tensors of the same names."""
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        if isinstance(tensor, Rows):
+            tensor.gather()
 
 
 def read_tensors(data: bytes, source: str) -> tuple[dict[str, Tensor], dict[str, str]]:

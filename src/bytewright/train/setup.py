@@ -294,6 +294,47 @@ class Engine:
         self.memory.start_over()
 
 
+class ShardedEngine:
+    """Model, optimizer and step of a config whose strategy is "shard", in their initial state."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        device: torch.device,
+        *,
+        loss: Loss | None = None,
+        masked: bool = False,
+        factory: OptimizerFactory | None = None,
+        world: World | None = None,
+    ) -> None:
+        from bytewright.parallel.shard import ShardedModel  # imports FSDP2, which takes a second
+        from bytewright.parallel.shard_update import shard_optimizer
+        from bytewright.train.sharded_step import ShardedStep
+
+        self.memory = DevicePeakMemory(device)
+        skeleton = TransformerLM(config.model, device="meta")
+        rule = build_optimizer(skeleton, config.optimizer, factory)
+        self.sharded = ShardedModel(
+            build_model(config, torch.device("cpu")),
+            world or World(),
+            device,
+            num_parts=config.accumulate,
+            is_exact=config.parallel.reduction == "exact",
+        )
+        self.model = self.sharded.model
+        names = {parameter: name for name, parameter in skeleton.named_parameters()}
+        self.optimizer = shard_optimizer(rule, names, self.sharded.rows)
+        self.step = ShardedStep(
+            self.sharded,
+            self.optimizer,
+            max_grad_norm=config.optimizer.max_grad_norm,
+            backend=choose_backend(config, device),
+            loss=loss or make_loss(config.loss.name, config.loss.options, masked=masked),
+            measured_loss=loss or (masked_language_model_loss if masked else language_model_loss),
+            masked=masked,
+        )
+
+
 class CompiledStepCache:
     """Provides the engine of each of several successive runs; reuses the last one if its shape matches.
 

@@ -169,7 +169,7 @@ class TrainStep:
                 self.reduction.unpack(summed.sums[0])
             for parameter, used, gradient in zip(parameters, is_used, summed.sums[0], strict=True):
                 parameter.grad = gradient if used else None
-            loss = _mean(all_losses, shares)
+            loss = mean_loss(all_losses, shares)
             norm = clip_gradients(parameters, self.max_norm)
             accepted = torch.isfinite(loss) & torch.isfinite(norm)
             self._seed_update(len(batches))
@@ -242,7 +242,7 @@ class TrainStep:
 
     @torch.no_grad()
     def _update(self, losses: Float[Tensor, " parts"], shares: Tensor | None) -> tuple[Tensor, ...]:
-        loss = _mean(losses, shares)
+        loss = mean_loss(losses, shares)
         return (loss, *self._clip_and_update(loss))
 
     def _shares(self, targets: Sequence[Tensor]) -> Tensor | None:
@@ -279,7 +279,8 @@ class _UnusedParameterError(Exception):
     """The loss does not depend on a parameter of a fused optimizer."""
 
 
-def _mean(losses: Float[Tensor, " parts"], shares: Tensor | None) -> Float[Tensor, ""]:
+def mean_loss(losses: Float[Tensor, " parts"], shares: Tensor | None) -> Float[Tensor, ""]:
+    """Return the loss of a batch from those of its parts, which are equal or have these shares."""
     return losses.mean() if shares is None else (losses * shares).sum()
 
 

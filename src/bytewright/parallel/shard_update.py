@@ -1,0 +1,280 @@
+"""Norm, clipping and update of a model whose rows are shared out over ranks; the number of ranks changes no bit.
+
+AdamW and SGD compute every number of a tensor from the same number of its gradient and state, so each rank
+updates its own rows. Muon orthogonalises whole matrices: every matrix has an owner, which receives its rows,
+orthogonalises them and returns them; mean and update stay with the rows. Other rules are rejected.
+
+The norm is the sum of squares over all ranks. It is added in integers, where the order does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.nn import Parameter
+
+from bytewright.errors import UsageError
+from bytewright.optim.clip import clip_factor
+from bytewright.optim.fused import FlatGroup, FusedAdamW, FusedMuon, FusedOptimizer, FusedSGD, FusedUpdate
+from bytewright.optim.reference import CombinedOptimizer, Group, orthogonalise
+from bytewright.parallel.rows import Rows, Shape, choose_owners, count_numbers, find_rows
+from bytewright.parallel.world import World
+
+SQUARE_BITS = 46
+"""Squares are integers below 2 to this power, where the largest gradient has the size 1. A square that is
+smaller than the largest by this factor does not count."""
+SMALLEST_EXPONENT = -100
+"""Gradients that are all smaller than 2 to this power are scaled as if one were larger: 2¹²⁸ is infinite."""
+LOW_BITS = 23
+"""High and low digits are added separately, so 2⁶³⁻²³ squares cannot overflow 64 bits."""
+
+
+class _OnRows(FusedOptimizer):
+    """A fused optimizer whose parameters stay where they are: the rows that FSDP2 gathers."""
+
+    def partition(self, parameters: list[Parameter]) -> list[list[Parameter]]:
+        """Put every parameter into a group of its own."""
+        return [[parameter] for parameter in parameters]
+
+    def _build_flat_group(self, parameters: list[Parameter], group: Group, t: Int64[Tensor, ""]) -> FlatGroup:
+        (parameter,) = parameters
+        self.state[parameter]["step"] = t
+        weights = parameter.detach()
+        return FlatGroup(
+            parameters=parameters,
+            group=group,
+            weights=weights,
+            gradients=weights.new_empty(0),  # FSDP2 allocates them in every step
+            state={name: self.state[parameter][name] for name in self.state_names},
+            weight_views=[weights],
+            gradient_views=[],
+            lr=torch.zeros((), device=weights.device),
+        )
+
+
+class ShardedAdamW(_OnRows, FusedAdamW):
+    """`FusedAdamW` for the rows of a rank."""
+
+
+class ShardedSGD(_OnRows, FusedSGD):
+    """`FusedSGD` for the rows of a rank."""
+
+
+class ShardedMuon(_OnRows, FusedMuon):
+    """`FusedMuon` for the rows of a rank; `ShardedUpdate` calls its two halves."""
+
+
+SHARDED: Mapping[type, type[FusedOptimizer]] = {
+    FusedAdamW: ShardedAdamW,
+    FusedSGD: ShardedSGD,
+    FusedMuon: ShardedMuon,
+}
+
+
+def shard_optimizer(
+    optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], rows: Mapping[str, Rows]
+) -> FusedOptimizer | CombinedOptimizer:
+    """Return an optimizer for `rows` with the rules, groups and settings of `optimizer`.
+
+    `optimizer` is built over a model without contents (on torch's meta device); `names` names its parameters.
+    """
+    if isinstance(optimizer, CombinedOptimizer):
+        parts = [shard_optimizer(part, names, rows) for part in optimizer.optimizers]
+        return CombinedOptimizer(parts)
+    kind = SHARDED.get(type(optimizer))
+    if kind is None:
+        message = (
+            f'parallel.strategy is "shard", which supports the fused optimizers adamw, sgd and muon, but not'
+            f' {type(optimizer).__name__}; use "replicate"'
+        )
+        raise UsageError(message, key="optimizer.name", found=type(optimizer).__name__)
+    groups = [
+        {**group, "params": [rows[names[parameter]].local for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    return kind(groups, **optimizer.defaults)
+
+
+def rows_of_state(
+    optimizer: FusedOptimizer | CombinedOptimizer, rows: Mapping[str, Rows]
+) -> list[dict[str, Rows]]:
+    """Return the rows of every state tensor, by its name, for each parameter in the optimizer's order."""
+    of_local = {id(one.local): one for one in rows.values()}
+    return [
+        {
+            name: Rows(value, of_local[id(parameter)].shape, of_local[id(parameter)].world)
+            for name, value in optimizer.state[parameter].items()
+            if name != "step"
+        }
+        for parameter in optimizer.parameters
+    ]
+
+
+class ShardedUpdate:
+    """Clips and applies the gradients of the own rows; all ranks must call it together."""
+
+    def __init__(
+        self, optimizer: FusedOptimizer | CombinedOptimizer, rows: Mapping[str, Rows], world: World
+    ) -> None:
+        self.world = world
+        parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
+        of_local = {id(one.local): (name, one) for name, one in rows.items()}
+        self._names: list[list[str]] = []
+        self._updates: list[FusedUpdate] = []
+        self._matrices: list[MatrixExchange | None] = []
+        for part in parts:
+            assert isinstance(part, FusedOptimizer)
+            (update,) = part.updates
+            named = [of_local[id(flat.parameters[0])] for flat in update.flat_groups]
+            self._updates.append(update)
+            self._names.append([name for name, _ in named])
+            is_muon = isinstance(part, FusedMuon)
+            self._matrices.append(MatrixExchange([one.shape for _, one in named], world) if is_muon else None)
+
+    @torch.no_grad()
+    def __call__(
+        self, gradients: Mapping[str, Tensor], loss: Float[Tensor, ""], max_norm: float
+    ) -> tuple[Float[Tensor, ""], Bool[Tensor, ""]]:
+        """Update unless loss or norm is not finite; return the norm and whether the update was accepted."""
+        norm = global_norm(list(gradients.values()), self.world)
+        accept = torch.isfinite(loss) & torch.isfinite(norm)
+        factor = clip_factor(norm, max_norm)
+        for update, names, exchange in zip(self._updates, self._names, self._matrices, strict=True):
+            update.load_learning_rates()
+            own = [gradients[name] for name in names]
+            if exchange is None:
+                _apply(update, own, factor, accept)
+            else:
+                _apply_muon(update, own, factor, accept, exchange)
+        return norm, accept
+
+
+def _apply(update: FusedUpdate, gradients: Sequence[Tensor], factor: Tensor, accept: Tensor) -> None:
+    """Apply a rule that computes every number by itself."""
+    t = update.t + accept
+    for flat, gradient in zip(update.flat_groups, gradients, strict=True):
+        weights, state = update.rule(flat, gradient * factor, t)
+        _store(flat, weights, state, accept)
+    update.t.copy_(t)
+
+
+def _apply_muon(
+    update: FusedUpdate, gradients: Sequence[Tensor], factor: Tensor, accept: Tensor, exchange: MatrixExchange
+) -> None:
+    """Apply Muon: mean and update with the rows, the orthogonalisation between them with whole matrices."""
+    means, directions = [], []
+    for flat, gradient in zip(update.flat_groups, gradients, strict=True):
+        mean, direction = FusedMuon.average(flat, gradient * factor)
+        means.append(mean)
+        directions.append(direction)
+    directions = exchange.orthogonalise(directions)
+    for flat, mean, direction, shape in zip(
+        update.flat_groups, means, directions, exchange.shapes, strict=True
+    ):
+        weights = FusedMuon.descend(flat, direction.to(mean.dtype), shape)
+        _store(flat, weights, {"momentum_buffer": mean}, accept)
+    update.t.add_(accept)
+
+
+def _store(flat: FlatGroup, weights: Tensor, state: Mapping[str, Tensor], accept: Tensor) -> None:
+    flat.weights.copy_(torch.where(accept, weights, flat.weights))
+    for name, value in state.items():
+        flat.state[name].copy_(torch.where(accept, value, flat.state[name]))
+
+
+class MatrixExchange:
+    """Orthogonalises matrices whose rows are shared out: each by its owner, one after the other.
+
+    A stack of matrices would be faster, but its height, and with it the order of additions in a product,
+    could depend on the number of ranks.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], world: World) -> None:
+        self.shapes, self.world = list(shapes), world
+        owners = choose_owners(shapes, world.num_ranks)
+        self._owned = [
+            [number for number, one in enumerate(owners) if one == owner] for owner in range(world.num_ranks)
+        ]
+
+    def orthogonalise(self, rows: Sequence[Float[Tensor, "_ _"]]) -> list[Float[Tensor, "_ _"]]:
+        """Return the own rows of the orthogonalised matrices; `rows` are the own rows of all matrices."""
+        world, own = self.world, self._owned[self.world.rank]
+        to_owners = [[rows[number] for number in owned] for owned in self._owned]
+        by_rank = self._exchange(to_owners, [(own, rank) for rank in range(world.num_ranks)])
+        matrices = [orthogonalise(torch.cat(pieces)) for pieces in zip(*by_rank, strict=True)]
+        to_ranks = [
+            [matrix[find_rows(len(matrix), world.num_ranks, rank)] for matrix in matrices]
+            for rank in range(world.num_ranks)
+        ]
+        by_owner = self._exchange(to_ranks, [(owned, world.rank) for owned in self._owned])
+        result = {
+            number: piece
+            for owned, pieces in zip(self._owned, by_owner, strict=True)
+            for number, piece in zip(owned, pieces, strict=True)
+        }
+        return [result[number] for number in range(len(rows))]
+
+    def _exchange(
+        self, sent: Sequence[Sequence[Tensor]], expected: Sequence[tuple[list[int], int]]
+    ) -> list[list[Tensor]]:
+        """Send a list of tensors to every rank; return those that it sends.
+
+        `expected` describes what each rank sends: the numbers of matrices, and whose rows of them.
+        """
+        if self.world.num_ranks == 1:
+            return [list(tensors) for tensors in sent]
+        like = next(tensor for tensors in sent for tensor in tensors)
+        flat = [
+            torch.cat([tensor.flatten() for tensor in tensors] or [like.new_empty(0)]) for tensors in sent
+        ]
+        sizes = [
+            [count_numbers(self.shapes[number], self.world.num_ranks, rank) for number in numbers]
+            for numbers, rank in expected
+        ]
+        received = like.new_empty(sum(map(sum, sizes)))
+        others = sum(len(one) for rank, one in enumerate(flat) if rank != self.world.rank)
+        self.world.num_bytes_sent += others * like.element_size()
+        with self.world.collective():
+            dist.all_to_all_single(
+                received,
+                torch.cat(flat),
+                output_split_sizes=list(map(sum, sizes)),
+                input_split_sizes=[len(one) for one in flat],
+                group=self.world.data_group,
+            )
+        pieces = iter(received.split([size for of_rank in sizes for size in of_rank]))
+        return [
+            [next(pieces).view(-1, self.shapes[number][1]) for number in numbers] for numbers, _ in expected
+        ]
+
+
+def global_norm(tensors: Sequence[Float[Tensor, ...]], world: World) -> Float[Tensor, ""]:
+    """Return the norm of the tensors of all ranks as one vector; it does not depend on how they are cut.
+
+    The squares become integers: relative to the largest one, with `SQUARE_BITS` digits. The sum of integers
+    does not depend on their order. If a number is not finite, neither is the norm.
+    """
+    largest = torch.stack([tensor.abs().amax() for tensor in tensors if tensor.numel()] or [_zero(tensors)])
+    largest = world.all_gather(largest.amax()).amax()
+    exponent = torch.frexp(largest).exponent.clamp(min=SMALLEST_EXPONENT)
+    scale = torch.ldexp(torch.ones_like(largest), SQUARE_BITS // 2 - exponent)
+    sums = torch.stack([_add_squares(tensor * scale) for tensor in tensors]).sum(dim=0)
+    high, low = world.all_gather(sums).view(-1, 2).sum(dim=0).double()
+    squares = high * 2.0**LOW_BITS + low
+    norm = squares.sqrt().float() / scale
+    return torch.where(torch.isfinite(largest), norm, largest.new_full((), math.nan))
+
+
+def _add_squares(tensor: Float[Tensor, ...]) -> Int64[Tensor, 2]:
+    """Return the sum of squares as two integers: its high and its low digits."""
+    squares = tensor.square().long()
+    return torch.stack([(squares >> LOW_BITS).sum(), (squares & (2**LOW_BITS - 1)).sum()])
+
+
+def _zero(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0].new_zeros(())
