@@ -23,7 +23,7 @@ ORDER = {
         train experiments interop report serve demo cli __main__
     """),
     "bytewright.train": _names("""
-        config part_check step evaluate metrics console outcome recipe checkpoint_list checkpoint setup costs
+        config part_check step sharded_step evaluate metrics console outcome recipe checkpoint_list checkpoint setup costs
         recorder run_files resume_policy initial_weights ranks loop run
     """),
     "bytewright.experiments": _names("""

@@ -25,7 +25,7 @@ from bytewright.parallel.world import World
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.sharded_step import ShardedStep
 from bytewright.train.step import TrainStep
-from ranks import run_ranks
+from forked_ranks import run_ranks
 
 ODD = ModelConfig(vocab_size=5, context_length=8, d_model=18, num_layers=2, num_heads=1)
 """On four ranks the vocabulary leaves one rank without a row, and no other size is a multiple of four."""
@@ -75,7 +75,7 @@ def take_steps(
         results.append([value.item() for value in step(parts)])
         sent = world.num_bytes_sent - before
         step.measure(*parts[0])  # must not leave weights of this step gathered
-    tensors = dict(sharded.gather_weights())
+    tensors: dict[str, Any] = dict(sharded.gather_weights())
     for number, of_parameter in enumerate(rows_of_state(built, sharded.rows)):
         for name, rows in of_parameter.items():
             tensors[f"{number}.{name}"] = rows.gather()

@@ -179,6 +179,7 @@ class StepMemory:
         self.attention_costs, self.ffn_costs = costs_of("attention", x), costs_of("ffn", x)
 
     def memory(self) -> TrainingMemory:
+        """Return all figures."""
         return TrainingMemory(
             parameters=self.parameters,
             gradients=self.parameters * (2 if self.has_fused_update else 1),
@@ -190,6 +191,7 @@ class StepMemory:
         )
 
     def moments(self) -> Iterator[Moment]:
+        """Yield the moments at which the memory can peak."""
         x, layers = self.x, self.x.config.num_layers
         head = WIDE * x.V * x.d  # the gradient of the head, or of the tied embeddings
         yield self._moment("loss", self.loss(), kept=self._kept(layers, self.after))

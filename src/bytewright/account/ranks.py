@@ -10,8 +10,8 @@ of which one rank computes. Gradients and weights are sent as 4 bytes per number
                        the backward pass of the blocks, and again for the gradients
 
 The losses of the parts, and with "shard" the norm, add a few bytes. Shares are rounded up, with "shard" to
-whole rows. Muon on shards also sends the rows of every matrix to its owner and back. `parallel` counts what it
-sends; tests compare both figures, which must be equal. `rank_memory` predicts what a rank stores.
+whole rows. Muon on shards also sends the rows of every matrix to its owner and back. `parallel` counts what
+it sends; tests compare both figures, which must be equal. `rank_memory` predicts what a rank stores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bytewright.parallel.tree import find_nodes
 Strategy = Literal["replicate", "shard"]
 
 NORM_BYTES = 4 + 2 * 8
-"""What a rank sends to each other one for the norm of sharded gradients: the largest one, and two integers."""
+"""What a rank sends to every other for the norm of sharded gradients: the largest, and two integers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,8 @@ def _matrices_of_muon(config: ModelConfig, optimizer: AnyOptimizer) -> list[Shap
     if Muon not in rules:
         return []
     in_block = [shape for name, shape in weight_shapes(config).items() if name.startswith("layers.0.")]
-    return config.num_layers * [shape for shape in in_block if len(shape) == 2]
+    matrices: list[Shape] = [shape for shape in in_block if len(shape) == 2]
+    return config.num_layers * matrices
 
 
 def _sent_for_matrices(shapes: list[Shape], num_ranks: int) -> int:

@@ -363,7 +363,8 @@ class FusedMuon(FusedOptimizer, Muon):
         """Return the new weights from the orthogonalised direction; `shape` is that of a whole matrix."""
         scale = math.sqrt(max(1.0, shape[-2] / shape[-1]))
         decayed = flat.weights - flat.lr * flat.group["weight_decay"] * flat.weights
-        return decayed - flat.lr * scale * direction
+        weights: Tensor = decayed - flat.lr * scale * direction
+        return weights
 
 
 def apply_clipped(

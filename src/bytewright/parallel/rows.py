@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 def find_rows(num_rows: int, num_ranks: int, rank: int) -> slice:
-    """Return the rows of a tensor that a rank stores, as FSDP2 cuts them: equal shares, the last ones shorter.
+    """Return the rows of a tensor that a rank stores, as FSDP2 cuts them: equal shares, the last shorter.
 
     >>> [find_rows(10, 4, rank) for rank in (0, 3)], find_rows(2, 4, 3)
     ([slice(0, 3, None), slice(9, 10, None)], slice(2, 2, None))
@@ -36,8 +36,8 @@ def count_numbers(shape: Shape, num_ranks: int, rank: int = 0) -> int:
     >>> [count_numbers((10, 8), 4, rank) for rank in (0, 3)]
     [24, 8]
     """
-    rows = find_rows(shape[0], num_ranks, rank)
-    return (rows.stop - rows.start) * math.prod(shape[1:])
+    num_rows = len(range(shape[0])[find_rows(shape[0], num_ranks, rank)])
+    return num_rows * math.prod(shape[1:])
 
 
 def choose_owners(shapes: Sequence[Shape], num_ranks: int) -> list[int]:
@@ -75,7 +75,7 @@ class Rows:
 
     @torch.no_grad()
     def gather(self) -> Tensor | None:
-        """Return the whole tensor on rank 0, in host memory, and None on the others; all ranks must call it."""
+        """Return the whole tensor on rank 0, in host memory, and None on others; all ranks must call it."""
         if self.world.num_ranks == 1:
             return self.local.detach().cpu()
         own = self.local.detach()

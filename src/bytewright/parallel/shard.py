@@ -53,8 +53,8 @@ class ShardedModel:
             type(module).__module__ = defined_in  # FSDP2 derives a class, which is as built-in as its base
         _gather_for_hidden_states(model)
         self._reductions: list[ExactReduction] = []
-        for module in cast("list[FSDPModule]", [*modules, model]):
-            self._set_communication(module, is_exact)
+        for unit in cast("list[FSDPModule]", [*modules, model]):
+            self._set_communication(unit, is_exact)
         if model.lm_head is not None:  # the gradient of an embedding does not depend on its weights
             cast("FSDPModule", model.token_embeddings).set_unshard_in_backward(False)
         self.rows: dict[str, Rows] = {
@@ -247,11 +247,12 @@ def _gather_for_hidden_states(model: TransformerLM) -> None:
 
 
 def _make_mesh(world: World, device: torch.device) -> DeviceMesh:
-    """Return the mesh of all ranks: without an explicit one, FSDP2 would choose the backend by the hardware."""
+    """Return the mesh of all ranks; by default FSDP2 would choose the backend by the hardware."""
     ranks = list(range(world.num_ranks))
     return DeviceMesh.from_group(world.open_data_group(), device.type, mesh=ranks)
 
 
 def _local(tensor: Tensor) -> Tensor:
     """Return the rows of a distributed tensor that this rank stores, without a copy."""
-    return cast("DTensor", tensor).detach().to_local()
+    local: Tensor = cast("DTensor", tensor.detach()).to_local()
+    return local

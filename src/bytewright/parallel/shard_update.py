@@ -1,4 +1,4 @@
-"""Norm, clipping and update of a model whose rows are shared out over ranks; the number of ranks changes no bit.
+"""Norm, clipping and update of a model whose rows are shared out; the number of ranks changes no bit.
 
 AdamW and SGD compute every number of a tensor from the same number of its gradient and state, so each rank
 updates its own rows. Muon orthogonalises whole matrices: every matrix has an owner, which receives its rows,
@@ -76,28 +76,33 @@ SHARDED: Mapping[type, type[FusedOptimizer]] = {
 }
 
 
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Raise unless all rules of an optimizer can update the rows of a rank."""
+    parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
+    for part in parts:
+        if type(part) not in SHARDED:
+            message = (
+                'parallel.strategy is "shard", which supports the fused optimizers adamw, sgd and muon, but'
+                f' not {type(part).__name__}; use "replicate"'
+            )
+            raise UsageError(message, key="optimizer.name", found=type(part).__name__)
+
+
 def shard_optimizer(
-    optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], rows: Mapping[str, Rows]
+    optimizer: torch.optim.Optimizer, names: Mapping[Parameter, str], rows: Mapping[str, Rows]
 ) -> FusedOptimizer | CombinedOptimizer:
     """Return an optimizer for `rows` with the rules, groups and settings of `optimizer`.
 
     `optimizer` is built over a model without contents (on torch's meta device); `names` names its parameters.
     """
+    check_optimizer(optimizer)
     if isinstance(optimizer, CombinedOptimizer):
-        parts = [shard_optimizer(part, names, rows) for part in optimizer.optimizers]
-        return CombinedOptimizer(parts)
-    kind = SHARDED.get(type(optimizer))
-    if kind is None:
-        message = (
-            f'parallel.strategy is "shard", which supports the fused optimizers adamw, sgd and muon, but not'
-            f' {type(optimizer).__name__}; use "replicate"'
-        )
-        raise UsageError(message, key="optimizer.name", found=type(optimizer).__name__)
+        return CombinedOptimizer([shard_optimizer(part, names, rows) for part in optimizer.optimizers])
     groups = [
         {**group, "params": [rows[names[parameter]].local for parameter in group["params"]]}
         for group in optimizer.param_groups
     ]
-    return kind(groups, **optimizer.defaults)
+    return SHARDED[type(optimizer)](groups, **optimizer.defaults)
 
 
 def rows_of_state(
@@ -247,7 +252,7 @@ class MatrixExchange:
                 input_split_sizes=[len(one) for one in flat],
                 group=self.world.data_group,
             )
-        pieces = iter(received.split([size for of_rank in sizes for size in of_rank]))
+        pieces = iter(torch.split(received, [size for of_rank in sizes for size in of_rank]))
         return [
             [next(pieces).view(-1, self.shapes[number][1]) for number in numbers] for numbers, _ in expected
         ]

@@ -144,13 +144,13 @@ class World:
     def open_data_group(self) -> Any:
         """Return the data group; if this is the only rank, open a group of one, which FSDP2 requires."""
         if self.data_group is None:
-            self._store = dist.HashStore()
+            self._store = torch._C._distributed_c10d.HashStore()
             dist.init_process_group("gloo", store=self._store, rank=0, world_size=1)
             self.backend, self.data_group = "gloo", dist.group.WORLD
         return self.data_group
 
     def all_gather(self, own: Tensor) -> Tensor:
-        """Return the tensors of all ranks, of one shape, in a new first dimension; they stay on the device."""
+        """Return the tensors of all ranks, of one shape, in a new first dimension, on the same device."""
         if self.num_ranks == 1:
             return own.unsqueeze(0)
         at = torch.device("cpu") if self.backend == "gloo" else own.device

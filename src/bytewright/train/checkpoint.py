@@ -14,7 +14,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -52,6 +52,9 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 """The safetensors names of the types that a model or an optimizer may store."""
+
+Named = dict[str, Tensor | Rows]
+"""Tensors by name: whole ones, or the rows of this rank."""
 
 
 @runtime_checkable
@@ -291,8 +294,11 @@ class SavedState:
         """Raise unless the weights are those of a model of `config`; call it before the model is built."""
         check_model_weights(config, self.weights, self.source)
 
-    def load_into(self, model: Module, optimizer: Stateful) -> None:
-        """Load both, or raise and change neither."""
+    def load_into(self, model: Module, optimizer: Stateful, rows: StateRows | None = None) -> None:
+        """Load both, or raise and change neither; of a sharded model, only the rows of this rank."""
+        if rows is not None:
+            rows.load(self, model, optimizer)
+            return
         check_weights(shapes_of(model), self.weights, self.source)
         try:
             # The optimizer checks its own state; the weights were checked above, so nothing fails after it.
@@ -300,6 +306,69 @@ class SavedState:
         except FormatError as error:
             raise FormatError(f"{self.source}: {error}", path=self.source) from None
         getattr(model, "_orig_mod", model).load_state_dict(self.weights)
+
+
+@dataclass(frozen=True)
+class StateRows:
+    """The rows of weights and optimizer state that this rank stores of a sharded model."""
+
+    weights: Mapping[str, Rows]
+    optimizer: Sequence[Mapping[str, Rows]]
+    """The state tensors by name, for each parameter in the order of the optimizer."""
+
+    def list_tensors(self, model: Module, optimizer: Stateful) -> tuple[Named, Named, Any]:
+        """Return weights and state by the names in a checkpoint, and the skeleton of the state."""
+        weights = {name: self.weights.get(name, tensor) for name, tensor in plain_state_dict(model).items()}
+        state, skeleton = pack(optimizer.state_dict())
+        of_tensor = {id(rows.local): rows for one in self.optimizer for rows in one.values()}
+        return weights, {name: of_tensor.get(id(tensor), tensor) for name, tensor in state.items()}, skeleton
+
+    def send(self, model: Module, optimizer: Stateful) -> None:
+        """Send the rows of this rank to rank 0, which saves a checkpoint."""
+        weights, state, _ = self.list_tensors(model, optimizer)
+        send_rows(weights)
+        send_rows(state)
+
+    def load(self, saved: SavedState, model: Module, optimizer: Stateful) -> None:
+        """Load the rows of this rank, or raise and change nothing."""
+        check_weights(shapes_of(model), saved.weights, saved.source)
+        try:
+            load_state(optimizer, self.cut_state(saved.optimizer))
+        except FormatError as error:
+            raise FormatError(f"{saved.source}: {error}", path=saved.source) from None
+        self.load_weights(saved.weights, model)
+
+    def cut_state(self, state_dict: Any) -> Any:
+        """Return a saved state of the optimizer with the rows of this rank."""
+        if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get("state"), Mapping):
+            return state_dict  # the optimizer rejects it
+
+        def cut(number: object, values: Any) -> Any:
+            if (
+                not isinstance(number, int)
+                or number >= len(self.optimizer)
+                or not isinstance(values, Mapping)
+            ):
+                return values
+            own = self.optimizer[number]
+            return {
+                name: own[name].cut(value)
+                if name in own and isinstance(value, Tensor) and tuple(value.shape) == own[name].shape
+                else value
+                for name, value in values.items()
+            }
+
+        return {**state_dict, "state": {n: cut(n, values) for n, values in state_dict["state"].items()}}
+
+    @torch.no_grad()
+    def load_weights(self, weights: Mapping[str, Tensor], model: Module) -> None:
+        """Copy the rows of this rank from whole weights, one tensor after the other."""
+        for name, tensor in plain_state_dict(model).items():
+            rows = self.weights.get(name)
+            if rows is None:
+                tensor.copy_(weights[name])
+            else:
+                rows.local.copy_(rows.cut(weights[name]))
 
 
 def plain_state_dict(model: Module) -> dict[str, Tensor]:
@@ -352,38 +421,51 @@ def check_model_weights(config: ModelConfig, weights: Mapping[str, Tensor], sour
 class CheckpointFolder(CheckpointList):
     """The checkpoints of a run, with their tensors."""
 
-    def save(self, model: TransformerLM, optimizer: Stateful, state: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of `state["step"]`, atomically; an existing one is replaced."""
+    def save(
+        self,
+        model: TransformerLM,
+        optimizer: Stateful,
+        state: Mapping[str, Any],
+        rows: StateRows | None = None,
+    ) -> Path:
+        """Write the checkpoint of `state["step"]`, atomically; an existing one is replaced.
+
+        The tensors of a sharded model are gathered one by one; the other ranks call `StateRows.send`.
+        """
         target = self.at(state["step"])
-        tensors, skeleton = pack(optimizer.state_dict())
+        weights, tensors, skeleton = (rows or StateRows({}, ())).list_tensors(model, optimizer)
         about = {"kind": FORMAT, "step": state["step"], "model": model.config.to_dict()}
         with atomic.write_folder(target, about=about, replace=True, within=self.path.parent) as folder:
             with folder.write_stream("model.safetensors") as stream:
-                write_tensors(stream, plain_state_dict(model), {"format": "pt"})
+                write_tensors(stream, weights, {"format": "pt"})
             with folder.write_stream("optimizer.safetensors") as stream:
                 write_tensors(stream, tensors)
             folder.write_json(STATE, {**state, "optimizer": skeleton})
         return target
 
-    def read(self, step: int) -> SavedState:
-        """Read the checkpoint of `step`, checked against its manifest."""
+    def read(self, step: int, *, mapped: bool = False) -> SavedState:
+        """Read the checkpoint of `step`, checked against its manifest.
+
+        With `mapped`, tensors are views of the mapped files, which occupy no memory until they are copied.
+        """
         folder = open_checkpoint(self.at(step))
         state = self.read_state(step)
-        tensors = _read(folder, "optimizer.safetensors")
+        read = _map if mapped else _read
+        tensors = read(folder, "optimizer.safetensors")
         return SavedState(
             source=str(folder.path),
-            weights=_read(folder, "model.safetensors"),
+            weights=read(folder, "model.safetensors"),
             optimizer=unpack(tensors, state.pop("optimizer"), str(folder.path)),
             rest=state,
         )
 
-    def read_last(self) -> SavedState | None:
+    def read_last(self, *, mapped: bool = False) -> SavedState | None:
         """Read the last checkpoint, if any; if it is damaged, the error states how to continue without it."""
         steps = self.steps()
         if not steps:
             return None
         try:
-            return self.read(steps[-1])
+            return self.read(steps[-1], mapped=mapped)
         except (FormatError, StorageError) as error:
             if isinstance(error, StorageError) and error.errno not in WRONG_PATH:
                 raise  # it may be intact, but unreadable now
@@ -446,3 +528,12 @@ def read_optimizer(checkpoint: Path) -> Any:
 
 def _read(folder: atomic.Folder, name: str) -> dict[str, Tensor]:
     return read_tensors(folder.read_bytes(name), str(folder.path / name))[0]
+
+
+def _map(folder: atomic.Folder, name: str) -> dict[str, Tensor]:
+    """Return the tensors of a file, checked, as views of its mapping."""
+    path = folder.check(name)
+    try:
+        return safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise FormatError(f"{path}: is not a safetensors file ({error})", path=path) from None

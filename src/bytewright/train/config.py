@@ -266,8 +266,9 @@ class SamplerConfig:
 class ParallelConfig:
     """How several processes (ranks), which torchrun starts, train one run together."""
 
-    strategy: Literal["replicate"] = "replicate"
-    """Replicate: every rank holds the whole model and computes a share of the parts of each batch."""
+    strategy: Literal["replicate", "shard"] = "replicate"
+    """Each rank computes a share of the parts of each batch. Replicate: it holds the whole model. Shard: it
+    holds a share of the rows of every parameter, for models that do not fit one device (FSDP2)."""
     reduction: Literal["exact", "fast"] = "exact"
     """How the gradients of the parts (`accumulate`) are added. Exact: in a fixed order, so that the number of
     ranks does not change one bit of the result. Fast: less memory and communication, in an order that depends

@@ -8,7 +8,7 @@ every evaluation of every run on a file uses the same tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,11 +132,13 @@ class EvaluationSet:
         progress: Progress | None = None,
         *,
         world: World | None = None,
+        is_sharded: bool = False,
     ) -> Evaluation:
         """Evaluate every window; `measure` returns the mean loss of the tokens of a batch that count.
 
         Synchronises with the device once, or after every batch if `progress` is given. Each rank of `world`
         evaluates a share of the batches; the losses are added in the order of the batches, as by one process.
+        The ranks of a sharded model must evaluate equally often, so some repeat a batch.
         """
         world = world or World()
         first, last = (self.num_batches * rank // world.num_ranks for rank in (world.rank, world.rank + 1))
@@ -152,6 +154,9 @@ class EvaluationSet:
                 weighted[-1] = weighted[-1].cpu()
                 num_done = min(len(self.starts), chosen.stop)
                 progress(num_done * self.context_length, len(self.starts) * self.context_length)
+        longest = -(-self.num_batches // world.num_ranks)
+        for _ in range(longest - len(weighted) if is_sharded else 0):
+            measure(*self.store.batch(self.starts[: self.batch_size], self.context_length))
         losses = torch.stack(weighted) if weighted else torch.zeros(0)  # with more ranks than batches
         total = world.concatenate(losses).sum().item()
         divisor = len(self.starts) if self.num_counted is None else self.num_tokens
@@ -186,10 +191,15 @@ def root_mean_square(tensor: Float[Tensor, ...]) -> Float[Tensor, ""]:
 
 
 @torch.no_grad()
-def measure_norms(model: TransformerLM, ids: Integer[Tensor, "batch seq"]) -> dict[str, dict[str, float]]:
+def measure_norms(
+    model: TransformerLM,
+    ids: Integer[Tensor, "batch seq"],
+    weights: Iterable[tuple[str, Tensor]] | None = None,
+) -> dict[str, dict[str, float]]:
     """Return the root mean square of every weight, and of the outputs of embedding and blocks for `ids`.
 
     An extra forward pass of the uncompiled model computes the activations, so a compiled step is unaffected.
+    `weights` are those of a model that does not hold its whole parameters itself.
     """
     activations: dict[str, Tensor] = {}
 
@@ -207,8 +217,9 @@ def measure_norms(model: TransformerLM, ids: Integer[Tensor, "batch seq"]) -> di
     finally:
         for handle in handles:
             handle.remove()
-    weights = {name.removesuffix(".weight"): root_mean_square(p) for name, p in model.named_parameters()}
-    return {"weight_rms": _to_host(weights), "activation_rms": _to_host(activations)}
+    named = model.named_parameters() if weights is None else weights
+    of_weights = {name.removesuffix(".weight"): root_mean_square(weight) for name, weight in named}
+    return {"weight_rms": _to_host(of_weights), "activation_rms": _to_host(activations)}
 
 
 def _to_host(values: dict[str, Tensor]) -> dict[str, float]:

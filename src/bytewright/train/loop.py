@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import torch
 from rich.console import Console
 
 from bytewright.account import flops_utilisation, peak_flops
@@ -91,6 +92,7 @@ from bytewright.train.run_files import (
 from bytewright.train.setup import (
     CompiledStepCache,
     Inputs,
+    build_model,
     checkpoint_bytes,
     make_window_sampler,
     open_inputs,
@@ -252,7 +254,7 @@ def resume(
         stack.enter_context(use_threads(recorded_threads(run, config)))
         trainer = Trainer(config, inputs, make_window_sampler(config, inputs), writer, **options)
         if saved is not None:
-            saved.load_into(trainer.model, trainer.optimizer)
+            saved.load_into(trainer.model, trainer.optimizer, trainer.rows)
             trainer.progress = progress
             del saved  # as large as the model and its optimizer
         elif (init := read_recorded(run)) is not None:
@@ -280,7 +282,9 @@ def _read_saved_run(
         raise
     text_sampler_of(config, inputs)  # raises if the config asks for samples without a tokenizer
     step = find_step_to_continue(writer.checkpoints, config, run) if changes else None
-    saved = writer.checkpoints.read_last() if step is None else writer.checkpoints.read(step)
+    mapped = config.parallel.strategy == "shard"  # a rank that holds a share must not read all into memory
+    checkpoints = writer.checkpoints
+    saved = checkpoints.read_last(mapped=mapped) if step is None else checkpoints.read(step, mapped=mapped)
     return config, inputs, saved, check_saved(saved, config, inputs, run)
 
 
@@ -319,6 +323,7 @@ class Trainer:
             config, self.device, loss=loss, masked=inputs.is_masked, factory=optimizer, world=self.world
         )
         self.model, self.optimizer = engine.model, engine.optimizer
+        self.sharded, self.rows = engine.sharded, engine.rows
         self.train_step, self.memory = engine.step, engine.memory
         stores = [self.store, *([self.validation.store] if self.validation else [])]
         self.memory.leave_out(sum(store.num_resident_bytes for store in stores))
@@ -336,8 +341,17 @@ class Trainer:
     def start_from(self, init: InitialWeights) -> None:
         """Replace the random weights by those of another model, and save them before the first step."""
         if init.optimizer is not None:
+            if self.rows is not None:
+                message = (
+                    f"{init.source}: its optimizer state cannot be loaded with parallel.strategy ="
+                    ' "shard"; use "replicate" for the first step'
+                )
+                raise UsageError(message, path=init.source, key="parallel.strategy")
             load_optimizer_state(self.optimizer, init.optimizer, init.source)
-        load_weights(self.model, init.weights, str(init.source))
+        if self.rows is not None:
+            self.rows.load_weights(init.weights, self.model)
+        else:
+            load_weights(self.model, init.weights, str(init.source))
         self._has_new_weights = True
 
     def _open_validation(self) -> EvaluationSet | None:
@@ -410,7 +424,9 @@ class Trainer:
             ),
             clock=self.clock,
         )
-        self.planner = StepPlanner(self.config, self.recorder, self.validation, self.train_step.measure)
+        # Rank 0 alone cannot evaluate a sharded model; the planner then waits for the first evaluation.
+        validation = None if self.sharded else self.validation
+        self.planner = StepPlanner(self.config, self.recorder, validation, self.train_step.measure)
         if self.config.tensorboard and self.world.is_main:
             board = TensorBoard(self.writer.path / "tensorboard", self.progress.step + 1)
             stack.callback(board.close)
@@ -499,14 +515,12 @@ class Trainer:
             self.planner.check(self._session_steps)
 
     def _batches(self, step: int) -> list[Batch]:
-        """Return this rank's share of the batch of a step, counted from 0, in parts."""
-        share = self.config.batch_size // self.world.num_ranks
-        first = self.world.rank * share
-        starts = self.sampler.starts(step)[first : first + share]
+        """Return the parts of the batch of a step, counted from 0, that this rank computes."""
+        starts = self.sampler.starts(step)
         size = self.config.batch_size // self.config.accumulate
         return [
-            self.store.batch(starts[first : first + size], self.config.model.context_length)
-            for first in range(0, len(starts), size)
+            self.store.batch(starts[part * size : (part + 1) * size], self.config.model.context_length)
+            for part in self.train_step.part_numbers(self.config.accumulate // self.world.num_ranks)
         ]
 
     def _run_due_actions(self, *, is_last: bool) -> bool:
@@ -525,13 +539,15 @@ class Trainer:
         if self.validation and (save_due or due(config.eval_every)):
             with self.recorder.untimed(), self._separate_memory():
                 evaluation = self.evaluation = self.validation.evaluate(
-                    self.train_step.measure, world=self.world
+                    self.train_step.measure, world=self.world, is_sharded=self.sharded is not None
                 )
         if evaluation or save_due or due(config.log_every) or due(config.norms_every):
             self._record(evaluation, with_norms=due(config.norms_every), is_last=is_last)
-        if self.sample and self.world.is_main and due(config.sample_every):
+        if self.sample and due(config.sample_every):
             with self.recorder.untimed(), self._separate_memory():
-                self.writer.write_sample(step, self._write_text(self.sample))
+                model = self._gather_model()
+                if model is not None:
+                    self.writer.write_sample(step, self._write_text(self.sample, model))
         if save_due:
             self._note_best(evaluation)
             self._save()
@@ -543,9 +559,20 @@ class Trainer:
         """Return a context for work between steps, whose memory is not added to that of steps on a CPU."""
         return return_freed_memory() if self.device.type == "cpu" else contextlib.nullcontext()
 
-    def _write_text(self, sample: Sampler) -> str:
+    def _gather_model(self) -> TransformerLM | None:
+        """Return the whole model on rank 0, and None on others; of a sharded model, a copy on the host."""
+        if self.sharded is None:
+            return self.model if self.world.is_main else None
+        whole = build_model(self.config, torch.device("cpu")) if self.world.is_main else None
+        with torch.no_grad():
+            for name, weight in self.sharded.gather_weights():
+                if whole is not None:
+                    whole.get_parameter(name).copy_(weight)
+        return whole
+
+    def _write_text(self, sample: Sampler, model: TransformerLM) -> str:
         try:
-            return sample(self.model, self.progress.step)
+            return sample(model, self.progress.step)
         except DivergenceError as error:  # the loss shows whether the run has diverged
             return f"{error}\n"
 
@@ -554,13 +581,24 @@ class Trainer:
         extra: dict[str, Any] = {"is_last": True} if is_last else {}
         if self.world.num_ranks > 1:
             extra[RANK_MEMORY] = self.world.gather(self.memory.peak())
-        if with_norms and self.world.is_main:
+        if with_norms and (self.sharded or self.world.is_main):
             with self.recorder.untimed():
-                extra |= measure_norms(self.model, self._batches(step - 1)[0][0][:1])
-        if evaluation and self.probe and self.world.is_main:
+                extra |= self._measure_norms(step)
+        if evaluation and self.probe:
             with self.recorder.untimed():
-                extra |= self.probe(self.model)
+                model = self._gather_model()
+                extra |= {} if model is None else self.probe(model)
         self.recorder.line(lr=self.config.optimizer.lr * self._factor, evaluation=evaluation, extra=extra)
+
+    def _measure_norms(self, step: int) -> dict[str, Any]:
+        """Return norms of weights and activations, the latter for the first window of the batch."""
+        first = self.sampler.starts(step - 1)[:1]
+        ids, _ = self.store.batch(first, self.config.model.context_length)
+        if self.sharded is None:
+            return dict(measure_norms(self.model, ids))
+        norms = measure_norms(self.model, ids, self.sharded.gather_weights())
+        self.sharded.release()
+        return dict(norms)
 
     def _record_stop(self) -> None:
         """Record the last step after the checkpoint, in the log only: a resume truncates it."""
@@ -580,7 +618,7 @@ class Trainer:
             state = dataclasses.asdict(self.progress)
             config = to_plain(self.config, run=self.writer.path)
             state |= {"data": dict(self.inputs.identity), "config": config}
-            self.writer.checkpoints.save(self.model, self.optimizer, state)
+            self.writer.checkpoints.save(self.model, self.optimizer, state, self.rows)
             if not self.progress.refused_in_a_row:
                 checkpoints = self.writer.checkpoints
                 undecayed = find_step_before_decay(checkpoints.steps(), self.config)

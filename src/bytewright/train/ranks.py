@@ -18,7 +18,7 @@ import torch
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.parallel.world import World
 from bytewright.storage import atomic
-from bytewright.train.checkpoint import CheckpointFolder, Stateful
+from bytewright.train.checkpoint import CheckpointFolder, Stateful, StateRows
 from bytewright.train.checkpoint_list import CHECKPOINTS
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import MetricsLog
@@ -82,7 +82,15 @@ def open_writer(world: World, path: Path, make: Callable[[], RunWriter]) -> RunW
 class _NoCheckpoints(CheckpointFolder):
     """The checkpoints of a run, which this rank only reads."""
 
-    def save(self, model: torch.nn.Module, optimizer: Stateful, state: Mapping[str, Any]) -> Path:
+    def save(
+        self,
+        model: torch.nn.Module,
+        optimizer: Stateful,
+        state: Mapping[str, Any],
+        rows: StateRows | None = None,
+    ) -> Path:
+        if rows is not None:
+            rows.send(model, optimizer)
         return self.path
 
     def prune(self, *_: Any) -> None:

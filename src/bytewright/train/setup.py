@@ -37,10 +37,12 @@ from bytewright.parallel.replicate import Reduction
 from bytewright.parallel.world import World
 from bytewright.registry import losses, optimizers
 from bytewright.system import DevicePeakMemory
+from bytewright.train.checkpoint import StateRows
 from bytewright.train.config import DeviceName, Precision, TrainConfig
 from bytewright.train.step import TrainStep
 
 if TYPE_CHECKING:
+    from bytewright.parallel.shard import ShardedModel  # imports FSDP2, which takes a second
     from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only if a run has a tokenizer
 
 
@@ -267,6 +269,8 @@ class Engine:
         world: World | None = None,
     ) -> None:
         self.memory = DevicePeakMemory(device)
+        self.sharded: ShardedModel | None = None
+        self.rows: StateRows | None = None
         self.model = build_model(config, device)
         self.factory = factory
         self.optimizer = build_optimizer(self.model, config.optimizer, factory)
@@ -294,8 +298,20 @@ class Engine:
         self.memory.start_over()
 
 
+def check_strategy(config: TrainConfig, factory: OptimizerFactory | None = None) -> None:
+    """Raise if the strategy does not support the optimizer; call it before a run is created."""
+    if config.parallel.strategy == "shard":
+        from bytewright.parallel.shard_update import check_optimizer
+
+        skeleton = TransformerLM(config.model, device="meta")
+        check_optimizer(build_optimizer(skeleton, config.optimizer, factory))
+
+
 class ShardedEngine:
-    """Model, optimizer and step of a config whose strategy is "shard", in their initial state."""
+    """The model, optimizer and step of a config whose strategy is "shard", in their initial state.
+
+    Initial weights are computed on the host of every rank, then cut.
+    """
 
     def __init__(
         self,
@@ -307,8 +323,8 @@ class ShardedEngine:
         factory: OptimizerFactory | None = None,
         world: World | None = None,
     ) -> None:
-        from bytewright.parallel.shard import ShardedModel  # imports FSDP2, which takes a second
-        from bytewright.parallel.shard_update import shard_optimizer
+        from bytewright.parallel.shard import ShardedModel
+        from bytewright.parallel.shard_update import rows_of_state, shard_optimizer
         from bytewright.train.sharded_step import ShardedStep
 
         self.memory = DevicePeakMemory(device)
@@ -324,6 +340,7 @@ class ShardedEngine:
         self.model = self.sharded.model
         names = {parameter: name for name, parameter in skeleton.named_parameters()}
         self.optimizer = shard_optimizer(rule, names, self.sharded.rows)
+        self.rows = StateRows(self.sharded.rows, rows_of_state(self.optimizer, self.sharded.rows))
         self.step = ShardedStep(
             self.sharded,
             self.optimizer,
@@ -369,9 +386,12 @@ class CompiledStepCache:
         masked: bool = False,
         factory: OptimizerFactory | None = None,
         world: World | None = None,
-    ) -> Engine:
+    ) -> Engine | ShardedEngine:
         """Return an engine in the initial state of `config`; the engine returned before becomes invalid."""
         self.make_room(config, device, loss=loss, masked=masked, factory=factory)
+        if config.parallel.strategy == "shard":
+            self.clear()
+            return ShardedEngine(config, device, loss=loss, masked=masked, factory=factory, world=world)
         if self._last is None:
             self._last = Engine(config, device, loss=loss, masked=masked, factory=factory, world=world)
             self._made_for = _key(config, device, loss, masked, factory)

@@ -1,7 +1,7 @@
 """One training step of a model whose rows are shared out over ranks (strategy "shard").
 
-`ShardedStep` is called like `step.TrainStep`, on all ranks together: each computes its parts of the batch, and
-FSDP2 exchanges weights and gradients meanwhile. Then every rank updates its own rows. Blocks are compiled one
+`ShardedStep` is called like `step.TrainStep`, on all ranks together. Each computes its parts of the batch,
+while FSDP2 exchanges weights and gradients. Then every rank updates its own rows. Blocks are compiled one
 by one, since the exchange takes place between them; embeddings, head and loss are not compiled.
 """
 
@@ -64,6 +64,10 @@ class ShardedStep:
             loss = mean_loss(self._gather_parts(torch.stack(losses)), shares)
             norm, accepted = self._update(self.sharded.gradients(), loss, self.max_norm)
             return StepResult(loss, norm, accepted)
+
+    def part_numbers(self, num_own: int) -> Sequence[int]:
+        """Return the numbers in the batch of the parts of this rank, which computes `num_own` parts."""
+        return [self.sharded.find_part(number) for number in range(num_own)]
 
     def _shares(self, targets: Sequence[Tensor]) -> Tensor | None:
         """Return the share of each part in the tokens of the batch that count; None if parts are equal."""

@@ -130,6 +130,11 @@ class TrainStep:
                 self._has_unused = True
         return self._step_by_optimizer(batches)
 
+    def part_numbers(self, num_own: int) -> Sequence[int]:
+        """Return the numbers in the batch of the parts of this rank, which computes `num_own` parts."""
+        first = self.reduction.first_part(num_own)
+        return range(first, first + num_own)
+
     def _can_fuse(self) -> bool:
         """Return whether one function updates all parameters.
 

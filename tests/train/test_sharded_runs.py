@@ -1,0 +1,84 @@
+"""Runs with strategy "shard": the same files as on one rank, and as with "replicate"."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_ranks import run_ranks
+from rich.console import Console
+from runs import digest, make_config
+
+from bytewright.errors import UsageError
+from bytewright.parallel.world import World
+from bytewright.train import resume, train
+from bytewright.train.config import TrainConfig
+from bytewright.train.console import PlainDisplay
+from bytewright.train.outcome import Ending
+
+SHARDED: dict[str, Any] = {"parallel": {"strategy": "shard"}, "accumulate": 4, "norms_every": 8}
+UNCLIPPED = {"lr": 0.01, "max_grad_norm": 0.0}
+"""With clipping, the norms of both strategies can differ in their last digit."""
+
+
+class StoppingDisplay(PlainDisplay):
+    """Sends this process a signal to stop when it shows the record of a step."""
+
+    def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
+        if record["step"] == 12 and "loss" in record:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train_on(world: World, config: TrainConfig, run: Path, *, stops: bool = False) -> Ending:
+    """Train with the ranks of `world`; return why the run ended."""
+    display = StoppingDisplay if stops else PlainDisplay
+    return train(config, run, world=world, console=Console(quiet=True), display=display).ending
+
+
+def resume_on(world: World, run: Path, changes: dict[str, Any]) -> Ending:
+    return resume(run, world=world, changes=changes, console=Console(quiet=True)).ending
+
+
+def test_the_number_of_ranks_does_not_change_one_bit_of_a_run(tmp_path: Path) -> None:
+    config = make_config(tmp_path, **SHARDED)
+    for num_ranks in (1, 2, 4):
+        run_ranks(num_ranks, train_on, config, tmp_path / f"on-{num_ranks}")
+    alone = digest(tmp_path / "on-1")
+    assert digest(tmp_path / "on-2") == alone
+    assert digest(tmp_path / "on-4") == alone
+
+
+def test_a_run_continues_with_other_ranks_and_strategies(tmp_path: Path) -> None:
+    """Four sharded ranks are stopped; a single process continues with the whole model, and two finish."""
+    whole = make_config(tmp_path, accumulate=4, optimizer=UNCLIPPED, parallel={"threads": 1})
+    run_ranks(1, train_on, whole, tmp_path / "whole")
+    expected = digest(tmp_path / "whole")
+    config = make_config(
+        tmp_path, accumulate=4, optimizer=UNCLIPPED, parallel={"strategy": "shard", "threads": 1}
+    )
+    run = tmp_path / "run"
+
+    def train_until_stopped(world: World) -> Ending:
+        return train_on(world, config, run, stops=True)
+
+    assert set(run_ranks(4, train_until_stopped)) == {Ending.SIGNAL}
+    changed = tmp_path / "copy"
+    run.rename(changed)
+    run_ranks(2, resume_on, changed, {})
+    found = digest(changed)
+    assert {**found, "metrics": ""} == {**expected, "metrics": ""}
+
+
+def test_an_optimizer_that_cannot_be_sharded_is_rejected_before_anything_is_written(tmp_path: Path) -> None:
+    config = make_config(tmp_path, **SHARDED, optimizer={"implementation": "reference"})
+
+    def train_rejected(world: World) -> str | None:
+        with pytest.raises(UsageError) as caught:
+            train_on(world, config, tmp_path / "run")
+        return caught.value.key
+
+    assert run_ranks(1, train_rejected) == ["optimizer.name"]
