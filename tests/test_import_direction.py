@@ -23,8 +23,8 @@ ORDER = {
         train experiments interop report serve demo cli __main__
     """),
     "bytewright.train": _names("""
-        config part_check step sharded_step evaluate metrics console outcome recipe checkpoint_list checkpoint setup costs
-        recorder run_files resume_policy initial_weights ranks loop run
+        config part_check step sharded_step evaluate metrics console outcome recipe checkpoint_list checkpoint
+        setup costs recorder run_files resume_policy initial_weights ranks loop run
     """),
     "bytewright.experiments": _names("""
         records stories token_eval world_eval story_eval corpora groups results inputs sweep_file listing

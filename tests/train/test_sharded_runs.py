@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_ranks import run_ranks
 from rich.console import Console
-from runs import digest, make_config
 
 from bytewright.errors import UsageError
 from bytewright.parallel.world import World
@@ -19,6 +17,8 @@ from bytewright.train import resume, train
 from bytewright.train.config import TrainConfig
 from bytewright.train.console import PlainDisplay
 from bytewright.train.outcome import Ending
+from forked_ranks import run_ranks
+from runs import digest, make_config
 
 SHARDED: dict[str, Any] = {"parallel": {"strategy": "shard"}, "accumulate": 4, "norms_every": 8}
 UNCLIPPED = {"lr": 0.01, "max_grad_norm": 0.0}
@@ -82,3 +82,4 @@ def test_an_optimizer_that_cannot_be_sharded_is_rejected_before_anything_is_writ
         return caught.value.key
 
     assert run_ranks(1, train_rejected) == ["optimizer.name"]
+    assert not (tmp_path / "run").exists()

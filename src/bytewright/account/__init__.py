@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from bytewright.account.predict import TrainingCosts, TrainingSetup, predict_training, training_costs
     from bytewright.account.presets import PRESETS, find_preset
     from bytewright.account.propose import propose_shape
+    from bytewright.account.rank_memory import rank_memory
+    from bytewright.account.ranks import Ranks, sent_bytes
     from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
     from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
     from bytewright.account.time import StepPart, roofline, training_days
@@ -47,6 +49,7 @@ __all__ = [
     "InferenceMemory",
     "Matmul",
     "ParameterCount",
+    "Ranks",
     "StepPart",
     "TextbookMemory",
     "TimeAccount",
@@ -69,7 +72,9 @@ __all__ = [
     "peak_flops",
     "predict_training",
     "propose_shape",
+    "rank_memory",
     "roofline",
+    "sent_bytes",
     "state_bytes",
     "textbook_estimate",
     "time_on",

@@ -17,7 +17,7 @@ operation. `activations` lists the kept tensors, and `optimizers` the memory of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bytewright.account.activations import kept_after_blocks, kept_by_block
@@ -151,6 +151,11 @@ def largest_batch(
         )
         return memory.peak <= usable
 
+    return largest_fitting(fits)
+
+
+def largest_fitting(fits: Callable[[int], bool]) -> int:
+    """Return the largest batch that fits, or 0; `fits` must be false from some batch on."""
     if not fits(1):
         return 0
     fitting, too_large = 1, 2

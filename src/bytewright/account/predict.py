@@ -10,18 +10,27 @@ None.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
 
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import training_flops_per_token
-from bytewright.account.memory import ALLOWANCE, TrainingMemory, largest_batch, training_memory
+from bytewright.account.memory import (
+    ALLOWANCE,
+    TrainingMemory,
+    largest_batch,
+    largest_fitting,
+    training_memory,
+)
 from bytewright.account.optimizers import AnyOptimizer
 from bytewright.account.parameters import count_parameters
+from bytewright.account.rank_memory import rank_memory
+from bytewright.account.ranks import Ranks, Strategy, sent_bytes
 from bytewright.account.time import least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
-from bytewright.model.costs import WIDE, DeviceKind, Precision
+from bytewright.model.costs import WIDE, DeviceKind, Precision, StepShape
 from bytewright.model.loss import choose_chunk_size
+from bytewright.parallel.replicate import ReductionKind
 
 
 class StepKind(NamedTuple):
@@ -95,6 +104,25 @@ class TrainingSetup:
     """Tokens of a batch of an evaluation; 0: none are made."""
     loss_flops_per_token: float = 0.0
     """FLOPs of the loss beyond those of the head (`flops.extra_loss_flops`)."""
+    num_ranks: int = 1
+    """Ranks that share the parts of a batch."""
+    strategy: Strategy = "replicate"
+    reduction: ReductionKind = "exact"
+
+    @property
+    def is_on_ranks(self) -> bool:
+        """Whether the memory of a step differs from that of a process that trains alone."""
+        return self.num_ranks > 1 or self.strategy == "shard"
+
+    @property
+    def ranks(self) -> Ranks:
+        """How the ranks work together."""
+        return Ranks(
+            num_ranks=self.num_ranks,
+            strategy=self.strategy,
+            reduction=self.reduction,
+            accumulate=self.accumulate,
+        )
 
     @property
     def optimizer_name(self) -> str:
@@ -119,6 +147,8 @@ def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, flo
         compiled=setup.compiled,
         device=setup.device_kind,
     )
+    if setup.is_on_ranks:
+        memory = setup_memory(config, setup)
     speed = tokens_per_second(config, setup)
     return {
         "parameters": count_parameters(config).total,
@@ -127,6 +157,39 @@ def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, flo
         "tokens_per_second": speed,
         "seconds": setup.num_tokens / speed if speed and setup.num_tokens else None,
     }
+
+
+def _largest_batch(config: ModelConfig, setup: TrainingSetup, available: float) -> int:
+    """Return the most sequences at once that fit into the memory of one rank."""
+    usable = available if setup.device_kind == "cuda" else (available - CODE_BYTES) / HEAP_SHARE
+    if setup.is_on_ranks:
+        limit = usable * (1 - ALLOWANCE)
+        return largest_fitting(
+            lambda size: setup_memory(config, replace(setup, batch_size=size)).peak <= limit
+        )
+    return largest_batch(
+        config,
+        usable,
+        precision=setup.precision,
+        compiled=setup.compiled,
+        optimizer=setup.optimizer,
+        optimizer_implementation=setup.optimizer_implementation,
+        device=setup.device_kind,
+    )
+
+
+def setup_memory(config: ModelConfig, setup: TrainingSetup) -> TrainingMemory:
+    """Return the memory of a step on one of the ranks of a setup."""
+    shape = StepShape(
+        config=config,
+        batch_size=setup.batch_size,
+        num_tokens=config.context_length,
+        precision=setup.precision,
+        compiled=setup.compiled,
+        device=setup.device_kind,
+    )
+    implementation = setup.optimizer_implementation or config.implementation
+    return rank_memory(shape, setup.ranks, optimizer=setup.optimizer, implementation=implementation)
 
 
 def _resident_bytes(config: ModelConfig, setup: TrainingSetup, memory: TrainingMemory) -> int:
@@ -144,9 +207,9 @@ def _resident_bytes(config: ModelConfig, setup: TrainingSetup, memory: TrainingM
 
 
 def tokens_per_second(config: ModelConfig, setup: TrainingSetup) -> float | None:
-    """Return the predicted speed of training; None without a device or without a measured efficiency."""
+    """Return the predicted speed of training; None without a device or a measured efficiency, or on ranks."""
     device = setup.device
-    if device is None:
+    if device is None or setup.num_ranks > 1:  # the time of an exchange depends on the links
         return None
     rate = setup.rate or setup.precision
     if setup.mfu is not None:
@@ -222,6 +285,9 @@ class TrainingCosts:
     """The FLOPs of the run in this time, as a share of the peak."""
     watts: float | None
     """Power limit of the device; None if it is not known."""
+    num_ranks: int = 1
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes that rank 0 sends to the others in a step, by purpose; empty on one rank."""
 
     @property
     def fits(self) -> bool | None:
@@ -236,7 +302,7 @@ class TrainingCosts:
             return None
         return self.watts * self.seconds / 3.6e6
 
-    def to_dict(self) -> dict[str, float | bool | None]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all figures as JSON values."""
         return asdict(self) | {"fits": self.fits, "kilowatt_hours": self.kilowatt_hours}
 
@@ -277,19 +343,13 @@ def training_costs(
         flops=flops_per_token * num_tokens,
         memory_bytes=int(predicted["peak_memory"] or 0),
         available_bytes=available,
-        largest_batch=None
-        if available is None
-        else largest_batch(
-            config,
-            available if setup.device_kind == "cuda" else (available - CODE_BYTES) / HEAP_SHARE,
-            precision=setup.precision,
-            compiled=setup.compiled,
-            optimizer=setup.optimizer,
-            optimizer_implementation=setup.optimizer_implementation,
-            device=setup.device_kind,
-        ),
+        largest_batch=None if available is None else _largest_batch(config, setup, available),
         tokens_per_second=speed,
         seconds=num_tokens / speed if speed else None,
         mfu=flops_per_token * speed / peak if speed and peak else None,
         watts=device.watts if device else None,
+        num_ranks=setup.num_ranks,
+        sent_bytes=sent_bytes(config, setup.ranks, optimizer=setup.optimizer, device=setup.device_kind)
+        if setup.num_ranks > 1
+        else {},
     )

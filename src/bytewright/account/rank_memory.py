@@ -34,6 +34,8 @@ from bytewright.parallel.tree import find_nodes, max_nodes
 
 NORM_TEMPORARIES = 24
 """Bytes per number of a parameter while its squares are added: scaled, squared, as integers, and shifted."""
+SUMS_OF_A_ROUND = 3
+"""Copies of the own rows while the parts of a round are added: two nodes, and the result."""
 UPDATE_TEMPORARIES = 7
 """Tensors of the size of a parameter that exist during its update without a compiler (`FusedAdamW`)."""
 
@@ -124,7 +126,8 @@ class _ShardedMemory(StepMemory):
                 more = {"gathered": root + block + prefetched, "gradients": head + done}
                 more |= {"temporaries": temporaries, "exchange": sent}
                 yield self._part(name, sums, more, self._kept(layers - num_passed, first_input, freed))
-            more = {"gathered": root + prefetched, "gradients": head, "exchange": 2 * block + self.own_block}
+            more = {"gathered": root + prefetched, "gradients": head}
+            more["exchange"] = 2 * block + SUMS_OF_A_ROUND * self.own_block
             yield self._part("exchange", sums, more, self._kept(layers - num_passed - 1, []))
         sums = waiting + layers * (after - before) * self.own_block
         head_and_embeddings = {"gathered": root, "gradients": head + (self.embeddings or x.V * x.d * WIDE)}

@@ -54,6 +54,7 @@ class AccountFor:
       bytewright account --preset gpt2-xl --device a100 --precision fp32 --mfu 0.5 --tokens 419e9
       bytewright account --preset base --device-tflops 71 --device-bandwidth 936GB --device-memory 24GB
       bytewright account --preset gpt2-xl --d-ff 4288 --context 16384 --batch 4 --memory 80GB --details
+      bytewright account --preset gpt2-xl --device h200 --ranks 8 --strategy shard --batch 64
       bytewright account --family --plot shares.svg
     """
 
@@ -90,6 +91,17 @@ class AccountFor:
 
     accumulate: Count = None
     """The number of parts of a batch that are computed one after the other."""
+
+    ranks: Annotated[int, tyro.conf.arg(metavar="INT")] = 1
+    """Predict the memory of one of several ranks, and what it sends to the others in a step."""
+
+    strategy: Annotated[
+        Literal["replicate", "shard"] | None, _from_recipe("{replicate,shard}", "replicate")
+    ] = None
+    """Whether a rank holds the whole model, or a share of the rows of every parameter."""
+
+    reduction: Annotated[Literal["exact", "fast"] | None, _from_recipe("{exact,fast}", "exact")] = None
+    """How the ranks add their gradients."""
 
     tokens: Annotated[float | None, _from_recipe("NUMBER", "20 per parameter")] = None
     """The number of training tokens."""
@@ -178,7 +190,7 @@ class AccountFor:
         """Raise if options contradict each other or are out of range."""
         if self.plot is not None and not self.family:
             raise UsageError("--plot needs --family", key="--plot")
-        for name, lowest in (("tokens", 1.0), ("device_tflops", 1e-6), ("device_watts", 1e-6)):
+        for name, lowest in (("ranks", 1), ("tokens", 1.0), ("device_tflops", 1e-6), ("device_watts", 1e-6)):
             value, option = getattr(self, name), "--" + name.replace("_", "-")
             if value is not None and not lowest <= value <= MOST:
                 raise wrong_value(option, f"a number from {lowest:g} to {MOST:g}", value)
@@ -249,9 +261,14 @@ class AccountFor:
                 batch_size=1,
                 precision="bf16" if on_gpu else "fp32",
             )
+        # Each rank computes at least one part.
+        is_shared = self.ranks > 1 and plan.accumulate == 1
+        parallel: dict[str, Any] = {"strategy": self.strategy, "reduction": self.reduction}
+        given_parallel = {name: value for name, value in parallel.items() if value is not None}
         changes: dict[str, Any] = {
-            "batch_size": self.batch,
-            "accumulate": self.accumulate,
+            "batch_size": self.batch or (self.ranks if is_shared and plan.batch_size == 1 else None),
+            "accumulate": self.accumulate or (self.ranks if is_shared else None),
+            "parallel": dataclasses.replace(plan.parallel, **given_parallel) if given_parallel else None,
             "compile": self.compile,
             "precision": "fp32" if self.precision == "tf32" else self.precision,
             "optimizer": self.optimizer and dataclasses.replace(plan.optimizer, name=self.optimizer),
@@ -262,7 +279,15 @@ class AccountFor:
         setup = training_setup(plan, device, torch.device("cuda" if on_gpu else "cpu"))
         num_tokens = int(self.tokens) if self.tokens else setup.num_tokens if has_budget else 0
         rate = self.precision or plan.precision
-        return dataclasses.replace(setup, num_tokens=num_tokens, rate=rate, mfu=self.mfu)
+        return dataclasses.replace(
+            setup,
+            num_tokens=num_tokens,
+            rate=rate,
+            mfu=self.mfu,
+            num_ranks=self.ranks,
+            strategy=plan.parallel.strategy,
+            reduction=plan.parallel.reduction,
+        )
 
     def _check_family_options(self) -> None:
         """Raise if an option is given that has no effect with --family."""
@@ -313,6 +338,9 @@ def _to_dict(
         "compiled": setup.compiled,
         "optimizer": setup.optimizer_name,
         "device_kind": setup.device_kind,
+        "ranks": setup.num_ranks,
+        "strategy": setup.strategy,
+        "reduction": setup.reduction,
     }
     figures["answer"] = costs.to_dict()
     if batches:

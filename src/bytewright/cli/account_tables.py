@@ -51,6 +51,10 @@ def _answers(
         batch += f" in {setup.accumulate} parts"
     settings = f"{batch}, {setup.rate or setup.precision}, {setup.optimizer_name}, {where}, "
     settings += "GPU" if setup.device_kind == "cuda" else "CPU"
+    if setup.num_ranks > 1:
+        settings += f", each of {setup.num_ranks} ranks ({setup.strategy}, {setup.reduction})"
+        parts = "; ".join(f"{name} {format_size(size)}" for name, size in costs.sent_bytes.items())
+        yield "sent by each rank", format_size(sum(costs.sent_bytes.values())), f"in a step: {parts}"
     if costs.available_bytes is None:
         yield "memory", format_size(costs.memory_bytes), settings
         yield "largest batch", "unknown", "set --device or --memory"
@@ -62,7 +66,9 @@ def _answers(
     if setup.device is None:
         yield "time", "unknown", "name a device with --device, such as h100, rtx4090 or cpu"
         return
-    if costs.seconds is None:
+    if costs.seconds is None and setup.num_ranks > 1:
+        yield "time", "unknown", "it depends on the links between the ranks"
+    elif costs.seconds is None:
         reason = f"no such step was measured ({setup.rate}, {where}, {config.implementation})"
         yield "time", "unknown", f"{reason}; state the share of the peak with --mfu"
     else:

@@ -93,6 +93,7 @@ from bytewright.train.setup import (
     CompiledStepCache,
     Inputs,
     build_model,
+    check_strategy,
     checkpoint_bytes,
     make_window_sampler,
     open_inputs,
@@ -201,6 +202,7 @@ def _train(
         if config.tensorboard:
             import_summary_writer()
         check_shares(config, world)
+        check_strategy(config, options.get("optimizer"))
         if world.is_main:
             check_new_run(run)
             check_space(run, checkpoint_bytes(config) * (config.keep_last + 3))
@@ -243,6 +245,7 @@ def resume(
         writer = stack.enter_context(open_writer(world, run, lambda: RunWriter.open(run)))
         with world.agree():
             config, inputs, saved, progress = _read_saved_run(writer, changes, world)
+            check_strategy(config, options.get("optimizer"))
         check_same(world, config, inputs, progress.step)
         if changes:  # after all checks; a kill between the two leaves the run with its former length
             writer.checkpoints.remove_after(progress.step)
