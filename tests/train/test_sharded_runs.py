@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bytewright.account.ranks import Ranks, sent_bytes
 from bytewright.errors import UsageError
 from bytewright.parallel.world import World
 from bytewright.train import resume, train
 from bytewright.train.config import TrainConfig
 from bytewright.train.console import PlainDisplay
+from bytewright.train.metrics import RANK_SENT, read_metrics
 from bytewright.train.outcome import Ending
 from forked_ranks import run_ranks
 from runs import digest, make_config
@@ -47,6 +49,12 @@ def test_the_number_of_ranks_does_not_change_one_bit_of_a_run(tmp_path: Path) ->
     config = make_config(tmp_path, **SHARDED)
     for num_ranks in (1, 2, 4):
         run_ranks(num_ranks, train_on, config, tmp_path / f"on-{num_ranks}")
+        if num_ranks > 1:
+            ranks = Ranks(num_ranks=num_ranks, strategy="shard", accumulate=4)
+            predicted = sum(sent_bytes(config.model, ranks).values())
+            records = read_metrics(tmp_path / f"on-{num_ranks}" / "metrics.jsonl")
+            sent = {record[RANK_SENT] for record in records if RANK_SENT in record}
+            assert sent == {predicted}
     alone = digest(tmp_path / "on-1")
     assert digest(tmp_path / "on-2") == alone
     assert digest(tmp_path / "on-4") == alone

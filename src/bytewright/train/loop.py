@@ -50,7 +50,7 @@ from bytewright.train.console import Display, TensorBoard, import_summary_writer
 from bytewright.train.costs import describe_costs
 from bytewright.train.evaluate import EVALUATED_AT_ONCE, Evaluation, EvaluationSet, measure_norms
 from bytewright.train.initial_weights import InitialWeights, load_optimizer_state, read_recorded
-from bytewright.train.metrics import RANK_MEMORY, MetricsLog
+from bytewright.train.metrics import RANK_MEMORY, RANK_SENT, MetricsLog
 from bytewright.train.outcome import (
     BUDGET_ENDINGS,
     Ending,
@@ -339,6 +339,7 @@ class Trainer:
         self.evaluation: Evaluation | None = None
         self._factor = 0.0
         self._session_steps = 0
+        self._num_bytes_sent = 0
         self._has_new_weights = False
 
     def start_from(self, init: InitialWeights) -> None:
@@ -507,7 +508,9 @@ class Trainer:
         if self._is_seeded:
             seed_step(self.config, step)
             self.train_step.seed_part = functools.partial(seed_step, self.config, step)
+        sent_before = self.world.num_bytes_sent
         self.recorder.add(step + 1, self.train_step(self._batches(step)))
+        self._num_bytes_sent = self.world.num_bytes_sent - sent_before
         self.progress.step += 1
         self._session_steps += 1
         if self._session_steps == 1 and not has_built_in_rule(self.optimizer):
@@ -584,6 +587,7 @@ class Trainer:
         extra: dict[str, Any] = {"is_last": True} if is_last else {}
         if self.world.num_ranks > 1:
             extra[RANK_MEMORY] = self.world.gather(self.memory.peak())
+            extra[RANK_SENT] = self._num_bytes_sent
         if with_norms and (self.sharded or self.world.is_main):
             with self.recorder.untimed():
                 extra |= self._measure_norms(step)
