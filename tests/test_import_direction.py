@@ -18,7 +18,7 @@ def _names(text: str) -> list[str]:
 
 ORDER = {
     "bytewright": _names("""
-        errors field_docs formatting registry system shipped_recipes
+        errors field_docs formatting registry system executors shipped_recipes
         storage plugins _native torch_environment data corpus tokenizer model optim parallel account generate
         train experiments interop report serve demo cli __main__
     """),

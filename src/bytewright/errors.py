@@ -60,6 +60,12 @@ class TokenizerError(BytewrightError, ValueError):
     exit_code = 2
 
 
+class ClusterError(BytewrightError, RuntimeError):
+    """A cluster cannot be used: no scheduler, no workers, lost workers, or workers of another version."""
+
+    exit_code = 1
+
+
 class DivergenceError(BytewrightError, ArithmeticError):
     """Values of the model are not finite: in too many successive steps, or while it generates text."""
 

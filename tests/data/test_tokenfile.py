@@ -119,7 +119,7 @@ def test_an_empty_token_file_is_a_token_file(tmp_path: Path) -> None:
 
 def test_tokens_cannot_be_written_to(path: Path) -> None:
     with pytest.raises(ValueError, match="read-only"):
-        TokenFile.open(path).tokens[0] = 5
+        TokenFile.open(path).tokens[0] = 5  # type: ignore[index]
 
 
 def test_an_array_that_numpy_saved_is_read_when_it_has_a_manifest(path: Path) -> None:

@@ -6,6 +6,8 @@ use bpe::count::Counter;
 use bpe::merge::{self, MergeOptions};
 use bpe::pattern::Pattern;
 use bpe::special::Specials;
+use bpe::word_table;
+use bpe::words::VisitWords;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -75,6 +77,21 @@ impl WordCounter {
         guarded(|| counter.add_word(word, count).into_python())
     }
 
+    /// The counts as the bytes of a table, for `WordTable` in another process.
+    fn table_bytes<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let counter = self.counter()?;
+        guarded(|| {
+            let bytes = py.detach(|| counter.table().and_then(|table| table.to_bytes())).into_python()?;
+            Ok(PyBytes::new(py, &bytes))
+        })
+    }
+
+    /// The first position at or after `start` where a text can be cut, or its end.
+    fn next_cut(&mut self, text: &[u8], start: usize) -> PyResult<usize> {
+        let counter = self.counter()?;
+        guarded(|| Ok(counter.next_cut(text, start)))
+    }
+
     /// A copy of the counts.
     fn copy(&mut self) -> PyResult<WordCounter> {
         let counter = self.counter()?;
@@ -101,6 +118,70 @@ impl WordCounter {
     }
 }
 
+/// Word counts of part of a corpus, sorted and compact.
+#[pyclass(module = "bytewright._native")]
+pub(crate) struct WordTable {
+    /// `None` after `learn_merges` has consumed the table.
+    table: Option<word_table::WordTable>,
+}
+
+impl WordTable {
+    fn table(&self) -> PyResult<&word_table::WordTable> {
+        self.table
+            .as_ref()
+            .ok_or_else(|| PyRuntimeError::new_err("this table has been consumed by learn_merges"))
+    }
+}
+
+#[pymethods]
+impl WordTable {
+    /// Read the bytes that `WordCounter.table_bytes` or `to_bytes` returned.
+    #[new]
+    fn new(py: Python<'_>, data: &Bound<'_, PyBytes>) -> PyResult<WordTable> {
+        let bytes = data.as_bytes();
+        guarded(|| {
+            let table = py.detach(|| word_table::WordTable::parse(bytes)).into_python()?;
+            Ok(WordTable { table: Some(table) })
+        })
+    }
+
+    /// The sum of two tables.
+    fn merge(&self, py: Python<'_>, other: &WordTable) -> PyResult<WordTable> {
+        let (left, right) = (self.table()?, other.table()?);
+        guarded(|| {
+            let table = py.detach(|| left.merge(right)).into_python()?;
+            Ok(WordTable { table: Some(table) })
+        })
+    }
+
+    /// The table as bytes.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let table = self.table()?;
+        guarded(|| Ok(PyBytes::new(py, &table.to_bytes().into_python()?)))
+    }
+
+    /// The size of `to_bytes`.
+    #[getter]
+    fn num_bytes(&self) -> PyResult<usize> {
+        Ok(self.table()?.num_bytes())
+    }
+
+    /// Bytes, words, distinct words, thread-seconds of scanning, thread-seconds of counting.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let table = self.table()?;
+        let (stats, distinct) = (table.stats(), table.num_distinct());
+        let (scan, count) = (stats.scan_time.as_secs_f64(), stats.count_time.as_secs_f64());
+        guarded(|| (stats.num_bytes, stats.num_words, distinct, scan, count).into_pyobject(py))
+    }
+}
+
+/// The counts for `learn_merges`.
+#[derive(FromPyObject)]
+pub(crate) enum Words<'py> {
+    Counter(PyRefMut<'py, WordCounter>),
+    Table(PyRefMut<'py, WordTable>),
+}
+
 /// Learn merges from counts, which are consumed; `on_progress` is called with the number of merges done.
 ///
 /// Returns the merges as (left symbol, right symbol, count). Symbols 0 to 255 are the bytes, followed by the
@@ -108,18 +189,38 @@ impl WordCounter {
 #[pyfunction]
 pub(crate) fn learn_merges<'py>(
     py: Python<'py>,
-    words: &mut WordCounter,
+    words: Words<'py>,
     num_merges: usize,
     min_count: u64,
     initial: Items<(u32, u32)>,
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    words.counter()?;
-    let counts = words.counter.take().map(Counter::into_counts).unwrap_or_default();
     let options = MergeOptions { num_merges, min_count, initial: initial.0 };
+    match words {
+        Words::Counter(mut words) => {
+            words.counter()?;
+            let counts = words.counter.take().map(Counter::into_counts).unwrap_or_default();
+            learn(py, counts, &options, on_progress)
+        }
+        Words::Table(mut words) => {
+            words.table()?;
+            match words.table.take() {
+                Some(table) => learn(py, table, &options, on_progress),
+                None => Ok(PyList::empty(py)),
+            }
+        }
+    }
+}
+
+fn learn<'py>(
+    py: Python<'py>,
+    words: impl VisitWords + Send,
+    options: &MergeOptions,
+    on_progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
     guarded(|| {
         let merges = watched(py, on_progress, |report| {
-            merge::learn_merges(counts, &options, &mut |done| report(done as u64))
+            merge::learn_merges(words, options, &mut |done| report(done as u64))
         })?;
         PyList::new(py, merges.iter().map(|merge| (merge.left, merge.right, merge.count)))
     })

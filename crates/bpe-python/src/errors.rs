@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 
+pyo3::import_exception!(bytewright.errors, FormatError);
 pyo3::import_exception!(bytewright.errors, StorageError);
 pyo3::import_exception!(bytewright.errors, TokenizerError);
 pyo3::import_exception!(bytewright.errors, UsageError);
@@ -16,6 +17,7 @@ pub(crate) fn to_python(error: bpe::error::Error) -> PyErr {
     let message = error.to_string();
     match error {
         Error::File { .. } => StorageError::new_err(message),
+        Error::Table { .. } => FormatError::new_err(message),
         Error::Pattern(_) => UsageError::new_err(message),
         Error::Interrupted => PyKeyboardInterrupt::new_err(message),
         Error::Memory(_) => out_of_memory(()),

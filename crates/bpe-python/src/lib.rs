@@ -23,6 +23,8 @@ mod _native {
     #[pymodule_export]
     use super::counting::WordCounter;
     #[pymodule_export]
+    use super::counting::WordTable;
+    #[pymodule_export]
     use super::counting::learn_merges;
     #[pymodule_export]
     use super::encoding::Encoder;

@@ -15,6 +15,7 @@ use crate::pattern::Pattern;
 use crate::source::Source;
 use crate::special::{Piece, Specials};
 use crate::threads;
+use crate::word_table::WordTable;
 use crate::words::WordCounts;
 
 /// Large enough to hide the cost of fetching a chunk, and small enough for its words to stay in the cache.
@@ -34,12 +35,13 @@ pub struct CountStats {
 }
 
 impl CountStats {
-    fn add(&mut self, other: CountStats) {
-        self.num_bytes += other.num_bytes;
-        // Counts that were added as numbers may have any size.
+    /// Add the amounts and times of other text.
+    pub(crate) fn add(&mut self, other: CountStats) {
+        self.num_bytes = self.num_bytes.saturating_add(other.num_bytes);
+        // Counts that were added as numbers, and those of tables, may have any size.
         self.num_words = self.num_words.saturating_add(other.num_words);
-        self.scan_time += other.scan_time;
-        self.count_time += other.count_time;
+        self.scan_time = self.scan_time.saturating_add(other.scan_time);
+        self.count_time = self.count_time.saturating_add(other.count_time);
     }
 }
 
@@ -76,6 +78,16 @@ impl Counter {
     /// Consume the counter and return the counts.
     pub fn into_counts(self) -> WordCounts {
         self.counts
+    }
+
+    /// The counts so far as a table.
+    pub fn table(&self) -> Result<WordTable> {
+        WordTable::new(&self.counts, self.stats)
+    }
+
+    /// The first safe cut of a text at or after `from`, or its end (see [`cut`](crate::cut)).
+    pub fn next_cut(&self, text: &[u8], from: usize) -> usize {
+        next_cut(&self.pattern, &self.specials, text, from)
     }
 
     /// Count one text on this thread. No word extends over two texts. If a user-defined pattern fails or memory runs

@@ -88,6 +88,14 @@ pub enum Error {
         /// The largest number of bytes that training can address.
         limit: u64,
     },
+    /// A table of word counts that no program of this version wrote.
+    #[error("the table of word counts is damaged at byte {position}: {reason}")]
+    Table {
+        /// Where reading stopped.
+        position: usize,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,

@@ -6,7 +6,7 @@
 //!   [`pattern`] splits the rest into words (pre-tokens). [`cut`] finds positions where a text can be split for threads
 //!   or streams.
 //! - [`source`] provides the bytes of a file, [`count`] counts the words of files and texts in [`words`], and [`merge`]
-//!   learns merges from the counts.
+//!   learns merges from the counts. [`word_table`] stores the counts of part of a corpus, for other processes.
 //! - [`encode`] encodes text to ids, at once, on several threads or as a stream; [`decode`] decodes ids.
 //!
 //! Private modules: `table` is the hash table of short words for counting and encoding. `threads` runs work on several
@@ -29,6 +29,7 @@ mod table;
 mod threads;
 pub mod unicode;
 mod unicode_tables;
+pub mod word_table;
 pub mod words;
 
 pub use lowlevel::{Allocator, AmxReport, read_amx};

@@ -4,9 +4,21 @@ use std::convert::Infallible;
 
 use hashbrown::HashMap;
 
-use crate::error::OutOfMemory;
-use crate::lowlevel::boxed;
+use crate::error::{OutOfMemory, Result as WordResult};
+use crate::lowlevel::{boxed, with_capacity};
 use crate::table::{GROUP, Key, Table};
+
+/// Words with their counts, from which merges can be learned.
+pub trait VisitWords {
+    /// Visit every word with its count, until a visit fails.
+    fn visit_words(&self, visit: &mut dyn FnMut(&[u8], u64) -> WordResult<()>) -> WordResult<()>;
+}
+
+impl VisitWords for WordCounts {
+    fn visit_words(&self, visit: &mut dyn FnMut(&[u8], u64) -> WordResult<()>) -> WordResult<()> {
+        self.try_for_each(visit)
+    }
+}
 
 /// Counts of words.
 #[derive(Debug)]
@@ -136,6 +148,30 @@ impl WordCounts {
             visit(&bytes[..usize::from(bytes[Key::LONGEST])], count)?;
         }
         self.long.iter().try_for_each(|(word, &count)| visit(word, count))
+    }
+
+    /// Visit every word with its count in increasing order of words, until a visit fails.
+    pub fn try_for_each_sorted<E: From<OutOfMemory>>(
+        &self,
+        mut visit: impl FnMut(&[u8], u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        // Short words are padded with zeros, and their length follows: numbers with these bytes have the same order.
+        let mut short = with_capacity(self.short.len())?;
+        short.extend(self.short.iter().map(|(key, count)| (u128::from_be_bytes(key.unpack()), count)));
+        short.sort_unstable();
+        let mut long: Vec<(&[u8], u64)> = with_capacity(self.long.len())?;
+        long.extend(self.long.iter().map(|(word, &count)| (&**word, count)));
+        long.sort_unstable();
+        let mut long = long.into_iter().peekable();
+        for (number, count) in short {
+            let bytes = number.to_be_bytes();
+            let word = &bytes[..usize::from(bytes[Key::LONGEST])];
+            while let Some((before, count)) = long.next_if(|&(other, _)| other < word) {
+                visit(before, count)?;
+            }
+            visit(word, count)?;
+        }
+        long.try_for_each(|(word, count)| visit(word, count))
     }
 
     fn add_short(&mut self, key: Key, count: u64) -> Result<(), OutOfMemory> {

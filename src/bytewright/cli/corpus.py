@@ -14,13 +14,14 @@ import tyro
 
 from bytewright.cli import console, options
 from bytewright.corpus import END_OF_TEXT
+from bytewright.errors import UsageError
 from bytewright.formatting import format_bytes, format_seconds, parse_bytes
 from bytewright.storage import atomic
 from bytewright.system import usable_cores
 
 if TYPE_CHECKING:
     from bytewright.corpus.stats import CorpusStats
-    from bytewright.corpus.storybook import CheckReport, StoryCheck
+    from bytewright.corpus.storybook import CheckReport, StoryCheck, Written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,7 @@ class MeasureCorpus:
       bytewright corpus stats pages.jsonl.zst --field body --top 50 --json
       bytewright corpus stats books/ 'extra-*.txt'
       cat books/*.txt | bytewright corpus stats -
+      bytewright corpus stats s3://bucket/books/ --cluster tcp://head:8786
     """
 
     files: options.Files
@@ -84,26 +86,37 @@ class MeasureCorpus:
 
     clean: options.Clean = False
 
+    cluster: options.Cluster = None
+
     json: bool = False
     """Print the figures as JSON."""
 
     def run(self) -> None:
         """Count and print the figures."""
-        from bytewright.corpus.stats import measure_corpus
-
         options.require_at_least(0, self.top, "--top")
         sources = options.require_some(self.files, "a file")
-        with (
-            options.open_texts(sources, clean=self.clean) as files,
-            console.phase_progress("count", "bytes") as progress,
-        ):
-            stats = measure_corpus(
-                files, field=self.field, clean=self.clean, num_common=self.top, progress=progress
-            )
+        stats = self._measure(sources) if self.cluster is None else self._measure_on(self.cluster)
         if self.json:
             print(json.dumps(dataclasses.asdict(stats)))
         else:
             print_stats(stats)
+
+    def _measure_on(self, cluster: str) -> CorpusStats:
+        from bytewright.cli.cluster import check_options, measure_on_cluster
+
+        check_options(clean=self.clean)
+        return measure_on_cluster(cluster, self.files, field=self.field, num_common=self.top)
+
+    def _measure(self, sources: tuple[str, ...]) -> CorpusStats:
+        from bytewright.corpus.stats import measure_corpus
+
+        with (
+            options.open_texts(sources, clean=self.clean) as files,
+            console.phase_progress("count", "bytes") as progress,
+        ):
+            return measure_corpus(
+                files, field=self.field, clean=self.clean, num_common=self.top, progress=progress
+            )
 
 
 def print_stats(stats: CorpusStats) -> None:
@@ -202,6 +215,8 @@ class WriteStorybook:
 
     num_workers: options.NumWorkers = None
 
+    cluster: options.Cluster = None
+
     replace: options.Replace = False
 
     def run(self) -> None:
@@ -211,11 +226,26 @@ class WriteStorybook:
         options.require_at_least(0, self.seed, "--seed")
         atomic.check_target(self.out, replace=self.replace)
 
+        if self.cluster is not None and self.num_workers is not None:
+            raise UsageError("give either --num-workers or --cluster, not both", key="--num-workers")
+        started = time.perf_counter()
+        written = self._write(size)
+        seconds = time.perf_counter() - started
+        console.print_line(
+            f"Wrote {self.out}: {written.num_stories:,} stories, {format_bytes(written.num_bytes)}"
+            f" in {format_seconds(seconds)}. Their entropy is {written.bits_per_byte:.4f} bits per"
+            " byte: the expected loss of any model is at least that."
+        )
+
+    def _write(self, size: int) -> Written:
+        if self.cluster is not None:
+            from bytewright.cli.cluster import write_stories_on
+
+            return write_stories_on(self.cluster, self.out, size, seed=self.seed, split=self.split)
         from bytewright.corpus.storybook import write_stories
 
-        started = time.perf_counter()
         with console.phase_progress("stories", "bytes") as progress:
-            written = write_stories(
+            return write_stories(
                 self.out,
                 size,
                 seed=self.seed,
@@ -223,12 +253,6 @@ class WriteStorybook:
                 num_workers=self.num_workers or usable_cores(),
                 progress=progress,
             )
-        seconds = time.perf_counter() - started
-        console.print_line(
-            f"Wrote {self.out}: {written.num_stories:,} stories, {format_bytes(written.num_bytes)}"
-            f" in {format_seconds(seconds)}. Their entropy is {written.bits_per_byte:.4f} bits per"
-            " byte: the expected loss of any model is at least that."
-        )
 
 
 STORIES_LISTED = 10

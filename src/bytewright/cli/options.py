@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -42,7 +42,7 @@ OptionalFile = Annotated[
 ]
 
 Files = Annotated[
-    tuple[Path, ...],
+    tuple[str, ...],
     tyro.conf.Positional,
     tyro.conf.arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)"),
 ]
@@ -53,7 +53,7 @@ TextField = Annotated[
 ]
 
 TextSources = Annotated[
-    tuple[Path, ...],
+    tuple[str, ...],
     tyro.conf.Positional,
     tyro.conf.arg(metavar="[FILE …]", help_behavior_hint="(optional, several)"),
 ]
@@ -119,6 +119,16 @@ NumThreads = Annotated[int | None, _how_many("threads")]
 
 NumWorkers = Annotated[int | None, _how_many("processes")]
 
+Cluster = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="ADDRESS",
+        help="Use the workers of a Dask cluster: tcp://HOST:PORT of its scheduler, or local:N for N processes"
+        " here. The result does not depend on it. Needs pip install 'bytewright[cluster]'.",
+        help_behavior_hint="(optional)",
+    ),
+]
+
 Plugins = Annotated[
     tyro.conf.UseAppendAction[tuple[Path, ...]],
     tyro.conf.arg(
@@ -155,7 +165,7 @@ def require_file(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def open_texts(sources: tuple[Path, ...], *, clean: bool, copy: bool = False) -> Iterator[list[Path]]:
+def open_texts(sources: Sequence[str | Path], *, clean: bool, copy: bool = False) -> Iterator[list[Path]]:
     """Yield the files that `sources` mean; without `clean`, warn of byte-order marks and CRLF line ends.
 
     With `copy`, texts to clean are replaced by cleaned copies, for readers that cannot clean.
@@ -164,8 +174,11 @@ def open_texts(sources: tuple[Path, ...], *, clean: bool, copy: bool = False) ->
     from bytewright.corpus.sources import STDIN, open_sources
 
     for source in sources:
+        if "://" in str(source):
+            message = f"{source}: URLs are read with --cluster only, for example --cluster local:2"
+            raise UsageError(message, path=source)
         if str(source) != STDIN and not glob.has_magic(str(source)):
-            require_source(source)
+            require_source(Path(source))
     with open_sources(sources, clean=clean and copy) as files:
         for file in files:
             require_file(file)
@@ -218,7 +231,7 @@ def encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def require_some(paths: tuple[Path, ...], what: str) -> tuple[Path, ...]:
+def require_some(paths: tuple[str, ...], what: str) -> tuple[str, ...]:
     """Return `paths`; raise if there are none."""
     if not paths:
         raise UsageError(f"{what} is missing (see --help)")

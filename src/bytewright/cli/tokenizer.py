@@ -21,6 +21,7 @@ from bytewright.storage import atomic
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from bytewright.data.dataset import ShardedIds
     from bytewright.tokenizer import Phase, Tokenizer, TrainingResult
     from bytewright.tokenizer.tokenizer import Ids
     from bytewright.tokenizer.vocabulary import Vocabulary
@@ -37,6 +38,7 @@ class TrainTokenizer:
       bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000
       bytewright tokenizer train books/ notes.txt --out mine --vocab-size 32000 --pattern gpt4
       bytewright tokenizer train chat.txt --out chat --vocab-size 8000 --special-tokens '<|user|>' '<|end|>'
+      bytewright tokenizer train /shared/web/ --out web-32k --vocab-size 32000 --cluster tcp://head:8786
     """
 
     sources: options.Files
@@ -61,6 +63,8 @@ class TrainTokenizer:
 
     num_threads: options.NumThreads = None
 
+    cluster: options.Cluster = None
+
     replace: options.Replace = False
 
     def run(self) -> None:
@@ -70,15 +74,22 @@ class TrainTokenizer:
         options.require_at_least(1, self.num_threads, "--num-threads")
         atomic.check_target(self.out, folder=True, replace=self.replace)
 
-        from bytewright.tokenizer import TrainingProgress, train_tokenizer
         from bytewright.tokenizer.formats import write_bytewright
+
+        training = self._train(sources) if self.cluster is None else self._train_on(self.cluster)
+        started = time.perf_counter()
+        write_bytewright(training.vocabulary, self.out, replace=self.replace)
+        print_training(training, time.perf_counter() - started, self.out)
+
+    def _train(self, sources: tuple[str, ...]) -> TrainingResult:
+        from bytewright.tokenizer import TrainingProgress, train_tokenizer
 
         with options.open_texts(sources, clean=self.clean, copy=True) as files, console.progress() as show:
 
             def on_progress(progress: TrainingProgress) -> None:
                 show(progress.phase, progress.done, progress.total, progress.unit)
 
-            training = train_tokenizer(
+            return train_tokenizer(
                 files,
                 self.vocab_size,
                 self.special_tokens,
@@ -87,9 +98,19 @@ class TrainTokenizer:
                 num_threads=self.num_threads,
                 progress=on_progress,
             )
-        started = time.perf_counter()
-        write_bytewright(training.vocabulary, self.out, replace=self.replace)
-        print_training(training, time.perf_counter() - started, self.out)
+
+    def _train_on(self, cluster: str) -> TrainingResult:
+        from bytewright.cli.cluster import check_options, train_tokenizer_on
+
+        check_options(clean=self.clean, num_threads=self.num_threads)
+        return train_tokenizer_on(
+            cluster,
+            self.sources,
+            self.vocab_size,
+            self.special_tokens,
+            pattern=self.pattern,
+            min_count=self.min_count,
+        )
 
 
 def print_training(training: TrainingResult, seconds_writing: float, out: Path) -> None:
@@ -129,13 +150,16 @@ class EncodeText:
 
     A token file is a .npy array (uint16 if the vocabulary allows) with a manifest in FILE.json. A folder
     means all files below it; a pattern in quotes means the files that match it; - means standard input.
-    Between two files the end token is added, unless the first ends with it.
+    Between two files the end token is added, unless the first ends with it. With --cluster, the output is a
+    dataset: a folder of token files that every command reads as one. Encoding into it again skips what is
+    complete.
 
     For example:
       bytewright tokenizer encode stories-10k stories.txt --out stories.npy
       bytewright tokenizer encode stories-10k books/ 'extra-*.txt' --clean --out books.npy
       zcat stories.txt.gz | bytewright tokenizer encode stories-10k - --out stories.npy
       bytewright tokenizer encode stories-10k --text 'Once upon a time'
+      bytewright tokenizer encode web-32k /shared/web/ --out /shared/web-tokens --cluster tcp://head:8786
     """
 
     tokenizer: options.TokenizerPath
@@ -144,7 +168,7 @@ class EncodeText:
     """The text files to encode, folders, patterns, or - for standard input; needs --out."""
 
     out: options.FileOption = None
-    """The token file to write."""
+    """The token file to write; with --cluster the folder of the dataset."""
 
     clean: options.Clean = False
 
@@ -152,6 +176,8 @@ class EncodeText:
     """Encode this text instead, and print its ids."""
 
     num_threads: options.NumThreads = None
+
+    cluster: options.Cluster = None
 
     replace: options.Replace = False
 
@@ -165,6 +191,13 @@ class EncodeText:
             return
         if not self.sources or self.out is None:
             raise UsageError("give a file and --out, or --text")
+        if self.cluster is not None:
+            from bytewright.cli.cluster import check_options, encode_on_cluster
+
+            check_options(clean=self.clean, num_threads=self.num_threads)
+            tokenizer = options.load_tokenizer(self.tokenizer)
+            encode_on_cluster(self.cluster, tokenizer, self.sources, self.out, replace=self.replace)
+            return
         with options.open_texts(self.sources, clean=self.clean, copy=True) as files:
             self._encode_files(files, self.out)
 
@@ -268,7 +301,7 @@ class DecodeIds:
     tokenizer: options.TokenizerPath
 
     source: options.OptionalFile = None
-    """The token file to decode."""
+    """The token file or dataset to decode."""
 
     out: options.FileOption = None
     """The text file to write; standard output by default."""
@@ -285,7 +318,7 @@ class DecodeIds:
         if (self.source is None) == (not self.ids):
             raise UsageError("give either a token file or --ids")
         if self.source is not None:
-            options.require_file(self.source)
+            options.require_source(self.source)
         if self.out is not None:
             if self.source is not None:
                 from bytewright.data.tokenfile import manifest_path_of
@@ -311,7 +344,7 @@ class DecodeIds:
         size = f"{self.out.stat().st_size:,} bytes"
         console.print_line(f"Wrote {self.out}: {size} from {len(ids):,} tokens.")
 
-    def _read_ids(self, tokenizer: Tokenizer) -> Sequence[int] | Ids:
+    def _read_ids(self, tokenizer: Tokenizer) -> Sequence[int] | Ids | ShardedIds:
         if self.source is None:
             return self.ids
         from bytewright.data import TokenFile
@@ -328,7 +361,7 @@ def _write_all(stream: BinaryIO, data: bytes) -> None:
         rest = rest[stream.write(rest) :]
 
 
-def _decode(tokenizer: Tokenizer, ids: Sequence[int] | Ids) -> Iterator[bytes]:
+def _decode(tokenizer: Tokenizer, ids: Sequence[int] | Ids | ShardedIds) -> Iterator[bytes]:
     """Yield decoded chunks, so that memory does not grow with the file."""
     with console.phase_progress("decode", "tokens") as progress:
         for start in range(0, len(ids), IDS_PER_CHUNK):

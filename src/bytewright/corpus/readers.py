@@ -111,7 +111,7 @@ def read_chunks(
                 yield from _chunks_of_lines(path, _lines(path, blocks), field, clean)
             else:
                 blocks = _reject_binary(path, blocks)
-                yield from _chunks_of_text(clean_blocks(blocks) if clean else blocks)
+                yield from chunks_of_text(clean_blocks(blocks) if clean else blocks)
 
 
 def read_files(
@@ -136,6 +136,15 @@ def read_files(
 def _shift(progress: ByteProgress | None, before: int, total: int) -> ByteProgress | None:
     """Return a callback for one file that reports the progress over all files."""
     return None if progress is None else lambda done, _: progress(before + done, total)
+
+
+def is_plain_name(path: str | os.PathLike[str]) -> bool:
+    """Return whether the name of a file means plain text that is not compressed.
+
+    >>> is_plain_name("stories.txt"), is_plain_name("stories.txt.gz"), is_plain_name("pages.jsonl")
+    (True, False, False)
+    """
+    return _split_suffixes(Path(path)) == ("", ".txt")
 
 
 def read_fields(
@@ -292,7 +301,8 @@ DECOMPRESS: dict[str, Callable[[Path, Iterator[bytes]], Iterator[bytes]]] = {
 # Documents
 
 
-def _chunks_of_text(blocks: Iterator[bytes]) -> Iterator[Chunk]:
+def chunks_of_text(blocks: Iterator[bytes]) -> Iterator[Chunk]:
+    """Yield the documents of plain text that is given in blocks."""
     rest = b""
     is_inside = False  # whether an earlier chunk of the current document was yielded
     for block in blocks:

@@ -13,10 +13,23 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Executor
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
-from bytewright.corpus.readers import ByteProgress, read_files
+from bytewright.corpus.ranges import TextRange, check_plain, cut_sources, is_url, read_range
+from bytewright.corpus.readers import (
+    ByteProgress,
+    Chunk,
+    chunks_of_text,
+    is_plain_name,
+    read_chunks,
+    read_files,
+)
+from bytewright.errors import UsageError
+from bytewright.executors import map_unordered
 
 WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 EXACT_WORDS = 2**21
@@ -74,32 +87,109 @@ def measure_corpus(
     >>> stats.num_documents, stats.num_words, stats.num_distinct_words, stats.common_words
     (2, 9, 7, (('the', 3),))
     """
-    words = WordCounts(exact_words)
-    num_bytes = num_documents = num_characters = num_invalid = num_zero = length = longest = 0
+    tally = Tally(exact_words)
     sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
-    for text, is_last in read_files(sources, field=field, clean=clean, progress=progress):
+    for chunk in read_files(sources, field=field, clean=clean, progress=progress):
+        tally.add(chunk)
+    return tally.result(num_common)
+
+
+def measure_corpus_on(
+    executor: Executor,
+    ranges: Sequence[TextRange],
+    *,
+    field: str = "text",
+    num_common: int = 20,
+    num_workers: int,
+    progress: ByteProgress | None = None,
+) -> CorpusStats:
+    """Return the counts of ranges, measured by the workers of an executor; see `cut_for_stats`."""
+    tally = Tally(EXACT_WORDS)
+    total, done = sum(range.num_bytes for range in ranges), 0
+    measure = partial(tally_range, field=field)
+    with closing(map_unordered(executor, measure, ranges, num_workers=num_workers)) as measured:
+        for range, part in measured:
+            tally.merge(part)
+            done += range.num_bytes
+            if progress is not None:
+                progress(done, total)
+    return tally.result(num_common)
+
+
+def cut_for_stats(sources: Sequence[str], *, progress: ByteProgress | None = None) -> list[TextRange]:
+    """Cut texts after documents; files in other formats, and compressed ones, stay whole."""
+    plain = [source for source in sources if is_plain_name(source)]
+    for source in set(sources) - set(plain):
+        if is_url(source):
+            message = f"{source}: only plain text can be read from a URL; download the file first"
+            raise UsageError(message, path=source, expected="plain text")
+    for source in plain:
+        check_plain(source)
+    cut = {source: cut_sources([source], progress=progress) for source in plain}
+    whole = [source for source in sources if source not in cut]
+    cut |= {source: cut_sources([source], range_bytes=2**63) for source in whole}
+    return [range for source in sources for range in cut[source]]
+
+
+def tally_range(range: TextRange, *, field: str = "text") -> Tally:
+    """Return the counts of one range; runs on a worker."""
+    tally = Tally(EXACT_WORDS)
+    if is_plain_name(range.source):
+        chunks = chunks_of_text(iter([read_range(range)]))
+    else:
+        chunks = read_chunks(range.source, field=field)
+    for chunk in chunks:
+        tally.add(chunk)
+    return tally
+
+
+class Tally:
+    """The counts of some documents, to which those of others can be added."""
+
+    def __init__(self, exact_words: int) -> None:
+        self._words = WordCounts(exact_words)
+        self._num_bytes = self._num_documents = self._num_characters = 0
+        self._num_invalid = self._num_zero = self._length = self._longest = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Add the next chunk of a document."""
+        text, is_last = chunk
         decoded = text.decode("utf-8", "surrogateescape")
         invalid = 0 if text.isascii() else sum("\udc80" <= character <= "\udcff" for character in decoded)
-        words.add(WORD.findall(decoded.lower()))
-        num_bytes += len(text)
-        num_characters += len(decoded) - invalid
-        num_invalid += invalid
-        num_zero += text.count(0)
-        length += len(text)
+        self._words.add(WORD.findall(decoded.lower()))
+        self._num_bytes += len(text)
+        self._num_characters += len(decoded) - invalid
+        self._num_invalid += invalid
+        self._num_zero += text.count(0)
+        self._length += len(text)
         if is_last:
-            num_documents, longest, length = num_documents + 1, max(longest, length), 0
-    return CorpusStats(
-        num_bytes=num_bytes,
-        num_documents=num_documents,
-        num_words=words.total,
-        num_distinct_words=words.num_distinct(),
-        is_exact=words.is_exact,
-        num_characters=num_characters,
-        num_invalid_bytes=num_invalid,
-        num_zero_bytes=num_zero,
-        longest_document=longest,
-        common_words=tuple(words.most_common(num_common)),
-    )
+            self._num_documents += 1
+            self._longest, self._length = max(self._longest, self._length), 0
+
+    def merge(self, other: Tally) -> None:
+        """Add the counts of other documents."""
+        self._words.merge(other._words)
+        self._num_bytes += other._num_bytes
+        self._num_documents += other._num_documents
+        self._num_characters += other._num_characters
+        self._num_invalid += other._num_invalid
+        self._num_zero += other._num_zero
+        self._longest = max(self._longest, other._longest)
+
+    def result(self, num_common: int) -> CorpusStats:
+        """Return the counts with the most common words."""
+        return CorpusStats(
+            num_bytes=self._num_bytes,
+            num_documents=self._num_documents,
+            num_words=self._words.total,
+            num_distinct_words=self._words.num_distinct(),
+            is_exact=self._words.is_exact,
+            num_characters=self._num_characters,
+            num_invalid_bytes=self._num_invalid,
+            num_zero_bytes=self._num_zero,
+            longest_document=self._longest,
+            common_words=tuple(self._words.most_common(num_common)),
+        )
 
 
 class WordCounts:
@@ -122,6 +212,15 @@ class WordCounts:
         """Add words to the counts."""
         self._counts.update(words)
         self.total += len(words)
+        if len(self._counts) > self._most:
+            self._drop_rare()
+
+    def merge(self, other: WordCounts) -> None:
+        """Add the counts of another table."""
+        self._counts.update(other._counts)
+        self._smallest.merge(other._smallest)
+        self.total += other.total
+        self.is_exact = self.is_exact and other.is_exact
         if len(self._counts) > self._most:
             self._drop_rare()
 
@@ -160,7 +259,14 @@ class SmallestHashes:
     def add(self, word: str) -> None:
         """Add a word."""
         digest = blake2b(word.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-        hashed = int.from_bytes(digest, "big")
+        self._add(int.from_bytes(digest, "big"))
+
+    def merge(self, other: SmallestHashes) -> None:
+        """Add the words of another sketch."""
+        for hashed in other._members:
+            self._add(hashed)
+
+    def _add(self, hashed: int) -> None:
         if hashed in self._members:
             return
         if len(self._heap) < self._size:

@@ -24,13 +24,19 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from bytewright import with_aliases
+from bytewright.data.dataset import ShardedIds
 from bytewright.data.rng import shuffle_epochs
 from bytewright.errors import UsageError, wrong_value
 
 IGNORED = -100
 """The target of a position that does not count in the loss, as in `torch.nn.functional.cross_entropy`."""
 
+TOKENS_AT_ONCE = 2**24
+"""Number of tokens that are searched at a time; bounds the memory."""
+
 Tokens = npt.NDArray[np.unsignedinteger] | npt.NDArray[np.signedinteger]
+Corpus = Tokens | ShardedIds
+"""All tokens of a file or of a dataset."""
 Batch = tuple[Int64[Tensor, "batch context"], Int64[Tensor, "batch context"]]
 
 
@@ -71,7 +77,7 @@ def get_batch(
 
 
 def gather_windows(
-    tokens: Tokens, starts: Int64[np.ndarray, " batch"], context_length: int
+    tokens: Corpus, starts: Int64[np.ndarray, " batch"], context_length: int
 ) -> Int64[np.ndarray, "batch window"]:
     """Return the `context_length + 1` tokens from each start: a window and the token after it.
 
@@ -160,7 +166,7 @@ class DocumentSampler:
         return first_tokens
 
 
-def find_documents(tokens: Tokens, end: int, context_length: int) -> Int64[np.ndarray, " documents"]:
+def find_documents(tokens: Corpus, end: int, context_length: int) -> Int64[np.ndarray, " documents"]:
     """Return where a window starts for each document: at the end token before it.
 
     Documents without a whole window after that token are left out, and so is the first document of a file,
@@ -169,7 +175,11 @@ def find_documents(tokens: Tokens, end: int, context_length: int) -> Int64[np.nd
     >>> find_documents(np.array([5, 0, 6, 7, 0, 8, 0, 9], dtype=np.uint16), end=0, context_length=3).tolist()
     [1, 4]
     """
-    ends = np.flatnonzero(tokens == end)
+    found = [
+        start + np.flatnonzero(tokens[start : start + TOKENS_AT_ONCE] == end)
+        for start in range(0, len(tokens), TOKENS_AT_ONCE)
+    ]
+    ends = np.concatenate([np.empty(0, np.int64), *found])
     return ends[ends + context_length < len(tokens)].astype(np.int64)
 
 
@@ -183,7 +193,7 @@ class TokenStore:
 
     def __init__(
         self,
-        tokens: Tokens,
+        tokens: Corpus,
         device: torch.device | str = "cpu",
         *,
         mask: npt.NDArray[np.uint8] | None = None,

@@ -11,6 +11,8 @@ has `mask_sha256` and `num_counted`.
 Two files cannot be replaced atomically. While the array is being replaced, its manifest therefore describes
 both the old and the new array. A reader that finds this state, after a writer was killed, decides by the
 SHA-256 which array exists. A token file is always exactly the old or exactly the new one.
+
+A folder of token files is a dataset (`dataset`). `TokenFile.open` opens both.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,9 @@ from bytewright.errors import BytewrightError, FormatError, TokenizerError, shor
 from bytewright.storage import atomic, filesystem
 from bytewright.storage.json_reader import Json
 from bytewright.system import Background, usable_cores
+
+if TYPE_CHECKING:
+    from bytewright.data.dataset import ShardedIds
 
 FORMAT = "bytewright token file 1"
 MAX_MANIFEST_BYTES = 2**20
@@ -122,21 +127,25 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFile:
-    """A token file open for reading; `tokens` and `mask` are read-only arrays on the mapped file."""
+    """A token file or dataset open for reading; `tokens` and `mask` are read-only arrays on mapped files."""
 
     path: Path
-    tokens: Ids
+    tokens: Ids | ShardedIds
     manifest: Manifest
     mask: Mask | None = None
     """1 for each token whose prediction counts, 0 for others; None if all count."""
 
     @classmethod
     def open(cls, path: atomic.StrPath, *, verify: bool = False) -> TokenFile:
-        """Open a token file; with `verify`, read it completely and check every id.
+        """Open a token file, or the dataset in a folder; with `verify`, read it and check every id.
 
         Without `verify`, ids of a forged file can be outside the vocabulary.
         """
         path = Path(path)
+        if path.is_dir():
+            from bytewright.data.dataset import open_dataset  # it imports this module
+
+            return open_dataset(path, verify=verify)
         (tokens, mask), described, is_settled = _read_both(path)
         found = len(tokens), tokens.dtype.name
         fitting = [each for each in described if (each.num_tokens, each.dtype) == found]
@@ -348,6 +357,11 @@ def _map_arrays(path: Path) -> tuple[tuple[Ids, Mask | None], os.stat_result]:
             (ids, np.memmap(file, dtype=np.uint8, mode="r", offset=mask_offset, shape=(num_tokens,))),
             status,
         )
+
+
+def map_ids(path: Path) -> Ids:
+    """Return the ids of a token file as a mapped array; its manifest is not read."""
+    return _map_arrays(path)[0][0]
 
 
 def _read_header(file: BinaryIO, path: Path) -> tuple[np.dtype[Any], int]:

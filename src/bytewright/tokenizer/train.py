@@ -2,7 +2,8 @@
 
 The merges are exactly those of `reference.train_bpe_reference`, for any number of threads. Training has two
 phases, counting words and learning merges; both report progress. The text comes from files and folders, or
-from a `WordCounter` that contains the words of other texts (`count_texts`, `count_words`).
+from a `WordCounter` that contains the words of other texts (`count_texts`, `count_words`), or from a
+`WordTable` that several processes have counted (`cluster.count_on`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from bytewright._native import WordCounter, learn_merges
+from bytewright._native import WordCounter, WordTable, learn_merges
 from bytewright.corpus.readers import check_plain_text
 from bytewright.corpus.sources import list_files
 from bytewright.errors import UsageError, shorten, wrong_value
@@ -31,8 +32,12 @@ from bytewright.tokenizer.vocabulary import (
 )
 
 StrPath = str | os.PathLike[str]
-Source = StrPath | Sequence[StrPath] | WordCounter
-"""The training data: a file, a folder (with all files below it), several of these, or counted words."""
+Source = StrPath | Sequence[StrPath] | WordCounter | WordTable
+"""The training data: a file, a folder (with all files below it), several of these, or counted words.
+
+A `WordTable` is consumed: it can be large, and no copy is made. It must have been counted with the pattern
+and the special tokens of the training.
+"""
 
 NUM_BYTES = 256
 MAX_VOCAB_SIZE = 2**21 - 1
@@ -260,8 +265,11 @@ class _Learner:
         self._memory = SampledPeakMemory()
         self._stopped: str | None = None
         self._counts: list[int] = []
+        self._counter: WordCounter | WordTable
         started = perf_counter()
-        if isinstance(source, WordCounter):
+        if isinstance(source, WordTable):
+            self._counter = source
+        elif isinstance(source, WordCounter):
             pattern = name_of_pattern(start.pattern)
             if source.pattern not in (None, pattern):
                 message = (
@@ -271,8 +279,9 @@ class _Learner:
                 raise UsageError(message, key="pattern", expected=source.pattern, found=pattern)
             self._counter = source.copy()
         else:
-            self._counter = WordCounter(name_of_pattern(start.pattern), special_tokens)
-            self._count(files_of(source), check_num_threads(num_threads))
+            counter = WordCounter(name_of_pattern(start.pattern), special_tokens)
+            self._count(counter, files_of(source), check_num_threads(num_threads))
+            self._counter = counter
         wall = perf_counter() - started
         self._corpus_bytes, self._num_words, self._num_distinct, scan, count = self._counter.stats()
         share = scan / (scan + count) if scan + count else 0.5
@@ -281,9 +290,9 @@ class _Learner:
             Phase(name="count", seconds=count, wall_seconds=wall * (1 - share)),
         ]
 
-    def _count(self, files: list[Path], num_threads: int) -> None:
+    def _count(self, counter: WordCounter, files: list[Path], num_threads: int) -> None:
         total = sum(file.stat().st_size for file in files)
-        self._counter.add_files(
+        counter.add_files(
             [os.fspath(file) for file in files],
             num_threads,
             lambda done: self._report("count", min(done, total), total, "bytes"),

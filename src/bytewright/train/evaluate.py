@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from bytewright.data.sampler import (
-    Tokens,
+    Corpus,
     TokenStore,
     count_targets,
     gather_windows,
@@ -70,7 +70,7 @@ class EvaluationSet:
 
     def __init__(
         self,
-        tokens: Tokens,
+        tokens: Corpus,
         device: torch.device | str,
         *,
         context_length: int,
@@ -100,7 +100,7 @@ class EvaluationSet:
         self.num_bytes = None if token_bytes is None else self._count_bytes(tokens, mask, token_bytes)
 
     def _count_bytes(
-        self, tokens: Tokens, mask: npt.NDArray[np.uint8] | None, token_bytes: Int64[np.ndarray, " vocab"]
+        self, tokens: Corpus, mask: npt.NDArray[np.uint8] | None, token_bytes: Int64[np.ndarray, " vocab"]
     ) -> int:
         total = 0
         for batch in in_batches(self.starts, self.batch_size):

@@ -23,7 +23,7 @@ from jaxtyping import Int64
 from bytewright.account import count_parameters, state_bytes
 from bytewright.corpus import END_OF_TEXT
 from bytewright.data.rng import mix_key
-from bytewright.data.sampler import DocumentSampler, Tokens, WindowSampler, count_targets, find_documents
+from bytewright.data.sampler import Corpus, DocumentSampler, WindowSampler, count_targets, find_documents
 from bytewright.data.tokenfile import Mask, TokenFile
 from bytewright.errors import FormatError, UsageError
 from bytewright.generate.text import make_text_sampler
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 class Inputs:
     """Checked tokens to train and validate on, and the bytes of each token if the tokenizer is known."""
 
-    train: Tokens
-    validation: Tokens | None
+    train: Corpus
+    validation: Corpus | None
     validation_starts: Int64[np.ndarray, " windows"] | None
     """Where validation windows may begin; None: side by side."""
     vocabulary: Vocabulary | None

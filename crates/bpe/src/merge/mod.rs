@@ -29,7 +29,7 @@ use hashbrown::HashMap;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::lowlevel::{boxed, prefetch, push, reserve, with_capacity};
 use crate::threads::Heartbeat;
-use crate::words::WordCounts;
+use crate::words::VisitWords;
 use candidates::Candidates;
 use pairs::{Neighbour, Pair, PairHash, Side, key};
 use text::{BOUNDARY, INSIDE, Text};
@@ -65,12 +65,13 @@ const THRESHOLD_STEP: u64 = 16;
 /// Learn merges from word counts. `on_progress` is called with the number of learned merges and can stop the
 /// training by returning false.
 pub fn learn_merges(
-    words: WordCounts,
+    words: impl VisitWords,
     options: &MergeOptions,
     on_progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Vec<Merge>> {
     let mut heartbeat = Heartbeat::new(on_progress);
-    let mut learner = Learner::new(words)?;
+    let mut learner = Learner::new(&words)?;
+    drop(words); // they are in the text now
     learner.repeat(&options.initial, &mut heartbeat)?;
     let mut merges = Vec::new();
     let min_count = options.min_count.max(1);
@@ -113,7 +114,7 @@ struct Learner {
 }
 
 impl Learner {
-    fn new(words: WordCounts) -> Result<Learner> {
+    fn new(words: &impl VisitWords) -> Result<Learner> {
         let tokens: Vec<Box<[u8]>> = (0..=255u8).map(|byte| [byte].into()).collect();
         Ok(Learner {
             text: Text::new(words)?,

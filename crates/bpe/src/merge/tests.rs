@@ -1,6 +1,7 @@
 //! Examples small enough to check by hand.
 
 use super::*;
+use crate::words::WordCounts;
 
 /// Learn merges; return the two halves of each with its count: `"lo w 7"`.
 fn learn(words: &[(&str, u64)], options: &MergeOptions) -> Result<Vec<String>> {
@@ -102,7 +103,7 @@ fn no_merge_is_learned_from_single_bytes() -> Result<()> {
 fn a_walk_over_a_long_text_can_be_ended() -> Result<()> {
     let mut words = WordCounts::new();
     words.add(&vec![b'a'; 5 << 20], 1)?;
-    let text = Text::new(words)?;
+    let text = Text::new(&words)?;
     let mut num_beats = 0;
     let mut beat = || {
         num_beats += 1;

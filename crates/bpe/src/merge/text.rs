@@ -10,7 +10,7 @@ use super::Symbol;
 use super::pairs::PairHash;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::lowlevel::with_capacity;
-use crate::words::WordCounts;
+use crate::words::VisitWords;
 
 /// A slot outside all words.
 pub(super) const BOUNDARY: Symbol = Symbol::MAX;
@@ -29,20 +29,20 @@ pub(super) struct Text {
 
 impl Text {
     /// Write all words of two bytes or more into slots, grouped by count.
-    pub(super) fn new(words: WordCounts) -> Result<Text> {
+    pub(super) fn new(words: &impl VisitWords) -> Result<Text> {
         let group = 1usize << GROUP_BITS;
         // Slots needed for each count: a boundary, then each word followed by a boundary.
         let mut next_slot: HashMap<u64, usize, PairHash> = HashMap::default();
         let mut weight: u128 = 0;
         let mut num_bytes = 0;
-        words.try_for_each(|word, count| {
-            weight += u128::from(count) * word.len() as u128;
+        words.visit_words(&mut |word, count| {
+            weight = weight.saturating_add(u128::from(count) * word.len() as u128);
             if word.len() > 1 {
-                next_slot.try_reserve(1)?;
+                next_slot.try_reserve(1).map_err(OutOfMemory::from)?;
                 *next_slot.entry(count).or_insert(1) += word.len() + 1;
                 num_bytes += word.len() as u64;
             }
-            Ok::<(), OutOfMemory>(())
+            Ok(())
         })?;
         if weight >> 63 != 0 {
             return Err(Error::CountOverflow);
@@ -68,14 +68,15 @@ impl Text {
         }
         let mut slots = with_capacity(num_slots)?;
         slots.resize(num_slots, BOUNDARY);
-        words.for_each(|word, count| {
+        words.visit_words(&mut |word, count| {
             if let (true, Some(next)) = (word.len() > 1, next_slot.get_mut(&count)) {
                 for (slot, &byte) in slots[*next..].iter_mut().zip(word) {
                     *slot = Symbol::from(byte);
                 }
                 *next += word.len() + 1;
             }
-        });
+            Ok(())
+        })?;
         Ok(Text { slots, group_counts })
     }
 

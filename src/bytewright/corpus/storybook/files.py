@@ -16,7 +16,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TypeVar
 
+from bytewright import executors
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
 from bytewright.corpus.readers import ByteProgress
 from bytewright.corpus.storybook.book import Storybook
@@ -35,6 +36,8 @@ from bytewright.storage import atomic, filesystem
 from bytewright.system import usable_cores
 
 STORIES_PER_TASK = 128
+STORIES_PER_REMOTE_TASK = 2048
+"""On a cluster a task takes a few milliseconds more, so it is larger: about 1 MB of text."""
 TASKS_PER_WORKER = 3
 """How many tasks are queued, running or finished early for each worker; this bounds memory."""
 BYTES_PER_READ = 2**20
@@ -69,14 +72,17 @@ def write_stories(
     seed: int,
     split: Split = "train",
     num_workers: int = 1,
+    executor: Executor | None = None,
     progress: ByteProgress | None = None,
 ) -> Written:
     """Write the first stories of a split, as many as fit into `size` bytes; at least one must fit.
 
-    The number of worker processes is at most the number of usable cores.
+    The number of worker processes is at most the number of usable cores. With an `executor`, its workers
+    generate the stories.
     """
     num_stories, num_bytes, bits = 0, 0, 0.0
-    with atomic.write_stream(path) as stream, closing(_generate(seed, split, num_workers)) as stories:
+    generated = _generate(seed, split, num_workers, executor)
+    with atomic.write_stream(path) as stream, closing(generated) as stories:
         for text, cost in stories:
             if num_bytes + len(text) > size:
                 break
@@ -89,13 +95,22 @@ def write_stories(
     return Written(num_stories=num_stories, num_bytes=num_bytes, bits=bits)
 
 
-def _generate(seed: int, split: Split, num_workers: int) -> Generator[tuple[bytes, float], None, None]:
-    tasks = (range(start, start + STORIES_PER_TASK) for start in count(0, STORIES_PER_TASK))
-    with closing(
-        map_in_order(partial(_tell, seed, split), tasks, min(num_workers, usable_cores()))
-    ) as results:
+def _generate(
+    seed: int, split: Split, num_workers: int, executor: Executor | None
+) -> Generator[tuple[bytes, float], None, None]:
+    tell = partial(_tell, seed, split)
+    if executor is None:
+        results = map_in_order(tell, _ranges(STORIES_PER_TASK), min(num_workers, usable_cores()))
+    else:
+        ranges = _ranges(STORIES_PER_REMOTE_TASK)
+        results = executors.map_in_order(executor, tell, ranges, num_workers=num_workers)
+    with closing(results):
         for stories in results:
             yield from stories
+
+
+def _ranges(length: int) -> Iterator[range]:
+    return (range(start, start + length) for start in count(0, length))
 
 
 def _tell(seed: int, split: Split, indices: range) -> list[tuple[bytes, float]]:

@@ -1,0 +1,264 @@
+"""Datasets: folders of token files (shards) that are read as one array.
+
+`index.json` lists the shards in order. It is written last and atomically, so every listed shard is complete.
+The manifest of a dataset has the same fields as that of one token file with all ids: its `sha256` is that of
+the concatenated ids. A dataset therefore trains exactly as one file, and a run can be resumed with either.
+
+`TokenFile.open` opens a dataset if its path is a folder. Shards are mapped when they are read, at most
+`MOST_MAPPED` at a time, so the number of shards is not limited by the number of open files.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bytewright.data.tokenfile import CHUNK, Ids, Manifest, TokenFile, map_ids
+from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError, shorten
+from bytewright.storage import atomic
+from bytewright.storage.json_reader import Json
+from bytewright.storage.manifest import is_plain_name
+
+INDEX = "index.json"
+FORMAT = "bytewright dataset 1"
+MAX_INDEX_BYTES = 2**28
+MOST_MAPPED = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One token file of a dataset."""
+
+    name: str
+    num_tokens: int
+    num_documents: int
+    sha256: str
+
+    @classmethod
+    def parse(cls, json: Json) -> Shard:
+        """Return the checked entry of an index."""
+        json.check_keys(*cls.__dataclass_fields__)
+        if not is_plain_name(json["name"].as_text()):
+            raise json["name"].error("a plain file name")
+        for key in ("num_tokens", "num_documents"):
+            if not 0 <= json[key].as_integer() <= 2**60:
+                raise json[key].error("from 0 to 2^60")
+        return cls(
+            name=json["name"].as_text(),
+            num_tokens=json["num_tokens"].as_integer(),
+            num_documents=json["num_documents"].as_integer(),
+            sha256=json["sha256"].as_text(),
+        )
+
+
+class ShardedIds:
+    """The ids of several shards as one read-only array: length, type, slices and index arrays.
+
+    Slices and index arrays return copies, except for a slice within one shard.
+    """
+
+    ndim = 1
+
+    def __init__(self, folder: Path, shards: Sequence[Shard], dtype: np.dtype[Any]) -> None:
+        self._paths = [folder / shard.name for shard in shards]
+        self._ends = np.cumsum([shard.num_tokens for shard in shards], dtype=np.int64)
+        self.dtype = dtype
+        self._map = functools.lru_cache(MOST_MAPPED)(self._map_shard)
+
+    def _map_shard(self, number: int) -> Ids:
+        return map_ids(self._paths[number])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def shape(self) -> tuple[int]:
+        """The length, as of an array."""
+        return (len(self),)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all ids."""
+        return len(self) * self.dtype.itemsize
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.asarray(self[:], dtype=dtype)
+
+    def __iter__(self) -> Iterator[int]:
+        for start in range(0, len(self), CHUNK):
+            yield from self[start : start + CHUNK].tolist()
+
+    def tolist(self) -> list[int]:
+        """Return all ids as a list."""
+        return list(self)
+
+    def tobytes(self) -> bytes:
+        """Return the bytes of all ids."""
+        return bytes(np.asarray(self).data)
+
+    def __getitem__(self, places: Any) -> Any:
+        """Return the ids of a slice without step, of an array of positions, or at one position."""
+        if isinstance(places, slice):
+            start, stop, step = places.indices(len(self))
+            if step != 1:
+                raise IndexError("a slice of a dataset has no step")
+            return self._read_slice(start, max(start, stop))
+        numbers = np.asarray(places)
+        flat = numbers.reshape(-1).astype(np.int64)
+        flat = np.where(flat < 0, flat + len(self), flat)
+        if flat.size and not (flat.min() >= 0 and flat.max() < len(self)):
+            raise IndexError(f"a position is outside the {len(self)} ids of the dataset")
+        ids = self._gather(flat).reshape(numbers.shape)
+        return ids if numbers.ndim else ids[()]
+
+    def _read_slice(self, start: int, stop: int) -> npt.NDArray[Any]:
+        first = int(np.searchsorted(self._ends, start, side="right"))
+        pieces: list[npt.NDArray[Any]] = []
+        while start < stop:
+            end = int(self._ends[first])
+            begin = end - len(self._map(first))
+            pieces.append(self._map(first)[start - begin : min(stop, end) - begin])
+            start, first = min(stop, end), first + 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, self.dtype), *pieces])
+
+    def _gather(self, places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        ids = np.empty(len(places), dtype=self.dtype)
+        shards = np.searchsorted(self._ends, places, side="right")
+        order = np.argsort(shards, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(shards[order])) + 1)
+        for group in groups if len(places) else ():
+            number = int(shards[group[0]])
+            array = self._map(number)
+            ids[group] = array[places[group] - (self._ends[number] - len(array))]
+        return ids
+
+
+def open_dataset(folder: Path, *, verify: bool = False) -> TokenFile:
+    """Open the dataset in a folder; with `verify`, read it completely and check every id.
+
+    The size of every shard is checked in any case.
+    """
+    manifest, shards = read_index(folder)
+    dtype = np.dtype(manifest.dtype).newbyteorder("<")
+    for number, shard in enumerate(shards, start=1):
+        _check_shard(folder, shard, f"shard {number} of {len(shards)}", dtype)
+    tokens = ShardedIds(folder, shards, dtype)
+    if verify:
+        _verify(folder, tokens, shards, manifest)
+    return TokenFile(path=folder, tokens=tokens, manifest=manifest)
+
+
+def read_index(folder: Path) -> tuple[Manifest, list[Shard]]:
+    """Return the manifest of all ids, and the shards in order."""
+    path = folder / INDEX
+    if not path.exists():
+        message = (
+            f"{folder}: is a folder without {INDEX}; give a token file, or a dataset that"
+            " `bytewright tokenizer encode --cluster` has completed"
+        )
+        raise UsageError(message, path=folder, expected=INDEX)
+    root = Json(atomic.read_document(path, max_bytes=MAX_INDEX_BYTES), path)
+    if root["format"].value != FORMAT:
+        raise root["format"].error(shorten(FORMAT))
+    root.check_keys("format", "shards", *Manifest.__dataclass_fields__)
+    fields = {key: value for key, value in root.as_object().items() if key != "shards"}
+    manifest = Manifest.parse(Json(fields, path))
+    shards = [Shard.parse(each) for each in root["shards"].elements()]
+    for key in ("num_tokens", "num_documents"):
+        total = sum(getattr(shard, key) for shard in shards)
+        if total != getattr(manifest, key):
+            raise root[key].error(f"{total}, the sum over all shards")
+    if manifest.mask_sha256 is not None:
+        raise root["mask_sha256"].error("absent: datasets have no masks")
+    return manifest, shards
+
+
+def _check_shard(folder: Path, shard: Shard, which: str, dtype: np.dtype[Any]) -> None:
+    path = folder / shard.name
+    remedy = "encode the same texts into this folder again, which writes only what is missing"
+    try:
+        ids = map_ids(path)
+    except StorageError as error:
+        if path.exists():
+            raise
+        raise FormatError(f"{path}: {which} is missing; {remedy}", path=path) from error
+    except BytewrightError as error:
+        raise FormatError(f"{error} ({which}); {remedy}", path=path) from error
+    if (len(ids), ids.dtype) != (shard.num_tokens, dtype):
+        problem = f"has {len(ids)} ids ({ids.dtype}), but the index says {shard.num_tokens} ({dtype})"
+        message = f"{path}: {which} {problem}; {remedy}"
+        raise FormatError(message, path=path, expected=shard.num_tokens, found=len(ids))
+
+
+def _verify(folder: Path, tokens: ShardedIds, shards: Sequence[Shard], manifest: Manifest) -> None:
+    whole, start = hashlib.sha256(), 0
+    for number, shard in enumerate(shards, start=1):
+        path, own, end = folder / shard.name, hashlib.sha256(), start + shard.num_tokens
+        for begin in range(start, end, CHUNK):
+            chunk = tokens[begin : min(begin + CHUNK, end)]
+            own.update(chunk.data)
+            whole.update(chunk.data)
+            if (highest := int(chunk.max())) >= manifest.vocabulary_size:
+                place, limit = begin + int(np.argmax(chunk)), manifest.vocabulary_size
+                message = f"token id {highest} at position {place} is outside the vocabulary ({limit})"
+                raise FormatError(f"{path}: {message}", path=path, expected=limit, found=highest)
+        if (found := own.hexdigest()) != shard.sha256:
+            message = (
+                f"{path}: shard {number} of {len(shards)} has the SHA-256 {found[:12]}…, but the index says"
+                f" {shard.sha256[:12]}…; encode the same texts into this folder again, which replaces it"
+            )
+            raise FormatError(message, path=path, key="sha256", expected=shard.sha256, found=found)
+        start = end
+    if (found := whole.hexdigest()) != manifest.sha256:
+        path, expected = folder / INDEX, manifest.sha256
+        message = f"{path}: its shards have the SHA-256 {found[:12]}…, but it says {expected[:12]}…"
+        raise FormatError(
+            f"{message}; encode the texts again", path=path, key="sha256", expected=expected, found=found
+        )
+
+
+class DatasetHash:
+    """Computes the SHA-256 of the ids of shards, which are given in order."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, ids: Ids) -> None:
+        """Add the ids of the next shard."""
+        for start in range(0, len(ids), CHUNK):
+            self._digest.update(ids[start : start + CHUNK].data)
+
+    def hexdigest(self) -> str:
+        """Return the SHA-256 of all ids so far."""
+        return self._digest.hexdigest()
+
+
+def write_index(folder: Path, shards: Iterable[tuple[str, Manifest]], sha256: str) -> None:
+    """Write the index of complete shards, given by name and manifest; `sha256` is that of all their ids."""
+    listed = list(shards)
+    first = listed[0][1]
+    whole = Manifest(
+        tokenizer_fingerprint=first.tokenizer_fingerprint,
+        vocabulary_size=first.vocabulary_size,
+        dtype=first.dtype,
+        num_tokens=sum(manifest.num_tokens for _, manifest in listed),
+        num_documents=sum(manifest.num_documents for _, manifest in listed),
+        sha256=sha256,
+    )
+    entries = [
+        {
+            "name": name,
+            "num_tokens": manifest.num_tokens,
+            "num_documents": manifest.num_documents,
+            "sha256": manifest.sha256,
+        }
+        for name, manifest in listed
+    ]
+    atomic.write_document(folder / INDEX, {"format": FORMAT, **whole.to_plain(), "shards": entries})
