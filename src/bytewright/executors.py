@@ -31,7 +31,9 @@ import bytewright
 from bytewright.errors import BytewrightError, ClusterError, UsageError, first_line, shorten
 
 CONNECT_SECONDS = 10
-"""How long to wait for the scheduler, and then for its first worker."""
+"""How long to wait for the scheduler."""
+WORKER_SECONDS = 30
+"""How long to wait for the first worker, which may just have been started."""
 TASKS_PER_WORKER = 2
 """How many tasks are pending for each worker: one that runs, and one that follows."""
 
@@ -101,7 +103,7 @@ def _import_distributed() -> Any:
 def _check_workers(client: Any, address: str) -> int:
     """Return the number of worker threads; raise if there are none, or if one has another version."""
     try:
-        client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+        client.wait_for_workers(1, timeout=WORKER_SECONDS)
     except TimeoutError:
         message = f"the scheduler at {address} has no workers; start one with `dask worker {address}`"
         raise ClusterError(message, key="cluster", found=address) from None
