@@ -9,7 +9,7 @@ import contextlib
 import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import tyro
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from bytewright.tokenizer import Tokenizer, Vocabulary
 
 ANY_FORMAT = "a folder of Bytewright or GPT-2, a tokenizer.json, or a file of tiktoken ranks"
+
+Given = TypeVar("Given", str, Path)
 
 BYTES_SHOWN = 60
 """How many bytes of a token are shown in a list."""
@@ -231,7 +233,7 @@ def encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def require_some(paths: tuple[str, ...], what: str) -> tuple[str, ...]:
+def require_some(paths: tuple[Given, ...], what: str) -> tuple[Given, ...]:
     """Return `paths`; raise if there are none."""
     if not paths:
         raise UsageError(f"{what} is missing (see --help)")
