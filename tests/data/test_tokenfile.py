@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from bytewright.data import TokenFile, TokenFileWriter, dtype_for, tokenfile
 from bytewright.data.tokenfile import CHUNK, Manifest, manifest_path_of
-from bytewright.errors import FormatError, StorageError, TokenizerError
+from bytewright.errors import FormatError, StorageError, TokenizerError, UsageError
 from bytewright.storage import atomic, filesystem
 from rejection import rejects
 
@@ -355,10 +355,10 @@ def test_an_array_without_a_manifest_is_rejected(path: Path) -> None:
     assert "has no manifest stories.npy.json" in str(error_of(lambda: TokenFile.open(path)))
 
 
-def test_a_missing_file_and_a_folder_are_storage_errors(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_that_is_no_dataset_are_rejected(tmp_path: Path) -> None:
     with rejects(StorageError, errno=errno.ENOENT, path=tmp_path / "ids.npy"):
         TokenFile.open(tmp_path / "ids.npy")
-    with rejects(StorageError, errno=errno.EISDIR, path=tmp_path):
+    with rejects(UsageError, path=tmp_path):
         TokenFile.open(tmp_path)
 
 
