@@ -169,6 +169,7 @@ def print_excess(report: ExcessReport, num_documents: int) -> None:
             lines.append(
                 ["none" if label == "-" else label, f"{row.num_choices / num_documents:.2f}", *cells]
             )
+        console.print_line("")
         console.print_table((title, "choices", "true bits", "model bits", "excess"), lines)
 
 
