@@ -94,10 +94,10 @@ class SlotBatch:
         self._views = {num_slots: self.cache.first(num_slots)}
         self._graphs: dict[SamplingKind, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._shapes: set[tuple[int, int]] = set()
-        self.has_equal_rows = True
-        """Whether a token has the same bits in every slot."""
         if not self.is_on_gpu:
             self._find_equal_shapes()
+        self.has_equal_rows = self._compare_rows()
+        """Whether a token has the same bits in every slot."""
 
     def clear(self, slot: int) -> None:
         """Remove values that may not be finite from a slot whose sequence failed or was cancelled."""
@@ -246,7 +246,9 @@ class SlotBatch:
         """
         generator = torch.Generator().manual_seed(0)
         for buffer in self.cache.keys + self.cache.values:
-            buffer.copy_(torch.randn(buffer.shape, generator=generator))
+            first = torch.randn(buffer.shape[1:], generator=generator)
+            for row in range(self.num_slots):
+                buffer[row] = first.roll(row, dims=1)
         ids = torch.randint(self.decoder.config.vocab_size, (self.num_slots,), generator=generator)
         for num_slots in doubles(SHORTEST_VIEW, self.capacity):
             positions = torch.randint(num_slots, (self.num_slots,), generator=generator)
@@ -257,14 +259,21 @@ class SlotBatch:
                 )
                 if torch.equal(part, full[:num_rows]):
                     self._shapes.add((num_rows, num_slots))
+
+    @torch.inference_mode()
+    def _compare_rows(self) -> bool:
+        """Return whether the same token after the same text has the same logits in every slot."""
+        generator = torch.Generator(self.decoder.device).manual_seed(0)
         for buffer in self.cache.keys + self.cache.values:
-            buffer.copy_(buffer[:1].expand_as(buffer))
-        same = self.decoder.step(
-            self._view(self.num_slots), ids[:1].expand(self.num_slots), positions[:1].expand(self.num_slots)
+            buffer.copy_(torch.randn(buffer.shape[1:], generator=generator, device=buffer.device))
+        ids, positions = (
+            torch.full_like(self.ids, self._idle_id),
+            torch.full_like(self.ids, self.capacity // 2),
         )
-        self.has_equal_rows = torch.equal(same, same[:1].expand_as(same))
+        logits = self.decoder.step(self._view(self.num_slots), ids, positions)
         for buffer in self.cache.keys + self.cache.values:
             buffer.zero_()
+        return torch.equal(logits, logits[:1].expand_as(logits))
 
 
 def doubles(first: int, last: int) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from bytewright.serve.guard import GuardOptions
 from bytewright.serve.service import EngineOptions, LoadedModel, Service
 
 MAX_HEADER_BYTES = 2**16
+SEND_BUFFER_BYTES = 2**16
 LAST_SECONDS = 5
 """How long open connections may take to receive their last bytes when the server ends."""
 
@@ -116,8 +118,6 @@ def _configure(app: Any, options: ServerOptions) -> uvicorn.Config:
 @contextlib.contextmanager
 def _listening_socket(options: ServerOptions) -> Any:
     """Yield a socket that listens; raise `UsageError` if the address cannot be used."""
-    import socket
-
     family = socket.AF_INET6 if ":" in options.guard.host else socket.AF_INET
     listener = socket.socket(family)
     try:
@@ -184,7 +184,8 @@ class TimedProtocol(H11Protocol):
         self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Start the time for the first headers."""
+        """Start the time for the first headers, and bound what the system stores for a slow client."""
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         super().connection_made(transport)
         self._watch_headers()
 
