@@ -1,0 +1,121 @@
+"""A real server under overload, with slow clients, and at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from servers import HANG_SECONDS, RunningServer, running_server, write_run
+
+LIMITS = ("--slots", "2", "--max-waiting", "6", "--max-body-kb", "64")
+QUICK = ("--read-seconds", "6", "--write-seconds", "1")
+GOOD = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 2}
+LONG = {"prompt": "Once upon a time", "max_tokens": 80, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def run_path(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    return write_run(tmp_path_factory.mktemp("serve") / "tiny", tokenizer)
+
+
+@pytest.fixture(scope="module")
+def server(run_path: Path) -> Iterator[RunningServer]:
+    with running_server(run_path, *LIMITS, *QUICK) as server:
+        yield server
+        server.stop()
+        assert "Traceback" not in server.log
+
+
+def try_to_complete(server: RunningServer, body: dict[str, Any]) -> tuple[int, str]:
+    """Return the status and the body; status 0 if the connection was refused."""
+    try:
+        response = server.post("/v1/completions", body)
+    except httpx2.ConnectError:
+        return 0, ""
+    return response.status_code, response.text
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Return everything that the server sends before it closes the connection."""
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def raw_head(server: RunningServer, path: str, length: int) -> bytes:
+    """Return the request line and the headers of a POST request."""
+    host = f"127.0.0.1:{server.port}"
+    return f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def test_a_full_queue_is_answered_with_429_and_a_time(server: RunningServer) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        responses = list(pool.map(lambda _: server.post("/v1/completions", LONG), range(20)))
+    statuses = [response.status_code for response in responses]
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) >= 6
+    for response in responses:
+        if response.status_code == 429:
+            assert int(response.headers["retry-after"]) >= 1
+            assert response.json()["error"]["type"] == "rate_limit_error"
+    assert len({response.json()["choices"][0]["text"] for response in responses if response.is_success}) == 1
+    server.complete(**GOOD)
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_large_body_is_answered_with_413(server: RunningServer, is_chunked: bool) -> None:
+    body = b'{"prompt": "' + b"a" * 100_000 + b'"}'
+    content = iter([body[:50_000], body[50_000:]]) if is_chunked else body
+    response = httpx2.post(f"{server.url}/v1/completions", content=content, timeout=HANG_SECONDS)
+    assert response.status_code == 413
+
+
+def test_a_slow_body_is_answered_with_408(server: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), HANG_SECONDS) as connection:
+        connection.sendall(raw_head(server, "/tokenize", 100) + b"{")
+        assert read_all(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_slow_headers_end_the_connection(server: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), HANG_SECONDS) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: ")
+        with contextlib.suppress(ConnectionResetError):
+            assert read_all(connection) == b""
+
+
+@pytest.mark.parametrize("drain_seconds", ["300", "0"])
+def test_sigterm_under_load_ends_every_request_cleanly(run_path: Path, drain_seconds: str) -> None:
+    with running_server(run_path, "--slots", "2", "--drain-seconds", drain_seconds) as server:
+        expected = server.complete(**LONG)["choices"][0]
+        with ThreadPoolExecutor(12) as pool:
+            whole = [pool.submit(try_to_complete, server, LONG) for _ in range(6)]
+            streams = [pool.submit(try_to_complete, server, {**LONG, "stream": True}) for _ in range(6)]
+            while server.metric("slots_in_use") < 2:
+                time.sleep(0.01)
+            code = server.stop()
+        assert code == 143
+        assert "Traceback" not in server.log
+        results = [it.result() for it in whole]
+        statuses = {status for status, _ in results} | {it.result()[0] for it in streams}
+        assert statuses <= ({0, 200, 503} if drain_seconds == "300" else {0, 200, 503, 500})
+        for status, text in results:
+            if status == 200:
+                assert json.loads(text)["choices"][0] == expected
+            elif status:
+                assert json.loads(text)["error"]["message"]
+        for status, text in (it.result() for it in streams):
+            if status == 200:
+                last = [line for line in text.splitlines() if line][-1]
+                assert last == "data: [DONE]" or "error" in json.loads(last.removeprefix("data: "))
+        if drain_seconds == "300":  # everything that was accepted is complete
+            assert sum(status == 200 for status, _ in results) >= 1
