@@ -3,9 +3,10 @@
 Read `config`, `layers`, `attention`, `parts`, `transformer` and `loss` in this order: they define the model.
 `parts` documents what a norm, position encoding, attention or feed-forward layer states about itself, and
 `costs` how it states its costs. `fused` computes the same with fewer operations, on NVIDIA GPUs with the
-Triton kernels in `kernels`, and is used by default. `cuda_graph` captures GPU work. `exports` decides what
-can be exported. `hf_llama` exports to `transformers` and imports from it. Depends on `errors`, `storage` and
-`data` (for the target that does not count), not on the native extension.
+Triton kernels in `kernels`, and is used by default. `initialisation` draws initial weights by name.
+`cuda_graph` captures GPU work. `exports` decides what can be exported. `hf_llama` exports to `transformers`
+and imports from it. Depends on `errors`, `storage` and `data` (for keys of random streams, and the target
+that does not count), not on the native extension.
 """
 
 from typing import TYPE_CHECKING

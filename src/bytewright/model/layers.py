@@ -96,7 +96,11 @@ class Linear(Layer):
     ) -> None:
         super().__init__()
         self.weight = Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
-        truncated_normal_(self.weight, std=math.sqrt(2 / (in_features + out_features)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights: the variance is 2 / (in_features + out_features)."""
+        truncated_normal_(self.weight, std=math.sqrt(2 / sum(self.weight.shape)))
 
     def extra_repr(self) -> str:
         """Return the sizes for the module's repr."""
@@ -121,7 +125,12 @@ class Embedding(Layer):
     ) -> None:
         super().__init__()
         self.weight = Parameter(torch.empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
-        truncated_normal_(self.weight, std=std)
+        self.std = std
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights."""
+        truncated_normal_(self.weight, std=self.std)
 
     def extra_repr(self) -> str:
         """Return the sizes for the module's repr."""
@@ -239,7 +248,12 @@ class RMSNorm(Layer):
     ) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = Parameter(torch.ones(d_model, device=device, dtype=dtype))
+        self.weight = Parameter(torch.empty(d_model, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set all gains to 1."""
+        torch.nn.init.ones_(self.weight)
 
     def extra_repr(self) -> str:
         """Return the size for the module's repr."""
@@ -262,7 +276,12 @@ class LayerNorm(Layer):
     ) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = Parameter(torch.ones(d_model, device=device, dtype=dtype))
+        self.weight = Parameter(torch.empty(d_model, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set all gains to 1."""
+        torch.nn.init.ones_(self.weight)
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Normalise the last dimension."""

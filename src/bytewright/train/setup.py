@@ -1,9 +1,9 @@
 """Build the parts of a run from its config: data, device, model, optimizer and compiled step.
 
 All data is opened and checked here, before any computation: token files must be intact, of one tokenizer,
-within the model's vocabulary, and at least one window long. The initial weights depend only on the config
-and its seed: they are drawn on the CPU, and the global random state is left unchanged. `CompiledStepCache`
-lets successive runs of the same shape share a compiled step.
+within the model's vocabulary, and at least one window long. The initial weights depend only on the config,
+its seed and the names of modules (`initialise`): they are drawn on the CPU, and the global random state is
+left unchanged. `CompiledStepCache` lets successive runs of the same shape share a compiled step.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.config import PARTS
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.model.fused import make_loss, masked_language_model_loss
+from bytewright.model.initialisation import initialise
 from bytewright.optim.build import OptimizerFactory, build_optimizer
 from bytewright.optim.fused import fused_updates
 from bytewright.parallel.replicate import Reduction
@@ -241,7 +242,8 @@ def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix_key(config.seed, 1))  # not the seed itself, which orders the data
         model = TransformerLM(config.model, dtype=torch.float32, compute_dtype=dtype_of(config.precision))
-        return model.to(device)
+    initialise(model, mix_key(config.seed, 1))
+    return model.to(device)
 
 
 def seed_step(config: TrainConfig, step: int, *part: int) -> None:
