@@ -31,6 +31,7 @@ from bytewright.model.config import Implementation, ModelConfig
 from bytewright.model.costs import WIDE, DeviceKind, Precision, StepShape
 from bytewright.model.loss import choose_chunk_size
 from bytewright.parallel.replicate import ReductionKind
+from bytewright.parallel.tree import max_nodes
 
 
 class StepKind(NamedTuple):
@@ -129,6 +130,15 @@ class TrainingSetup:
         """The registered name of the optimizer."""
         return str(getattr(self.optimizer, "name", self.optimizer))
 
+    @property
+    def num_held_sums(self) -> int:
+        """How many sums of gradients one process holds besides their buffer while it computes a part.
+
+        >>> [TrainingSetup(batch_size=1, accumulate=parts).num_held_sums for parts in (1, 3, 4, 8)]
+        [0, 0, 1, 2]
+        """
+        return max(0, max_nodes(self.accumulate) - 1) if self.reduction == "exact" else 0
+
 
 def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, float | None]:
     """Return predicted parameters, FLOPs per token, bytes of peak memory, tokens per second and seconds.
@@ -150,10 +160,12 @@ def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, flo
     if setup.is_on_ranks:
         memory = setup_memory(config, setup)
     speed = tokens_per_second(config, setup)
+    held = 0 if setup.is_on_ranks else setup.num_held_sums * WIDE * count_parameters(config).total
     return {
         "parameters": count_parameters(config).total,
         "flops_per_token": training_flops_per_token(config) + setup.loss_flops_per_token,
-        "peak_memory": memory.peak if setup.device_kind == "cuda" else _resident_bytes(config, setup, memory),
+        "peak_memory": held
+        + (memory.peak if setup.device_kind == "cuda" else _resident_bytes(config, setup, memory)),
         "tokens_per_second": speed,
         "seconds": setup.num_tokens / speed if speed and setup.num_tokens else None,
     }

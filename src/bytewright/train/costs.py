@@ -76,6 +76,7 @@ def training_setup(config: TrainConfig, machine: Device | None, device: torch.de
     return TrainingSetup(
         batch_size=config.batch_size // config.accumulate,
         accumulate=config.accumulate,
+        reduction=config.parallel.reduction,
         num_tokens=(config.num_steps or 0) * config.tokens_per_step,
         precision=config.precision,
         compiled=choose_backend(config, device) is not None,
