@@ -21,7 +21,7 @@ from rich.console import Console
 import bytewright
 from bytewright.account.devices import Device, Rate
 from bytewright.errors import StorageError, UsageError, is_out_of_memory
-from bytewright.experiments.execute import SweepStopped, run_commands
+from bytewright.experiments.execute import SweepStopped, list_gpus, run_commands
 from bytewright.experiments.inputs import read_sweep_folder
 from bytewright.experiments.plan import fit_to_memory, in_more_parts, make_plan
 from bytewright.experiments.records import read_run
@@ -356,6 +356,29 @@ def threads_of(num_commands: int, num_jobs: int, logs: Path) -> list[str]:
     commands = {f"c{number}": PRINT_THREADS for number in range(num_commands)}
     assert run_commands(commands, num_jobs, logs, lambda name, code, line: printed.append(line)) == 0
     return printed
+
+
+def test_every_job_has_a_gpu_of_its_own(tmp_path: Path) -> None:
+    """The first two processes run until both have started; the third gets the GPU of one that ended."""
+    meet = (
+        "import os, sys, time, pathlib; place = pathlib.Path(sys.argv[1]); (place / sys.argv[2]).touch();"
+        "[time.sleep(0.01) for _ in iter(lambda: len(list(place.iterdir())) < 2, False)];"
+        "print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    )
+    (tmp_path / "started").mkdir()
+    used: dict[str, str] = {}
+    commands = {name: [sys.executable, "-c", meet, str(tmp_path / "started"), name] for name in "abc"}
+    code = run_commands(
+        commands, 2, tmp_path / "logs", lambda name, code, line: used.update({name: line}), gpus=["3", "5"]
+    )
+    assert code == 0
+    assert (used["a"], used["b"]) == ("3", "5")
+    assert used["c"] in ("3", "5")
+
+
+def test_a_single_gpu_needs_no_assignment() -> None:
+    assert list_gpus({"CUDA_VISIBLE_DEVICES": "2"}) == []
+    assert list_gpus({"CUDA_VISIBLE_DEVICES": "0, GPU-8932f937"}) == ["0", "GPU-8932f937"]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be restricted here")

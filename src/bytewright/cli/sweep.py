@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -57,9 +58,9 @@ class RunSweep:
     """The scale to apply to the sweep file, such as smoke."""
 
     jobs: int = 1
-    """The number of runs at the same time, each in its own process. Starting a process takes seconds, so use
-    it for small models on a CPU whose runs take minutes. Settings that sample from one model run one after
-    the other."""
+    """The number of runs at the same time, each in its own process and, if there are several GPUs, on its own
+    GPU. Starting a process takes seconds, so use it for runs that take minutes. Settings that sample from one
+    model run one after the other."""
 
     only: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
     """Execute only this run of the sweep; may be given several times."""
@@ -75,6 +76,9 @@ class RunSweep:
     def run(self) -> int:
         """Plan and execute the runs, and write the report."""
         options.require_at_least(1, self.jobs, "--jobs")
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            message = "a sweep cannot run under torchrun; start it without, and use --jobs for several GPUs"
+            raise UsageError(message, key="WORLD_SIZE")
         paths = [
             options.require_file(find_recipe(path))
             for path in options.require_some(self.files, "a sweep file")
@@ -154,7 +158,7 @@ class RunSweep:
         )
 
     def _execute_in_parallel(self, path: Path, plan: list[PlannedRun], folder: Path, num_jobs: int) -> int:
-        from bytewright.experiments.execute import run_commands
+        from bytewright.experiments.execute import list_gpus, run_commands
 
         shared = ["--out", str(self.out), "--data", str(self.data)]
         shared += ["--jobs", str(min(self.jobs, sum(planned.is_open for planned in plan)))]
@@ -175,7 +179,7 @@ class RunSweep:
             """Print the last line of a process with the number of its run in this sweep."""
             console.print_remark(f"[{next(numbers)}/{len(commands)}] {line.removeprefix('[1/1] ')}")
 
-        return run_commands(commands, num_jobs, folder / "logs", say)
+        return run_commands(commands, num_jobs, folder / "logs", say, gpus=list_gpus())
 
 
 def print_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:

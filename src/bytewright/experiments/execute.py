@@ -300,15 +300,22 @@ def _sample(trial: Trial, planned: PlannedRun, context: SweepContext) -> dict[st
 
 
 def run_commands(
-    commands: Mapping[str, Sequence[str]], num_jobs: int, logs: Path, on_exit: Callable[[str, int, str], None]
+    commands: Mapping[str, Sequence[str]],
+    num_jobs: int,
+    logs: Path,
+    on_exit: Callable[[str, int, str], None],
+    *,
+    gpus: Sequence[str] = (),
 ) -> int:
     """Run commands by name, at most `num_jobs` at a time; call `on_exit` with name, exit code and last line.
 
     All processes get the same number of threads, also the last ones, since on a CPU the number of threads
-    affects rounding. Their output goes to `logs`. If this process is interrupted, it terminates the others,
-    which save their runs. Returns 0, or the exit code of a process that a signal stopped.
+    affects rounding. With `gpus`, identifiers of CUDA devices, each process has one of them that the fewest
+    active processes use. Their output goes to `logs`. If this process is interrupted, it terminates the
+    others, which save their runs. Returns 0, or the exit code of a process that a signal stopped.
     """
     waiting, running = list(commands.items()), dict[str, subprocess.Popen[bytes]]()
+    gpu_of: dict[str, str] = {}
     threads = max(1, usable_cores() // num_jobs)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     stopped = 0
@@ -316,6 +323,10 @@ def run_commands(
         while waiting or running:
             while waiting and len(running) < num_jobs and not stopped:
                 name, command = waiting.pop(0)
+                if gpus:
+                    busy = [gpu_of[other] for other in running]
+                    gpu_of[name] = min(gpus, key=busy.count)
+                    environment["CUDA_VISIBLE_DEVICES"] = gpu_of[name]
                 with atomic.open_to_append(logs / f"{name}.log", within=logs.parent) as log:
                     log.truncate(0)
                     running[name] = subprocess.Popen(
@@ -337,6 +348,20 @@ def run_commands(
             process.wait()
         raise
     return stopped
+
+
+def list_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the identifiers of the CUDA devices of this process, or none if there is at most one.
+
+    >>> list_gpus({"CUDA_VISIBLE_DEVICES": "4,7"})
+    ['4', '7']
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        gpus = [str(number) for number in range(torch.cuda.device_count())]
+    else:
+        gpus = [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
+    return gpus if len(gpus) > 1 else []
 
 
 def _last_line(log: Path) -> str:
