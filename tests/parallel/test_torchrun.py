@@ -193,3 +193,31 @@ def test_a_killed_rank_ends_the_others_and_the_run_resumes_on_another_number(
 def json_item(item: str) -> tuple[str, Any]:
     key, _, value = item.partition("=")
     return key, json.loads(value)
+
+
+@pytest.mark.fault
+def test_torchrun_continues_a_run_after_a_rank_was_killed(folder: Path, launch: Any) -> None:
+    run = folder / "restarted"
+    changes = ["budget.steps=200", "save_every=5", "eval_every=50"]
+    started = launch(2, run, *command(folder, "restarted", *changes), options=("--max-restarts=3",))
+    started.wait_for_checkpoint()
+    os.kill(started.pids()[0], signal.SIGKILL)
+    _, errors = started.process.communicate(timeout=HANG_SECONDS)
+    assert started.process.returncode == 0, errors
+    assert Run(run).status.state == "complete"
+    whole = folder / "undisturbed"
+    train(read_recipe(folder / "recipe.toml", changes), whole, console=Console(quiet=True))
+    assert digest(run) == digest(whole)
+
+
+@pytest.mark.fault
+def test_a_signal_to_one_rank_saves_and_stops_all(folder: Path, launch: Any) -> None:
+    run = folder / "stopped"
+    started = launch(2, run, *command(folder, "stopped", *LONG))
+    started.wait_for_checkpoint()
+    os.kill(started.pids()[1], signal.SIGTERM)
+    _, errors = started.process.communicate(timeout=HANG_SECONDS)
+    assert "Traceback" not in "".join(line for line in errors.splitlines() if "bytewright" in line)
+    status = Run(run).status
+    assert (status.state, status.ending) == ("stopped", "signal")
+    assert CheckpointFolder(run / "checkpoints").steps()[-1] == status.step

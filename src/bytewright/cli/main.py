@@ -34,6 +34,7 @@ import bytewright
 from bytewright.cli import Terminated
 from bytewright.errors import (
     BytewrightError,
+    LostRankError,
     ReportedError,
     UsageError,
     escape_controls,
@@ -128,8 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (`| head`) has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except ReportedError as error:
-        return error.exit_code
+    except (ReportedError, LostRankError) as error:
+        # torchrun now terminates the other ranks, which end by themselves.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return error.exit_code if isinstance(error, ReportedError) else _fail(str(error), error.exit_code)
     except BytewrightError as error:
         return _fail(str(error), error.exit_code)
     except OSError as error:

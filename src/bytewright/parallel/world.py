@@ -99,8 +99,9 @@ class World:
         try:
             limit = timedelta(seconds=OPENING_SECONDS)
             store, _, _ = next(rendezvous("env://", timeout=limit))
-            World._num_joined += 1  # a process can open several worlds, one after the other
-            self._store = PrefixStore(f"bytewright {World._num_joined}", store)
+            # A process can open several worlds, and torchrun keeps its store when it restarts the ranks.
+            World._num_joined += 1
+            self._store = PrefixStore(f"bytewright/{self.restart_count}/{World._num_joined}", store)
             self._wait_for_others()
             dist.init_process_group(
                 "gloo",
