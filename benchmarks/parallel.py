@@ -113,7 +113,7 @@ def prepare(options: Options, folder: Path) -> Bench:
 def speed_of(run: Path) -> float:
     """Return the median tokens per second of a run, without its first records."""
     records = [record for record in read_metrics(run / "metrics.jsonl") if "tokens_per_second" in record]
-    return statistics.median(record["tokens_per_second"] for record in records[WARM_UP:])
+    return float(statistics.median(record["tokens_per_second"] for record in records[WARM_UP:]))
 
 
 def digest(run: Path) -> dict[str, str]:

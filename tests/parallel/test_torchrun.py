@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,9 @@ from rich.console import Console
 from bytewright.train import Run, read_recipe, resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from conftest import HANG_SECONDS
-from ranks import environment, run_on_ranks, torchrun
-from runs import RECIPE, digest, make_ids, write_tokens
+from ranks import Launched, command, run_on_ranks, write_recipe
+from runs import digest, make_ids, write_tokens
 
-PARALLEL = RECIPE.replace("batch_size = 4", "batch_size = 12\naccumulate = 12").replace(
-    "[model]", "[parallel]\nthreads = 1\n[model]"
-)
 KINDS = {
     "adamw": [],
     "muon": ["optimizer.name=muon"],
@@ -36,23 +32,11 @@ KINDS = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a recipe of 12 parts, its data, and the run of each kind by a single process."""
     folder = tmp_path_factory.mktemp("ranks")
-    write_tokens(folder / "train.npy", make_ids(2000))
-    write_tokens(folder / "validation.npy", make_ids(500, seed=1))
-    places = PARALLEL.replace('"train.npy"', f'"{folder}/train.npy"')
-    places = places.replace('"validation.npy"', f'"{folder}/validation.npy"')
-    (folder / "recipe.toml").write_text(places)
+    write_recipe(folder)
     quiet = Console(quiet=True)
     for kind, changes in KINDS.items():
         train(read_recipe(folder / "recipe.toml", changes), folder / f"{kind}-1", console=quiet)
     return folder
-
-
-def command(folder: Path, name: str, *changes: str, verb: str = "train") -> list[str]:
-    """Return the arguments of a command that trains the recipe in `folder / name`."""
-    arguments = [verb, folder / "recipe.toml", "--out", folder / name]
-    if verb == "resume":
-        arguments = [verb, folder / name]
-    return [*map(str, arguments), *(["--set", *changes] if changes else [])]
 
 
 def test_the_number_of_ranks_does_not_change_one_bit(folder: Path) -> None:
@@ -103,76 +87,25 @@ def test_wrong_input_ends_all_ranks_with_one_message(folder: Path) -> None:
     assert [result["err"] for result in results[0]][2].count("rank 1") == 1
 
 
-@dataclasses.dataclass
-class Launched:
-    """A launcher, and the processes of its ranks."""
-
-    process: subprocess.Popen[str]
-    run: Path
-
-    def wait_for_checkpoint(self) -> None:
-        """Wait until the run has saved a checkpoint."""
-        deadline = time.monotonic() + HANG_SECONDS
-        while not CheckpointFolder(self.run / "checkpoints").steps():
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    def pids(self) -> dict[int, int]:
-        """Return the process of each rank."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            try:
-                if not entry.name.isdecimal() or f"{self.process.pid} " not in _parent(entry):
-                    continue
-                variables = dict(
-                    item.split("=", 1) for item in (entry / "environ").read_text().split("\0") if "=" in item
-                )
-                found[int(variables["RANK"])] = int(entry.name)
-            except (OSError, KeyError):
-                continue
-        return found
-
-
-def _parent(entry: Path) -> str:
-    return (entry / "stat").read_text().rpartition(")")[2].split()[1] + " "
-
-
 @pytest.fixture
-def launch() -> Iterator[Any]:
+def launch() -> Iterator[Launch]:
     """Return a function that starts ranks; at the end all of them are killed."""
-    launched: list[Launched] = []
-
-    def start(num_ranks: int, run: Path, *arguments: str | Path, options: tuple[str, ...] = ()) -> Launched:
-        process = subprocess.Popen(
-            torchrun(num_ranks, *arguments, options=options),
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        launched.append(Launched(process, run))
-        return launched[-1]
-
-    yield start
-    for each in launched:
-        for pid in [*each.pids().values(), each.process.pid]:
-            if each.process.poll() is None:
-                os.kill(pid, signal.SIGKILL)
-        each.process.wait()
+    with contextlib.ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(Launched(*arguments, **options))
 
 
+Launch = Callable[..., Launched]
 LONG = ["budget.steps=4000", "save_every=20", "schedule.kind=constant"]
 
 
 @pytest.mark.fault
 def test_a_killed_rank_ends_the_others_and_the_run_resumes_on_another_number(
-    folder: Path, launch: Any
+    folder: Path, launch: Launch
 ) -> None:
     run = folder / "killed"
     started = launch(2, run, *command(folder, "killed", *LONG))
-    started.wait_for_checkpoint()
-    os.kill(started.pids()[1], signal.SIGKILL)
+    started.wait_for_checkpoint(HANG_SECONDS)
+    started.kill(1)
     killed = time.monotonic()
     _, errors = started.process.communicate(timeout=HANG_SECONDS)
     assert time.monotonic() - killed < HANG_SECONDS / 10  # torchrun itself waits 30 s before it kills
@@ -196,12 +129,12 @@ def json_item(item: str) -> tuple[str, Any]:
 
 
 @pytest.mark.fault
-def test_torchrun_continues_a_run_after_a_rank_was_killed(folder: Path, launch: Any) -> None:
+def test_torchrun_continues_a_run_after_a_rank_was_killed(folder: Path, launch: Launch) -> None:
     run = folder / "restarted"
     changes = ["budget.steps=200", "save_every=5", "eval_every=50"]
     started = launch(2, run, *command(folder, "restarted", *changes), options=("--max-restarts=3",))
-    started.wait_for_checkpoint()
-    os.kill(started.pids()[0], signal.SIGKILL)
+    started.wait_for_checkpoint(HANG_SECONDS)
+    started.kill(0)
     _, errors = started.process.communicate(timeout=HANG_SECONDS)
     assert started.process.returncode == 0, errors
     assert Run(run).status.state == "complete"
@@ -211,10 +144,10 @@ def test_torchrun_continues_a_run_after_a_rank_was_killed(folder: Path, launch: 
 
 
 @pytest.mark.fault
-def test_a_signal_to_one_rank_saves_and_stops_all(folder: Path, launch: Any) -> None:
+def test_a_signal_to_one_rank_saves_and_stops_all(folder: Path, launch: Launch) -> None:
     run = folder / "stopped"
     started = launch(2, run, *command(folder, "stopped", *LONG))
-    started.wait_for_checkpoint()
+    started.wait_for_checkpoint(HANG_SECONDS)
     os.kill(started.pids()[1], signal.SIGTERM)
     _, errors = started.process.communicate(timeout=HANG_SECONDS)
     assert "Traceback" not in "".join(line for line in errors.splitlines() if "bytewright" in line)
