@@ -1,8 +1,8 @@
 """Train the base experiment on several ranks: compare all bits, and measure what exact sums cost.
 
-    python benchmarks/parallel.py bits --out results                # a GPU that all ranks share, four minutes
-    python benchmarks/parallel.py cost --out results                # two cores: ranks against threads
-    python benchmarks/parallel.py bits --out results --device cpu --small
+    python benchmarks/parallel.py bits --json results/bits.json    # a GPU that all ranks share, four minutes
+    python benchmarks/parallel.py cost --json results/cost.json    # two cores: ranks against threads
+    python benchmarks/parallel.py bits --device cpu --small --set precision=fp32 --set compile=off
 
 `bits` trains the same run in one process and on 1, 2 and 4 ranks, and compares the SHA-256 of weights and
 optimizer state and all lines of metrics. It also compares the speed under torchrun with that of a single
@@ -56,8 +56,8 @@ class Options:
     """What to measure."""
 
     kind: Annotated[Literal["bits", "cost"], tyro.conf.Positional]
-    out: Path
-    """The folder of the results; the file is parallel-KIND.json."""
+    json: Path | None = None
+    """Write the results to this JSON file."""
     device: DeviceName = "auto"
     steps: int = 20
     """Steps of the runs whose bits are compared."""
@@ -215,7 +215,8 @@ def main(options: Options) -> int:
         "commit": source_commit(),
         "shared_settings": bench.shared,
     }
-    write_report(options.out / f"parallel-{options.kind}.json", {**about, **results})
+    if options.json is not None:
+        write_report(options.json, {**about, **results})
     wide_console().print(table)
     return 0 if results["is_same"] else 1
 

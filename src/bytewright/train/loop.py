@@ -64,6 +64,7 @@ from bytewright.train.ranks import (
     SilentDisplay,
     SilentLog,
     check_same,
+    check_same_weights,
     check_shares,
     decide,
     open_writer,
@@ -246,16 +247,17 @@ def resume(
         with world.agree():
             config, inputs, saved, progress = _read_saved_run(writer, changes, world)
             check_strategy(config, options.get("optimizer"))
+            sampler = make_window_sampler(config, inputs)
+            if options.get("sample") is None:
+                options["sample"] = text_sampler_of(config, inputs)
         check_same(world, config, inputs, progress.step)
         if changes:  # after all checks; a kill between the two leaves the run with its former length
             writer.checkpoints.remove_after(progress.step)
             writer.write_config(config)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not stored it yet
             writer.write_tokenizer(inputs.vocabulary)
-        if options.get("sample") is None:
-            options["sample"] = text_sampler_of(config, inputs)
         stack.enter_context(use_threads(recorded_threads(run, config)))
-        trainer = Trainer(config, inputs, make_window_sampler(config, inputs), writer, **options)
+        trainer = Trainer(config, inputs, sampler, writer, **options)
         if saved is not None:
             saved.load_into(trainer.model, trainer.optimizer, trainer.rows)
             trainer.progress = progress
@@ -283,7 +285,6 @@ def _read_saved_run(
             advice = f"`bytewright resume {run} --set data.train=…`"
             error.args = (f"{error}; if the run or its data was moved, name the new place: {advice}",)
         raise
-    text_sampler_of(config, inputs)  # raises if the config asks for samples without a tokenizer
     step = find_step_to_continue(writer.checkpoints, config, run) if changes else None
     mapped = config.parallel.strategy == "shard"  # a rank that holds a share must not read all into memory
     checkpoints = writer.checkpoints
@@ -620,6 +621,8 @@ class Trainer:
     def _save(self) -> None:
         """Write the checkpoint of this step, and remove those that are no longer needed."""
         self.writer.check_unchanged()
+        if self.config.parallel.strategy == "replicate":
+            check_same_weights(self.world, self.model)
         with self.recorder.untimed():
             self.recorder.flush()
             state = dataclasses.asdict(self.progress)

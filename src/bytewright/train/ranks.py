@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bytewright.errors import BytewrightError, UsageError
+from bytewright.errors import BytewrightError, ReportedError, UsageError
 from bytewright.parallel.world import World
 from bytewright.storage import atomic
 from bytewright.train.checkpoint import CheckpointFolder, Stateful, StateRows
@@ -28,6 +28,10 @@ from bytewright.train.run_files import ENVIRONMENT, RunWriter
 from bytewright.train.setup import Inputs
 
 ENDINGS = (None, *Ending)
+
+
+class UnequalRanksError(BytewrightError):
+    """Ranks that should hold the same weights do not."""
 
 
 class Decision(NamedTuple):
@@ -71,6 +75,27 @@ def check_same(world: World, config: TrainConfig, inputs: Inputs, step: int = 0)
     digests = {f"the SHA-256 of data.{name}": digest for name, digest in inputs.identity.items()}
     same = {name: value for name, value in settings.items() if name not in places}
     world.check_equal({**same, **digests, "step": step, "the version of torch": torch.__version__})
+
+
+def check_same_weights(world: World, model: torch.nn.Module) -> None:
+    """Raise if the weights of a rank differ from those of rank 0: its machine rounds differently.
+
+    Each rank adds the bits of all weights as whole numbers, and the ranks compare the sums.
+    """
+    if world.num_ranks == 1:
+        return
+    with torch.no_grad():
+        sums = [weight.float().view(torch.int32).sum(dtype=torch.int64) for weight in model.parameters()]
+        found = world.gather(int(torch.stack(sums).sum()))
+    for rank, number in enumerate(found):
+        if number != found[0]:
+            message = (
+                f"rank {rank} has computed other weights than rank 0; use machines with the same processor or"
+                " GPU and the same libraries, then resume from the last checkpoint"
+            )
+            if world.is_main:
+                raise UnequalRanksError(message, key="weights", expected=found[0], found=number)
+            raise ReportedError(message, exit_code=UnequalRanksError.exit_code, found=rank)
 
 
 def open_writer(world: World, path: Path, make: Callable[[], RunWriter]) -> RunWriter:
