@@ -154,7 +154,7 @@ def measure(case: Case, options: Options) -> dict[str, Any]:
         task = {"case": dataclasses.asdict(case), "model": dataclasses.asdict(options.model), "out": str(out)}
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += [f"--nproc-per-node={case.num_ranks}", __file__, "--worker", json.dumps(task)]
-        subprocess.run(command, env=os.environ | RETURN_MEMORY, check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(command, env=os.environ | RETURN_MEMORY, check=True)
         result: dict[str, Any] = json.loads(out.read_text())
         return result
 

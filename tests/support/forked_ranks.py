@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import queue
+import signal
 import socket
 import time
 import traceback
@@ -20,8 +21,10 @@ LIMIT_SECONDS = 900
 """Only a hang exceeds it, even on a loaded machine."""
 
 
-def run_ranks(num_ranks: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+def run_ranks(num_ranks: int, function: Callable[..., Any], *args: Any, may_die: bool = False) -> list[Any]:
     """Return the results of `function(world, *args)` on every rank, in their order.
+
+    With `may_die`, the result of a rank that was killed is None.
 
     The processes are forked, so they need not import torch again, and compute with one thread, because a
     fork has no threads of its parent.
@@ -44,6 +47,8 @@ def run_ranks(num_ranks: int, function: Callable[..., Any], *args: Any) -> list[
             try:
                 rank, value, error = results.get(timeout=1)
             except queue.Empty:
+                if may_die:
+                    found |= {rank: None for rank, one in enumerate(ranks) if one.exitcode == -signal.SIGKILL}
                 assert time.monotonic() < deadline, f"ranks {set(range(num_ranks)) - found.keys()} hang"
                 continue
             assert error is None, f"rank {rank} failed:\n{error}"

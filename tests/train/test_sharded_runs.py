@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from bytewright.account.ranks import Ranks, sent_bytes
-from bytewright.errors import UsageError
+from bytewright.errors import LostRankError, ReportedError, UsageError
 from bytewright.parallel.world import World
 from bytewright.train import resume, train
 from bytewright.train.config import TrainConfig
@@ -20,7 +20,7 @@ from bytewright.train.console import PlainDisplay
 from bytewright.train.metrics import RANK_SENT, read_metrics
 from bytewright.train.outcome import Ending
 from forked_ranks import run_ranks
-from runs import digest, make_config
+from runs import digest, make_config, rerun_unchecked
 
 SHARDED: dict[str, Any] = {"parallel": {"strategy": "shard"}, "accumulate": 4, "norms_every": 8}
 UNCLIPPED = {"lr": 0.01, "max_grad_norm": 0.0}
@@ -79,6 +79,66 @@ def test_a_run_continues_with_other_ranks_and_strategies(tmp_path: Path) -> None
     run_ranks(2, resume_on, changed, {})
     found = digest(changed)
     assert {**found, "metrics": ""} == {**expected, "metrics": ""}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compile", ["off", "on"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_two_hundred_steps_on_up_to_eight_ranks_have_the_same_bits(
+    tmp_path: Path, request: pytest.FixtureRequest, optimizer: str, precision: str, compile: str
+) -> None:
+    if compile == "on" and rerun_unchecked(request):
+        return
+    config = make_config(
+        tmp_path,
+        parallel={"strategy": "shard"},
+        accumulate=8,
+        batch_size=8,
+        budget={"steps": 200},
+        optimizer={"name": optimizer, "lr": 0.01},
+        precision=precision,
+        compile=compile,
+        save_every=100,
+    )
+    for num_ranks in (1, 2, 4, 8):
+        run_ranks(num_ranks, train_on, config, tmp_path / f"on-{num_ranks}")
+    digests = [digest(tmp_path / f"on-{num_ranks}") for num_ranks in (1, 2, 4, 8)]
+    assert digests == [digests[0]] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_kills_and_changes_of_ranks_and_strategies_change_no_bit(tmp_path: Path) -> None:
+    """Each session is killed (SIGKILL) after a random number of records; the last one runs to the end."""
+    fields: dict[str, Any] = {"accumulate": 8, "batch_size": 8, "optimizer": UNCLIPPED, "save_every": 3}
+    whole = make_config(tmp_path, **fields, parallel={"threads": 1})
+    run_ranks(1, train_on, whole, tmp_path / "whole")
+    config = make_config(tmp_path, **fields, parallel={"strategy": "shard", "threads": 1})
+    run = tmp_path / "run"
+    sessions = [(4, "shard"), (1, "replicate"), (8, "shard"), (2, "replicate"), (1, "shard"), (2, "shard")]
+
+    class KilledDisplay(PlainDisplay):
+        def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
+            if record["step"] >= self.last_step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        last_step = 0
+
+    def take_part(world: World, number: int) -> Ending | None:
+        KilledDisplay.last_step = 4 * (number + 1) if number + 1 < len(sessions) else 10**6
+        options: dict[str, Any] = {"world": world, "console": Console(quiet=True), "display": KilledDisplay}
+        try:
+            if number == 0:
+                return train(config, run, **options).ending
+            changes = {"parallel.strategy": sessions[number][1]}
+            return resume(run, changes=changes, **options).ending
+        except (LostRankError, ReportedError):
+            return None
+
+    for number, (num_ranks, _) in enumerate(sessions):
+        run_ranks(num_ranks, take_part, number, may_die=number + 1 < len(sessions))
+    assert {**digest(run), "metrics": ""} == {**digest(tmp_path / "whole"), "metrics": ""}
 
 
 def test_an_optimizer_that_cannot_be_sharded_is_rejected_before_anything_is_written(tmp_path: Path) -> None:
