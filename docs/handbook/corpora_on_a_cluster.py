@@ -1,4 +1,4 @@
-"""Compute the figures of more_than_one_machine.md."""
+"""Compute the figures of corpora_on_a_cluster.md."""
 
 from __future__ import annotations
 
