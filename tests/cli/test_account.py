@@ -111,6 +111,9 @@ def test_a_recipe_determines_batch_budget_and_all_other_settings(run: RunCommand
         "compiled": True,
         "optimizer": "muon",
         "device_kind": "cpu",
+        "ranks": 1,
+        "strategy": "replicate",
+        "reduction": "exact",
     }
     assert found["batch_size"] == 2
     assert found["answer"]["num_tokens"] == 10 * 8 * 16
@@ -125,6 +128,9 @@ def test_a_recipe_determines_batch_budget_and_all_other_settings(run: RunCommand
         "compiled": False,
         "optimizer": "sgd",
         "device_kind": "cuda",
+        "ranks": 1,
+        "strategy": "replicate",
+        "reduction": "exact",
     }
     assert changed["answer"]["num_tokens"] == 10 * 4 * 8
     assert figures(run, "--config", str(recipe), "--tokens", "77")["answer"]["num_tokens"] == 77
@@ -167,6 +173,7 @@ def test_an_own_device_equals_a_named_one_with_the_same_rates(run: RunCommand) -
         run, "--preset", "base", "--device-tflops", "165.2", "--device-bandwidth", "1008GB/s",
         "--device-memory", "24GB", "--device-watts", "450",
     )  # fmt: skip
+    assert own["answer"].pop("sent_bytes") == named["answer"].pop("sent_bytes") == {}
     assert own["answer"] == pytest.approx(named["answer"])
     assert own["answer"]["kilowatt_hours"] == pytest.approx(own["answer"]["seconds"] * 450 / 3.6e6)
     more = figures(run, "--preset", "base", "--device", "rtx4090", "--device-memory", "48GB")

@@ -265,9 +265,11 @@ class AccountFor:
         is_shared = self.ranks > 1 and plan.accumulate == 1
         parallel: dict[str, Any] = {"strategy": self.strategy, "reduction": self.reduction}
         given_parallel = {name: value for name, value in parallel.items() if value is not None}
+        batch_size = self.ranks if is_shared and plan.batch_size == 1 else None
+        accumulate = self.ranks if is_shared else None
         changes: dict[str, Any] = {
-            "batch_size": self.batch or (self.ranks if is_shared and plan.batch_size == 1 else None),
-            "accumulate": self.accumulate or (self.ranks if is_shared else None),
+            "batch_size": batch_size if self.batch is None else self.batch,
+            "accumulate": accumulate if self.accumulate is None else self.accumulate,
             "parallel": dataclasses.replace(plan.parallel, **given_parallel) if given_parallel else None,
             "compile": self.compile,
             "precision": "fp32" if self.precision == "tf32" else self.precision,

@@ -179,7 +179,8 @@ class ModelConfig:
             return 4 * self.d_model
         with errors_of_part(feed_forwards, self.ffn, "has a default_width that fails"):
             width = int(default_width(self.d_model))
-        _check_size(f"default_width of the feed-forward layer {self.ffn!r}", width)
+        if width < 1:
+            raise wrong_value(f"default_width of the feed-forward layer {self.ffn!r}", "at least 1", width)
         return width
 
     def to_dict(self) -> dict[str, Any]:
