@@ -142,7 +142,7 @@ class TokenFile:
         Without `verify`, ids of a forged file can be outside the vocabulary.
         """
         path = Path(path)
-        if path.is_dir():
+        if os.path.isdir(path):  # False, not an error, if the path is too long
             from bytewright.data.dataset import open_dataset  # it imports this module
 
             return open_dataset(path, verify=verify)
