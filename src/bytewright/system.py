@@ -113,6 +113,7 @@ class DevicePeakMemory:
         self.device = device
         self.has_begun = False
         self._most_data: int | None = None
+        self._highest = 0
         if device.type == "cuda":
             from torch import cuda
 
@@ -123,6 +124,7 @@ class DevicePeakMemory:
     def begin(self) -> None:
         """Discard the peak so far."""
         self.has_begun = True
+        self._highest = 0
         if self.device.type == "cuda":
             from torch import cuda
 
@@ -158,7 +160,11 @@ class DevicePeakMemory:
 
             return cuda.max_memory_allocated(self.device) - self._before
         highest = _read_status("VmHWM")
-        return None if highest is None else max(0, highest - self._before)
+        if highest is None:
+            return None
+        # The kernel updates the mark late, so that a reading can be below an earlier one.
+        self._highest = max(self._highest, highest)
+        return max(0, self._highest - self._before)
 
 
 @contextlib.contextmanager
