@@ -26,7 +26,7 @@ import tyro
 from harness import describe_machine, installed_versions, source_commit, wide_console, write_report
 from rich.table import Table
 
-from bytewright.account import Ranks, rank_memory, sent_bytes
+from bytewright.account import Ranks, predict_rank_memory, sent_bytes
 from bytewright.model import ModelConfig
 from bytewright.model.costs import StepShape
 from bytewright.parallel.world import World
@@ -113,7 +113,7 @@ class Case:
             compiled=False,
             device="cpu",
         )
-        memory = rank_memory(shape, ranks, optimizer=self.optimizer)
+        memory = predict_rank_memory(shape, ranks, optimizer=self.optimizer)
         sent = sent_bytes(model, ranks, optimizer=self.optimizer, device="cpu")
         return {"memory_bytes": memory.peak, "moment": memory.peak_moment.name, "sent": sent}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bytewright.account import Ranks, rank_memory, sent_bytes, training_memory
+from bytewright.account import Ranks, predict_rank_memory, sent_bytes, training_memory
 from bytewright.account.ranks import Strategy
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig, TransformerLM
@@ -45,7 +45,10 @@ def make_shape(config: ModelConfig) -> StepShape:
 
 
 def test_one_rank_with_one_part_needs_the_memory_of_a_single_process() -> None:
-    alone, rank = training_memory(LARGE, num_tokens=64, device="cpu"), rank_memory(make_shape(LARGE), Ranks())
+    alone, rank = (
+        training_memory(LARGE, num_tokens=64, device="cpu"),
+        predict_rank_memory(make_shape(LARGE), Ranks()),
+    )
     totals = [[(moment.name, moment.total) for moment in memory.moments] for memory in (alone, rank)]
     assert totals[0] == totals[1]
 
@@ -54,7 +57,7 @@ def test_one_rank_with_one_part_needs_the_memory_of_a_single_process() -> None:
 def test_sharding_divides_weights_and_state_by_the_number_of_ranks(optimizer: str) -> None:
     shape = make_shape(LARGE)
     by_ranks = {
-        num_ranks: rank_memory(
+        num_ranks: predict_rank_memory(
             shape, Ranks(num_ranks=num_ranks, strategy="shard", accumulate=8), optimizer=optimizer
         )
         for num_ranks in (1, 2, 4, 8)

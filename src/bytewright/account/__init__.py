@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bytewright.account.predict import TrainingCosts, TrainingSetup, predict_training, training_costs
     from bytewright.account.presets import PRESETS, find_preset
     from bytewright.account.propose import propose_shape
-    from bytewright.account.rank_memory import rank_memory
+    from bytewright.account.rank_memory import predict_rank_memory
     from bytewright.account.ranks import Ranks, sent_bytes
     from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
     from bytewright.account.textbook_memory import TextbookMemory, textbook_estimate
@@ -70,9 +70,9 @@ __all__ = [
     "measure_device",
     "parse_bytes",
     "peak_flops",
+    "predict_rank_memory",
     "predict_training",
     "propose_shape",
-    "rank_memory",
     "roofline",
     "sent_bytes",
     "state_bytes",

@@ -24,7 +24,7 @@ from bytewright.account.memory import (
 )
 from bytewright.account.optimizers import AnyOptimizer
 from bytewright.account.parameters import count_parameters
-from bytewright.account.rank_memory import rank_memory
+from bytewright.account.rank_memory import predict_rank_memory
 from bytewright.account.ranks import Ranks, Strategy, sent_bytes
 from bytewright.account.time import least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
@@ -201,7 +201,7 @@ def setup_memory(config: ModelConfig, setup: TrainingSetup) -> TrainingMemory:
         device=setup.device_kind,
     )
     implementation = setup.optimizer_implementation or config.implementation
-    return rank_memory(shape, setup.ranks, optimizer=setup.optimizer, implementation=implementation)
+    return predict_rank_memory(shape, setup.ranks, optimizer=setup.optimizer, implementation=implementation)
 
 
 def _resident_bytes(config: ModelConfig, setup: TrainingSetup, memory: TrainingMemory) -> int:

@@ -40,7 +40,7 @@ UPDATE_TEMPORARIES = 7
 """Tensors of the size of a parameter that exist during its update without a compiler (`FusedAdamW`)."""
 
 
-def rank_memory(
+def predict_rank_memory(
     x: StepShape, ranks: Ranks, *, optimizer: AnyOptimizer = "adamw", implementation: Implementation = "fused"
 ) -> TrainingMemory:
     """Return the memory of a step on rank 0, which stores the most; `x` is the shape of one part."""

@@ -11,7 +11,7 @@ of which one rank computes. Gradients and weights are sent as 4 bytes per number
 
 The losses of the parts, and with "shard" the norm, add a few bytes. Shares are rounded up, with "shard" to
 whole rows. Muon on shards also sends the rows of every matrix to its owner and back. `parallel` counts what
-it sends; tests compare both figures, which must be equal. `rank_memory` predicts what a rank stores.
+it sends; tests compare both figures, which must be equal. `predict_rank_memory` predicts what a rank stores.
 """
 
 from __future__ import annotations
