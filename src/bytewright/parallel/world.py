@@ -41,7 +41,7 @@ from bytewright.errors import (
 )
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun tells each process about the others."""
+"""The variables that torchrun sets for each process."""
 OPENING_SECONDS = 300
 """How long a rank waits for the others at its start: they may import and compile on a loaded machine."""
 WAITING_SECONDS = 24 * 3600
