@@ -15,10 +15,11 @@ The width of the feed-forward layer and all other settings are those of the give
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bytewright.account.parameters import count_parameters
@@ -31,9 +32,23 @@ RATIO = 100
 """The width divided by the number of layers that is preferred."""
 VOCABULARIES = (50_257, 32_000, 10_000, 4_096, 1_024)
 CONTEXT_LENGTH = 1024
-MAX_WIDTH = 2**17
 FEWEST, MOST = 1_000_000, 10**12
 """The limits of the number of parameters; below, the smallest layer is too large a step."""
+
+
+def _step(width: int, wide: int) -> int:
+    """Return 16, 32, 64 or 128, which grows with the width; 128 from `wide` on."""
+    return 16 if width < 256 else 32 if width < 512 else 64 if width < wide else 128
+
+
+def _widths(largest: int) -> list[int]:
+    widths = [16]
+    while widths[-1] < largest:
+        widths.append(widths[-1] + _step(widths[-1], 1024))
+    return widths
+
+
+WIDTHS = _widths(2**17)
 
 
 def propose_shape(num_parameters: float, **settings: Any) -> ModelConfig:
@@ -94,13 +109,35 @@ def format_table(config: ModelConfig) -> str:
 
 
 def _nearest(num_parameters: float, settings: Mapping[str, Any]) -> ModelConfig | None:
-    """Return the shape with the preferred ratio among those within the tolerance, or None."""
-    fitting = [
-        config
-        for config, total in _candidates(num_parameters, settings)
-        if abs(total / num_parameters - 1) <= TOLERANCE
-    ]
-    return min(fitting, key=_distance, default=None)
+    """Return the shape with the preferred ratio among those within the tolerance, or None.
+
+    The ratio of width and depth grows with the width. So the best shape is the first one within the tolerance
+    above or below the width at which the ratio reaches `RATIO`.
+    """
+
+    def with_layers(width: int) -> ModelConfig:
+        """Return the config of this width whose number of layers fits best."""
+        heads = width // _step(width, 2048)
+        one = ModelConfig(**settings, d_model=width, num_layers=1, num_heads=heads)
+        count = count_parameters(one)
+        num_layers = 1 + round((num_parameters - count.total) / count.blocks)
+        return dataclasses.replace(one, num_layers=max(1, num_layers))
+
+    def is_wide(width: int) -> bool:
+        return width >= RATIO * with_layers(width).num_layers
+
+    def first_fitting(widths: Iterable[int]) -> ModelConfig | None:
+        for config in map(with_layers, widths):
+            share = count_parameters(config).total / num_parameters
+            if abs(share - 1) <= TOLERANCE and config.num_layers <= config.d_model:
+                return config
+            if (share > 1 and config.num_layers == 1) or config.num_layers > config.d_model:
+                return None  # the next ones are larger, or deeper than they are wide
+        return None
+
+    middle = bisect.bisect_left(WIDTHS, True, key=is_wide)
+    found = (first_fitting(reversed(WIDTHS[:middle])), first_fitting(WIDTHS[middle:]))
+    return min(filter(None, found), key=_distance, default=None)
 
 
 def _distance(config: ModelConfig) -> float:
@@ -111,29 +148,6 @@ def _distance(config: ModelConfig) -> float:
 def _has_half_in_blocks(config: ModelConfig) -> bool:
     count = count_parameters(config)
     return 2 * count.blocks >= count.total
-
-
-def _candidates(num_parameters: float, settings: Mapping[str, Any]) -> Iterator[tuple[ModelConfig, int]]:
-    """Yield for each width the config with the nearest number of layers, and its parameters."""
-    width = 0
-    while (width := width + _step(width, 1024)) <= MAX_WIDTH:
-        head = _step(width, 2048)
-        one, two = (
-            ModelConfig(**settings, d_model=width, num_layers=layers, num_heads=width // head)
-            for layers in (1, 2)
-        )
-        first = count_parameters(one).total
-        if first > num_parameters * (1 + TOLERANCE):
-            return
-        per_layer = count_parameters(two).total - first
-        num_layers = 1 + round((num_parameters - first) / per_layer)
-        if 1 <= num_layers <= width:
-            yield dataclasses.replace(one, num_layers=num_layers), first + (num_layers - 1) * per_layer
-
-
-def _step(width: int, wide: int) -> int:
-    """Return 16, 32, 64 or 128, which grows with the width; 128 from `wide` on."""
-    return 16 if width < 256 else 32 if width < 512 else 64 if width < wide else 128
 
 
 def _to_toml(value: Any) -> str:
