@@ -19,7 +19,6 @@ from harness import describe_machine, source_commit
 
 from bytewright.corpus.storybook import write_stories
 from bytewright.corpus.worldbook import World
-from bytewright.corpus.worldbook.files import write_documents
 from bytewright.system import usable_cores
 
 
@@ -41,7 +40,7 @@ def main() -> None:
             return write_stories(out, size, seed=1, num_workers=num_workers).num_bytes
 
         def write_worldbook() -> int:
-            return write_documents(out, options.size, world=World(), num_threads=num_workers).num_bytes
+            return write_worldbook(out, options.size, world=World(), num_threads=num_workers).num_bytes
 
         books: dict[str, Callable[[], int]] = {"storybook": write_storybook, "worldbook": write_worldbook}
         runs: dict[str, list[tuple[float, float]]] = {name: [] for name in books}

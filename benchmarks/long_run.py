@@ -29,7 +29,7 @@ from rich.table import Table
 from bytewright.data.sampler import Batch
 from bytewright.train.config import DeviceName
 from bytewright.train.recipe import read_recipe
-from bytewright.train.setup import Engine, select_device
+from bytewright.train.setup import StepEngine, select_device
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "base.toml"
 GPU_FIELDS = ("power.draw", "power.limit", "clocks.sm", "temperature.gpu")
@@ -59,7 +59,7 @@ class Stepper:
         self.device = select_device(config.device)
         self.tokens_per_step = config.tokens_per_step
         began = time.perf_counter()
-        self.engine = Engine(config, self.device)
+        self.engine = StepEngine(config, self.device)
         self.seconds = {"model and optimizer": time.perf_counter() - began}
         size = config.batch_size, config.model.context_length + 1
         self.batches = [self._draw(size, config.model.vocab_size, seed) for seed in range(NUM_BATCHES)]

@@ -29,7 +29,7 @@ from rich.table import Table
 from bytewright.account import Ranks, predict_rank_memory, sent_bytes
 from bytewright.model import ModelConfig
 from bytewright.model.costs import StepShape
-from bytewright.parallel.world import World
+from bytewright.parallel.rank_group import RankGroup
 from bytewright.system import DevicePeakMemory
 from bytewright.train.config import (
     BudgetConfig,
@@ -118,7 +118,7 @@ class Case:
         return {"memory_bytes": memory.peak, "moment": memory.peak_moment.name, "sent": sent}
 
 
-def take_steps(world: World, config: TrainConfig) -> tuple[int, int | None]:
+def take_steps(world: RankGroup, config: TrainConfig) -> tuple[int, int | None]:
     """Return the bytes that rank 0 sends in a step, and the growth of the peak resident memory."""
     memory = DevicePeakMemory(torch.device("cpu"))
     engine = CompiledStepCache().engine_for(config, torch.device("cpu"), world=world)
@@ -138,7 +138,7 @@ def take_steps(world: World, config: TrainConfig) -> tuple[int, int | None]:
 
 def measure_as_rank(case: Case, model: ModelConfig, out: Path) -> None:
     """Measure one case as one of its ranks, and write the result."""
-    with World.open() as world:
+    with RankGroup.open() as world:
         world.connect(torch.device("cpu"))
         take_steps(world, case.config(TINY))
         sent, peak = take_steps(world, case.config(model))

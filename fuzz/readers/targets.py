@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
+from bytewright.data.tokenfile import TokenFile, TokenFileWriter
 from bytewright.errors import FormatError, StorageError, TokenizerError
 from bytewright.storage import atomic
-from bytewright.storage.manifest import Entry, dump_manifest
+from bytewright.storage.manifest import Entry, dump_manifest, manifest_path_of
 from bytewright.tokenizer.formats import (
     read_bytewright,
     read_gpt2,

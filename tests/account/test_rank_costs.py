@@ -11,8 +11,8 @@ from bytewright.errors import UsageError
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.costs import StepShape
 from bytewright.optim.build import build_optimizer
+from bytewright.parallel.rank_group import RankGroup
 from bytewright.parallel.replicate import Reduction, ReductionKind
-from bytewright.parallel.world import World
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.step import TrainStep
 from forked_ranks import run_ranks
@@ -21,7 +21,7 @@ TINY = ModelConfig(vocab_size=5, context_length=8, d_model=18, num_layers=2, num
 LARGE = ModelConfig(vocab_size=1024, context_length=64, d_model=512, num_layers=8, num_heads=8)
 
 
-def count_sent(world: World, kind: ReductionKind, num_parts: int) -> int:
+def count_sent(world: RankGroup, kind: ReductionKind, num_parts: int) -> int:
     """Return the bytes that a rank sends in a step of the strategy "replicate"."""
     torch.manual_seed(0)
     model = TransformerLM(TINY, dtype=torch.float32)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bytewright.corpus.worldbook import World
-from bytewright.corpus.worldbook.files import manifest_path_of, read_manifest, write_documents
+from bytewright.corpus.worldbook.files import read_world_manifest, write_worldbook
+from bytewright.storage.manifest import manifest_path_of
 from conftest import RunCommand
 
 
@@ -19,16 +20,16 @@ def test_worldbook_writes_documents_and_prints_their_entropy(run: RunCommand, tm
     outcome = run("corpus", "worldbook", *options, "--split", "test", "--out", out)
     assert outcome.code == 0
     world = World(seed=5, exponent=Decimal("1.5"), num_people=1000)
-    written = write_documents(tmp_path / "again.txt", 30_000, world=world, seed=2, split="test")
+    written = write_worldbook(tmp_path / "again.txt", 30_000, world=world, seed=2, split="test")
     assert out.read_bytes() == (tmp_path / "again.txt").read_bytes()
-    assert read_manifest(out) == written
+    assert read_world_manifest(out) == written
     assert f"{written.num_documents} documents" in outcome.out
     assert f"{written.bits_per_byte:.4f} bits per byte" in outcome.out
 
 
 def test_check_recognises_the_book_and_the_world(run: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "world.txt"
-    write_documents(out, 20_000, world=World(seed=8))
+    write_worldbook(out, 20_000, world=World(seed=8))
     outcome = run("corpus", "check", out, "--train", out)
     assert outcome.code == 0
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
@@ -44,7 +45,7 @@ def test_check_recognises_the_book_and_the_world(run: RunCommand, tmp_path: Path
 
 
 def test_check_lists_documents_that_leave_the_grammar(run: RunCommand, tmp_path: Path) -> None:
-    write_documents(tmp_path / "world.txt", 20_000, world=World())
+    write_worldbook(tmp_path / "world.txt", 20_000, world=World())
     text = (tmp_path / "world.txt").read_text()
     (tmp_path / "broken.txt").write_text("".join(f"{text[:400]}<|endoftext|>\n" for _ in range(12)))
     outcome = run("corpus", "check", tmp_path / "broken.txt")

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator
 from fractions import Fraction
 
-from bytewright.corpus.storybook.grammar import Grammar, Mention, Part, Plot
-from bytewright.corpus.storybook.notation import read_grammar
+from bytewright.corpus.storybook.grammar import Mention, Part, Plot, StoryGrammar
+from bytewright.corpus.storybook.notation import read_story_grammar
 
 SMALL = """
 plot sex: he, him, his
@@ -61,11 +61,11 @@ phrase the_elder
 """
 
 
-def small_grammar() -> Grammar:
-    return read_grammar(SMALL, "small")
+def small_grammar() -> StoryGrammar:
+    return read_story_grammar(SMALL, "small")
 
 
-def all_plots(grammar: Grammar) -> Iterator[tuple[Fraction, list[int]]]:
+def all_plots(grammar: StoryGrammar) -> Iterator[tuple[Fraction, list[int]]]:
     """Yield every plot with its probability, by the definition."""
     for plot in itertools.product(*(range(len(variable.values)) for variable in grammar.variables)):
         probability = Fraction(1)
@@ -76,7 +76,7 @@ def all_plots(grammar: Grammar) -> Iterator[tuple[Fraction, list[int]]]:
             yield probability, list(plot)
 
 
-def all_wordings(grammar: Grammar, rule: str, plot: Plot) -> Iterator[tuple[Fraction, str]]:
+def all_wordings(grammar: StoryGrammar, rule: str, plot: Plot) -> Iterator[tuple[Fraction, str]]:
     """Yield the text of each derivation of a rule under a plot, with its probability."""
     choice = grammar.rules[rule]
     weights = choice.weights(plot)
@@ -90,7 +90,7 @@ def all_wordings(grammar: Grammar, rule: str, plot: Plot) -> Iterator[tuple[Frac
                 yield probability, "".join(text for _, text in chosen)
 
 
-def wordings_of_part(grammar: Grammar, part: Part, plot: Plot) -> Iterator[tuple[Fraction, str]]:
+def wordings_of_part(grammar: StoryGrammar, part: Part, plot: Plot) -> Iterator[tuple[Fraction, str]]:
     if isinstance(part, str):
         yield Fraction(1), part
     elif isinstance(part, Mention):
@@ -99,7 +99,7 @@ def wordings_of_part(grammar: Grammar, part: Part, plot: Plot) -> Iterator[tuple
         yield from all_wordings(grammar, part.rule, plot)
 
 
-def all_stories(grammar: Grammar) -> Iterator[tuple[Fraction, str, dict[str, str]]]:
+def all_stories(grammar: StoryGrammar) -> Iterator[tuple[Fraction, str, dict[str, str]]]:
     """Yield the probability, text and plot of each derivation of a story."""
     for plot_probability, plot in all_plots(grammar):
         for probability, text in all_wordings(grammar, grammar.start, plot):

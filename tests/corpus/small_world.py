@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from bytewright.corpus.worldbook import Derivation, Worldbook
 from bytewright.corpus.worldbook.choices import Distribution
-from bytewright.corpus.worldbook.notation import read_grammar
+from bytewright.corpus.worldbook.notation import read_world_grammar
 from bytewright.corpus.worldbook.pens import Pen
 from bytewright.corpus.worldbook.world import World
 
@@ -64,7 +64,7 @@ rule sums
     Take {#2-3} and {#+4-5}, then {#*1-2} times, less {#-1-1}: {#}.
 """
 
-SMALL = Worldbook(World(seed=5, exponent=Decimal("0.7"), num_people=3), read_grammar(TEXT))
+SMALL = Worldbook(World(seed=5, exponent=Decimal("0.7"), num_people=3), read_world_grammar(TEXT))
 
 
 class EnumeratingPen(Pen):

@@ -17,11 +17,11 @@ from bytewright.corpus import SEPARATOR
 from bytewright.corpus.storybook import (
     KnownStories,
     Storybook,
-    check_file,
+    check_story_file,
     read_stories,
     write_stories,
 )
-from bytewright.corpus.storybook.files import map_in_order
+from bytewright.corpus.storybook.files import map_in_processes
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from conftest import HANG_SECONDS
 from rejection import rejects
@@ -118,7 +118,7 @@ def test_check_file_finds_inconsistent_stories_and_copies_of_training_stories(tm
     (tmp_path / "samples.txt").write_text(
         "".join(text + SEPARATOR for text in [*generated, copied, generated[0][:-1]])
     )
-    report = check_file(tmp_path / "samples.txt", training_path=tmp_path / "train.txt")
+    report = check_story_file(tmp_path / "samples.txt", training_path=tmp_path / "train.txt")
     assert [story.is_consistent for story in report.stories] == [True] * 5 + [False]
     assert [story.is_copy for story in report.stories] == [False] * 4 + [True, False]
 
@@ -131,8 +131,10 @@ def test_checking_with_two_workers_yields_the_same_report(
     )  # use workers for a small file
     write_stories(tmp_path / "a.txt", 100_000, seed=1)
     reports: list[int] = []
-    report = check_file(tmp_path / "a.txt", num_workers=2, progress=lambda done, total: reports.append(done))
-    assert report == check_file(tmp_path / "a.txt")
+    report = check_story_file(
+        tmp_path / "a.txt", num_workers=2, progress=lambda done, total: reports.append(done)
+    )
+    assert report == check_story_file(tmp_path / "a.txt")
     assert report.consistent == 1
     assert reports[-1] == (tmp_path / "a.txt").stat().st_size
 
@@ -151,7 +153,7 @@ def test_few_tasks_are_queued_and_results_are_in_order() -> None:
             given.append(number)
             yield "x" * number
 
-    with closing(map_in_order(len, endless(), num_workers=2)) as results:
+    with closing(map_in_processes(len, endless(), num_workers=2)) as results:
         assert list(islice(results, 50)) == list(range(50))
     assert len(given) < 60
 
@@ -163,7 +165,7 @@ def die(number: int) -> None:
 @pytest.mark.fault
 def test_a_killed_worker_raises_an_error() -> None:
     with pytest.raises(BytewrightError):
-        list(map_in_order(die, range(20), num_workers=2))
+        list(map_in_processes(die, range(20), num_workers=2))
 
 
 @pytest.mark.fault
@@ -187,4 +189,4 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 
 def test_an_error_in_a_worker_reaches_the_caller() -> None:
     with pytest.raises(ValueError, match="no number"):
-        list(map_in_order(int, ["3", "no number"], num_workers=2))
+        list(map_in_processes(int, ["3", "no number"], num_workers=2))

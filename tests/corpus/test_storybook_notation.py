@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from small_grammar import all_stories
 
-from bytewright.corpus.storybook.notation import read_grammar
+from bytewright.corpus.storybook.notation import read_story_grammar
 from bytewright.errors import FormatError
 
 
 def texts(grammar: str) -> set[str]:
-    return {text for _, text, _ in all_stories(read_grammar(grammar))}
+    return {text for _, text, _ in all_stories(read_story_grammar(grammar))}
 
 
 def test_articles_and_capitals_reach_the_first_word_through_rules_and_variables() -> None:
@@ -68,7 +68,7 @@ beat story
         "Lola was sad.",
         "Lona was sad.",
     }
-    weights = {text: probability for probability, text, _ in all_stories(read_grammar(grammar))}
+    weights = {text: probability for probability, text, _ in all_stories(read_story_grammar(grammar))}
     assert weights["Tom was glad."] == 2 * weights["Lona was sad."] == 4 * weights["Mila was sad."]
 
 
@@ -107,7 +107,7 @@ beat story
 )
 def test_an_error_names_the_line(grammar: str, line: int, problem: str) -> None:
     with pytest.raises(FormatError) as caught:
-        read_grammar(grammar, "tale.grammar")
+        read_story_grammar(grammar, "tale.grammar")
     assert str(caught.value).startswith(f"tale.grammar, line {line}: ")
     assert problem in str(caught.value)
     assert caught.value.path == Path("tale.grammar")

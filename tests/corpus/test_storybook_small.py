@@ -11,8 +11,8 @@ from small_grammar import SMALL, all_stories, small_grammar
 
 from bytewright.corpus.storybook import Storybook
 from bytewright.corpus.storybook.check import sentence_templates, split_sentences
-from bytewright.corpus.storybook.entropy import compute_entropy
-from bytewright.corpus.storybook.notation import read_grammar
+from bytewright.corpus.storybook.entropy import compute_story_entropy
+from bytewright.corpus.storybook.notation import read_story_grammar
 from bytewright.corpus.storybook.parse import Parser
 from bytewright.corpus.storybook.tell import Teller
 
@@ -36,7 +36,7 @@ def test_every_text_parses_back_to_its_one_derivation_and_its_probability() -> N
 
 
 def test_entropy_and_length_agree_with_the_enumeration() -> None:
-    entropy = compute_entropy(GRAMMAR)
+    entropy = compute_story_entropy(GRAMMAR)
     assert entropy.bits == pytest.approx(sum(-float(p) * math.log2(p) for p, _, _ in STORIES), abs=1e-9)
     assert entropy.text_bytes == pytest.approx(
         sum(float(p) * len(t.encode()) for p, t, _ in STORIES), abs=1e-9
@@ -68,7 +68,7 @@ def test_a_generated_story_has_its_plot_and_bits() -> None:
 
 def test_the_parser_counts_all_derivations_and_adds_their_probabilities() -> None:
     """Without its guard, the second layout yields the same text as the first if there is no friend."""
-    ambiguous = read_grammar(SMALL.replace("2 [friend!=none] {opening}", "2 {opening}"))
+    ambiguous = read_story_grammar(SMALL.replace("2 [friend!=none] {opening}", "2 {opening}"))
     parser = Parser(ambiguous)
     weights: dict[str, list[Fraction]] = {}
     for probability, text, _ in all_stories(ambiguous):
@@ -82,7 +82,7 @@ def test_the_parser_counts_all_derivations_and_adds_their_probabilities() -> Non
 
 
 def test_a_variable_that_is_never_mentioned_causes_several_derivations() -> None:
-    hidden = read_grammar("plot mood\n    glad, sad\nbeat story\n    It rained.")
+    hidden = read_story_grammar("plot mood\n    glad, sad\nbeat story\n    It rained.")
     parse = Parser(hidden).parse("It rained.")
     assert parse.num_derivations == 2
     assert parse.plot is None
@@ -90,11 +90,11 @@ def test_a_variable_that_is_never_mentioned_causes_several_derivations() -> None
 
 
 def test_a_rule_without_an_allowed_alternative_is_an_error() -> None:
-    hole = read_grammar(
+    hole = read_story_grammar(
         "plot sky\n    blue, grey\nbeat story\n    {sky} {end}.\nphrase end\n    [sky=blue] sun"
     )
     with pytest.raises(ValueError, match="end has no alternative"):
-        compute_entropy(hole)
+        compute_story_entropy(hole)
 
 
 def test_sentence_templates_generate_every_sentence_of_every_story() -> None:

@@ -25,7 +25,7 @@ from bytewright.corpus.worldbook.world import (
     World,
     is_woman,
     read_name,
-    spell,
+    spell_name,
 )
 
 
@@ -69,7 +69,7 @@ def test_names_determine_people() -> None:
     world = World(seed=3)
     for rank in (1, 2, 127, 128, 129, 255, 256, 4_321, 2**29 + 7, MAX_PEOPLE):
         number = world.number_of(rank)
-        name = spell(number)
+        name = spell_name(number)
         assert world.rank_of(number) == rank
         assert read_name(name + ",", 0) == (number, len(name))
         bucket = world.bucket_of(rank)

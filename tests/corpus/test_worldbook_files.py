@@ -17,10 +17,11 @@ from bytewright.corpus.books import recognise_book
 from bytewright.corpus.storybook import read_stories, write_stories
 from bytewright.corpus.worldbook import World, Worldbook
 from bytewright.corpus.worldbook.book import SPLITS
-from bytewright.corpus.worldbook.check import check_document, check_file
-from bytewright.corpus.worldbook.files import manifest_path_of, read_manifest, write_documents
+from bytewright.corpus.worldbook.check import check_document, check_document_file
+from bytewright.corpus.worldbook.files import read_world_manifest, write_worldbook
 from bytewright.corpus.worldbook.fused import make_writer
 from bytewright.errors import FormatError, UsageError
+from bytewright.storage.manifest import manifest_path_of
 from rejection import rejects
 
 WORLD = World()
@@ -47,7 +48,7 @@ def test_the_fused_generator_writes_the_documents_of_the_reference(book: Worldbo
 
 def test_any_number_of_threads_writes_the_same_bytes(tmp_path: Path) -> None:
     written = [
-        write_documents(tmp_path / f"{threads}.txt", 3_000_000, world=WORLD, seed=4, num_threads=threads)
+        write_worldbook(tmp_path / f"{threads}.txt", 3_000_000, world=WORLD, seed=4, num_threads=threads)
         for threads in (1, 2, 3)
     ]
     assert written[0] == written[1] == written[2]
@@ -56,25 +57,25 @@ def test_any_number_of_threads_writes_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_file_contains_the_first_complete_documents_and_its_manifest_their_bits(tmp_path: Path) -> None:
     path = tmp_path / "world.txt"
-    written = write_documents(path, 50_000, world=WORLD, seed=9, split="validation")
+    written = write_worldbook(path, 50_000, world=WORLD, seed=9, split="validation")
     generated = list(islice(BOOK.documents("validation", 9), written.num_documents + 1))
     assert path.read_text() == "".join(document.text + SEPARATOR for document in generated[:-1])
     assert written.num_bytes == path.stat().st_size <= 50_000
     assert written.num_bytes + len(generated[-1].text + SEPARATOR) > 50_000
     assert written.bits == pytest.approx(math.fsum(document.bits for document in generated[:-1]), rel=1e-12)
-    assert read_manifest(path) == written
+    assert read_world_manifest(path) == written
     assert list(read_stories(path)) == [document.text for document in generated[:-1]]
 
 
 def test_a_larger_file_begins_with_the_smaller_one(tmp_path: Path) -> None:
-    small = write_documents(tmp_path / "small.txt", 20_000, world=WORLD)
-    write_documents(tmp_path / "large.txt", 2_000_000, world=WORLD)
+    small = write_worldbook(tmp_path / "small.txt", 20_000, world=WORLD)
+    write_worldbook(tmp_path / "large.txt", 2_000_000, world=WORLD)
     assert (tmp_path / "large.txt").read_bytes()[: small.num_bytes] == (tmp_path / "small.txt").read_bytes()
 
 
 def test_progress_increases_and_never_exceeds_the_total(tmp_path: Path) -> None:
     reports: list[tuple[int, int]] = []
-    write_documents(tmp_path / "a.txt", 4_000_000, world=WORLD, progress=lambda *each: reports.append(each))
+    write_worldbook(tmp_path / "a.txt", 4_000_000, world=WORLD, progress=lambda *each: reports.append(each))
     assert len(reports) > 2
     assert reports == sorted(reports)
     assert all(done <= total == 4_000_000 for done, total in reports)
@@ -82,7 +83,7 @@ def test_progress_increases_and_never_exceeds_the_total(tmp_path: Path) -> None:
 
 def test_a_size_too_small_for_one_document_is_rejected(tmp_path: Path) -> None:
     with rejects(UsageError, key="size", found=20):
-        write_documents(tmp_path / "a.txt", 20, world=WORLD)
+        write_worldbook(tmp_path / "a.txt", 20, world=WORLD)
     assert not list(tmp_path.iterdir())
 
 
@@ -91,7 +92,7 @@ def test_an_error_while_writing_leaves_no_file_and_no_thread(tmp_path: Path) -> 
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
-        write_documents(tmp_path / "a.txt", 10**12, world=WORLD, num_threads=2, progress=fail)
+        write_worldbook(tmp_path / "a.txt", 10**12, world=WORLD, num_threads=2, progress=fail)
     assert not list(tmp_path.iterdir())
 
 
@@ -100,27 +101,27 @@ def test_an_interrupted_replacement_leaves_the_old_text_without_a_manifest(tmp_p
         raise KeyboardInterrupt
 
     path = tmp_path / "a.txt"
-    write_documents(path, 9_000, world=WORLD)
+    write_worldbook(path, 9_000, world=WORLD)
     before = path.read_bytes()
     with pytest.raises(KeyboardInterrupt):
-        write_documents(path, 10**12, world=World(seed=2), progress=fail)
+        write_worldbook(path, 10**12, world=World(seed=2), progress=fail)
     assert path.read_bytes() == before
-    assert read_manifest(path) is None, "a manifest never describes another text"
+    assert read_world_manifest(path) is None, "a manifest never describes another text"
 
 
 def test_a_manifest_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "world.txt"
-    write_documents(path, 9_000, world=WORLD)
+    write_worldbook(path, 9_000, world=WORLD)
     path.write_text(path.read_text() + "more")
     with rejects(FormatError, path=path):
-        read_manifest(path)
+        read_world_manifest(path)
     manifest_path_of(path).write_text(manifest_path_of(path).read_text().replace("1.25", "1.5"))
     with rejects(FormatError, path=manifest_path_of(path)):
-        read_manifest(path)
+        read_world_manifest(path)
     manifest_path_of(path).write_text(json.dumps({"format": "something else"}))
-    assert read_manifest(path) is None
+    assert read_world_manifest(path) is None
     manifest_path_of(path).unlink()
-    assert read_manifest(path) is None
+    assert read_world_manifest(path) is None
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_world_outside_the_limits_is_rejected(fields: dict[str, object], key: 
 
 
 def test_the_book_of_a_text_is_recognised(tmp_path: Path) -> None:
-    write_documents(tmp_path / "world.txt", 9_000, world=WORLD)
+    write_worldbook(tmp_path / "world.txt", 9_000, world=WORLD)
     write_stories(tmp_path / "stories.txt", 9_000, seed=1)
     (tmp_path / "other.txt").write_text("Nothing.\n<|endoftext|>\n")
     assert recognise_book(tmp_path / "world.txt", WORLD) == "worldbook"
@@ -170,11 +171,11 @@ def test_a_wrong_fact_is_counted_and_the_rest_is_still_checked() -> None:
 
 
 def test_check_file_counts_consistent_documents_and_copies(tmp_path: Path) -> None:
-    write_documents(tmp_path / "train.txt", 30_000, world=WORLD)
+    write_worldbook(tmp_path / "train.txt", 30_000, world=WORLD)
     copied = next(read_stories(tmp_path / "train.txt"))
     texts = [each.text for each in islice(BOOK.documents("test"), 3)]
     (tmp_path / "samples.txt").write_text("".join(text + SEPARATOR for text in [*texts, copied, copied[:-9]]))
-    report = check_file(tmp_path / "samples.txt", WORLD, training_path=tmp_path / "train.txt")
+    report = check_document_file(tmp_path / "samples.txt", WORLD, training_path=tmp_path / "train.txt")
     assert (report.consistent, report.well_formed, report.copies) == (0.8, 0.8, 0.2)
     assert report.bits_per_document is not None
     stated, right = report.right_facts("fact")

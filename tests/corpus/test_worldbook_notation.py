@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from small_world import TEXT
 
-from bytewright.corpus.worldbook.notation import read_grammar
+from bytewright.corpus.worldbook.notation import read_world_grammar
 from bytewright.errors import FormatError
 
 
@@ -31,4 +31,4 @@ from bytewright.errors import FormatError
 def test_a_mistake_is_rejected(old: str, new: str, problem: str) -> None:
     assert TEXT.count(old) == 1
     with pytest.raises(FormatError, match=problem):
-        read_grammar(TEXT.replace(old, new))
+        read_world_grammar(TEXT.replace(old, new))

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from bytewright.data.sampler import IGNORED, TokenStore, count_targets
-from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
+from bytewright.data.tokenfile import TokenFile, TokenFileWriter
 from bytewright.errors import FormatError, TokenizerError, UsageError
 from bytewright.storage import filesystem
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.pairs import encode_pairs
 from conftest import RunCommand

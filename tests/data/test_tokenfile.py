@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bytewright.data import TokenFile, TokenFileWriter, dtype_for, tokenfile
-from bytewright.data.tokenfile import CHUNK, Manifest, manifest_path_of
+from bytewright.data.tokenfile import CHUNK, Manifest
 from bytewright.errors import FormatError, StorageError, TokenizerError, UsageError
 from bytewright.storage import atomic, filesystem
+from bytewright.storage.manifest import manifest_path_of
 from rejection import rejects
 
 OURS, THEIRS = "1" * 64, "2" * 64

@@ -33,7 +33,7 @@ STAGE_FUNCTIONS = [
     "train",
     "evaluate_text",
     "generate_stories",
-    "check_file",
+    "check_story_file",
 ]
 
 

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from bytewright.corpus.worldbook import World, Worldbook
-from bytewright.corpus.worldbook.files import manifest_path_of, write_documents
+from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.data.sampler import Tokens
 from bytewright.experiments.story_eval import evaluate_stories, evaluate_text
 from bytewright.experiments.token_eval import evaluate_tokens, plan_windows
 from bytewright.experiments.world_eval import account_excess
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_tokenizer
 from bytewright.train import train
@@ -105,7 +106,7 @@ def test_a_perfect_model_of_bytes_has_no_excess_in_any_row() -> None:
 def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with documents of a world, and a run of two steps on them."""
     folder = tmp_path_factory.mktemp("world")
-    write_documents(folder / "world.txt", 40_000, world=WORLD, split="validation")
+    write_worldbook(folder / "world.txt", 40_000, world=WORLD, split="validation")
     vocabulary = train_tokenizer(folder / "world.txt", 400, ["<|endoftext|>"]).vocabulary
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     tokenizer.save(folder / "tokenizer")

@@ -18,10 +18,10 @@ from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.build import build_optimizer
 from bytewright.optim.reference import CombinedOptimizer
+from bytewright.parallel.rank_group import RankGroup
 from bytewright.parallel.rows import choose_owners, find_rows
 from bytewright.parallel.shard import ShardedModel
-from bytewright.parallel.shard_update import global_norm, rows_of_state, shard_optimizer
-from bytewright.parallel.world import World
+from bytewright.parallel.shard_update import cut_invariant_norm, rows_of_state, shard_optimizer
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.sharded_step import ShardedStep
 from bytewright.train.step import TrainStep
@@ -45,7 +45,12 @@ def make_model(config: ModelConfig) -> TransformerLM:
 
 
 def build(
-    world: World, config: ModelConfig, optimizer: OptimizerConfig, num_parts: int, *, is_exact: bool = True
+    world: RankGroup,
+    config: ModelConfig,
+    optimizer: OptimizerConfig,
+    num_parts: int,
+    *,
+    is_exact: bool = True,
 ) -> tuple[ShardedModel, Any]:
     skeleton = TransformerLM(config, device="meta")
     names = {parameter: name for name, parameter in skeleton.named_parameters()}
@@ -56,7 +61,7 @@ def build(
 
 
 def take_steps(
-    world: World,
+    world: RankGroup,
     config: ModelConfig,
     optimizer: OptimizerConfig,
     num_parts: int,
@@ -128,10 +133,10 @@ def test_without_clipping_sharding_changes_no_bit(name: str) -> None:
     """With clipping the factor can differ in its last digit: the norm is added in another order."""
     optimizer = OptimizerConfig(name=name, lr=1e-2)
 
-    def take_unclipped_steps(world: World) -> dict[str, Any] | None:
+    def take_unclipped_steps(world: RankGroup) -> dict[str, Any] | None:
         return take_steps(world, ODD, optimizer, 4, max_norm=0.0)
 
-    def take_whole_steps(world: World) -> dict[str, Any]:
+    def take_whole_steps(world: RankGroup) -> dict[str, Any]:
         return take_unsharded_steps(ODD, optimizer, 4)
 
     (sharded, _), (whole,) = run_ranks(2, take_unclipped_steps), run_ranks(1, take_whole_steps)
@@ -146,7 +151,7 @@ def test_an_update_with_a_loss_that_is_not_finite_is_refused_on_all_ranks() -> N
         is_last = bool((ids == make_batches(1, 2, 5)[1][0]).all())
         return language_model_loss(model, ids, targets) * (float("inf") if is_last else 1.0)
 
-    def take_two_steps(world: World, num_steps: int) -> dict[str, Any] | None:
+    def take_two_steps(world: RankGroup, num_steps: int) -> dict[str, Any] | None:
         return take_steps(world, ODD, OptimizerConfig(), 2, num_steps=num_steps, loss=loss)
 
     before, after = (run_ranks(2, take_two_steps, num_steps)[0] for num_steps in (1, 2))
@@ -155,7 +160,7 @@ def test_an_update_with_a_loss_that_is_not_finite_is_refused_on_all_ranks() -> N
 
 
 def test_the_fast_reduction_is_close_to_the_exact_one() -> None:
-    def gradients(world: World, is_exact: bool) -> dict[str, Tensor]:
+    def gradients(world: RankGroup, is_exact: bool) -> dict[str, Tensor]:
         sharded, _ = build(world, ODD, OptimizerConfig(), 4, is_exact=is_exact)
         sharded.start_step()
         for number, part in enumerate(make_batches(0, 4, 5)[world.rank :: world.num_ranks]):
@@ -188,8 +193,8 @@ def test_other_optimizers_are_rejected(settings: dict[str, Any]) -> None:
 )
 def test_the_norm_does_not_depend_on_how_tensors_are_cut(numbers: list[float], cut: int) -> None:
     whole = torch.tensor(numbers)
-    norm = global_norm([whole], World())
-    assert torch.equal(global_norm([whole.flip(0)[:cut], whole.flip(0)[cut:]], World()), norm)
+    norm = cut_invariant_norm([whole], RankGroup())
+    assert torch.equal(cut_invariant_norm([whole.flip(0)[:cut], whole.flip(0)[cut:]], RankGroup()), norm)
     expected = whole.double().square().sum().sqrt()
     if torch.isfinite(expected.float()):
         torch.testing.assert_close(norm.double(), expected, rtol=1e-6, atol=2.0**-120)
@@ -197,7 +202,7 @@ def test_the_norm_does_not_depend_on_how_tensors_are_cut(numbers: list[float], c
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_the_norm_of_a_number_that_is_not_finite_is_not_finite(value: float) -> None:
-    assert not torch.isfinite(global_norm([torch.tensor([1.0, value]), torch.ones(3)], World()))
+    assert not torch.isfinite(cut_invariant_norm([torch.tensor([1.0, value]), torch.ones(3)], RankGroup()))
 
 
 @hypothesis.given(num_rows=st.integers(1, 60), num_ranks=st.integers(1, 12))

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bytewright.parallel.world import VARIABLES, World
+from bytewright.parallel.rank_group import VARIABLES, RankGroup
 
 LIMIT_SECONDS = 900
 """Only a hang exceeds it, even on a loaded machine."""
@@ -67,7 +67,7 @@ def _run(
     values = (rank, num_ranks, rank, num_ranks, "127.0.0.1", port)
     os.environ.update({name: str(value) for name, value in zip(VARIABLES, values, strict=True)})
     try:
-        with World.open() as world:
+        with RankGroup.open() as world:
             world.connect(torch.device("cpu"))
             value = function(world, *args)
         results.put((rank, pickle.dumps(value), None))  # a tensor would be sent as shared memory

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bytewright.account.ranks import Ranks, sent_bytes
 from bytewright.errors import LostRankError, ReportedError, UsageError
-from bytewright.parallel.world import World
+from bytewright.parallel.rank_group import RankGroup
 from bytewright.train import resume, train
 from bytewright.train.config import TrainConfig
 from bytewright.train.console import PlainDisplay
@@ -35,13 +35,13 @@ class StoppingDisplay(PlainDisplay):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def train_on(world: World, config: TrainConfig, run: Path, *, stops: bool = False) -> Ending:
+def train_on(world: RankGroup, config: TrainConfig, run: Path, *, stops: bool = False) -> Ending:
     """Train with the ranks of `world`; return why the run ended."""
     display = StoppingDisplay if stops else PlainDisplay
     return train(config, run, world=world, console=Console(quiet=True), display=display).ending
 
 
-def resume_on(world: World, run: Path, changes: dict[str, Any]) -> Ending:
+def resume_on(world: RankGroup, run: Path, changes: dict[str, Any]) -> Ending:
     return resume(run, world=world, changes=changes, console=Console(quiet=True)).ending
 
 
@@ -70,7 +70,7 @@ def test_a_run_continues_with_other_ranks_and_strategies(tmp_path: Path) -> None
     )
     run = tmp_path / "run"
 
-    def train_until_stopped(world: World) -> Ending:
+    def train_until_stopped(world: RankGroup) -> Ending:
         return train_on(world, config, run, stops=True)
 
     assert set(run_ranks(4, train_until_stopped)) == {Ending.SIGNAL}
@@ -125,7 +125,7 @@ def test_kills_and_changes_of_ranks_and_strategies_change_no_bit(tmp_path: Path)
 
         last_step = 0
 
-    def take_part(world: World, number: int) -> Ending | None:
+    def take_part(world: RankGroup, number: int) -> Ending | None:
         KilledDisplay.last_step = 4 * (number + 1) if number + 1 < len(sessions) else 10**6
         options: dict[str, Any] = {"world": world, "console": Console(quiet=True), "display": KilledDisplay}
         try:
@@ -144,7 +144,7 @@ def test_kills_and_changes_of_ranks_and_strategies_change_no_bit(tmp_path: Path)
 def test_an_optimizer_that_cannot_be_sharded_is_rejected_before_anything_is_written(tmp_path: Path) -> None:
     config = make_config(tmp_path, **SHARDED, optimizer={"implementation": "reference"})
 
-    def train_rejected(world: World) -> str | None:
+    def train_rejected(world: RankGroup) -> str | None:
         with pytest.raises(UsageError) as caught:
             train_on(world, config, tmp_path / "run")
         return caught.value.key

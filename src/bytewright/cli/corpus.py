@@ -298,7 +298,7 @@ class CheckStories:
 
         from bytewright.cli import worldbook
         from bytewright.corpus.books import recognise_book
-        from bytewright.corpus.storybook import check_file
+        from bytewright.corpus.storybook import check_story_file
 
         world = worldbook.find_world(self.source, self.world, self.exponent, self.people)
         num_workers = self.num_workers or usable_cores()
@@ -308,7 +308,7 @@ class CheckStories:
             )
             return
         with console.phase_progress("check", "bytes") as progress:
-            checked = check_file(
+            checked = check_story_file(
                 self.source, training_path=self.train, num_workers=num_workers, progress=progress
             )
         if len(checked.stories) == 1 and END_OF_TEXT.encode() not in atomic.read_bytes(self.source):
@@ -317,12 +317,14 @@ class CheckStories:
                 " the token must follow each story."
             )
         if self.json:
-            print(json.dumps(as_json(checked, copies_known=self.train is not None), allow_nan=False))
+            print(
+                json.dumps(story_report_fields(checked, copies_known=self.train is not None), allow_nan=False)
+            )
         else:
-            print_check(checked, copies_known=self.train is not None)
+            print_story_check(checked, copies_known=self.train is not None)
 
 
-def as_json(report: CheckReport, *, copies_known: bool) -> dict[str, object]:
+def story_report_fields(report: CheckReport, *, copies_known: bool) -> dict[str, object]:
     """Return the shares and all stories; infinite and unknown values are null."""
     stories = [dataclasses.asdict(story) for story in report.stories]
     for story in stories:
@@ -339,7 +341,7 @@ def as_json(report: CheckReport, *, copies_known: bool) -> dict[str, object]:
     }
 
 
-def print_check(report: CheckReport, *, copies_known: bool) -> None:
+def print_story_check(report: CheckReport, *, copies_known: bool) -> None:
     """Print the shares as a table, then the first stories that are not consistent."""
     rows = {
         "stories": f"{len(report.stories):,}",

@@ -202,7 +202,7 @@ class EncodeText:
             self._encode_files(files, self.out)
 
     def _encode_files(self, files: list[Path], out: Path) -> None:
-        from bytewright.data.tokenfile import manifest_path_of
+        from bytewright.storage.manifest import manifest_path_of
 
         written = (out, manifest_path_of(out))
         for source in files:
@@ -256,7 +256,7 @@ class EncodePairs:
 
     def run(self) -> None:
         """Encode the file, and print how many tokens count."""
-        from bytewright.data.tokenfile import manifest_path_of
+        from bytewright.storage.manifest import manifest_path_of
 
         options.require_at_least(1, self.num_threads, "--num-threads")
         options.require_file(self.source)
@@ -321,7 +321,7 @@ class DecodeIds:
             options.require_source(self.source)
         if self.out is not None:
             if self.source is not None:
-                from bytewright.data.tokenfile import manifest_path_of
+                from bytewright.storage.manifest import manifest_path_of
 
                 for path in (self.source, manifest_path_of(self.source)):
                     atomic.check_not_input(path, self.out)

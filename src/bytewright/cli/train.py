@@ -19,7 +19,7 @@ from bytewright.errors import BytewrightError, ReportedError, UsageError
 from bytewright.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
-    from bytewright.parallel.world import World
+    from bytewright.parallel.rank_group import RankGroup
     from bytewright.train import InitialWeights, TrainConfig, TrainResult
     from bytewright.train.run import RecordedLoss
 
@@ -78,9 +78,9 @@ class Train:
         """Train, and print how the session ended."""
         if IS_ALONE:  # a mistyped path is rejected before torch is imported; of several ranks, one rejects it
             options.require_file(find_recipe(self.recipe))
-        from bytewright.parallel.world import World
+        from bytewright.parallel.rank_group import RankGroup
 
-        with World.open() as world:
+        with RankGroup.open() as world:
             with world.agree():
                 recipe = options.require_file(find_recipe(self.recipe))
                 out = self.out or Path("runs", recipe.stem)
@@ -95,7 +95,7 @@ class Train:
                 result = train(config, out, init=init, console=console.stderr(), world=world)
                 return report_result(result, world)
 
-    def _read(self, recipe: Path, out: Path, world: World) -> tuple[TrainConfig, InitialWeights | None]:
+    def _read(self, recipe: Path, out: Path, world: RankGroup) -> tuple[TrainConfig, InitialWeights | None]:
         from bytewright.train import InitialWeights, read_recipe
         from bytewright.train.run_files import check_new_run
 
@@ -119,7 +119,7 @@ class InterruptedRunError(BytewrightError):
 
 
 @contextlib.contextmanager
-def report_interruption(run: Path, world: World) -> Iterator[None]:
+def report_interruption(run: Path, world: RankGroup) -> Iterator[None]:
     """Raise an error that states where a resume continues if a signal ends the block without a save."""
     try:
         yield
@@ -139,7 +139,7 @@ def report_interruption(run: Path, world: World) -> Iterator[None]:
         raise error from None
 
 
-def report_result(result: TrainResult, world: World) -> int:
+def report_result(result: TrainResult, world: RankGroup) -> int:
     """Print how a session ended, on rank 0, and return the exit code."""
     from bytewright.train import Run
     from bytewright.train.outcome import exit_code_of
@@ -189,9 +189,9 @@ class Resume:
         """Resume, and print how the session ended."""
         if IS_ALONE:
             options.require_exists(self.path)
-        from bytewright.parallel.world import World
+        from bytewright.parallel.rank_group import RankGroup
 
-        with World.open() as world:
+        with RankGroup.open() as world:
             with world.agree():
                 run = options.require_exists(self.path)
                 from bytewright.train import resume

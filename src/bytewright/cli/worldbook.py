@@ -80,11 +80,11 @@ class WriteWorldbook:
         atomic.check_target(self.out, replace=self.replace)
         world = make_world(self.world, self.exponent, self.people)
 
-        from bytewright.corpus.worldbook.files import write_documents
+        from bytewright.corpus.worldbook.files import write_worldbook
 
         started = time.perf_counter()
         with console.phase_progress("documents", "bytes") as progress:
-            written = write_documents(
+            written = write_worldbook(
                 self.out,
                 size,
                 world=world,
@@ -104,9 +104,9 @@ class WriteWorldbook:
 def find_world(file: Path, seed: int | None, exponent: str | None, num_people: int | None) -> World:
     """Return the world of a text: from the options, else from its manifest, else the default."""
     from bytewright.corpus.worldbook import World
-    from bytewright.corpus.worldbook.files import read_manifest
+    from bytewright.corpus.worldbook.files import read_world_manifest
 
-    manifest = read_manifest(file)
+    manifest = read_world_manifest(file)
     world = World() if manifest is None else manifest.world
     return make_world(
         world.seed if seed is None else seed,
@@ -119,16 +119,18 @@ def check_documents(
     file: Path, world: World, *, training_path: Path | None, num_workers: int, print_json: bool
 ) -> None:
     """Check the documents of a file, and print the result."""
-    from bytewright.corpus.worldbook.check import check_file
+    from bytewright.corpus.worldbook.check import check_document_file
 
     with console.phase_progress("check", "bytes") as progress:
-        report = check_file(
+        report = check_document_file(
             file, world, training_path=training_path, num_workers=num_workers, progress=progress
         )
     if print_json:
-        print(json.dumps(as_json(report, copies_known=training_path is not None), allow_nan=False))
+        print(
+            json.dumps(world_report_fields(report, copies_known=training_path is not None), allow_nan=False)
+        )
     else:
-        print_check(report, copies_known=training_path is not None)
+        print_world_check(report, copies_known=training_path is not None)
 
 
 def make_world(seed: int, exponent: str, num_people: int) -> World:
@@ -173,7 +175,7 @@ def print_excess(report: ExcessReport, num_documents: int) -> None:
         console.print_table((title, "choices", "true bits", "model bits", "excess"), lines)
 
 
-def as_json(report: WorldReport, *, copies_known: bool) -> dict[str, object]:
+def world_report_fields(report: WorldReport, *, copies_known: bool) -> dict[str, object]:
     """Return the shares and all documents; infinite and unknown values are null."""
     documents = [dataclasses.asdict(document) for document in report.documents]
     for document in documents:
@@ -190,7 +192,7 @@ def as_json(report: WorldReport, *, copies_known: bool) -> dict[str, object]:
     }
 
 
-def print_check(report: WorldReport, *, copies_known: bool) -> None:
+def print_world_check(report: WorldReport, *, copies_known: bool) -> None:
     """Print the shares as a table, then the first documents that leave the grammar."""
     rows = {
         "documents of the world book": f"{len(report.documents):,}",

@@ -138,11 +138,11 @@ def _shift(progress: ByteProgress | None, before: int, total: int) -> ByteProgre
     return None if progress is None else lambda done, _: progress(before + done, total)
 
 
-def is_plain_name(path: str | os.PathLike[str]) -> bool:
+def is_plain_text_name(path: str | os.PathLike[str]) -> bool:
     """Return whether the name of a file means plain text that is not compressed.
 
-    >>> is_plain_name("stories.txt"), is_plain_name("stories.txt.gz"), is_plain_name("pages.jsonl")
-    (True, False, False)
+    >>> [is_plain_text_name(name) for name in ("stories.txt", "stories.txt.gz", "pages.jsonl")]
+    [True, False, False]
     """
     return _split_suffixes(Path(path)) == ("", ".txt")
 

@@ -24,7 +24,7 @@ from bytewright.corpus.readers import (
     ByteProgress,
     Chunk,
     chunks_of_text,
-    is_plain_name,
+    is_plain_text_name,
     read_chunks,
     read_files,
 )
@@ -118,7 +118,7 @@ def measure_corpus_on(
 
 def cut_for_stats(sources: Sequence[str], *, progress: ByteProgress | None = None) -> list[TextRange]:
     """Cut texts after documents; files in other formats, and compressed ones, stay whole."""
-    plain = [source for source in sources if is_plain_name(source)]
+    plain = [source for source in sources if is_plain_text_name(source)]
     for source in set(sources) - set(plain):
         if is_url(source):
             message = f"{source}: only plain text can be read from a URL; download the file first"
@@ -134,7 +134,7 @@ def cut_for_stats(sources: Sequence[str], *, progress: ByteProgress | None = Non
 def tally_range(range: TextRange, *, field: str = "text") -> Tally:
     """Return the counts of one range; runs on a worker."""
     tally = Tally(EXACT_WORDS)
-    if is_plain_name(range.source):
+    if is_plain_text_name(range.source):
         chunks = chunks_of_text(iter([read_range(range)]))
     else:
         chunks = read_chunks(range.source, field=field)

@@ -33,6 +33,7 @@ import numpy.typing as npt
 from bytewright.errors import BytewrightError, FormatError, TokenizerError, shorten
 from bytewright.storage import atomic, filesystem
 from bytewright.storage.json_reader import Json
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import Background, usable_cores
 
 if TYPE_CHECKING:
@@ -66,12 +67,6 @@ def dtype_for(vocabulary_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]
     (dtype('uint16'), dtype('uint32'))
     """
     return np.dtype("<u2") if vocabulary_size <= 2**16 else np.dtype("<u4")
-
-
-def manifest_path_of(path: atomic.StrPath) -> Path:
-    """Return the path of the manifest of a token file: `stories.npy -> stories.npy.json`."""
-    path = Path(path)
-    return path.with_name(path.name + ".json")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ import bytewright
 from bytewright.account import count_parameters
 from bytewright.account.devices import machine_of
 from bytewright.corpus import SEPARATOR
-from bytewright.corpus.storybook import check_file, read_stories
+from bytewright.corpus.storybook import check_story_file, read_stories
 from bytewright.demo.page import DemoResults, write_demo_page
 from bytewright.demo.plan import Plan
 from bytewright.errors import BytewrightError, UsageError, escape_controls
@@ -204,7 +204,7 @@ class _Demo:
         atomic.write_text(self.folder / SAMPLES, "".join(story + SEPARATOR for story in stories))
         self._announce(5, "Parse these stories with the grammar", 1)
         with self.progress() as progress:
-            checked = check_file(
+            checked = check_story_file(
                 self.folder / SAMPLES,
                 training_path=train_text,
                 progress=lambda done, total: progress("check", done, total, "bytes"),

@@ -23,12 +23,12 @@ from jaxtyping import Float64, Int64
 
 from bytewright.corpus import SEPARATOR
 from bytewright.corpus.storybook import read_stories
-from bytewright.corpus.worldbook import Choice, Derivation, LanguageError, World, Worldbook
-from bytewright.corpus.worldbook.files import read_manifest
+from bytewright.corpus.worldbook import Derivation, DerivedChoice, LanguageError, World, Worldbook
+from bytewright.corpus.worldbook.files import read_world_manifest
 from bytewright.data.sampler import Tokens
 from bytewright.errors import BytewrightError
 
-TEXT = Choice(kind="text", rule="text", start=0, end=0, weight=1, total=1, depth=0)
+TEXT = DerivedChoice(kind="text", rule="text", start=0, end=0, weight=1, total=1, depth=0)
 """The owner of text that no choice shows."""
 
 
@@ -73,7 +73,7 @@ def decade(number: int | None) -> str:
     return f"{low:,}-{10 * low - 1:,}"
 
 
-PROPERTIES: dict[str, Callable[[Choice], str]] = {
+PROPERTIES: dict[str, Callable[[DerivedChoice], str]] = {
     "kind": lambda choice: choice.kind,
     "rule": lambda choice: choice.rule.partition("(")[0],
     "rank": lambda choice: decade(choice.rank),
@@ -101,7 +101,7 @@ def find_derivations(file: Path, num_documents: int) -> list[tuple[str, Derivati
     The manifest next to the file states the world; without one it is the default world. Documents must end
     as in the files that Bytewright writes, so that their tokens can be located.
     """
-    manifest = read_manifest(file)
+    manifest = read_world_manifest(file)
     book = Worldbook(World() if manifest is None else manifest.world)
     try:
         found: list[tuple[str, Derivation]] = []
@@ -147,7 +147,10 @@ def _sort_rows(name: str, table: Table) -> Table:
 
 
 def find_owners(
-    text: str, groups: Sequence[Sequence[Choice]], ids: Tokens, token_bytes: Int64[np.ndarray, " vocab"]
+    text: str,
+    groups: Sequence[Sequence[DerivedChoice]],
+    ids: Tokens,
+    token_bytes: Int64[np.ndarray, " vocab"],
 ) -> Int64[np.ndarray, " predictions"]:
     """Return the owner of each token and of the end token: 0 for text, or the number of a group from 1."""
     owner_of_byte = np.zeros(len(text), dtype=np.int64)

@@ -35,7 +35,7 @@ SHORTEST_VIEW = 64
 
 
 @dataclass(frozen=True)
-class Chunk:
+class PromptChunk:
     """The next tokens of a prompt: at most `CHUNK_TOKENS`."""
 
     slot: int
@@ -113,7 +113,7 @@ class SlotBatch:
         """The number of chunks that one call of `read` accepts."""
         return CHUNK_ROWS if self.is_on_gpu else 1
 
-    def read(self, chunks: Sequence[Chunk]) -> Float[Tensor, "chunks seq d_model"]:
+    def read(self, chunks: Sequence[PromptChunk]) -> Float[Tensor, "chunks seq d_model"]:
         """Read one chunk of each of up to `chunk_rows` prompts; return the hidden states of their tokens."""
         device = self.decoder.device
         if not self.is_on_gpu:

@@ -24,8 +24,8 @@ import torch.distributed as dist
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from bytewright.parallel.rank_group import RankGroup, all_gather_single
 from bytewright.parallel.tree import RunningSum, Tensors, TreeSum, find_nodes
-from bytewright.parallel.world import World, all_gather_single
 
 ReductionKind = Literal["exact", "fast"]
 
@@ -41,8 +41,8 @@ class Reduction:
     CUDA graphs: the buffers stay where they are from the second step on.
     """
 
-    def __init__(self, world: World | None = None, kind: ReductionKind = "exact") -> None:
-        self.world = world or World()
+    def __init__(self, world: RankGroup | None = None, kind: ReductionKind = "exact") -> None:
+        self.world = world or RankGroup()
         self.kind = kind
         self._buffers: _Buffers | None = None
 
@@ -102,7 +102,7 @@ class _Buffers:
     their sum is exact) and padding to a multiple of the number of ranks. gloo exchanges CPU memory only.
     """
 
-    def __init__(self, world: World, kind: ReductionKind, tensors: Tensors, num_own: int) -> None:
+    def __init__(self, world: RankGroup, kind: ReductionKind, tensors: Tensors, num_own: int) -> None:
         self.world, self.kind, self.num_own = world, kind, num_own
         self.num_parts = num_own * world.num_ranks
         self.nodes_of_rank = [

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bytewright.parallel.world import World
+from bytewright.parallel.rank_group import RankGroup
 
 Shape = tuple[int, ...]
 
@@ -62,7 +62,7 @@ class Rows:
     local: Tensor
     shape: Shape
     """The shape of the whole tensor."""
-    world: World
+    world: RankGroup
 
     @property
     def dtype(self) -> torch.dtype:

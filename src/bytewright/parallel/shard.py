@@ -27,9 +27,9 @@ from torch.nn import Module, Parameter
 
 from bytewright.errors import UsageError
 from bytewright.model import TransformerLM
+from bytewright.parallel.rank_group import RankGroup, all_gather_single, reduce_scatter_single
 from bytewright.parallel.rows import Rows, Shape
 from bytewright.parallel.tree import TreeSum
-from bytewright.parallel.world import World, all_gather_single, reduce_scatter_single
 
 
 class ShardedModel:
@@ -39,7 +39,7 @@ class ShardedModel:
     """
 
     def __init__(
-        self, model: TransformerLM, world: World, device: torch.device, *, num_parts: int, is_exact: bool
+        self, model: TransformerLM, world: RankGroup, device: torch.device, *, num_parts: int, is_exact: bool
     ) -> None:
         self.model, self.world, self.num_parts = model, world, num_parts
         self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -127,7 +127,7 @@ class ShardedModel:
 class _Collective:
     """A collective that FSDP2 calls with tensors of a block; it counts the bytes that this rank sends."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: RankGroup) -> None:
         self.world = world
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -183,7 +183,7 @@ class ExactReduction(_Collective):
     The last round of a step returns the sum of all parts. What the other rounds return is not used.
     """
 
-    def __init__(self, world: World, num_parts: int) -> None:
+    def __init__(self, world: RankGroup, num_parts: int) -> None:
         super().__init__(world)
         self._num_parts = num_parts
         self.start_step()
@@ -246,7 +246,7 @@ def _gather_for_hidden_states(model: TransformerLM) -> None:
     model.hidden_states = hidden_states  # type: ignore[method-assign]
 
 
-def _make_mesh(world: World, device: torch.device) -> DeviceMesh:
+def _make_mesh(world: RankGroup, device: torch.device) -> DeviceMesh:
     """Return the mesh of all ranks; by default FSDP2 would choose the backend by the hardware."""
     ranks = list(range(world.num_ranks))
     return DeviceMesh.from_group(world.open_data_group(), device.type, mesh=ranks)

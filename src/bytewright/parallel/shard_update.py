@@ -22,8 +22,8 @@ from bytewright.errors import UsageError
 from bytewright.optim.clip import clip_factor
 from bytewright.optim.fused import FlatGroup, FusedAdamW, FusedMuon, FusedOptimizer, FusedSGD, FusedUpdate
 from bytewright.optim.reference import CombinedOptimizer, Group, orthogonalise
+from bytewright.parallel.rank_group import RankGroup
 from bytewright.parallel.rows import Rows, Shape, choose_owners, count_numbers, find_rows
-from bytewright.parallel.world import World
 
 SQUARE_BITS = 46
 """Squares are integers below 2 to this power, where the largest gradient has the size 1. A square that is
@@ -76,7 +76,7 @@ SHARDED: Mapping[type, type[FusedOptimizer]] = {
 }
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+def check_shardable(optimizer: torch.optim.Optimizer) -> None:
     """Raise unless all rules of an optimizer can update the rows of a rank."""
     parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
     for part in parts:
@@ -95,7 +95,7 @@ def shard_optimizer(
 
     `optimizer` is built over a model without contents (on torch's meta device); `names` names its parameters.
     """
-    check_optimizer(optimizer)
+    check_shardable(optimizer)
     if isinstance(optimizer, CombinedOptimizer):
         return CombinedOptimizer([shard_optimizer(part, names, rows) for part in optimizer.optimizers])
     groups = [
@@ -124,7 +124,7 @@ class ShardedUpdate:
     """Clips and applies the gradients of the own rows; all ranks must call it together."""
 
     def __init__(
-        self, optimizer: FusedOptimizer | CombinedOptimizer, rows: Mapping[str, Rows], world: World
+        self, optimizer: FusedOptimizer | CombinedOptimizer, rows: Mapping[str, Rows], world: RankGroup
     ) -> None:
         self.world = world
         parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
@@ -146,7 +146,7 @@ class ShardedUpdate:
         self, gradients: Mapping[str, Tensor], loss: Float[Tensor, ""], max_norm: float
     ) -> tuple[Float[Tensor, ""], Bool[Tensor, ""]]:
         """Update unless loss or norm is not finite; return the norm and whether the update was accepted."""
-        norm = global_norm(list(gradients.values()), self.world)
+        norm = cut_invariant_norm(list(gradients.values()), self.world)
         accept = torch.isfinite(loss) & torch.isfinite(norm)
         factor = clip_factor(norm, max_norm)
         for update, names, exchange in zip(self._updates, self._names, self._matrices, strict=True):
@@ -199,7 +199,7 @@ class MatrixExchange:
     could depend on the number of ranks.
     """
 
-    def __init__(self, shapes: Sequence[Shape], world: World) -> None:
+    def __init__(self, shapes: Sequence[Shape], world: RankGroup) -> None:
         self.shapes, self.world = list(shapes), world
         owners = choose_owners(shapes, world.num_ranks)
         self._owned = [
@@ -258,7 +258,7 @@ class MatrixExchange:
         ]
 
 
-def global_norm(tensors: Sequence[Float[Tensor, ...]], world: World) -> Float[Tensor, ""]:
+def cut_invariant_norm(tensors: Sequence[Float[Tensor, ...]], world: RankGroup) -> Float[Tensor, ""]:
     """Return the norm of the tensors of all ranks as one vector; it does not depend on how they are cut.
 
     The squares become integers: relative to the largest one, with `SQUARE_BITS` digits. The sum of integers

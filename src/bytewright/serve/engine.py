@@ -25,7 +25,7 @@ from bytewright.generate.model_check import list_users_classes, reason_against_c
 from bytewright.generate.reference import Reason, check_ids, check_prompts, find_reason
 from bytewright.generate.row_sampling import kind_of
 from bytewright.generate.sampling import NO_TOKEN, SamplingConfig
-from bytewright.generate.slots import CHUNK_TOKENS, Chunk, Round, RowDraws, SlotBatch
+from bytewright.generate.slots import CHUNK_TOKENS, PromptChunk, Round, RowDraws, SlotBatch
 from bytewright.model import TransformerLM
 
 STEPS_PER_ROUND = 4
@@ -312,7 +312,7 @@ class Engine:
         if not reading:
             return
         chunks = [
-            Chunk(it.slot, it.num_read, it.job.prompt[it.num_read : it.num_read + CHUNK_TOKENS])
+            PromptChunk(it.slot, it.num_read, it.job.prompt[it.num_read : it.num_read + CHUNK_TOKENS])
             for it in reading
         ]
         hidden = self.batch.read(chunks)
@@ -388,7 +388,7 @@ class Engine:
             scores = self._score(logits.unsqueeze(0), ids, it.job.num_top)
         return Update(ids=ids, scores=scores, reason=reason)
 
-    def _score_prompt(self, it: _Running, chunk: Chunk, states: Tensor) -> None:
+    def _score_prompt(self, it: _Running, chunk: PromptChunk, states: Tensor) -> None:
         """Score the tokens that follow those of a chunk in its prompt."""
         following = it.job.prompt[chunk.start + 1 : chunk.start + len(chunk.ids) + 1]
         if len(following):

@@ -8,6 +8,7 @@ the size of the manifest.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,12 @@ def measure(path: Path) -> Entry:
 def is_plain_name(name: str) -> bool:
     """Return whether `name` stays inside its folder and is not the manifest."""
     return name not in ("", ".", "..", MANIFEST) and not any(mark in name for mark in "/\\\0")
+
+
+def manifest_path_of(path: str | os.PathLike[str]) -> Path:
+    """Return the path of the manifest of a single file: `stories.npy -> stories.npy.json`."""
+    path = Path(path)
+    return path.with_name(path.name + ".json")
 
 
 @dataclass(frozen=True)

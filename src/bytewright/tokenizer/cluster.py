@@ -29,10 +29,11 @@ from bytewright._native import WordCounter, WordTable
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.ranges import MARGIN, RANGE_BYTES, TextRange, cut_sources, read_range
 from bytewright.data.dataset import INDEX, DatasetHash, read_index, write_index
-from bytewright.data.tokenfile import Ids, Manifest, TokenFile, TokenFileWriter, manifest_path_of, map_ids
+from bytewright.data.tokenfile import Ids, Manifest, TokenFile, TokenFileWriter, map_ids
 from bytewright.errors import BytewrightError, ClusterError, TokenizerError, UsageError
 from bytewright.executors import map_unordered
 from bytewright.storage import atomic
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.tokenizer.formats import read_bytewright, write_bytewright
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.vocabulary import PATTERNS, name_of_pattern

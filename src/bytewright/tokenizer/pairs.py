@@ -15,9 +15,10 @@ import numpy as np
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.readers import ByteProgress, read_fields
-from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
+from bytewright.data.tokenfile import TokenFile, TokenFileWriter
 from bytewright.errors import FormatError, TokenizerError, UsageError
 from bytewright.storage import atomic
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.tokenizer.tokenizer import Tokenizer
 
 PAIRS_AT_ONCE = 4096

@@ -22,9 +22,10 @@ import numpy.typing as npt
 from bytewright import _native
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.readers import check_plain_text
-from bytewright.data.tokenfile import TokenFile, TokenFileWriter, manifest_path_of
+from bytewright.data.tokenfile import TokenFile, TokenFileWriter
 from bytewright.errors import TokenizerError, UsageError, shorten
 from bytewright.storage import atomic
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import Background, usable_cores
 from bytewright.tokenizer.formats import read_bytewright, read_gpt2, write_bytewright
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern

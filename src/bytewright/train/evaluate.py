@@ -30,7 +30,7 @@ from bytewright.data.sampler import (
 from bytewright.errors import UsageError
 from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
-from bytewright.parallel.world import World
+from bytewright.parallel.rank_group import RankGroup
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class EvaluationSet:
         measure: Callable[[Tensor, Tensor], Tensor],
         progress: Progress | None = None,
         *,
-        world: World | None = None,
+        world: RankGroup | None = None,
         is_sharded: bool = False,
     ) -> Evaluation:
         """Evaluate every window; `measure` returns the mean loss of the tokens of a batch that count.
@@ -140,7 +140,7 @@ class EvaluationSet:
         evaluates a share of the batches; the losses are added in the order of the batches, as by one process.
         The ranks of a sharded model must evaluate equally often, so some repeat a batch.
         """
-        world = world or World()
+        world = world or RankGroup()
         first, last = (self.num_batches * rank // world.num_ranks for rank in (world.rank, world.rank + 1))
         weighted: list[Tensor] = []
         for number in range(first, last):

@@ -41,7 +41,7 @@ from bytewright.errors import (
 from bytewright.model import TransformerLM
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.build import OptimizerFactory, has_built_in_rule, read_peak_rates, set_rates
-from bytewright.parallel.world import World
+from bytewright.parallel.rank_group import RankGroup
 from bytewright.storage import atomic
 from bytewright.system import keep_freed_memory, pause_garbage_collection, return_freed_memory
 from bytewright.train.checkpoint import SavedState, check_savable, load_weights
@@ -147,7 +147,7 @@ class SessionOptions(TypedDict, total=False):
     """Whether the end of the run is saved; False if only the metrics are of interest."""
     clock: Callable[[], float]
     """Returns seconds; `time.perf_counter` by default."""
-    world: World
+    world: RankGroup
     """The ranks that train the run; by default those of torchrun, or without it this process."""
 
 
@@ -165,7 +165,7 @@ def train(
     run = Path(run)
     with contextlib.ExitStack() as stack:
         if "world" not in options:
-            options["world"] = stack.enter_context(World.open())
+            options["world"] = stack.enter_context(RankGroup.open())
         world = options["world"]
         if world.restart_count and (run / CONFIG).exists():
             return _restart(config, run, **options)
@@ -241,7 +241,7 @@ def resume(
     run = Path(run)
     with contextlib.ExitStack() as stack:
         if "world" not in options:
-            options["world"] = stack.enter_context(World.open())
+            options["world"] = stack.enter_context(RankGroup.open())
         world = options["world"]
         writer = stack.enter_context(open_writer(world, run, lambda: RunWriter.open(run)))
         with world.agree():
@@ -269,7 +269,7 @@ def resume(
 
 
 def _read_saved_run(
-    writer: RunWriter, changes: Mapping[str, Any] | None, world: World
+    writer: RunWriter, changes: Mapping[str, Any] | None, world: RankGroup
 ) -> tuple[TrainConfig, Inputs, SavedState | None, TrainState]:
     """Return the config, the data and the checkpoint that a run continues from, all checked."""
     run = writer.path
@@ -311,10 +311,10 @@ class Trainer:
         engines: CompiledStepCache | None = None,
         final_checkpoint: bool = True,
         clock: Callable[[], float] = time.perf_counter,
-        world: World | None = None,
+        world: RankGroup | None = None,
     ) -> None:
         self.config, self.inputs, self.sampler, self.writer = config, inputs, sampler, writer
-        self.console, self.display, self.world = console or Console(), display, world or World()
+        self.console, self.display, self.world = console or Console(), display, world or RankGroup()
         self.sample, self.probe, self.final_checkpoint, self.clock = sample, probe, final_checkpoint, clock
         self.device = self.world.connect(select_device(config.device))
         engines = engines or CompiledStepCache()

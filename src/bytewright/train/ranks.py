@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bytewright.errors import BytewrightError, ReportedError, UsageError
-from bytewright.parallel.world import World
+from bytewright.parallel.rank_group import RankGroup
 from bytewright.storage import atomic
 from bytewright.train.checkpoint import CheckpointFolder, Stateful, StateRows
 from bytewright.train.checkpoint_list import CHECKPOINTS
@@ -45,7 +45,7 @@ class Decision(NamedTuple):
     """A signal to stop that any rank has received."""
 
 
-def decide(world: World, own: Decision) -> Decision:
+def decide(world: RankGroup, own: Decision) -> Decision:
     """Return the decision of all ranks: ending and length of rank 0, and a signal of any rank."""
     if world.num_ranks == 1:
         return own
@@ -54,7 +54,7 @@ def decide(world: World, own: Decision) -> Decision:
     return Decision(ENDINGS[ending], num_steps or None, signal.Signals(received) if received else None)
 
 
-def check_shares(config: TrainConfig, world: World) -> None:
+def check_shares(config: TrainConfig, world: RankGroup) -> None:
     """Raise unless the parts of a batch can be shared equally by all ranks."""
     if config.accumulate % world.num_ranks:
         fitting = -(-config.accumulate // world.num_ranks) * world.num_ranks
@@ -66,7 +66,7 @@ def check_shares(config: TrainConfig, world: World) -> None:
         raise UsageError(message, key="accumulate", expected=world.num_ranks, found=config.accumulate)
 
 
-def check_same(world: World, config: TrainConfig, inputs: Inputs, step: int = 0) -> None:
+def check_same(world: RankGroup, config: TrainConfig, inputs: Inputs, step: int = 0) -> None:
     """Raise on all ranks if config, data or the step to continue from differ between ranks."""
     if world.num_ranks == 1:
         return
@@ -77,7 +77,7 @@ def check_same(world: World, config: TrainConfig, inputs: Inputs, step: int = 0)
     world.check_equal({**same, **digests, "step": step, "the version of torch": torch.__version__})
 
 
-def check_same_weights(world: World, model: torch.nn.Module) -> None:
+def check_same_weights(world: RankGroup, model: torch.nn.Module) -> None:
     """Raise if the weights of a rank differ from those of rank 0: its machine rounds differently.
 
     Each rank adds the bits of all weights as whole numbers, and the ranks compare the sums.
@@ -98,7 +98,7 @@ def check_same_weights(world: World, model: torch.nn.Module) -> None:
             raise ReportedError(message, exit_code=UnequalRanksError.exit_code, found=rank)
 
 
-def open_writer(world: World, path: Path, make: Callable[[], RunWriter]) -> RunWriter:
+def open_writer(world: RankGroup, path: Path, make: Callable[[], RunWriter]) -> RunWriter:
     """Return the writer that `make` returns on rank 0, and one that writes nothing on the other ranks."""
     with world.agree():
         return make() if world.is_main else FollowingWriter(path)

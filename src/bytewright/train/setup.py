@@ -34,8 +34,8 @@ from bytewright.model.fused import make_loss, masked_language_model_loss
 from bytewright.model.initialisation import initialise
 from bytewright.optim.build import OptimizerFactory, build_optimizer
 from bytewright.optim.fused import fused_updates
+from bytewright.parallel.rank_group import RankGroup
 from bytewright.parallel.replicate import Reduction
-from bytewright.parallel.world import World
 from bytewright.registry import losses, optimizers
 from bytewright.system import DevicePeakMemory
 from bytewright.train.checkpoint import StateRows
@@ -257,7 +257,7 @@ def checkpoint_bytes(config: TrainConfig) -> int:
     return weights + state_bytes(config.model, config.optimizer) + 2**20
 
 
-class Engine:
+class StepEngine:
     """The model, optimizer and step of a config, in their initial state."""
 
     def __init__(
@@ -268,7 +268,7 @@ class Engine:
         loss: Loss | None = None,
         masked: bool = False,
         factory: OptimizerFactory | None = None,
-        world: World | None = None,
+        world: RankGroup | None = None,
     ) -> None:
         self.memory = DevicePeakMemory(device)
         self.sharded: ShardedModel | None = None
@@ -303,13 +303,13 @@ class Engine:
 def check_strategy(config: TrainConfig, factory: OptimizerFactory | None = None) -> None:
     """Raise if the strategy does not support the optimizer; call it before a run is created."""
     if config.parallel.strategy == "shard":
-        from bytewright.parallel.shard_update import check_optimizer
+        from bytewright.parallel.shard_update import check_shardable
 
         skeleton = TransformerLM(config.model, device="meta")
-        check_optimizer(build_optimizer(skeleton, config.optimizer, factory))
+        check_shardable(build_optimizer(skeleton, config.optimizer, factory))
 
 
-class ShardedEngine:
+class ShardedStepEngine:
     """The model, optimizer and step of a config whose strategy is "shard", in their initial state.
 
     Initial weights are computed on the host of every rank, then cut.
@@ -323,7 +323,7 @@ class ShardedEngine:
         loss: Loss | None = None,
         masked: bool = False,
         factory: OptimizerFactory | None = None,
-        world: World | None = None,
+        world: RankGroup | None = None,
     ) -> None:
         from bytewright.parallel.shard import ShardedModel
         from bytewright.parallel.shard_update import rows_of_state, shard_optimizer
@@ -334,7 +334,7 @@ class ShardedEngine:
         rule = build_optimizer(skeleton, config.optimizer, factory)
         self.sharded = ShardedModel(
             build_model(config, torch.device("cpu")),
-            world or World(),
+            world or RankGroup(),
             device,
             num_parts=config.accumulate,
             is_exact=config.parallel.reduction == "exact",
@@ -362,7 +362,7 @@ class CompiledStepCache:
     """
 
     def __init__(self) -> None:
-        self._last: Engine | None = None
+        self._last: StepEngine | None = None
         self._made_for: object = None
 
     def make_room(
@@ -387,15 +387,15 @@ class CompiledStepCache:
         loss: Loss | None = None,
         masked: bool = False,
         factory: OptimizerFactory | None = None,
-        world: World | None = None,
-    ) -> Engine | ShardedEngine:
+        world: RankGroup | None = None,
+    ) -> StepEngine | ShardedStepEngine:
         """Return an engine in the initial state of `config`; the engine returned before becomes invalid."""
         self.make_room(config, device, loss=loss, masked=masked, factory=factory)
         if config.parallel.strategy == "shard":
             self.clear()
-            return ShardedEngine(config, device, loss=loss, masked=masked, factory=factory, world=world)
+            return ShardedStepEngine(config, device, loss=loss, masked=masked, factory=factory, world=world)
         if self._last is None:
-            self._last = Engine(config, device, loss=loss, masked=masked, factory=factory, world=world)
+            self._last = StepEngine(config, device, loss=loss, masked=masked, factory=factory, world=world)
             self._made_for = _key(config, device, loss, masked, factory)
         else:
             self._last.start_over(config)

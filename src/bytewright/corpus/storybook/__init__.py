@@ -7,23 +7,29 @@ grammar is in `storybook.grammar`, in the notation of `notation`. Start with `bo
 
 from bytewright.corpus.storybook.book import Floor, Storybook
 from bytewright.corpus.storybook.check import CheckReport, StoryCheck
-from bytewright.corpus.storybook.entropy import Entropy
-from bytewright.corpus.storybook.files import KnownStories, Written, check_file, read_stories, write_stories
+from bytewright.corpus.storybook.entropy import StoryEntropy
+from bytewright.corpus.storybook.files import (
+    KnownStories,
+    Written,
+    check_story_file,
+    read_stories,
+    write_stories,
+)
 from bytewright.corpus.storybook.parse import Parse
 from bytewright.corpus.storybook.tell import Split, Story
 
 __all__ = [
     "CheckReport",
-    "Entropy",
     "Floor",
     "KnownStories",
     "Parse",
     "Split",
     "Story",
     "StoryCheck",
+    "StoryEntropy",
     "Storybook",
     "Written",
-    "check_file",
+    "check_story_file",
     "read_stories",
     "write_stories",
 ]

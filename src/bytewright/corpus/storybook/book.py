@@ -9,9 +9,9 @@ from importlib import resources
 
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
 from bytewright.corpus.storybook.check import Checker, CheckReport
-from bytewright.corpus.storybook.entropy import Entropy, compute_entropy
-from bytewright.corpus.storybook.grammar import Grammar
-from bytewright.corpus.storybook.notation import read_grammar
+from bytewright.corpus.storybook.entropy import StoryEntropy, compute_story_entropy
+from bytewright.corpus.storybook.grammar import StoryGrammar
+from bytewright.corpus.storybook.notation import read_story_grammar
 from bytewright.corpus.storybook.parse import Parse, Parser
 from bytewright.corpus.storybook.tell import Split, Story, Teller
 from bytewright.errors import UsageError
@@ -51,7 +51,7 @@ class Storybook:
     (1, True, True)
     """
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: StoryGrammar) -> None:
         self.grammar = grammar
         self.teller = Teller(grammar)
 
@@ -60,7 +60,7 @@ class Storybook:
     def load(cls) -> Storybook:
         """Return the storybook of Bytewright; it is read once."""
         text = resources.files(__package__).joinpath(GRAMMAR_FILE).read_text("utf-8")
-        return cls(read_grammar(text, GRAMMAR_FILE))
+        return cls(read_story_grammar(text, GRAMMAR_FILE))
 
     @functools.cached_property
     def parser(self) -> Parser:
@@ -84,13 +84,13 @@ class Storybook:
         """Return the result of finding all derivations of a text."""
         return self.parser.parse(text)
 
-    def entropy(self) -> Entropy:
+    def entropy(self) -> StoryEntropy:
         """Return the exact mean information content and length of a story."""
         return self._entropy
 
     @functools.cached_property
-    def _entropy(self) -> Entropy:
-        return compute_entropy(self.grammar)
+    def _entropy(self) -> StoryEntropy:
+        return compute_story_entropy(self.grammar)
 
     def floor(self, texts: Iterable[str]) -> Floor:
         """Return the sum of the information content of stories; each must be in the language."""

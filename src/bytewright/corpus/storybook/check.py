@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from bytewright.corpus.storybook.grammar import Call, Grammar, Part, Parts
+from bytewright.corpus.storybook.grammar import Call, Part, Parts, StoryGrammar
 from bytewright.corpus.storybook.parse import Facts, Parser, Step
 
 ENDS = frozenset(".!?")
@@ -92,7 +92,7 @@ class CheckReport:
 class Checker:
     """Checks texts against one grammar; it caches the templates of known sentences."""
 
-    def __init__(self, grammar: Grammar, parser: Parser) -> None:
+    def __init__(self, grammar: StoryGrammar, parser: Parser) -> None:
         self.grammar = grammar
         self.parser = parser
         self._templates = [parser.steps(template) for template in sentence_templates(grammar)]
@@ -218,7 +218,7 @@ def _ends_here(text: str, at: int) -> bool:
     return False
 
 
-def sentence_templates(grammar: Grammar) -> list[Parts]:
+def sentence_templates(grammar: StoryGrammar) -> list[Parts]:
     """Return the templates of single sentences in the beats of a grammar."""
     templates: dict[Parts, None] = {}
     for name in sorted(grammar.beats):
@@ -227,7 +227,7 @@ def sentence_templates(grammar: Grammar) -> list[Parts]:
     return list(templates)
 
 
-def _cut(parts: Parts, grammar: Grammar) -> list[Parts]:
+def _cut(parts: Parts, grammar: StoryGrammar) -> list[Parts]:
     # Replace each mention and each call by one letter, so that `split_sentences` can be applied.
     units: list[Part] = []
     letters: list[str] = []
@@ -237,7 +237,7 @@ def _cut(parts: Parts, grammar: Grammar) -> list[Parts]:
     return [_joined(units[start:end]) for start, end in split_sentences("".join(letters))]
 
 
-def _stand_in(part: Part, grammar: Grammar) -> str:
+def _stand_in(part: Part, grammar: StoryGrammar) -> str:
     """Return a line end for whole sentences, else a letter in the case of the first letter of the part."""
     if isinstance(part, Call) and part.rule.lstrip() in grammar.beats:
         return "\n"

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bytewright.corpus.storybook.grammar import Call, Choice, Grammar, Mention, Parts, Variable
+from bytewright.corpus.storybook.grammar import Call, Choice, Mention, Parts, StoryGrammar, Variable
 
 Variables = tuple[int, ...]
 Table = Mapping[tuple[int, ...], float]
@@ -22,7 +22,7 @@ Table = Mapping[tuple[int, ...], float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entropy:
+class StoryEntropy:
     """The mean information content and length of a story."""
 
     plot_bits: float
@@ -55,26 +55,26 @@ class _Expectation:
             self.calls[rule] += times * count
 
 
-def compute_entropy(grammar: Grammar) -> Entropy:
+def compute_story_entropy(grammar: StoryGrammar) -> StoryEntropy:
     """Return the exact means over all stories of a grammar."""
     return _Calculation(grammar).run()
 
 
 class _Calculation:
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: StoryGrammar) -> None:
         self.grammar = grammar
         self.bits = 0.0
         self.num_bytes = 0.0
         self._expectations: dict[str, _Expectation] = {}
         self._joints: dict[Variables, Table] = {}
 
-    def run(self) -> Entropy:
+    def run(self) -> StoryEntropy:
         plot_bits = 0.0
         for variable in self.grammar.variables:
             for values, probability in self.joint(variable.depends_on).items():
                 plot_bits += probability * _entropy(variable, variable.depends_on, values)
         self._visit(self.grammar.start, (), {(): 1.0})
-        return Entropy(plot_bits=plot_bits, wording_bits=self.bits, text_bytes=self.num_bytes)
+        return StoryEntropy(plot_bits=plot_bits, wording_bits=self.bits, text_bytes=self.num_bytes)
 
     def joint(self, wanted: Variables) -> Table:
         """Return the probability of each combination of values of the `wanted` variables."""

@@ -100,10 +100,10 @@ def _generate(
 ) -> Generator[tuple[bytes, float], None, None]:
     tell = partial(_tell, seed, split)
     if executor is None:
-        results = map_in_order(tell, _ranges(STORIES_PER_TASK), min(num_workers, usable_cores()))
+        results = map_in_processes(tell, _ranges(STORIES_PER_TASK), min(num_workers, usable_cores()))
     else:
         ranges = _ranges(STORIES_PER_REMOTE_TASK)
-        results = executors.map_in_order(executor, tell, ranges, num_workers=num_workers)
+        results = executors.map_in_processes(executor, tell, ranges, num_workers=num_workers)
     with closing(results):
         for stories in results:
             yield from stories
@@ -156,7 +156,7 @@ def _hash(story: str) -> bytes:
     return hashlib.blake2b(story.encode(), digest_size=16).digest()
 
 
-def check_file(
+def check_story_file(
     path: str | os.PathLike[str],
     *,
     training_path: str | os.PathLike[str] | None = None,
@@ -169,7 +169,7 @@ def check_file(
     num_workers = min(num_workers, usable_cores()) if size > BYTES_PER_READ else 1
     checks: list[StoryCheck] = []
     done = 0
-    with closing(map_in_order(_check, _batches(read_stories(path)), num_workers)) as results:
+    with closing(map_in_processes(_check, _batches(read_stories(path)), num_workers)) as results:
         for texts, checked in results:
             checks += [
                 dataclasses.replace(check, is_copy=text in known)
@@ -202,14 +202,14 @@ def _decode(story: bytes, path: Path, done: int) -> str:
 # Worker processes
 
 
-def map_in_order(
+def map_in_processes(
     function: Callable[[Work], Result], work: Iterable[Work], num_workers: int
 ) -> Generator[Result, None, None]:
     """Yield the results of a function in the order of `work`; one worker means this process.
 
     Close the generator to end the workers early (`contextlib.closing`).
 
-    >>> list(map_in_order(len, ["a", "bcd"], num_workers=1))
+    >>> list(map_in_processes(len, ["a", "bcd"], num_workers=1))
     [1, 3]
     """
     if num_workers == 1:

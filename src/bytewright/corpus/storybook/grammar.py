@@ -37,7 +37,7 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A placeholder for the text of another rule."""
+    """A placeholder for the text of another rule; the world book uses it, too."""
 
     rule: str
 
@@ -107,7 +107,7 @@ class Variable(Choice):
 
 
 @dataclass(frozen=True)
-class Grammar:
+class StoryGrammar:
     """The variables in the order of drawing, the rules by name, and the start rule."""
 
     variables: tuple[Variable, ...]

@@ -41,11 +41,11 @@ from bytewright.corpus.storybook.grammar import (
     Alternative,
     Call,
     Choice,
-    Grammar,
     Guard,
     Mention,
     Part,
     Parts,
+    StoryGrammar,
     Variable,
     add_changed_rules,
     calls_of,
@@ -59,10 +59,10 @@ TOKEN = re.compile(r"\{([^{}]*)\}|([(|)])|([^{}(|)]+)")
 REFERENCE = re.compile(r"(?:([aA]) )?([A-Za-z_]+)(?:\.([a-z_]+))?")
 
 
-def read_grammar(text: str, file: str = "grammar") -> Grammar:
+def read_story_grammar(text: str, file: str = "grammar") -> StoryGrammar:
     r"""Return the grammar written in `text`; error messages name `file`.
 
-    >>> grammar = read_grammar("plot name\n    Tom, Ida\nbeat story\n    {name} (sat|ran).")
+    >>> grammar = read_story_grammar("plot name\n    Tom, Ida\nbeat story\n    {name} (sat|ran).")
     >>> grammar.variables[0].values, list(grammar.rules)
     (('Tom', 'Ida'), ['story', 'story(1)'])
     """
@@ -79,7 +79,7 @@ class _Reader:
         self.kinds = {each.name: each.kind for each in sections if each.kind in ("beat", "phrase", "words")}
         self.beats = [name for name, kind in self.kinds.items() if kind == "beat"]
 
-    def read(self) -> Grammar:
+    def read(self) -> StoryGrammar:
         if not self.beats:
             self.place.reject("expected at least one beat")
         for section in self.sections:
@@ -96,7 +96,7 @@ class _Reader:
         if unchangeable:
             self.place.reject(f"{unchangeable} can be empty, so it cannot get an article, capital or space")
         self._check_recursion()
-        return Grammar(tuple(self.variables), self._used_rules(), self.beats[0], frozenset(self.beats))
+        return StoryGrammar(tuple(self.variables), self._used_rules(), self.beats[0], frozenset(self.beats))
 
     # Variables
 

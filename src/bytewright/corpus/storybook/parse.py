@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bytewright.corpus.storybook.grammar import Choice, Grammar, Guard, Mention, Part, Parts
+from bytewright.corpus.storybook.grammar import Choice, Guard, Mention, Part, Parts, StoryGrammar
 
 LONGEST_LITERAL = 1000
 
@@ -107,7 +107,7 @@ Step = str | _Slot | _Rule
 class Parser:
     """Parses the stories of one grammar."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: StoryGrammar) -> None:
         self.grammar = grammar
         self._slots: dict[Mention, _Slot] = {}
         self._rules = {name: _Rule() for name in grammar.rules}

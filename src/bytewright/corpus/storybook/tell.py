@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any, Literal
 
 from bytewright.corpus import SEPARATOR
-from bytewright.corpus.storybook.grammar import Choice, Grammar, Mention, Part, Plot
+from bytewright.corpus.storybook.grammar import Choice, Mention, Part, Plot, StoryGrammar
 
 Split = Literal["train", "validation"]
 VALIDATION_SHARE = 0.1
@@ -72,7 +72,7 @@ _Table = tuple[int, list[tuple[float, Any]]]
 class Teller:
     """Generates the stories of one grammar."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: StoryGrammar) -> None:
         self.grammar = grammar
         self._variables = [_Chooser(variable) for variable in grammar.variables]
         for chooser in self._variables:

@@ -32,8 +32,17 @@ Rust. `files` writes text files with manifests, and `check` examines what a mode
 """
 
 from bytewright.corpus.worldbook.book import Document, Split, Worldbook
-from bytewright.corpus.worldbook.entropy import Entropy
-from bytewright.corpus.worldbook.pens import Choice, Derivation, LanguageError
+from bytewright.corpus.worldbook.entropy import DocumentEntropy
+from bytewright.corpus.worldbook.pens import Derivation, DerivedChoice, LanguageError
 from bytewright.corpus.worldbook.world import World
 
-__all__ = ["Choice", "Derivation", "Document", "Entropy", "LanguageError", "Split", "World", "Worldbook"]
+__all__ = [
+    "Derivation",
+    "DerivedChoice",
+    "Document",
+    "DocumentEntropy",
+    "LanguageError",
+    "Split",
+    "World",
+    "Worldbook",
+]

@@ -9,10 +9,10 @@ from importlib import resources
 from itertools import count
 from typing import Literal
 
-from bytewright.corpus.worldbook.entropy import Entropy, compute_entropy
-from bytewright.corpus.worldbook.grammar import Grammar
+from bytewright.corpus.worldbook.entropy import DocumentEntropy, compute_document_entropy
+from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.machine import Machine
-from bytewright.corpus.worldbook.notation import read_grammar
+from bytewright.corpus.worldbook.notation import read_world_grammar
 from bytewright.corpus.worldbook.pens import Derivation, DrawingPen, LanguageError, ReadingPen
 from bytewright.corpus.worldbook.world import Stream, World
 
@@ -35,9 +35,11 @@ class Document:
 
 
 @functools.cache
-def load_grammar() -> Grammar:
+def load_grammar() -> WorldGrammar:
     """Return the grammar of Bytewright's world book; it is read once."""
-    return read_grammar(resources.files(__package__).joinpath(GRAMMAR_FILE).read_text("utf-8"), GRAMMAR_FILE)
+    return read_world_grammar(
+        resources.files(__package__).joinpath(GRAMMAR_FILE).read_text("utf-8"), GRAMMAR_FILE
+    )
 
 
 class Worldbook:
@@ -49,7 +51,7 @@ class Worldbook:
     True
     """
 
-    def __init__(self, world: World | None = None, grammar: Grammar | None = None) -> None:
+    def __init__(self, world: World | None = None, grammar: WorldGrammar | None = None) -> None:
         self.world = world or World()
         self.grammar = grammar or load_grammar()
         self.machine = Machine(self.grammar, self.world)
@@ -68,13 +70,13 @@ class Worldbook:
         """Yield the documents of a split without end."""
         return (self.document(split, seed, index) for index in count())
 
-    def entropy(self) -> Entropy:
+    def entropy(self) -> DocumentEntropy:
         """Return the exact mean information content of a document."""
         return self._entropy
 
     @functools.cached_property
-    def _entropy(self) -> Entropy:
-        return compute_entropy(self.machine)
+    def _entropy(self) -> DocumentEntropy:
+        return compute_document_entropy(self.machine)
 
     def parse(self, text: str) -> Derivation:
         """Return the derivation of a text; raise `LanguageError` if it has none."""

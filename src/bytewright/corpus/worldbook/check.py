@@ -19,7 +19,7 @@ from itertools import islice
 
 from bytewright.corpus import SEPARATOR
 from bytewright.corpus.readers import ByteProgress
-from bytewright.corpus.storybook.files import BYTES_PER_READ, KnownStories, map_in_order, read_stories
+from bytewright.corpus.storybook.files import BYTES_PER_READ, KnownStories, map_in_processes, read_stories
 from bytewright.corpus.worldbook.book import Worldbook
 from bytewright.corpus.worldbook.pens import LanguageError, ReadingPen
 from bytewright.corpus.worldbook.world import World
@@ -116,7 +116,7 @@ def check_document(book: Worldbook, text: str) -> DocumentCheck:
     )
 
 
-def check_file(
+def check_document_file(
     path: str | os.PathLike[str],
     world: World,
     *,
@@ -132,7 +132,7 @@ def check_file(
     texts = read_stories(path)
     tasks = iter(lambda: list(islice(texts, DOCUMENTS_PER_TASK)), [])
     done = 0
-    with closing(map_in_order(partial(_check_all, world), tasks, num_workers)) as results:
+    with closing(map_in_processes(partial(_check_all, world), tasks, num_workers)) as results:
         for checked in results:
             checks += [replace(check, is_copy=text in known) for text, check in checked]
             done += sum(len(text.encode()) + len(SEPARATOR) for text, _ in checked)

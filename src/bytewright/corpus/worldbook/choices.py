@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from bytewright.corpus.worldbook.slots import Form, Lexicon
-from bytewright.corpus.worldbook.world import Below, World, read_name, spell
+from bytewright.corpus.worldbook.world import Below, World, read_name, spell_name
 
 SECTION_BREAK = "\n\n"
 DIGITS = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -176,7 +176,7 @@ class Someone:
 
     def text(self, outcome: int) -> str:
         """Return the name."""
-        return spell(self.world.number_of(outcome))
+        return spell_name(self.world.number_of(outcome))
 
     def outcomes(self) -> Iterator[int]:
         """Yield all ranks."""
@@ -213,7 +213,7 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class SectionEnd:
     """Whether another section follows (1) or the document ends (0)."""
 
     stop: int

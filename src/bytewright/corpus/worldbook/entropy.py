@@ -19,13 +19,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bytewright.corpus.worldbook.grammar import Grammar
+from bytewright.corpus.storybook.grammar import Call
+from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.machine import Machine
 from bytewright.corpus.worldbook.slots import (
     NAME,
     THING,
     TURNS,
-    Call,
     Holder,
     Lexicon,
     Nest,
@@ -43,7 +43,7 @@ InPlay = tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entropy:
+class DocumentEntropy:
     """The mean information content of a document in bits, and the mean number of its sections."""
 
     genre_bits: float
@@ -58,7 +58,7 @@ class Entropy:
         return math.fsum([self.genre_bits, self.length_bits, *self.section_bits.values()])
 
 
-def compute_entropy(machine: Machine) -> Entropy:
+def compute_document_entropy(machine: Machine) -> DocumentEntropy:
     """Return the exact means over all documents."""
     grammar = machine.grammar
     reached, length_bits = _lengths(grammar)
@@ -73,7 +73,7 @@ def compute_entropy(machine: Machine) -> Entropy:
             bits, in_play = sections.expect(Call(genre), 0, in_play)
             means.append(occurs * bits)
         section_bits[genre] = math.fsum(means)
-    return Entropy(
+    return DocumentEntropy(
         genre_bits=genre_bits,
         length_bits=length_bits,
         section_bits=section_bits,
@@ -91,7 +91,7 @@ def entropy_of(weights: Sequence[int]) -> float:
     return math.fsum(weight / total * math.log2(total / weight) for weight in weights if weight)
 
 
-def _lengths(grammar: Grammar) -> tuple[list[float], float]:
+def _lengths(grammar: WorldGrammar) -> tuple[list[float], float]:
     """Return the probability of at least n sections, for n = 1, 2, …, and the bits of the length."""
     limits = grammar.limits
     reached, bits = [1.0], 0.0
@@ -102,7 +102,7 @@ def _lengths(grammar: Grammar) -> tuple[list[float], float]:
     return reached, bits
 
 
-def _urn(grammar: Grammar, genre: str, reached: Sequence[float]) -> tuple[list[float], float]:
+def _urn(grammar: WorldGrammar, genre: str, reached: Sequence[float]) -> tuple[list[float], float]:
     """Return the probabilities of a first, second, … section of a genre, and the bits of this colour."""
     gain, own, total = grammar.limits.urn_gain, grammar.genres[genre], sum(grammar.genres.values())
     counts = [1.0]  # the probability of each number of sections of the genre so far

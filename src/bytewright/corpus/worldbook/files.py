@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from importlib import resources
 from itertools import count
-from pathlib import Path
 
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
 from bytewright.corpus.readers import ByteProgress
@@ -30,6 +29,7 @@ from bytewright.corpus.worldbook.world import MAX_PEOPLE, World
 from bytewright.errors import FormatError, wrong_value
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, read_document
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import usable_cores
 
 FORMAT = "bytewright world book 1"
@@ -71,13 +71,7 @@ class WorldManifest:
         return {"format": FORMAT, **fields}
 
 
-def manifest_path_of(path: str | os.PathLike[str]) -> Path:
-    """Return the path of the manifest of a file: `world.txt -> world.txt.json`."""
-    path = Path(path)
-    return path.with_name(path.name + ".json")
-
-
-def write_documents(
+def write_worldbook(
     path: str | os.PathLike[str],
     size: int,
     *,
@@ -152,7 +146,7 @@ def _generate(world: World, seed: int, split: Split, num_threads: int) -> Genera
                 future.cancel()
 
 
-def read_manifest(path: str | os.PathLike[str]) -> WorldManifest | None:
+def read_world_manifest(path: str | os.PathLike[str]) -> WorldManifest | None:
     """Return the manifest of a text file; None without one. The size of the text must agree."""
     file = manifest_path_of(path)
     if not file.is_file():

@@ -7,23 +7,23 @@ operation, and up to four arguments, which are indices into the tables of the pr
 from __future__ import annotations
 
 from bytewright._native import WorldbookWriter
-from bytewright.corpus.worldbook.grammar import Grammar
+from bytewright.corpus.storybook.grammar import Call
+from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.machine import Machine
 from bytewright.corpus.worldbook.slots import (
     NAME,
     THING,
     TURNS,
-    Call,
     Fact,
     Form,
     Holder,
-    Mention,
     Nest,
     Number,
     Part,
     Person,
     Pick,
     Pronoun,
+    Repeat,
     Result,
     Thing,
     Turn,
@@ -72,7 +72,7 @@ def make_writer(machine: Machine) -> WorldbookWriter:
 class _Compiler:
     """Numbers the names of a grammar."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: WorldGrammar) -> None:
         self.rules = {name: number for number, name in enumerate(grammar.rules)}
         self.lexicons = {name: number for number, name in enumerate(grammar.lexicons)}
         self.texts: dict[str, int] = {}
@@ -107,7 +107,7 @@ class _Compiler:
                     self._variable(variable),
                     self._variable(other),
                 )
-            case Mention(variable, form):
+            case Repeat(variable, form):
                 lexicon = self.lexicons[self.lexicon_of[variable]]
                 return 4, self._variable(variable), lexicon, FORMS.index(form)
             case Person(which):

@@ -8,7 +8,7 @@ The grammar can be read from left to right without backtracking, so each text ha
   beginning of another one of the same lexicon up to a word boundary. So the next characters determine the
   word.
 
-`Grammar` checks both properties when it is created.
+`WorldGrammar` checks both properties when it is created.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from bytewright.corpus.storybook.grammar import Call
 from bytewright.corpus.worldbook.slots import (
     NAME,
     THING,
     TURNS,
     WORD_CHARACTER,
-    Call,
     Holder,
     Lexicon,
     Nest,
@@ -55,7 +55,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Grammar:
+class WorldGrammar:
     """Rules and lexicons by name, the genres with their weights, the facts, and the weights of turns."""
 
     rules: Mapping[str, Rule]

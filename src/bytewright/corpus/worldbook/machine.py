@@ -10,30 +10,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bytewright.corpus.worldbook.choices import Between, Ending, Options, Recent, Someone, Word
-from bytewright.corpus.worldbook.grammar import Grammar
+from bytewright.corpus.storybook.grammar import Call
+from bytewright.corpus.worldbook.choices import Between, Options, Recent, SectionEnd, Someone, Word
+from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.pens import Derivation, Pen
 from bytewright.corpus.worldbook.slots import (
     NAME,
     THING,
     TURNS,
-    Call,
     Fact,
     Holder,
-    Mention,
     Nest,
     Number,
     Part,
     Person,
     Pick,
     Pronoun,
+    Repeat,
     Result,
     Rule,
     Thing,
     Turn,
     zipf_weights,
 )
-from bytewright.corpus.worldbook.world import World, is_woman, spell
+from bytewright.corpus.worldbook.world import World, is_woman, spell_name
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class _Frame:
 class Machine:
     """Executes a grammar in a world."""
 
-    def __init__(self, grammar: Grammar, world: World) -> None:
+    def __init__(self, grammar: WorldGrammar, world: World) -> None:
         self.grammar = grammar
         self.world = world
         self.recency = zipf_weights(grammar.limits.max_things)
@@ -100,7 +100,7 @@ class Machine:
             self._write_rule(self.grammar.rules[self._genres[genre]], pen, state, _Frame())
             pen.rule = "document"
             go = num_sections + 1 if num_sections < limits.max_sections else 0
-            if not pen.choose("length", Ending(limits.stop_weight, go)):
+            if not pen.choose("length", SectionEnd(limits.stop_weight, go)):
                 break
         return pen.finish()
 
@@ -132,11 +132,11 @@ class Machine:
                 number = pen.choose("word", Word(grammar.lexicons[name], form, taken))
                 if variable is not None:
                     frame.words[variable] = (name, number)
-            case Mention(variable, form):
+            case Repeat(variable, form):
                 name, number = frame.words[variable]
                 pen.mention("mention", grammar.lexicons[name].forms[form][number])
             case Person("same"):
-                pen.mention("mention", spell(frame.number))
+                pen.mention("mention", spell_name(frame.number))
             case Person(which):
                 excluded = frame.main if which == "other" else None
                 frame.rank = pen.choose("person", Someone(self.world, excluded))

@@ -37,17 +37,15 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from bytewright.corpus.sections import Item, Place, Section, read_sections
-from bytewright.corpus.worldbook.grammar import Grammar, Limits
+from bytewright.corpus.storybook.grammar import Call
+from bytewright.corpus.worldbook.grammar import Limits, WorldGrammar
 from bytewright.corpus.worldbook.slots import (
     PRONOUNS,
     TURNS,
-    Alternative,
-    Call,
     Fact,
     Form,
     Holder,
     Lexicon,
-    Mention,
     Nest,
     Number,
     Operation,
@@ -55,8 +53,10 @@ from bytewright.corpus.worldbook.slots import (
     Person,
     Pick,
     Pronoun,
+    Repeat,
     Result,
     Rule,
+    Template,
     Thing,
     Turn,
     called_rules,
@@ -78,7 +78,7 @@ HOLDERS: Mapping[str | None, Literal["first", "next", "now"]] = {
 }
 
 
-def read_grammar(text: str, file: str = "grammar") -> Grammar:
+def read_world_grammar(text: str, file: str = "grammar") -> WorldGrammar:
     """Return the grammar written in `text`; error messages name `file`."""
     return _Reader(read_sections(text, file, HEADING), Place(file, text.count("\n") + 1)).read()
 
@@ -92,7 +92,7 @@ class _Reader:
         self.lexicons: dict[str, Lexicon] = {}
         self.facts: tuple[str, ...] = ()
 
-    def read(self) -> Grammar:
+    def read(self) -> WorldGrammar:
         for section in self.sections:
             if section.kind in LEXICONS:
                 self.place = section.place
@@ -106,7 +106,7 @@ class _Reader:
         limits = {item.text.split()[0]: int(item.text.split()[1]) for item in self._items("limits")}
         self._check_names(genres)
         weights = tuple(turns.get(rule, 0) for rule in TURNS)
-        return Grammar(self.rules, self.lexicons, genres, self.facts, weights, Limits(**limits))
+        return WorldGrammar(self.rules, self.lexicons, genres, self.facts, weights, Limits(**limits))
 
     def _items(self, kind: str) -> list[Item]:
         return [item for section in self.sections if section.kind == kind for item in section.items]
@@ -155,10 +155,10 @@ class _Reader:
     # Rules
 
     def _read_rule(self, section: Section) -> None:
-        alternatives: list[Alternative] = []
+        alternatives: list[Template] = []
         for item in section.items:
             self.place = item.place
-            alternatives.append(Alternative(item.weight, self._template(section.name, item.text)))
+            alternatives.append(Template(item.weight, self._template(section.name, item.text)))
         self.rules[section.name] = Rule(section.name, tuple(alternatives))
 
     def _template(self, rule: str, text: str) -> tuple[Part, ...]:
@@ -193,7 +193,7 @@ class _Reader:
             self.place.reject("parentheses need at least two texts, separated by |")
         number = sum(name.startswith(f"{rule}(") for name in self.rules) + 1
         name = f"{rule}({number})"
-        self.rules[name] = Rule(name, tuple(Alternative(1, parts) for parts in branches))
+        self.rules[name] = Rule(name, tuple(Template(1, parts) for parts in branches))
         return Call(name)
 
     def _slot(self, text: str) -> Part:
@@ -234,5 +234,5 @@ class _Reader:
         elif property_ is None and name in self.lexicons:
             return Pick(name, form, variable, other)
         elif property_ is None:
-            return Call(name) if name in self.names else Mention(name, form)
+            return Call(name) if name in self.names else Repeat(name, form)
         return self.place.reject(f"{{{name}.{property_}}} is not defined")

@@ -17,7 +17,7 @@ from bytewright.corpus.worldbook.choices import Distribution, Options, Someone
 from bytewright.corpus.worldbook.world import Below
 
 
-class Choice(NamedTuple):
+class DerivedChoice(NamedTuple):
     """A choice of a derivation, or a mention that follows from earlier choices and has 0 bits."""
 
     kind: str
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
 class Derivation:
     """All choices of a document in the order of the text."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[DerivedChoice, ...]
 
     @functools.cached_property
     def bits(self) -> float:
@@ -81,7 +81,7 @@ class Pen:
         self.at = 0
         self.depth = 0
         self.rule = ""
-        self.choices: list[Choice] = []
+        self.choices: list[DerivedChoice] = []
         self._open: list[tuple[Any, ...]] = []
         """Choices that no text has shown yet."""
 
@@ -117,7 +117,7 @@ class Pen:
 
     def _close(self) -> None:
         for kind, rule, start, *others in self._open:
-            self.choices.append(Choice(kind, rule, start, self.at, *others))
+            self.choices.append(DerivedChoice(kind, rule, start, self.at, *others))
         self._open.clear()
 
     def finish(self) -> Derivation:

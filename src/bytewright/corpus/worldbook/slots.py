@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from bytewright.corpus.storybook.grammar import article, with_capital
+from bytewright.corpus.storybook.grammar import Call, article, with_capital
 
 Form = Literal["plain", "article", "capital"]
 Operation = Literal["=", "+", "-", "*"]
@@ -74,13 +74,6 @@ class Lexicon:
 
 
 @dataclass(frozen=True)
-class Call:
-    """The text of another rule."""
-
-    rule: str
-
-
-@dataclass(frozen=True)
 class Nest:
     """The text of another rule with variables of its own, one level deeper."""
 
@@ -98,7 +91,7 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class Mention:
+class Repeat:
     """The word of a variable."""
 
     variable: str
@@ -162,11 +155,11 @@ class Holder:
     which: Literal["first", "next", "now"]
 
 
-Part = str | Call | Nest | Pick | Mention | Person | Fact | Pronoun | Number | Result | Turn | Thing | Holder
+Part = str | Call | Nest | Pick | Repeat | Person | Fact | Pronoun | Number | Result | Turn | Thing | Holder
 
 
 @dataclass(frozen=True)
-class Alternative:
+class Template:
     """A template with its weight."""
 
     weight: int
@@ -183,7 +176,7 @@ class Rule:
     """A choice among alternatives."""
 
     name: str
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[Template, ...]
 
 
 def zipf_weights(num_words: int) -> tuple[int, ...]:

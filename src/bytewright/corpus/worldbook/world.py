@@ -206,10 +206,10 @@ class World:
         return mix_all(self.seed, 2)
 
 
-def spell(number: int) -> str:
+def spell_name(number: int) -> str:
     """Return the name of a person: 15 bits of the number spell the first name, 15 bits the last name.
 
-    >>> spell(0), read_name("Albabeth Ashberbank, a cooper", 0)
+    >>> spell_name(0), read_name("Albabeth Ashberbank, a cooper", 0)
     ('Albabeth Ashberbank', (0, 19))
     """
     digits = [number >> shift & 31 for shift in range(NAME_BITS - SYLLABLE_BITS, -1, -SYLLABLE_BITS)]

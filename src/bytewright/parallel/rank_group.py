@@ -56,8 +56,8 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 """Both have these names since torch 2.13."""
 
 
-class World:
-    """The ranks of a run; use it as a context manager. `World()` is this process alone."""
+class RankGroup:
+    """The ranks of a run; use it as a context manager. `RankGroup()` is this process alone."""
 
     _num_joined: ClassVar[int] = 0
 
@@ -75,7 +75,7 @@ class World:
         self._hosts: list[Any] = []
 
     @classmethod
-    def open(cls, environment: Mapping[str, str] = os.environ) -> World:
+    def open(cls, environment: Mapping[str, str] = os.environ) -> RankGroup:
         """Join the ranks that torchrun has started; without torchrun return this process alone."""
         world = cls()
         if "RANK" not in environment or "WORLD_SIZE" not in environment:
@@ -100,8 +100,8 @@ class World:
             limit = timedelta(seconds=OPENING_SECONDS)
             store, _, _ = next(rendezvous("env://", timeout=limit))
             # A process can open several worlds, and torchrun keeps its store when it restarts the ranks.
-            World._num_joined += 1
-            self._store = PrefixStore(f"bytewright/{self.restart_count}/{World._num_joined}", store)
+            RankGroup._num_joined += 1
+            self._store = PrefixStore(f"bytewright/{self.restart_count}/{RankGroup._num_joined}", store)
             self._wait_for_others()
             dist.init_process_group(
                 "gloo",
@@ -315,7 +315,7 @@ class World:
             dist.destroy_process_group()
         self._store = self.data_group = None
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> RankGroup:
         return self
 
     def __exit__(
