@@ -39,10 +39,10 @@ def main() -> None:
             size = options.size // 10  # it takes about ten times as long
             return write_stories(out, size, seed=1, num_workers=num_workers).num_bytes
 
-        def write_worldbook() -> int:
+        def write_world() -> int:
             return write_worldbook(out, options.size, world=World(), num_threads=num_workers).num_bytes
 
-        books: dict[str, Callable[[], int]] = {"storybook": write_storybook, "worldbook": write_worldbook}
+        books: dict[str, Callable[[], int]] = {"storybook": write_storybook, "worldbook": write_world}
         runs: dict[str, list[tuple[float, float]]] = {name: [] for name in books}
         for _ in range(options.repeats):
             for name, write in books.items():

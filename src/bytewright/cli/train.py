@@ -285,7 +285,7 @@ class Evaluate:
             console.print_line(describe_recorded(recorded))
 
     def _evaluate_stories(self, text: Path) -> None:
-        from bytewright.cli import worldbook
+        from bytewright.cli.texts import worldbook
         from bytewright.experiments.story_eval import evaluate_text
         from bytewright.train.metrics import finite
         from bytewright.train.run import open_model

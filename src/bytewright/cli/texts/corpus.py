@@ -102,7 +102,7 @@ class MeasureCorpus:
             print_stats(stats)
 
     def _measure_on(self, cluster: str) -> CorpusStats:
-        from bytewright.cli.cluster import check_options, measure_on_cluster
+        from bytewright.cli.texts.cluster import check_options, measure_on_cluster
 
         check_options(clean=self.clean)
         return measure_on_cluster(cluster, self.files, field=self.field, num_common=self.top)
@@ -239,7 +239,7 @@ class WriteStorybook:
 
     def _write(self, size: int) -> Written:
         if self.cluster is not None:
-            from bytewright.cli.cluster import write_stories_on
+            from bytewright.cli.texts.cluster import write_stories_on
 
             return write_stories_on(self.cluster, self.out, size, seed=self.seed, split=self.split)
         from bytewright.corpus.storybook import write_stories
@@ -296,7 +296,7 @@ class CheckStories:
             options.require_file(self.train)
         options.require_at_least(1, self.num_workers, "--num-workers")
 
-        from bytewright.cli import worldbook
+        from bytewright.cli.texts import worldbook
         from bytewright.corpus.books import recognise_book
         from bytewright.corpus.storybook import check_story_file
 

@@ -100,7 +100,7 @@ class TrainTokenizer:
             )
 
     def _train_on(self, cluster: str) -> TrainingResult:
-        from bytewright.cli.cluster import check_options, train_tokenizer_on
+        from bytewright.cli.texts.cluster import check_options, train_tokenizer_on
 
         check_options(clean=self.clean, num_threads=self.num_threads)
         return train_tokenizer_on(
@@ -192,7 +192,7 @@ class EncodeText:
         if not self.sources or self.out is None:
             raise UsageError("give a file and --out, or --text")
         if self.cluster is not None:
-            from bytewright.cli.cluster import check_options, encode_on_cluster
+            from bytewright.cli.texts.cluster import check_options, encode_on_cluster
 
             check_options(clean=self.clean, num_threads=self.num_threads)
             tokenizer = options.load_tokenizer(self.tokenizer)
