@@ -19,6 +19,7 @@ from harness import describe_machine, source_commit
 
 from bytewright.corpus.storybook import write_stories
 from bytewright.corpus.worldbook import World
+from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.system import usable_cores
 
 
