@@ -20,7 +20,7 @@ ORDER = {
     "bytewright": _names("""
         errors field_docs formatting registry system executors shipped_recipes
         storage plugins _native torch_environment data corpus tokenizer model optim parallel account generate
-        train experiments laws interop report serve demo cli __main__
+        train experiments laws interop report serve studio demo cli __main__
     """),
     "bytewright.train": _names("""
         config part_check step sharded_step evaluate metrics console outcome recipe checkpoint_list checkpoint

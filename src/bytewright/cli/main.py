@@ -106,6 +106,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "resume": ("train", "Resume", "continue a run from its last checkpoint"),
     "generate": ("models.generate", "Generate", "generate text with a model"),
     "serve": ("models.serve", "Serve", "answer requests for completions over HTTP"),
+    "studio": ("models.studio", "OpenStudio", "show runs, tokenizers and models on a local page"),
     "evaluate": ("train", "Evaluate", "measure a model on a token file"),
     "next": ("models.interpret", "NextTokens", "print the most probable next tokens after a prompt"),
     "losses": ("models.interpret", "TokenLosses", "print the loss of every token of a text"),

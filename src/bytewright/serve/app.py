@@ -44,7 +44,7 @@ def make_app(
         Route("/metrics", show_metrics(metrics)),
     ]
     router = Router([*own, *routes], redirect_slashes=False, lifespan=lifespan)
-    return Guard(router, service, metrics, options)
+    return Guard(router, options, counter=metrics, is_draining=lambda: service.is_draining)
 
 
 def describe_model(service: Service) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import asyncio
 import hmac
 import ipaddress
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -22,9 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bytewright.errors import BytewrightError, UsageError, shorten
 from bytewright.serve.completions import json_response
 from bytewright.serve.engine import EngineClosedError, EngineError, QueueFullError
-from bytewright.serve.metrics import Metrics
 from bytewright.serve.protocol import error_body
-from bytewright.serve.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +83,31 @@ class RejectedError(BytewrightError):
         self.status = status
 
 
-class Guard:
-    """Wraps an app: checks each request, limits its body, and turns errors into responses."""
+class ResponseCounter(Protocol):
+    """Counts what the guard sends."""
 
-    def __init__(self, app: ASGIApp, service: Service, metrics: Metrics, options: GuardOptions) -> None:
-        self.app, self.service, self.metrics, self.options = app, service, metrics, options
+    def count_response(self, status: int) -> None:
+        """Count a response."""
+
+    def count_disconnect(self) -> None:
+        """Count a client that closed its connection before its response."""
+
+
+class Guard:
+    """Wraps an app: checks each request, limits its body, and turns errors into responses.
+
+    `is_draining` returns whether the server is about to end; errors of its engine are then 503, not 500.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        options: GuardOptions,
+        *,
+        counter: ResponseCounter | None = None,
+        is_draining: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.app, self.options, self.counter, self.is_draining = app, options, counter, is_draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -101,7 +120,8 @@ class Guard:
             nonlocal has_started
             if message["type"] == "http.response.start":
                 has_started = True
-                self.metrics.count_response(message["status"])
+                if self.counter is not None:
+                    self.counter.count_response(message["status"])
             await send(message)
 
         try:
@@ -109,7 +129,8 @@ class Guard:
             scope["app"] = self.app  # the router then raises errors instead of answering with plain text
             await self.app(scope, _LimitedBody(receive, self.options), send_and_note)
         except ClientDisconnect:
-            self.metrics.count_disconnect()
+            if self.counter is not None:
+                self.counter.count_disconnect()
         except Exception as error:
             status = self._status_of(error)
             if status == 500 and not isinstance(error, EngineError):
@@ -126,10 +147,18 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and origin.split("://", 1)[-1] != hosts[0]:
             raise RejectedError(403, "requests from pages of other sites are not allowed")
-        if self.options.api_key is not None and scope["path"] not in OPEN_PATHS:
-            given = headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self.options.api_key.encode()):
-                raise RejectedError(401, "the API key is missing or wrong; send Authorization: Bearer KEY")
+        key = self.options.api_key
+        if key is not None and not self.is_open(scope["path"]) and not self.has_key(headers, key):
+            raise RejectedError(401, "the API key is missing or wrong; send Authorization: Bearer KEY")
+
+    def is_open(self, path: str) -> bool:
+        """Return whether a path needs no API key."""
+        return path in OPEN_PATHS
+
+    def has_key(self, headers: Headers, key: str) -> bool:
+        """Return whether a request has the API key."""
+        given = headers.get("authorization", "").removeprefix("Bearer ")
+        return hmac.compare_digest(given.encode(), key.encode())
 
     def _status_of(self, error: Exception) -> int:
         match error:
@@ -142,7 +171,7 @@ class Guard:
             case EngineClosedError():
                 return 503
             case EngineError():
-                return 503 if self.service.is_draining else 500
+                return 503 if self.is_draining() else 500
             case BytewrightError():
                 return 400
         return 500

@@ -89,14 +89,16 @@ def serve(
         loading.cancel()
 
     app = make_app(service, options.guard, routes=routes(service), lifespan=lifespan)
-    server = _Server(_configure(app, options), service, options, announce)
-    with _listening_socket(options) as listener:
+    server = _Server(configure(app, options), service, options, announce)
+    with listening_socket(options) as listener:
         server.run(sockets=[listener])
     if failure:
         raise failure[0]
 
 
-def _configure(app: Any, options: ServerOptions) -> uvicorn.Config:
+def configure(app: Any, options: ServerOptions) -> uvicorn.Config:
+    """Return the configuration of uvicorn for an app: HTTP/1.1 only, with the limits of `options`."""
+
     class Protocol(TimedProtocol):
         header_seconds, write_seconds = options.header_seconds, options.write_seconds
 
@@ -116,7 +118,7 @@ def _configure(app: Any, options: ServerOptions) -> uvicorn.Config:
 
 
 @contextlib.contextmanager
-def _listening_socket(options: ServerOptions) -> Any:
+def listening_socket(options: ServerOptions) -> Any:
     """Yield a socket that listens; raise `UsageError` if the address cannot be used."""
     family = socket.AF_INET6 if ":" in options.guard.host else socket.AF_INET
     listener = socket.socket(family)
@@ -132,7 +134,22 @@ def _listening_socket(options: ServerOptions) -> Any:
         listener.close()
 
 
-class _Server(uvicorn.Server):
+class AnnouncedServer(uvicorn.Server):
+    """A server that announces its address when it listens."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[str], object]) -> None:
+        super().__init__(config)
+        self.announce = announce
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Start to listen and announce the address."""
+        await super().startup(sockets)
+        host, port = sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.announce(f"listening on http://{shown}:{port}")
+
+
+class _Server(AnnouncedServer):
     """A server that drains before it ends."""
 
     def __init__(
@@ -142,16 +159,9 @@ class _Server(uvicorn.Server):
         options: ServerOptions,
         announce: Callable[[str], object],
     ) -> None:
-        super().__init__(config)
-        self.service, self.options, self.announce = service, options, announce
+        super().__init__(config, announce)
+        self.service, self.options = service, options
         self._deadline: float | None = None
-
-    async def startup(self, sockets: Any = None) -> None:
-        """Start to listen and announce the address."""
-        await super().startup(sockets)
-        host, port = sockets[0].getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        self.announce(f"listening on http://{shown}:{port}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start to drain at the first signal, and end at the second."""

@@ -1,0 +1,31 @@
+"""The studio: one local page with views of the runs, tokenizers and models below a folder.
+
+    context     `Studio`, which every endpoint gets: the folder, threads for work, the number of open streams
+    folder      finds runs, tokenizers and reports below the folder, and maps ids of requests to them
+    streams     server-sent events
+    watch       the state and the records of all runs, read incrementally
+    app         the list of views, the page, and the checks before every request
+    server      the process: listening and signals
+    runs, tokenizers, calculator    the endpoints of one view each
+
+Depends on the packages of the extra `serve`, and reuses the checks of `serve`.
+
+**A view** is a Python module with endpoints and an ES module with the page. To add the view NAME:
+
+1. Write `studio/NAME.py` with `make_routes(studio: Studio) -> list[BaseRoute]`. The paths of the routes
+   start with `/api/NAME`. Handlers are `async def handle(request) -> Response`. Answer with
+   `serve.completions.json_response`, read a body with `serve.protocol.read_object`, and stream with
+   `streams.EventStream`. Raise a `BytewrightError` for a wrong request: the client gets status 400 and the
+   sentence of the error. Work that takes more than a millisecond runs in `await studio.compute(function)`.
+2. Add `View("NAME", NAME.make_routes)` to `app.VIEWS`.
+3. Write `static/views/NAME.js`, which exports `mount(element, context)`; `static/views.js` documents the
+   interface and has the list of views. Add one line to it. Styles of the view go to `static/style.css`, or
+   to `static/views/NAME.css`, which `static/index.html` links.
+
+**Ids.** A request never contains a path of the file system. `Studio.folder` finds runs and tokenizers by
+scanning; `folder.find_run(id)` returns the `Run` of an id, or raises `RejectedError` with status 404. The
+endpoint `/api/runs` lists the runs with their ids, and `/api/tokenizer` the tokenizers.
+
+**Safety.** Nothing is written. The Content-Security-Policy allows scripts and styles from files of this
+package only. JavaScript inserts data as text (`lib/dom.js`), never as markup.
+"""

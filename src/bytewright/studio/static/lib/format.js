@@ -1,0 +1,60 @@
+/** Numbers for people. */
+
+/** 1234567 → "1,234,567" */
+export function formatInteger(value) {
+  return isNumber(value) ? Math.round(value).toLocaleString("en") : "–";
+}
+
+/** 22696448 → "22.7 M" */
+export function formatCount(value) {
+  return scale(value, 1000, ["", " k", " M", " G", " T", " P", " E", " Z", " Y"]);
+}
+
+/** 144936960 → "145 MB" (decimal units) */
+export function formatBytes(value) {
+  return scale(value, 1000, [" B", " kB", " MB", " GB", " TB", " PB", " EB"]);
+}
+
+function scale(value, base, units) {
+  if (!isNumber(value)) return "–";
+  let power = 0;
+  let scaled = Math.abs(value);
+  while (scaled >= base * 0.9995 && power < units.length - 1) {
+    scaled /= base;
+    power += 1;
+  }
+  const digits = power === 0 && Number.isInteger(value) ? 0 : scaled < 9.995 ? 2 : scaled < 99.95 ? 1 : 0;
+  return `${value < 0 ? "−" : ""}${scaled.toFixed(digits)}${units[power]}`;
+}
+
+/** 3725 → "1 h 2 min" */
+export function formatSeconds(value) {
+  if (!isNumber(value)) return "–";
+  if (value < 1) return value < 0.001 ? `${(value * 1e6).toFixed(0)} µs` : `${(value * 1000).toFixed(value < 0.01 ? 1 : 0)} ms`;
+  if (value < 10) return `${value.toFixed(1)} s`;
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const first = units.findIndex(([, size]) => value >= size);
+  if (first === 0 && value >= 100 * 86400) return value >= 730 * 86400 ? `${formatInteger(value / 86400 / 365.25)} years` : `${formatInteger(value / 86400)} d`;
+  const [unit, size] = units[first];
+  if (!units[first + 1]) return `${Math.round(value)} s`;
+  const [next, part] = units[first + 1];
+  const rest = Math.round((value % size) / part);
+  if (rest * part === size) return `${Math.floor(value / size) + 1} ${unit}`;
+  return rest ? `${Math.floor(value / size)} ${unit} ${rest} ${next}` : `${Math.floor(value / size)} ${unit}`;
+}
+
+/** A loss or a similar figure: 1.60377 → "1.604" */
+export function formatFigure(value, digits = 4) {
+  if (!isNumber(value)) return "–";
+  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) return value.toExponential(2);
+  return Math.abs(value) >= 1000 ? formatInteger(value) : String(Number(value.toPrecision(digits)));
+}
+
+/** 0.451 → "45 %" */
+export function formatShare(value) {
+  return isNumber(value) ? `${(100 * value).toFixed(value < 0.1 ? 1 : 0)} %` : "–";
+}
+
+export function isNumber(value) {
+  return typeof value === "number" && Number.isFinite(value);
+}

@@ -1,0 +1,27 @@
+/**
+ * The views of the studio, in the order of the navigation.
+ *
+ * A view is a module `views/NAME.js` that exports
+ *
+ *     export function mount(element, context)
+ *
+ * `mount` fills `element`, an empty <div>, and may be async. It is called each time the user opens the view.
+ * `context` has
+ *
+ *     signal            an AbortSignal that aborts when the user leaves the view. Pass it to getJson, postJson,
+ *                       streamEvents, charts and addEventListener; then nothing else must be cleaned up.
+ *     params            a URLSearchParams with what follows `?` in the address, such as `#/runs?ids=a,b`
+ *     setParams(object) replaces these parameters in the address without opening the view again; null or ""
+ *                       removes one. State that a user may want to keep or share belongs there.
+ *     announce(text)    lets screen readers speak a short text
+ *     studio            {folder, version}
+ *
+ * Shared modules: `lib/dom.js` (elements and controls), `lib/api.js` (requests, streams of events, errors),
+ * `lib/chart.js` (charts with labelled axes), `lib/format.js` (numbers for people), `lib/theme.js` (colours).
+ * Insert data as text only: `h("p", {}, text)` does; innerHTML is not used anywhere.
+ */
+export const VIEWS = [
+  { name: "runs", title: "Runs" },
+  { name: "tokenizer", title: "Tokenizer" },
+  { name: "calculator", title: "Calculator" },
+];
