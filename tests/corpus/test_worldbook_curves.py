@@ -7,13 +7,17 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from bytewright.corpus.worldbook import Worldbook
 from bytewright.corpus.worldbook.choices import Someone
 from bytewright.corpus.worldbook.curves import (
     capacity_exponent,
+    count_mentions,
     data_exponent,
     local_exponent,
     people_that_fit,
+    predict_fact_excess,
     share_beyond,
+    unknown_share,
     unseen_share,
     unstored_share,
 )
@@ -63,6 +67,40 @@ def test_the_curves_have_the_stated_exponents(exponent: str) -> None:
     stored = [10**2, 10**3, 10**4]
     found = local_exponent(stored, [share_beyond(world, n) for n in stored])
     assert found == pytest.approx(capacity_exponent(world), rel=0.05)
+
+
+def test_the_unknown_share_contains_both_curves_as_its_limits() -> None:
+    world = World(num_people=5_000, exponent=Decimal("1.1"))
+    for num_mentions in (0, 7, 1_000):
+        expected = pytest.approx(unseen_share(world, num_mentions), rel=1e-12)
+        assert unknown_share(world, num_mentions) == expected
+    assert unknown_share(world, 1e12, num_people=77) == pytest.approx(share_beyond(world, 77))
+    assert unknown_share(world, 10, num_needed=11) == pytest.approx(1)  # more than there are
+
+
+def test_the_unknown_share_is_the_probability_of_too_few_statements() -> None:
+    world = World(num_people=300, exponent=Decimal("1.2"))
+    probabilities = np.array([weight / total for weight, total in map(world.ratio, range(1, 301))])
+    random = np.random.default_rng(0)
+    stated = random.binomial(500, 0.4 * probabilities, size=(4_000, 300))
+    is_unknown = (stated < 3) | (np.arange(300) >= 100)
+    drawn = is_unknown @ probabilities
+    error = drawn.std() / np.sqrt(len(drawn))
+    expected = unknown_share(world, 500, rate=0.4, num_needed=3, num_people=100)
+    assert abs(drawn.mean() - expected) < 4 * error
+
+
+def test_mentions_and_facts_are_counted_from_the_grammar() -> None:
+    book = Worldbook()
+    mentions = count_mentions(book.grammar, book.entropy().num_sections)
+    kinds = [c.kind for n in range(150) for c in book.document("test", 1, n).derivation.choices]
+    facts, people = kinds.count("fact"), kinds.count("person")
+    assert facts / people == pytest.approx(sum(mentions.rates.values()), rel=0.05)
+    assert mentions.rates["trade"] == mentions.rates["town"] == pytest.approx(1)
+    assert mentions.bits_per_person == 32
+    nothing_known = predict_fact_excess(book.world, mentions, 0)
+    assert nothing_known == pytest.approx(mentions.per_document * mentions.bits_per_mention)
+    assert predict_fact_excess(book.world, mentions, 10**5, num_people=0) == pytest.approx(nothing_known)
 
 
 def test_names_determine_people() -> None:

@@ -7,7 +7,8 @@ They are read from a finished sweep, or from a JSON file:
 
 `seed`, `floor` and `flops` (of the whole training; 6 N D by default) are optional; other keys are ignored.
 `excess` may state the bits above the floor by kind of choice, as `bytewright evaluate` measures them on the
-world book. The object may have `title`, and `world` (`seed`, `exponent`, `people`).
+world book. The object may have `title`, `world` (`seed`, `exponent`, `people`)
+and `mentions_per_token`.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Points:
     title: str = "Scaling law"
     world: World | None = None
     """The world of the world book, which predicts the exponents."""
+    mentions_per_token: float | None = None
+    """The mean number of people that a token of the training text mentions."""
 
     def __post_init__(self) -> None:
         check_points(self.points)
@@ -176,7 +179,12 @@ def parse_points(file: Json) -> Points:
     points = [_parse_point(each) for each in file["points"].elements()]
     known = file.as_object()
     texts = {name: file[name].as_text() for name in ("unit", "title") if name in known}
-    return Points(points=points, world=_parse_world(file["world"]) if known.get("world") else None, **texts)
+    return Points(
+        points=points,
+        world=_parse_world(file["world"]) if known.get("world") else None,
+        mentions_per_token=_number(file["mentions_per_token"]) if known.get("mentions_per_token") else None,
+        **texts,
+    )
 
 
 def _number(value: Json) -> float:

@@ -8,14 +8,26 @@ Both curves are exact sums over the buckets of `World`. For s > 1 and an unlimit
 power laws: the unseen share falls as n^-(1 - 1/s), and the share that does not fit falls as N^-(s - 1). The
 product of a share and the bits that the facts of a mention cost without knowledge is the excess loss in bits
 per mention.
+
+A mention states only some facts, a learner may need to read a fact several times, and a model is limited by
+data and by capacity at once. `unknown_share` takes all of this into account. `predict_fact_excess` returns
+the excess in bits per document.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+
+from bytewright.corpus.worldbook.grammar import Grammar
+from bytewright.corpus.worldbook.slots import Call, Fact, Nest, Person
 from bytewright.corpus.worldbook.world import World
+
+PEOPLE = "people"
+"""The genre that mentions people and states facts about them."""
 
 
 def unseen_share(world: World, num_mentions: int) -> float:
@@ -71,3 +83,113 @@ def capacity_exponent(world: World) -> float:
 def local_exponent(sizes: Sequence[float], shares: Sequence[float]) -> float:
     """Return a of the power law size^-a through the first and the last point of a curve."""
     return math.log(shares[0] / shares[-1]) / math.log(sizes[-1] / sizes[0])
+
+
+# From shares to bits per document
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mentions:
+    """How often documents mention people, and which facts a mention states."""
+
+    per_document: float
+    rates: Mapping[str, float]
+    """The probability that a mention states a fact, by the name of the fact."""
+    bits: Mapping[str, float]
+    """The bits of each fact for a reader who does not know it."""
+
+    @property
+    def bits_per_mention(self) -> float:
+        """The bits of the facts of a mention for a reader who knows none of them."""
+        return math.fsum(self.rates[name] * self.bits[name] for name in self.rates)
+
+    @property
+    def bits_per_person(self) -> float:
+        """The bits of all facts about a person."""
+        return math.fsum(self.bits.values())
+
+
+def count_mentions(grammar: Grammar, num_sections: float) -> Mentions:
+    """Return the expected mentions of documents with `num_sections` sections on average.
+
+    Each section has the genre with the probability of the first one, because an urn is exchangeable. No
+    section states a fact about a mention twice.
+    """
+    counts = _expect_parts(grammar, PEOPLE)
+    share = grammar.genres[PEOPLE] / sum(grammar.genres.values())
+    facts = [counts.pop(f"fact {number}", 0.0) for number in range(len(grammar.facts))]
+    per_section = counts["person"]
+    return Mentions(
+        per_document=num_sections * share * per_section,
+        rates={name: count / per_section for name, count in zip(grammar.facts, facts, strict=True)},
+        bits={name: math.log2(len(grammar.lexicons[name].words)) for name in grammar.facts},
+    )
+
+
+def _expect_parts(grammar: Grammar, rule: str) -> dict[str, float]:
+    """Return the expected number of new people and of each fact in the text of a rule without nesting."""
+    counts = {"person": 0.0}
+    alternatives = grammar.rules[rule].alternatives
+    total = sum(alternative.weight for alternative in alternatives)
+    for alternative in alternatives:
+        for part in alternative.parts:
+            match part:
+                case Call(name) | Nest(name):
+                    inner = _expect_parts(grammar, name)
+                case Person("new") | Person("other"):
+                    inner = {"person": 1.0}
+                case Fact(number):
+                    inner = {f"fact {number}": 1.0}
+                case _:
+                    continue
+            for name, count in inner.items():
+                counts[name] = counts.get(name, 0.0) + alternative.weight / total * count
+    return counts
+
+
+def unknown_share(
+    world: World,
+    num_mentions: float,
+    *,
+    rate: float = 1.0,
+    num_needed: int = 1,
+    num_people: float = math.inf,
+) -> float:
+    """Return the share of mentions whose fact a learner does not know after n mentions.
+
+    A mention states the fact with probability `rate`. The learner knows it if the person is one of the
+    `num_people` most frequent ones, and if at least `num_needed` of the n mentions have stated it.
+    """
+    sizes = np.array([bucket.size for bucket in world.buckets], dtype=np.float64)
+    firsts = np.array([bucket.first for bucket in world.buckets], dtype=np.float64)
+    shares = np.array([bucket.weight for bucket in world.buckets], dtype=np.float64) / world.cumulative[-1]
+    stated = np.minimum(rate * shares / sizes, 1 - 1e-12)
+    # the binomial probability of fewer than num_needed statements, in logarithms
+    term = num_mentions * np.log1p(-stated)
+    too_few = term.copy()
+    for number in range(min(num_needed, math.floor(num_mentions) + 1) - 1):
+        term = term + np.log((num_mentions - number) / (number + 1)) + np.log(stated) - np.log1p(-stated)
+        too_few = np.logaddexp(too_few, term)
+    is_stored = np.clip((num_people - (firsts - 1)) / sizes, 0.0, 1.0)
+    return math.fsum(shares * (is_stored * np.exp(np.minimum(too_few, 0.0)) + 1 - is_stored))
+
+
+def predict_fact_excess(
+    world: World,
+    mentions: Mentions,
+    num_mentions: float,
+    *,
+    num_needed: int = 1,
+    num_people: float = math.inf,
+) -> float:
+    """Return the bits per document that unknown facts cost after n mentions.
+
+    With the default values it is a bound for every learner: a fact is a hash, so whoever has not read it pays
+    its full bits.
+    """
+    return mentions.per_document * math.fsum(
+        rate
+        * mentions.bits[name]
+        * unknown_share(world, num_mentions, rate=rate, num_needed=num_needed, num_people=num_people)
+        for name, rate in mentions.rates.items()
+    )

@@ -1,0 +1,239 @@
+"""Analyse the points of a sweep: laws with and without the known E, isoFLOP optima, and the recovery of E."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bytewright.corpus.worldbook.curves import (
+    capacity_exponent,
+    data_exponent,
+    local_exponent,
+    unknown_share,
+    unstored_share,
+)
+from bytewright.errors import UsageError
+from bytewright.laws.bootstrap import NUM_RESAMPLES, Estimate, estimate
+from bytewright.laws.isoflop import Parabola, find_levels, fit_parabola, fit_power_law
+from bytewright.laws.law import LAW_FIELDS, SYMBOLS, Law, fit_law
+from bytewright.laws.points import Points
+from bytewright.laws.power import Objective, Vector
+from bytewright.laws.recovery import Recovery, recover_limit
+
+LOGS = frozenset({"size_scale", "data_scale", "best_size", "best_tokens"})
+"""Positive values, whose intervals are symmetric on a log scale."""
+BITS_PER_PERSON = 32.0
+"""The bits of all facts about a person of the world book."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedLaw:
+    """A law with the intervals of its values."""
+
+    objective: Objective
+    known_limit: bool
+    law: Law
+    estimates: Mapping[str, Estimate]
+    residuals: Vector
+    """ln of measured over fitted loss, of each point."""
+
+    @property
+    def name(self) -> str:
+        """The name of the fit in tables."""
+        return f"{'known' if self.known_limit else 'fitted'} E, {self.objective}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A level of compute with its parabola, and the intervals of the minimum."""
+
+    parabola: Parabola
+    estimates: Mapping[str, Estimate]
+    num_points: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """An exponent that the world predicts, next to the measured one."""
+
+    name: str
+    limit: float
+    """The exponent for an unlimited number of people."""
+    local: float
+    """The exponent between the smallest and the largest point of the sweep."""
+    measured: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """Everything that `bytewright fit` reports."""
+
+    points: Points
+    fits: Sequence[FittedLaw]
+    levels: Sequence[Level]
+    optima: Mapping[str, Estimate]
+    """The exponents of the best N and the best D as powers of compute, if there are two levels."""
+    recoveries: Sequence[Recovery]
+    predictions: Sequence[Prediction]
+    notes: Sequence[str]
+    """What could not be computed, and why."""
+
+    @property
+    def main(self) -> FittedLaw:
+        """The fit that the charts show: with the known E if there is one."""
+        return self.fits[0]
+
+
+def analyse(points: Points, *, objective: Objective = "log", num_resamples: int = NUM_RESAMPLES) -> Analysis:
+    """Fit everything to the points; raise `UsageError` if they cannot determine a law."""
+    notes: list[str] = []
+    known = [True, False] if points.floor is not None else [False]
+    objectives: list[Objective] = [objective, *(["huber"] if objective != "huber" else [])]  # type: ignore[list-item]
+    fits = [_fit(points, each, is_known, num_resamples) for each in objectives for is_known in known]
+    levels, optima = _fit_levels(points, num_resamples, notes)
+    recoveries = recover_limit(points, num_resamples=num_resamples)
+    if not any(fit.estimates["size_exponent"].interval for fit in fits):
+        notes.append("No setting has several seeds, so there are no intervals.")
+    return Analysis(
+        points=points,
+        fits=fits,
+        levels=levels,
+        optima=optima,
+        recoveries=recoveries,
+        predictions=_predict(points, fits[0]),
+        notes=notes,
+    )
+
+
+def _fit(points: Points, objective: Objective, known_limit: bool, num_resamples: int) -> FittedLaw:
+    law = fit_law(points, objective=objective, known_limit=known_limit)
+
+    def refit(losses: Vector) -> dict[str, float]:
+        found = fit_law(points, objective=objective, known_limit=known_limit, losses=losses, start=law)
+        return _values(found)
+
+    estimates = estimate(
+        points, lambda losses: _values(law), refit=refit, num_resamples=num_resamples, logs=LOGS
+    )
+    if known_limit:
+        estimates["limit"] = Estimate(law.limit)
+    return FittedLaw(
+        objective=objective,
+        known_limit=known_limit,
+        law=law,
+        estimates=estimates,
+        residuals=np.log(points.losses / law.loss(points.sizes, points.tokens)),
+    )
+
+
+def _values(law: Law) -> dict[str, float]:
+    values = {name: float(getattr(law, name)) for name in LAW_FIELDS}
+    return values | {
+        "best_size_exponent": law.best_size_exponent,
+        "envelope_exponent": law.envelope_exponent,
+    }
+
+
+def _fit_levels(
+    points: Points, num_resamples: int, notes: list[str]
+) -> tuple[list[Level], Mapping[str, Estimate]]:
+    """Return the levels with a minimum, and the exponents of the optima."""
+    masks, levels = [], []
+    for mask in find_levels(points):
+        part = points.select(mask)
+        try:
+            parabola = fit_parabola(part)
+        except UsageError as error:
+            notes.append(f"{str(error).capitalize()}.")
+            continue
+
+        def fit(losses: Vector, part: Points = part) -> dict[str, float]:
+            found = fit_parabola(part, losses)
+            return {name: getattr(found, name) for name in ("best_size", "best_tokens", "lowest")}
+
+        estimates = estimate(part, fit, num_resamples=num_resamples, logs=LOGS)
+        if not parabola.is_inside:
+            notes.append(f"The minimum at {parabola.flops:.3g} FLOPs is outside of the sizes of the level.")
+        levels.append(Level(parabola=parabola, estimates=estimates, num_points=len(part)))
+        masks.append(mask)
+    if len(levels) < 2:
+        notes.append("Power laws of the optima need two levels of compute with a minimum.")
+        return levels, {}
+
+    def fit_optima(losses: Vector) -> dict[str, float]:
+        found = [fit_parabola(points.select(mask), losses[mask]) for mask in masks]
+        flops = [each.flops for each in found]
+        return {
+            "best_size_exponent": fit_power_law(flops, [each.best_size for each in found]).exponent,
+            "best_tokens_exponent": fit_power_law(flops, [each.best_tokens for each in found]).exponent,
+        }
+
+    return levels, estimate(points, fit_optima, num_resamples=num_resamples)
+
+
+def _predict(points: Points, fit: FittedLaw) -> list[Prediction]:
+    """Return the exponents that the world predicts; none if the points do not state the world."""
+    world, per_token = points.world, points.mentions_per_token
+    if world is None or float(world.exponent) <= 1:
+        return []
+    sizes = [float(points.sizes.min()), float(points.sizes.max())]
+    stored = [unstored_share(world, size, bits_per_person=BITS_PER_PERSON) for size in sizes]
+    mentions = [float(each) * (per_token or math.nan) for each in (points.tokens.min(), points.tokens.max())]
+    unseen = [unknown_share(world, each) if per_token else math.nan for each in mentions]
+    return [
+        Prediction(
+            name="a (parameters)",
+            limit=capacity_exponent(world),
+            local=local_exponent(sizes, stored),
+            measured=fit.estimates["size_exponent"],
+        ),
+        Prediction(
+            name="b (tokens)",
+            limit=data_exponent(world),
+            local=local_exponent(mentions, unseen) if per_token else math.nan,
+            measured=fit.estimates["data_exponent"],
+        ),
+    ]
+
+
+def to_json(analysis: Analysis) -> dict[str, Any]:
+    """Return an analysis as JSON values."""
+    points = analysis.points
+    return {
+        "title": points.title,
+        "unit": points.unit,
+        "floor": points.floor,
+        "num_points": len(points),
+        "fits": [
+            {
+                "name": fit.name,
+                "objective": fit.objective,
+                "known_limit": fit.known_limit,
+                "values": {
+                    SYMBOLS.get(name, name): dataclasses.asdict(value)
+                    for name, value in fit.estimates.items()
+                },
+                "residuals": [float(each) for each in fit.residuals],
+            }
+            for fit in analysis.fits
+        ],
+        "levels": [
+            {
+                **dataclasses.asdict(level.parabola),
+                "num_points": level.num_points,
+                "estimates": {name: dataclasses.asdict(each) for name, each in level.estimates.items()},
+            }
+            for level in analysis.levels
+        ],
+        "optima": {name: dataclasses.asdict(each) for name, each in analysis.optima.items()},
+        "recovery": [
+            {**dataclasses.asdict(each), "errors_from_true": each.errors} for each in analysis.recoveries
+        ],
+        "predictions": [dataclasses.asdict(each) for each in analysis.predictions],
+        "notes": list(analysis.notes),
+    }

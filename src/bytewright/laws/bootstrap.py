@@ -1,0 +1,128 @@
+"""Intervals of fitted values by resampling seeds.
+
+A resample draws seeds with replacement. Settings with the same seeds get the same draws, so noise that a seed
+causes in all settings stays common to them. The points keep their N and D. So a resample has other losses
+only, and shows what other seeds would have changed. It does not show errors of the form of the law.
+
+Settings with a single seed get deviations that are drawn from the settings with several.
+
+The spread over resamples of n seeds is too small by the factor sqrt((n - 1) / n), which is corrected. The
+interval is Student's: with n seeds it extends t(n - 1) standard errors to each side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bytewright.errors import UsageError
+from bytewright.laws.inference import CONFIDENCE, student_quantile
+from bytewright.laws.points import Points
+from bytewright.laws.power import Vector
+
+NUM_RESAMPLES = 100
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A fitted value, with its standard error and interval over seeds; both are None without repetitions."""
+
+    value: float
+    error: float | None = None
+    interval: tuple[float, float] | None = None
+
+    def errors_from(self, true: float) -> float | None:
+        """Return the distance to the true value in standard errors."""
+        return (self.value - true) / self.error if self.error else None
+
+
+class SeedResampler:
+    """Draws the losses of points again, seed by seed."""
+
+    def __init__(self, points: Points, seed: int = 0) -> None:
+        self.losses, self.settings = points.losses, points.settings
+        seeds = np.array([point.seed for point in points.points])
+        order = np.lexsort((seeds, self.settings))
+        self.members = [order[self.settings[order] == each] for each in np.unique(self.settings)]
+        self.repeated = [each for each in self.members if len(each) > 1]
+        self.num_seeds = max(map(len, self.members))
+        self.random = np.random.default_rng(seed)
+
+    @property
+    def can_resample(self) -> bool:
+        """Whether a setting has several seeds."""
+        return bool(self.repeated)
+
+    def draw(self) -> Vector:
+        """Return the losses of one resample."""
+        uniform = self.random.random(self.num_seeds)
+        losses = self.losses.copy()
+        for each in self.members:
+            if len(each) > 1:
+                drawn = (uniform[: len(each)] * len(each)).astype(int)
+                losses[each] = self.losses[each[drawn]]
+            else:
+                losses[each] += self._deviation()
+        return losses
+
+    def _deviation(self) -> float:
+        """Return the deviation of a random run from the mean of its setting."""
+        chosen = self.losses[self.repeated[self.random.integers(len(self.repeated))]]
+        return float(chosen[self.random.integers(len(chosen))] - chosen.mean())
+
+    def estimate(
+        self, values: Mapping[str, float], resampled: Mapping[str, list[float]], *, logs: frozenset[str]
+    ) -> dict[str, Estimate]:
+        """Return values with errors and intervals; those of `logs` are symmetric as logarithms."""
+        correction = math.sqrt(self.num_seeds / (self.num_seeds - 1))
+        t = student_quantile(CONFIDENCE, self.num_seeds - 1)
+        estimates = {}
+        for name, value in values.items():
+            drawn = np.array(resampled[name])
+            drawn = drawn[np.isfinite(drawn)]
+            if len(drawn) < 2:
+                estimates[name] = Estimate(value)
+                continue
+            if name in logs:
+                error = float(np.log(drawn).std(ddof=1)) * correction
+                interval = (value * math.exp(-t * error), value * math.exp(t * error))
+                estimates[name] = Estimate(value, value * error, interval)
+            else:
+                error = float(drawn.std(ddof=1)) * correction
+                estimates[name] = Estimate(value, error, (value - t * error, value + t * error))
+        return estimates
+
+
+Fit = Callable[[Vector], Mapping[str, float]]
+"""Returns the fitted values for given losses of the points."""
+
+
+def estimate(
+    points: Points,
+    fit: Fit,
+    *,
+    refit: Fit | None = None,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+    logs: frozenset[str] = frozenset(),
+) -> dict[str, Estimate]:
+    """Return the values that `fit` finds, with intervals over seeds; `refit` is a faster fit of resamples.
+
+    A resample that cannot be fitted counts as missing. Without repeated seeds there are no intervals.
+    """
+    values = fit(points.losses)
+    resampler = SeedResampler(points, seed)
+    if not resampler.can_resample:
+        return {name: Estimate(value) for name, value in values.items()}
+    resampled: dict[str, list[float]] = {name: [] for name in values}
+    for _ in range(num_resamples):
+        try:
+            found = (refit or fit)(resampler.draw())
+        except UsageError:
+            continue
+        for name in resampled:
+            resampled[name].append(found.get(name, math.nan))
+    return resampler.estimate(values, resampled, logs=logs)

@@ -1,0 +1,123 @@
+"""IsoFLOP parabolas: for each level of compute, the best N, and the power laws of these optima.
+
+At one level of compute C = 6 N D, the loss against ln N has a minimum between models that are too small and
+models that see too few tokens. A parabola through the points of the level estimates it. The procedure has a
+bias: the true curve is a sum of two exponentials in ln N, which is not symmetric. So the minimum of the
+parabola moves if the sizes are not centred on it, and more so if they are far apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bytewright.errors import UsageError
+from bytewright.laws.points import Points
+from bytewright.laws.power import Objective, Vector, fit_power_laws
+
+LEVEL_GAP = 1.25
+"""Points belong to different levels if their compute differs by more than this factor."""
+MIN_SIZES = 3
+"""A parabola needs three different N."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parabola:
+    """The loss at one level of compute: lowest + curvature (ln N - ln best)^2."""
+
+    flops: float
+    best_size: float
+    best_tokens: float
+    lowest: float
+    curvature: float
+    sizes: tuple[float, float]
+    """The smallest and the largest N of the level."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the minimum lies between the sizes of the level; otherwise it is extrapolated."""
+        return self.sizes[0] <= self.best_size <= self.sizes[1]
+
+    def loss(self, sizes: Vector) -> Vector:
+        """Return the loss of the parabola."""
+        distance: Vector = np.log(sizes / self.best_size)
+        return self.lowest + self.curvature * distance**2
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """y = scale x^exponent."""
+
+    scale: float
+    exponent: float
+
+
+def find_levels(points: Points) -> list[np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Return a mask of the points of each level of compute with at least three sizes, the lowest first."""
+    compute = points.compute
+    order = np.argsort(compute, kind="stable")
+    breaks = np.flatnonzero(compute[order][1:] > LEVEL_GAP * compute[order][:-1]) + 1
+    masks = []
+    for members in np.split(order, breaks):
+        mask = np.zeros(len(compute), dtype=bool)
+        mask[members] = True
+        if len(np.unique(points.sizes[mask])) >= MIN_SIZES:
+            masks.append(mask)
+    return masks
+
+
+def fit_parabola(points: Points, losses: Vector | None = None) -> Parabola:
+    """Fit a parabola in ln N to the points of one level."""
+    logs = np.log(points.sizes)
+    centre = float(logs.mean())
+    if len(np.unique(points.sizes)) < MIN_SIZES:
+        message = f"a parabola needs at least {MIN_SIZES} different numbers of parameters at one compute"
+        raise UsageError(message, key="parameters", expected=MIN_SIZES)
+    curvature, slope, value = np.polyfit(logs - centre, points.losses if losses is None else losses, 2)
+    flops = float(np.exp(np.log(points.compute).mean()))
+    if curvature <= 0:
+        message = f"the losses at {flops:.3g} FLOPs have no minimum: the parabola opens downwards"
+        raise UsageError(message, key="loss", found=float(curvature))
+    shift = -slope / (2 * curvature)
+    # ln D is a line in ln N at one level, exactly so if the compute is 6 N D
+    tokens = np.polyval(np.polyfit(logs - centre, np.log(points.tokens), 1), shift)
+    return Parabola(
+        flops=flops,
+        best_size=math.exp(centre + shift),
+        best_tokens=math.exp(tokens),
+        lowest=float(value - slope**2 / (4 * curvature)),
+        curvature=float(curvature),
+        sizes=(float(points.sizes.min()), float(points.sizes.max())),
+    )
+
+
+def fit_parabolas(points: Points, losses: Vector | None = None) -> list[Parabola]:
+    """Fit a parabola to each level of compute with at least three sizes."""
+    losses = points.losses if losses is None else losses
+    return [fit_parabola(points.select(mask), losses[mask]) for mask in find_levels(points)]
+
+
+def fit_power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
+    """Fit a line to ln y against ln x.
+
+    >>> law = fit_power_law([1.0, 4.0, 16.0], [3.0, 6.0, 12.0])
+    >>> round(law.scale, 12), round(law.exponent, 12)
+    (3.0, 0.5)
+    """
+    if len(set(x)) < 2:
+        raise UsageError("a power law of compute needs at least two levels", key="flops", found=len(set(x)))
+    exponent, logarithm = np.polyfit(np.log(x), np.log(y), 1)
+    return PowerLaw(math.exp(logarithm), float(exponent))
+
+
+def fit_envelope(parabolas: Sequence[Parabola], objective: Objective = "log") -> float:
+    """Return the E of the envelope: the lowest losses of the levels, fitted by E + K C^-g."""
+    if len(parabolas) < 3:
+        message = f"the envelope has three unknowns, so it needs three levels; there are {len(parabolas)}"
+        raise UsageError(message, key="flops", expected=3, found=len(parabolas))
+    flops = np.array([each.flops for each in parabolas])
+    lowest = np.array([each.lowest for each in parabolas])
+    return fit_power_laws((flops,), lowest, objective=objective).limit
