@@ -2,7 +2,8 @@
 
 The plot of a story is drawn first, then its wording. Each text has one derivation, so -log2 p of a story is
 exact. So is the entropy, which is the expected minimum loss (the floor) of any model of the grammar. The
-grammar is in `storybook.grammar`, in the notation of `notation`. Start with `book`; `files` reads and writes.
+grammar is in `storybook.grammar`, in the notation of `notation`. `next_tokens` has the true
+probabilities of each token. Start with `book`; `files` reads and writes.
 """
 
 from bytewright.corpus.storybook.book import Floor, Storybook
@@ -15,6 +16,7 @@ from bytewright.corpus.storybook.files import (
     read_stories,
     write_stories,
 )
+from bytewright.corpus.storybook.next_tokens import NextTokens, Position
 from bytewright.corpus.storybook.parse import Parse
 from bytewright.corpus.storybook.tell import Split, Story
 
@@ -22,7 +24,9 @@ __all__ = [
     "CheckReport",
     "Floor",
     "KnownStories",
+    "NextTokens",
     "Parse",
+    "Position",
     "Split",
     "Story",
     "StoryCheck",

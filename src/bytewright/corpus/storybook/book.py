@@ -9,8 +9,10 @@ from importlib import resources
 
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
 from bytewright.corpus.storybook.check import Checker, CheckReport
+from bytewright.corpus.storybook.continuations import Continuations
 from bytewright.corpus.storybook.entropy import StoryEntropy, compute_story_entropy
 from bytewright.corpus.storybook.grammar import StoryGrammar
+from bytewright.corpus.storybook.next_tokens import NextTokens, TokenizerLike
 from bytewright.corpus.storybook.notation import read_story_grammar
 from bytewright.corpus.storybook.parse import Parse, Parser
 from bytewright.corpus.storybook.tell import Split, Story, Teller
@@ -83,6 +85,14 @@ class Storybook:
     def parse(self, text: str) -> Parse:
         """Return the result of finding all derivations of a text."""
         return self.parser.parse(text)
+
+    def next_tokens(self, tokenizer: TokenizerLike) -> NextTokens:
+        """Return the true next-token probabilities of stories for a tokenizer."""
+        return NextTokens(self._continuations, tokenizer)
+
+    @functools.cached_property
+    def _continuations(self) -> Continuations:
+        return Continuations(self.grammar)
 
     def entropy(self) -> StoryEntropy:
         """Return the exact mean information content and length of a story."""
