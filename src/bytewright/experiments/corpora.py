@@ -1,9 +1,9 @@
 """Prepare the data of sweeps and of the demo: texts, a tokenizer, and token files.
 
-A `CorpusConfig` describes generated stories or a text file. `prepare_corpus` creates the missing files below
-one folder and reuses the others. Folder names contain a hash of the inputs of the text (the storybook's
-grammar, or the contents of the file), so stale files are never reused. Files are written atomically, so an
-interrupted preparation can be continued. `corpus.json` records the entropy of generated validation stories,
+A `CorpusConfig` describes a generated book or a text file. `prepare_corpus` creates the missing files below
+one folder and reuses the others. Folder names contain a hash of the inputs of the text (the grammar of the
+book, or the contents of the file), so stale files are never reused. Files are written atomically, so an
+interrupted preparation can be continued. `corpus.json` records the entropy of generated validation text,
 which is the floor of the loss. `token_digests` identifies data by the hash of their tokens.
 """
 
@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from decimal import Decimal
 from importlib import resources
 from pathlib import Path
 
 from bytewright.corpus import END_OF_TEXT
+from bytewright.corpus.worldbook.files import grammar_digest, write_worldbook
+from bytewright.corpus.worldbook.world import MAX_PEOPLE, World
 from bytewright.errors import BytewrightError, UsageError, wrong_value
 from bytewright.experiments.records import FLOOR
 from bytewright.formatting import PhaseProgress
@@ -32,30 +35,51 @@ _digests: dict[tuple[Path, int, int], str] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
-    """The text to train on and the size of its vocabulary. Exactly one of `storybook` and `text` is set."""
+    """The text to train on and the size of its vocabulary.
+
+    Exactly one of `storybook`, `worldbook` and `text` is set.
+    """
 
     storybook: int | None = None
     """Bytes of stories to generate."""
+    worldbook: int | None = None
+    """Bytes of documents of the world book to generate."""
+    exponent: float = 1.25
+    """Exponent of the frequencies of people in the world book."""
+    people: int = MAX_PEOPLE
+    """Number of people in the world book."""
     text: Path | None = None
     """Plain text file to train on."""
     validation: Path | None = None
     """Plain text file to validate on; without one, the end of `text` is held out."""
     validation_size: int = 2_000_000
-    """Bytes of validation stories to generate."""
+    """Bytes of validation text to generate."""
     seed: int = 1
-    """Seed of the generated stories."""
+    """Seed of the generated text."""
     vocab_size: int = 10_000
     """Vocabulary size of the tokenizer and the model."""
 
     def __post_init__(self) -> None:
-        if (self.storybook is None) == (self.text is None):
-            message = "corpus needs exactly one of storybook (bytes) and text (a file)"
+        if [self.storybook, self.worldbook, self.text].count(None) != 2:
+            message = "corpus needs exactly one of storybook (bytes), worldbook (bytes) and text (a file)"
             raise UsageError(message, key="corpus.storybook")
         check_positive(
-            {"storybook": self.storybook, "validation_size": self.validation_size}, prefix="corpus."
+            {
+                "storybook": self.storybook,
+                "worldbook": self.worldbook,
+                "validation_size": self.validation_size,
+            },
+            prefix="corpus.",
         )
         if not 257 <= self.vocab_size <= 2**20:
             raise wrong_value("corpus.vocab_size", f"from 257 to {2**20}", self.vocab_size)
+        if self.worldbook is not None:
+            self.world  # noqa: B018  # raises if there is no such world
+
+    @property
+    def world(self) -> World:
+        """The world of the world book."""
+        return World(exponent=Decimal(str(self.exponent)), num_people=self.people)
 
 
 def prepare_corpus(config: CorpusConfig, root: Path, progress: PhaseProgress) -> DataConfig:
@@ -107,6 +131,9 @@ def corpus_name(config: CorpusConfig, progress: PhaseProgress = no_progress) -> 
         grammar = resources.files("bytewright.corpus.storybook").joinpath("storybook.grammar").read_bytes()
         parts = (config.storybook, config.validation_size, config.seed)
         return f"storybook-{config.storybook / 1e6:g}MB-{_hash(repr(parts).encode() + grammar)}"
+    if config.worldbook is not None:
+        about = (config.worldbook, config.validation_size, config.seed, config.world, grammar_digest())
+        return f"worldbook-{config.worldbook / 1e6:g}MB-{_hash(repr(about).encode())}"
     assert config.text is not None
     digests = [_digest(path, progress) for path in (config.text, config.validation) if path is not None]
     return f"{config.text.stem}-{_hash(repr(digests).encode())}"
@@ -140,6 +167,8 @@ def _write_texts(config: CorpusConfig, folder: Path, progress: PhaseProgress) ->
     if not all(path.is_file() for path in (train, validation, written_last)):
         if config.storybook is not None:
             about = _write_stories(config, train, validation, progress)
+        elif config.worldbook is not None:
+            about = _write_world(config, train, validation, progress)
         else:
             assert config.text is not None
             about = _hold_out(config.text, train, validation, progress)
@@ -167,6 +196,33 @@ def _write_stories(
         "text": "storybook",
         "seed": config.seed,
         "validation_stories": written.num_stories,
+        "floor_bits_per_byte": written.bits_per_byte,
+    }
+
+
+def _write_world(
+    config: CorpusConfig, train: Path, validation: Path, progress: PhaseProgress
+) -> dict[str, object]:
+    from bytewright.system import usable_cores
+
+    assert config.worldbook is not None
+    write_worldbook(
+        train,
+        config.worldbook,
+        world=config.world,
+        seed=config.seed,
+        num_threads=usable_cores(),
+        progress=lambda done, total: progress("generate documents", done, total, "bytes"),
+    )
+    written = write_worldbook(
+        validation, config.validation_size, world=config.world, seed=config.seed, split="validation"
+    )
+    return {
+        "text": "worldbook",
+        "seed": config.seed,
+        "exponent": config.exponent,
+        "people": config.people,
+        "validation_documents": written.num_documents,
         "floor_bits_per_byte": written.bits_per_byte,
     }
 

@@ -134,7 +134,10 @@ class Decoder:
         self.final_norm: PackedNorm | None = (
             None if final is None else pack_module(final, self.dtype, batch_size)
         )
-        self.head = PackedMatrix(snapshot(model.output_weight, self.dtype), batch_size)
+        head = model.output_weight
+        if model.logit_scale != 1:
+            head = head * model.logit_scale
+        self.head = PackedMatrix(snapshot(head, self.dtype), batch_size)
         self.angles = None
         attention = blocks[0].attn
         rope = attention.rope if isinstance(attention, MultiHeadSelfAttention) else None

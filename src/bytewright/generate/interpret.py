@@ -105,8 +105,8 @@ def logit_lens(model: TransformerLM, ids: Sequence[int], *, top: int = 1) -> lis
         handle.remove()
     found = []
     for hidden in (*inputs, *outputs):
-        normed = hidden if model.ln_final is None else model.ln_final(hidden)
-        logits = at_least_float32(normed @ model.output_weight.to(normed.dtype).T)
+        scaled = model.head_input(hidden)
+        logits = at_least_float32(scaled @ model.output_weight.to(scaled.dtype).T)
         best = softmax(logits, dim=-1).topk(top, dim=-1)
         found.append(LensLayer(best.indices, best.values))
     return found

@@ -28,6 +28,7 @@ from bytewright.formatting import Progress
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.exports import check_export, llama_names, llama_settings
 from bytewright.model.fused import halves_from_pairs
+from bytewright.model.transformer import weights_with_scale
 from bytewright.storage import atomic
 from bytewright.tokenizer.formats.gpt2 import spell_merges, spell_with_special_tokens
 from bytewright.tokenizer.vocabulary import Vocabulary, check_all_bytes, find_end_of_text
@@ -87,7 +88,7 @@ def write_gguf(
     """
     gguf = _import_gguf()
     check_export(model, "gguf")
-    weights = model.state_dict()
+    weights = weights_with_scale(model)
     _check_weight_type(weights, weight_type)
     header = _Header(gguf, model.config, vocabulary, weight_type, name)
     names = llama_names(model.config)

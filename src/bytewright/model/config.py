@@ -119,13 +119,16 @@ class ModelConfig:
     """RMSNorm on each head's queries and keys, before the rotation."""
     num_kv_heads: int | None = None
     """Key/value heads, each shared by num_heads / num_kv_heads query heads; None: num_heads."""
+    mup_base_width: int | None = None
+    """Maximal update parametrisation (muP): the learning rate is that of a model with this `d_model`, and
+    rates, initial head and logits are scaled from there to `d_model`. None: standard parametrisation."""
     implementation: Implementation = "fused"
     """Layer classes to use; both implementations have the same parameters under the same names."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "context_length", "d_model", "num_layers", "num_heads"):
             _check_size(name, getattr(self, name))
-        for name in ("d_ff", "num_kv_heads"):
+        for name in ("d_ff", "num_kv_heads", "mup_base_width"):
             if getattr(self, name) is not None:
                 _check_size(name, getattr(self, name))
         for name, choices in _CHOICES.items():
@@ -163,6 +166,11 @@ class ModelConfig:
     def d_head(self) -> int:
         """Dimensions of one head."""
         return self.d_model // self.num_heads
+
+    @property
+    def width_ratio(self) -> float:
+        """d_model divided by `mup_base_width`; 1 with the standard parametrisation."""
+        return 1.0 if self.mup_base_width is None else self.d_model / self.mup_base_width
 
     @property
     def kv_heads(self) -> int:

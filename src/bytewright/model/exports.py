@@ -25,7 +25,7 @@ ExportFormat = Literal["hf", "gguf"]
 
 EXPORTED_OPTIONS = (
     *("vocab_size", "context_length", "d_model", "num_layers", "num_heads", "d_ff", "num_kv_heads"),
-    *("rope_theta", "tie_embeddings", "implementation"),
+    *("rope_theta", "tie_embeddings", "mup_base_width", "implementation"),
 )
 """The options of `ModelConfig` that a Llama can express with any value, or that do not affect the result."""
 

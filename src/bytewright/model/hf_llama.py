@@ -24,7 +24,7 @@ from bytewright.model.config import ModelConfig
 from bytewright.model.exports import check_export, llama_names, llama_settings
 from bytewright.model.fused import halves_from_pairs, pairs_from_halves
 from bytewright.model.layers import EPSILON
-from bytewright.model.transformer import TransformerLM, weight_shapes
+from bytewright.model.transformer import TransformerLM, weight_shapes, weights_with_scale
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.storage.manifest import is_plain_name
@@ -57,7 +57,7 @@ def write_llama(
     names = llama_names(model.config)
     weights = {
         names[name]: _reorder(name, weight.detach(), model.config, for_export=True).contiguous()
-        for name, weight in model.state_dict().items()
+        for name, weight in weights_with_scale(model).items()
     }
     with atomic.write_folder(folder, about={"kind": "transformers model"}, replace=replace) as writer:
         writer.write_json("config.json", config)

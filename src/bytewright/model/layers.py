@@ -92,15 +92,23 @@ class Linear(Layer):
     """y = x Wᵀ, with W of shape (out_features, in_features)."""
 
     def __init__(
-        self, in_features: int, out_features: int, device: DeviceLike = None, dtype: DType = None
+        self,
+        in_features: int,
+        out_features: int,
+        device: DeviceLike = None,
+        dtype: DType = None,
+        *,
+        std: float | None = None,
     ) -> None:
         super().__init__()
         self.weight = Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        self.std = std
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights: the variance is 2 / (in_features + out_features)."""
-        truncated_normal_(self.weight, std=math.sqrt(2 / sum(self.weight.shape)))
+        """Draw the weights: the variance is std², or 2 / (in_features + out_features) without `std`."""
+        std = math.sqrt(2 / sum(self.weight.shape)) if self.std is None else self.std
+        truncated_normal_(self.weight, std=std)
 
     def extra_repr(self) -> str:
         """Return the sizes for the module's repr."""

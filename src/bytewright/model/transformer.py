@@ -6,6 +6,17 @@ state dict of one implementation loads into the other. Parameters have the type 
 and with it every matrix product, has the type `compute_dtype` (by default the same).
 
 `hidden_states` and `output_weight` allow a loss to compute the logits in chunks instead of all at once.
+
+**Maximal update parametrisation.** With `mup_base_width`, the change of every activation in a step, and so
+the best learning rate, is about the same at every width. With r = d_model / mup_base_width:
+
+    embeddings, gains    initial values and rates do not depend on the width
+    matrices of blocks   initial variance 2 / (in + out), as always; AdamW's rate is divided by r, and its
+                         weight decay multiplied by r, so the decay per step is the same (`optim.build`)
+    head                 initial variance 2 / (vocab_size + mup_base_width); logits are divided by r
+
+Keep `d_head` and the number of layers equal across widths: the rules do not cover them. At r = 1 the model is
+the standard one.
 """
 
 from __future__ import annotations
@@ -77,7 +88,8 @@ class TransformerLM(Layer):
         self.config = config
         self.compute_dtype = compute_dtype
         # Tied embeddings start as small as a head; otherwise the first logits would be √d_model large
-        head_std = math.sqrt(2 / (config.vocab_size + config.d_model))
+        head_std = math.sqrt(2 / (config.vocab_size + (config.mup_base_width or config.d_model)))
+        self.logit_scale = 1 / config.width_ratio
         embedding = cast("type[Embedding]", class_for(Embedding, config.implementation))
         self.token_embeddings = embedding(
             config.vocab_size, config.d_model, device, dtype, std=head_std if config.tie_embeddings else 1.0
@@ -91,7 +103,9 @@ class TransformerLM(Layer):
         )
         self.ln_final = make_norm(config, device, dtype) if config.norm == "pre" else None
         self.lm_head = (
-            None if config.tie_embeddings else Linear(config.d_model, config.vocab_size, device, dtype)
+            None
+            if config.tie_embeddings
+            else Linear(config.d_model, config.vocab_size, device, dtype, std=head_std)
         )
 
     @property
@@ -112,7 +126,13 @@ class TransformerLM(Layer):
             x = x.to(self.compute_dtype)
         for layer in self.layers:
             x = layer(x)
-        return x if self.ln_final is None else self.ln_final(x)
+        return self.head_input(x)
+
+    def head_input(self, x: Float[Tensor, "*batch seq d_model"]) -> Float[Tensor, "*batch seq d_model"]:
+        """Return the residual stream after the final norm, times the scale of the logits."""
+        if self.ln_final is not None:
+            x = self.ln_final(x)
+        return x if self.logit_scale == 1 else x * self.logit_scale
 
     def forward(self, ids: Integer[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq vocab"]:
         """Return the logits: row t has one for each candidate for the token after position t."""
@@ -120,6 +140,17 @@ class TransformerLM(Layer):
         if self.lm_head is not None:  # the module itself, so that its hooks run
             return self.lm_head(x)
         return x @ self.output_weight.to(x.dtype).T
+
+
+def weights_with_scale(model: TransformerLM) -> dict[str, Tensor]:
+    """Return the state dict with the scale of the logits in the gains of the final norm.
+
+    With these weights, a model without `mup_base_width` computes the same logits, also in other programs.
+    """
+    weights: dict[str, Tensor] = model.state_dict()
+    if model.logit_scale != 1:
+        weights["ln_final.weight"] = weights["ln_final.weight"] * model.logit_scale
+    return weights
 
 
 @functools.lru_cache(maxsize=64)

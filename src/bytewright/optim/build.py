@@ -3,7 +3,8 @@
 A registered optimizer is one of two:
 
 - a `torch.optim.Optimizer` class. Its constructor receives the parameters in two groups, matrices with weight
-  decay and one-dimensional parameters without. It also receives `lr`, `weight_decay`, `eps`, `momentum` and
+  decay and one-dimensional parameters without. If the model has `mup_base_width`, the matrices inside blocks
+  are a third group with its own learning rate. It also receives `lr`, `weight_decay`, `eps`, `momentum` and
   `betas` of the config, if it has parameters of these names. All other parameters are options
   (`[optimizer.options]`).
 - a function `build(model, config, **options)` that returns an optimizer. `config` has the fields of
@@ -161,9 +162,24 @@ def set_rates(optimizer: torch.optim.Optimizer, peaks: Sequence[float], factor: 
             group["lr"] = peak * factor
 
 
-def split_by_decay(model: Module, weight_decay: float) -> list[Group]:
-    """Return the trained parameters in groups: those with two or more dimensions have weight decay."""
-    return _by_decay([p for p in model.parameters() if p.requires_grad], weight_decay)
+def group_parameters(model: Module, *, lr: float, weight_decay: float) -> list[Group]:
+    """Return the trained parameters in groups: those with two or more dimensions have weight decay.
+
+    With `mup_base_width`, matrices inside blocks have a group of their own. Its rate is divided by the ratio
+    of the widths, and its weight decay, which the rate multiplies, is multiplied by it.
+    """
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not _is_mup(model):
+        return _by_decay([parameter for _, parameter in named], weight_decay)
+    hidden = [p for name, p in named if p.ndim >= 2 and name.startswith("layers.")]
+    ratio: float = model.config.width_ratio  # type: ignore[union-attr, assignment]
+    groups = [{"params": hidden, "lr": lr / ratio, "weight_decay": weight_decay * ratio}] if hidden else []
+    members = set(hidden)
+    return groups + _by_decay([p for _, p in named if p not in members], weight_decay)
+
+
+def _is_mup(model: Module) -> bool:
+    return getattr(getattr(model, "config", None), "mup_base_width", None) is not None
 
 
 def _by_decay(parameters: Sequence[Parameter], weight_decay: float) -> list[Group]:
@@ -185,7 +201,13 @@ def _build_class(
     settings: dict[str, Any] = {name: getattr(config, name) for name in fields if name != "betas"}
     if "betas" in fields:
         settings["betas"] = (config.beta1, config.beta2)
-    groups = split_by_decay(model, config.weight_decay)
+    groups = group_parameters(model, lr=config.lr, weight_decay=config.weight_decay)
+    if _is_mup(model) and not {"lr", "weight_decay"} <= set(fields):
+        message = (
+            "model.mup_base_width needs an optimizer with the parameters lr and weight_decay, which"
+            f" {config.name!r} lacks; remove mup_base_width, or register a function that makes the groups"
+        )
+        raise UsageError(message, key="model.mup_base_width")
     if "weight_decay" not in fields:
         groups = [{"params": [p for p in model.parameters() if p.requires_grad]}]
     fused = part.__dict__.get("fused_version")  # not that of a base class with another rule
@@ -216,13 +238,19 @@ optimizers.register("adamw")(AdamW)
 @optimizers.register("sgd")
 def build_sgd(model: Module, config: OptimizerSettings) -> torch.optim.Optimizer:
     """Return SGD at the rate of the schedule, without weight decay."""
+    if _is_mup(model):
+        message = "model.mup_base_width has no rule for the optimizer sgd; use adamw or muon"
+        raise UsageError(message, key="model.mup_base_width", found="sgd")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return (FusedSGD if config.implementation == "fused" else SGD)(parameters, lr=config.lr, decay=False)
 
 
 @optimizers.register("muon")
 def build_muon(model: Module, config: OptimizerSettings) -> torch.optim.Optimizer:
-    """Return Muon for the matrices inside blocks, and AdamW for embeddings, head and gains."""
+    """Return Muon for the matrices inside blocks, and AdamW for embeddings, head and gains.
+
+    With `mup_base_width`, Muon's rate is not scaled: its updates have the same spectral norm at every width.
+    """
     is_fused = config.implementation == "fused"
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     by_muon = [p for name, p in trained if p.ndim == 2 and name.startswith("layers.")]
