@@ -196,11 +196,12 @@ class _Inner:
         return root
 
     def _loss(self, residual: Vector) -> Vector:
+        size: Vector = np.abs(residual)
         if self.objective == "log":
-            return np.square(residual)
-        size = np.abs(residual)
-        is_small = size <= HUBER_THRESHOLD
-        return np.where(is_small, size**2 / 2, HUBER_THRESHOLD * (size - HUBER_THRESHOLD / 2))
+            return size * size
+        large = HUBER_THRESHOLD * (size - HUBER_THRESHOLD / 2)
+        loss: Vector = np.where(size <= HUBER_THRESHOLD, size * size / 2, large)
+        return loss
 
 
 @functools.cache

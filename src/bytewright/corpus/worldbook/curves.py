@@ -22,8 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bytewright.corpus.worldbook.grammar import Grammar
-from bytewright.corpus.worldbook.slots import Call, Fact, Nest, Person
+from bytewright.corpus.storybook.grammar import Call
+from bytewright.corpus.worldbook.grammar import WorldGrammar
+from bytewright.corpus.worldbook.slots import Fact, Nest, Person
 from bytewright.corpus.worldbook.world import World
 
 PEOPLE = "people"
@@ -109,7 +110,7 @@ class Mentions:
         return math.fsum(self.bits.values())
 
 
-def count_mentions(grammar: Grammar, num_sections: float) -> Mentions:
+def count_mentions(grammar: WorldGrammar, num_sections: float) -> Mentions:
     """Return the expected mentions of documents with `num_sections` sections on average.
 
     Each section has the genre with the probability of the first one, because an urn is exchangeable. No
@@ -126,7 +127,7 @@ def count_mentions(grammar: Grammar, num_sections: float) -> Mentions:
     )
 
 
-def _expect_parts(grammar: Grammar, rule: str) -> dict[str, float]:
+def _expect_parts(grammar: WorldGrammar, rule: str) -> dict[str, float]:
     """Return the expected number of new people and of each fact in the text of a rule without nesting."""
     counts = {"person": 0.0}
     alternatives = grammar.rules[rule].alternatives
