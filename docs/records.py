@@ -149,8 +149,8 @@ def predictions() -> list[tuple[Any, float]]:
     from bytewright.account import DEVICES
     from bytewright.storage.config_reader import build
     from bytewright.train.config import TrainConfig
-    from bytewright.train.costs import predict_run
     from bytewright.train.recipe import unflatten
+    from bytewright.train.session.costs import predict_run
 
     found = []
     for run in all_runs():

@@ -23,8 +23,11 @@ ORDER = {
         train experiments laws interop report serve studio demo cli __main__
     """),
     "bytewright.train": _names("""
-        config part_check step sharded_step evaluate metrics console outcome recipe checkpoint_list checkpoint
-        setup costs recorder run_files resume_policy initial_weights ranks loop run
+        config step sharded_step evaluate metrics outcome recipe checkpoint_list checkpoint saved_model setup
+        run_files session run
+    """),
+    "bytewright.train.session": _names("""
+        part_check console costs recorder resume_policy initial_weights ranks loop start
     """),
     "bytewright.experiments": _names("""
         records stories token_eval world_eval story_eval corpora groups results inputs sweep_file listing
@@ -95,7 +98,9 @@ def test_a_module_imports_only_modules_before_it(module: str) -> None:
     [
         ("bytewright.model.layers", "from bytewright.train import run"),
         ("bytewright.data.sampler", "def late():\n    import bytewright.tokenizer.train"),
-        ("bytewright.train.config", "from bytewright.train.loop import train"),
+        ("bytewright.train.config", "from bytewright.train.run import Run"),
+        ("bytewright.train.session.recorder", "from bytewright.train.session.loop import Trainer"),
+        ("bytewright.train.checkpoint", "from bytewright.train.session import ranks"),
         ("bytewright.experiments.records", "from bytewright.experiments import sweep"),
         ("bytewright.report.tables", "from bytewright.cli.main import main"),
     ],

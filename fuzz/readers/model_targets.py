@@ -22,8 +22,9 @@ from bytewright.model.hf_llama import read_llama, write_llama
 from bytewright.optim.fused import FusedAdamW
 from bytewright.storage import atomic
 from bytewright.storage.manifest import Entry, dump_manifest
-from bytewright.train.checkpoint import CheckpointFolder, load_checkpoint, load_model, save_checkpoint
+from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.recipe import read_config
+from bytewright.train.saved_model import load_checkpoint, load_model, save_checkpoint
 
 NAMES = ["llama-config", "llama-weights", "checkpoint-about", "checkpoint-state", "checkpoint-weights"]
 NAMES += ["saved-checkpoint", "run-config"]

@@ -13,8 +13,8 @@ import torch
 
 from bytewright.account import DEVICES, PRESETS, account, count_parameters, find_preset
 from bytewright.model import ModelConfig
-from bytewright.train.costs import predict_run
 from bytewright.train.recipe import read_recipe
+from bytewright.train.session.costs import predict_run
 from conftest import RunCommand
 
 RECIPES = Path(__file__).parents[2] / "recipes"

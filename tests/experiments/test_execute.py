@@ -29,11 +29,11 @@ from bytewright.model import TransformerLM
 from bytewright.storage import atomic
 from bytewright.train import train
 from bytewright.train.config import TrainConfig
-from bytewright.train.costs import account_for_run
-from bytewright.train.loop import Sampler
-from bytewright.train.recorder import Recorder
 from bytewright.train.run import Run
 from bytewright.train.run_files import RunWriter
+from bytewright.train.session.costs import account_for_run
+from bytewright.train.session.loop import Sampler
+from bytewright.train.session.recorder import Recorder
 from conftest import RunCommand
 from rejection import rejects
 from runs import RECIPE, SWEEP, digest, make_config, metrics_without_clock, write_sweep

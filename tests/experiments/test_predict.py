@@ -12,8 +12,8 @@ from bytewright.account import PRESETS, TrainingSetup, predict_training, trainin
 from bytewright.account.predict import CODE_BYTES, HEAP_SHARE
 from bytewright.experiments.sweep import read_sweep
 from bytewright.model.config import Implementation
-from bytewright.train.costs import account_for_run, predict_run
 from bytewright.train.recipe import read_recipe
+from bytewright.train.session.costs import account_for_run, predict_run
 from runs import TWO_CORES, make_config
 
 CPU = torch.device("cpu")

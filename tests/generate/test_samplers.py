@@ -17,7 +17,7 @@ from bytewright.generate.reference import generate_reference
 from bytewright.generate.sampling import next_token_probabilities
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.registry import samplers
-from bytewright.train.resume_policy import find_changes
+from bytewright.train.session.resume_policy import find_changes
 from rejection import rejects
 from runs import make_config
 

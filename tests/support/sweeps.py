@@ -14,7 +14,7 @@ from bytewright.experiments.sweep import Sweep, read_sweep
 from bytewright.model import TransformerLM
 from bytewright.storage import atomic
 from bytewright.train.config import TrainConfig
-from bytewright.train.loop import Sampler
+from bytewright.train.session.loop import Sampler
 
 
 def short_samples(config: TrainConfig) -> Sampler:

@@ -19,8 +19,8 @@ from bytewright.storage import atomic
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.train import extend_tokenizer, train_tokenizer
 from bytewright.train import AdamW, Run, TrainConfig, resume, save_checkpoint, train
-from bytewright.train.checkpoint import load_model
-from bytewright.train.initial_weights import InitialWeights, grow_rows
+from bytewright.train.saved_model import load_model
+from bytewright.train.session.initial_weights import InitialWeights, grow_rows
 from runs import VOCAB_SIZE, digest, make_config, make_ids, write_tokens
 
 

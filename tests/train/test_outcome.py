@@ -22,12 +22,12 @@ from bytewright.experiments.results import read_results
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
 from bytewright.train import train
-from bytewright.train.console import describe_event
 from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import Ending, RunStatus, find_status, status_from_outcome
-from bytewright.train.recorder import Recorder
 from bytewright.train.run import Run
 from bytewright.train.run_files import RunWriter
+from bytewright.train.session.console import describe_event
+from bytewright.train.session.recorder import Recorder
 from runs import digest, make_config
 
 SETTINGS = {

@@ -15,8 +15,8 @@ from bytewright.model.config import PARTS
 from bytewright.plugins import load_plugin, unload_plugin
 from bytewright.registry import REGISTRIES
 from bytewright.train import train
-from bytewright.train.costs import count_on_model
-from bytewright.train.part_check import check_parts
+from bytewright.train.session.costs import count_on_model
+from bytewright.train.session.part_check import check_parts
 from conftest import RunCommand
 from rejection import rejects
 from runs import RECIPE, make_config, write_tokens

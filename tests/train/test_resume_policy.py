@@ -19,9 +19,9 @@ from bytewright.storage import atomic
 from bytewright.train import BudgetConfig, resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.recipe import flatten, to_plain
-from bytewright.train.recorder import Recorder
-from bytewright.train.resume_policy import FREE, find_changes
 from bytewright.train.run import Run
+from bytewright.train.session.recorder import Recorder
+from bytewright.train.session.resume_policy import FREE, find_changes
 from bytewright.train.step import StepResult
 from rejection import rejects
 from runs import digest, make_config

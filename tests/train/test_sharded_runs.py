@@ -16,9 +16,9 @@ from bytewright.errors import LostRankError, ReportedError, UsageError
 from bytewright.parallel.rank_group import RankGroup
 from bytewright.train import resume, train
 from bytewright.train.config import TrainConfig
-from bytewright.train.console import PlainDisplay
 from bytewright.train.metrics import RANK_SENT, read_metrics
 from bytewright.train.outcome import Ending
+from bytewright.train.session.console import PlainDisplay
 from forked_ranks import run_ranks
 from runs import digest, make_config, rerun_unchecked
 

@@ -249,7 +249,7 @@ class AccountFor:
         import torch
 
         from bytewright.train.config import BudgetConfig, DataConfig, TrainConfig
-        from bytewright.train.costs import training_setup
+        from bytewright.train.session.costs import training_setup
 
         on_gpu = device.kind == "cuda" if device else _would_use_gpu(plan)
         has_budget = plan is not None or self.tokens is not None

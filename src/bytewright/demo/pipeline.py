@@ -39,9 +39,9 @@ from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import TrainResult, resume, train
 from bytewright.train.config import DataConfig, TrainConfig
-from bytewright.train.costs import predict_run
 from bytewright.train.recipe import to_plain
 from bytewright.train.run import Run
+from bytewright.train.session.costs import predict_run
 
 StageProgress = Callable[[], AbstractContextManager[PhaseProgress]]
 """Returns a context manager that shows the progress of a stage."""

@@ -63,8 +63,9 @@ from bytewright.storage import atomic
 from bytewright.system import usable_cores
 from bytewright.train import resume, train
 from bytewright.train.config import DataConfig, TrainConfig
-from bytewright.train.loop import Sampler, SessionOptions, TrainResult
 from bytewright.train.run import Run
+from bytewright.train.session.loop import Sampler, TrainResult
+from bytewright.train.session.start import SessionOptions
 from bytewright.train.setup import CompiledStepCache
 
 POLL_SECONDS = 0.1

@@ -76,7 +76,7 @@ def compare_record(record: RunRecord) -> RunRecord:
     import torch
 
     from bytewright.train.config import TrainConfig
-    from bytewright.train.costs import describe_costs  # imports torch, too
+    from bytewright.train.session.costs import describe_costs
 
     try:
         fields = unflatten(record.settings)

@@ -29,9 +29,9 @@ from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.formatting import PhaseProgress, format_size
 from bytewright.plugins import plugin_digests
 from bytewright.train.config import DataConfig, TrainConfig
-from bytewright.train.costs import account_for_run, predict_run
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run import Run
+from bytewright.train.session.costs import account_for_run, predict_run
 from bytewright.train.setup import select_device
 
 PlannedState = Literal["new", "resume", "running", "done", "diverged"]

@@ -1,16 +1,15 @@
 """Training: configs, the loop, checkpoints, metrics, and `Run`, which reads what a run wrote.
 
-Read `step` for one update, then `loop` for a session of a run. The other modules:
+Read `step` for one update, then `session/loop` for a session of a run. The other modules:
 
     config, recipe                  the settings of a run; recipes in TOML
-    setup, part_check               data, model, optimizer and step of a config; a trial of users' parts
-    initial_weights                 start from the weights of another model
-    recorder, metrics, console      results of steps; every metric and the log; the display
-    evaluate, costs                 validation loss and norms; predicted and counted costs
-    checkpoint, checkpoint_list     save and load; list checkpoints without torch
-    resume_policy, outcome          what a resume may change; every reason why a run ends, and its status
+    setup, sharded_step             data, model, optimizer and step of a config; the step of a sharded model
+    session/                        what happens from the start or resume of a run to the end of the process
+    metrics, evaluate               every metric and the log; validation loss and norms
+    checkpoint, checkpoint_list     save, read and prune checkpoints; list them without torch
+    saved_model                     load the model of a run or checkpoint; checkpoints as single files
+    outcome                         every reason why a run ends, and its status
     run, run_files                  `Run` opens a run by its folder; the files of a run and their writer
-    ranks                           what rank 0 writes and decides for the others
 
 Depends on data, model, optim, parallel, account and generate. Training needs token ids only: no text, and no
 native extension.
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from bytewright.optim.clip import clip_gradients
     from bytewright.optim.reference import SGD, AdamW, Muon
     from bytewright.optim.schedules import constant_schedule, cosine_schedule, linear_schedule, wsd_schedule
-    from bytewright.train.checkpoint import load_checkpoint, load_model, save_checkpoint
     from bytewright.train.config import (
         BudgetConfig,
         DataConfig,
@@ -33,11 +31,13 @@ if TYPE_CHECKING:
         ScheduleConfig,
         TrainConfig,
     )
-    from bytewright.train.initial_weights import InitialWeights
-    from bytewright.train.loop import TrainResult, resume, train
     from bytewright.train.outcome import Ending, RunStatus
     from bytewright.train.recipe import read_recipe
     from bytewright.train.run import Run
+    from bytewright.train.saved_model import load_checkpoint, load_model, save_checkpoint
+    from bytewright.train.session.initial_weights import InitialWeights
+    from bytewright.train.session.loop import TrainResult
+    from bytewright.train.session.start import resume, train
 else:
     from bytewright import lazy_names
 

@@ -53,7 +53,8 @@ if TYPE_CHECKING:  # these import torch or the native extension, which reading a
     from bytewright.tokenizer import Tokenizer, Vocabulary
     from bytewright.train.checkpoint import CheckpointFolder
     from bytewright.train.evaluate import Evaluation
-    from bytewright.train.loop import SessionOptions, TrainResult
+    from bytewright.train.session.loop import TrainResult
+    from bytewright.train.session.start import SessionOptions
 
 Which = Literal["best", "last"]
 
@@ -277,7 +278,7 @@ class Run:
         self, *, changes: Mapping[str, Any] | None = None, **options: Unpack[SessionOptions]
     ) -> TrainResult:
         """Train on from the last checkpoint to the end of the budget; `changes` replaces settings."""
-        from bytewright.train import loop
+        from bytewright.train.session import loop
 
         return loop.resume(self.path, changes=changes, **options)
 
@@ -346,7 +347,7 @@ class SavedModel:
 
     def load(self, *, device: torch.device | str = "cpu", precision: Precision = "fp32") -> TransformerLM:
         """Load the model."""
-        from bytewright.train.checkpoint import load_model
+        from bytewright.train.saved_model import load_model
         from bytewright.train.setup import dtype_of
 
         return load_model(self.checkpoint, device=device, compute_dtype=dtype_of(precision))
@@ -403,7 +404,7 @@ def write_imported_model(
     `source` is recorded as the origin of the weights.
     """
     from bytewright.tokenizer.formats import write_bytewright
-    from bytewright.train.initial_weights import InitialWeights
+    from bytewright.train.session.initial_weights import InitialWeights
 
     check_new_run(path)
     with atomic.explain("write", path):
@@ -468,8 +469,8 @@ def evaluate_run(
     from bytewright.model import language_model_loss
     from bytewright.model.fused import masked_language_model_loss
     from bytewright.tokenizer.formats import read_vocabulary_of
-    from bytewright.train.checkpoint import read_model_config
     from bytewright.train.evaluate import EvaluationSet
+    from bytewright.train.saved_model import read_model_config
     from bytewright.train.setup import count_token_bytes, open_tokens, select_device
 
     saved = open_model(path, which=which)

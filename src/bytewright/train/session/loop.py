@@ -1,10 +1,10 @@
 """The training loop: run steps until the budget is spent; record, evaluate, sample and save when due.
 
-`train` starts a run in a new folder, `resume` continues one from its last checkpoint. The batch and the
-learning rate of a step depend on its number alone, and everything else that the next step depends on is in
-the checkpoint. So a run that is killed at any moment and resumed has the same weights, optimizer state and
-metrics as an uninterrupted one, except `metrics.MEASURED_FIELDS`. `step` computes one update, `recorder` and
-`checkpoint` store results, `outcome` names why a run ended. This module decides *when* each of them acts.
+`start` opens or creates a run and calls `Trainer.run`. The batch and the learning rate of a step depend on
+its number alone, and everything else that the next step depends on is in the checkpoint. So a run that is
+killed at any moment and resumed has the same weights, optimizer state and metrics as an uninterrupted one,
+except `metrics.MEASURED_FIELDS`. `step` computes one update, `recorder` and `checkpoint` store results,
+`outcome` names why a run ended. This module decides *when* each of them acts.
 
 Under torchrun every rank executes this loop with its share of each batch; `ranks` describes what differs.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import gc
 import math
@@ -22,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -31,7 +30,6 @@ from bytewright.account import flops_utilisation, peak_flops
 from bytewright.account.flops import extra_loss_flops
 from bytewright.data.sampler import Batch, DocumentSampler, TokenStore, WindowSampler
 from bytewright.errors import (
-    BytewrightError,
     DivergenceError,
     StorageError,
     UsageError,
@@ -42,14 +40,10 @@ from bytewright.model import TransformerLM
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.build import OptimizerFactory, has_built_in_rule, read_peak_rates, set_rates
 from bytewright.parallel.rank_group import RankGroup
-from bytewright.storage import atomic
 from bytewright.system import keep_freed_memory, pause_garbage_collection, return_freed_memory
-from bytewright.train.checkpoint import SavedState, check_savable, load_weights
+from bytewright.train.checkpoint import check_savable, load_weights
 from bytewright.train.config import LossConfig, TrainConfig
-from bytewright.train.console import Display, TensorBoard, import_summary_writer, make_display
-from bytewright.train.costs import describe_costs
 from bytewright.train.evaluate import EVALUATED_AT_ONCE, Evaluation, EvaluationSet, measure_norms
-from bytewright.train.initial_weights import InitialWeights, load_optimizer_state, read_recorded
 from bytewright.train.metrics import RANK_MEMORY, RANK_SENT, MetricsLog
 from bytewright.train.outcome import (
     BUDGET_ENDINGS,
@@ -58,49 +52,30 @@ from bytewright.train.outcome import (
     ending_of_error,
     find_budget_ending,
 )
-from bytewright.train.part_check import check_parts
-from bytewright.train.ranks import (
+from bytewright.train.recipe import to_plain
+from bytewright.train.run_files import (
+    RunWriter,
+)
+from bytewright.train.session.console import Display, TensorBoard, make_display
+from bytewright.train.session.costs import describe_costs
+from bytewright.train.session.initial_weights import InitialWeights, load_optimizer_state
+from bytewright.train.session.ranks import (
     Decision,
     SilentDisplay,
     SilentLog,
-    check_same,
     check_same_weights,
-    check_shares,
     decide,
-    open_writer,
-    recorded_threads,
-    use_threads,
 )
-from bytewright.train.recipe import to_plain
-from bytewright.train.recorder import Recorder, StepPlanner, TrainState
-from bytewright.train.resume_policy import (
-    change_config,
-    check_not_finished,
-    check_saved,
+from bytewright.train.session.recorder import Recorder, StepPlanner, TrainState
+from bytewright.train.session.resume_policy import (
     find_step_before_decay,
-    find_step_to_continue,
-)
-from bytewright.train.run_files import (
-    CONFIG,
-    RunWriter,
-    check_new_run,
-    check_space,
-    discard_run,
-    find_environment_changes,
-    has_records,
-    read_run_config,
 )
 from bytewright.train.setup import (
     CompiledStepCache,
     Inputs,
     build_model,
-    check_strategy,
-    checkpoint_bytes,
-    make_window_sampler,
-    open_inputs,
     seed_step,
     select_device,
-    text_sampler_of,
 )
 from bytewright.train.step import has_own_modules
 
@@ -124,172 +99,6 @@ class TrainResult:
     """The signal that ended the session, or None if the run is complete."""
     num_new_steps: int
     """Steps that this session took; 0 if the run was complete before."""
-
-
-class SessionOptions(TypedDict, total=False):
-    """Optional arguments of `train` and `resume`; only `loss` and `optimizer` change what is learned."""
-
-    console: Console
-    """Where the display writes; standard output by default."""
-    display: Callable[[Console, str], Display]
-    """Makes the display from the console and a title."""
-    sample: Sampler | None
-    """Writes the samples of `sample_every`; by default the model continues `sample_prompt`."""
-    probe: Probe | None
-    loss: Loss | None
-    """Replaces the loss of the config, in training and evaluation; the run does not record it."""
-    optimizer: OptimizerFactory | None
-    """Builds any `torch.optim.Optimizer` from model and config, instead of the one that the config names. A
-    resume needs it too; the run does not record it. A registered optimizer has neither disadvantage."""
-    engines: CompiledStepCache | None
-    """Reuses the compiled step of the previous run; without it, every run compiles its own."""
-    final_checkpoint: bool
-    """Whether the end of the run is saved; False if only the metrics are of interest."""
-    clock: Callable[[], float]
-    """Returns seconds; `time.perf_counter` by default."""
-    world: RankGroup
-    """The ranks that train the run; by default those of torchrun, or without it this process."""
-
-
-def train(
-    config: TrainConfig,
-    run: atomic.StrPath,
-    *,
-    init: InitialWeights | atomic.StrPath | None = None,
-    **options: Unpack[SessionOptions],
-) -> TrainResult:
-    """Train a model in the new folder `run`; check the config, the data and the disk before creating it.
-
-    `init` names the model whose weights the run starts from, instead of random ones: see `InitialWeights`.
-    """
-    run = Path(run)
-    with contextlib.ExitStack() as stack:
-        if "world" not in options:
-            options["world"] = stack.enter_context(RankGroup.open())
-        world = options["world"]
-        if world.restart_count and (run / CONFIG).exists():
-            return _restart(config, run, **options)
-        stack.enter_context(use_threads(config.parallel.threads))
-        return _train(config, run, init, **options)
-
-
-def _restart(config: TrainConfig, run: Path, **options: Unpack[SessionOptions]) -> TrainResult:
-    """Resume the run that torchrun started with this config before a rank failed."""
-    with options["world"].agree():
-        if to_plain(read_run_config(run), run=run) != to_plain(config, run=run):
-            message = (
-                f"{run} holds another run than the one that torchrun starts again; choose another folder"
-            )
-            raise UsageError(message, path=run)
-    return resume(run, **options)
-
-
-def _train(
-    config: TrainConfig,
-    run: Path,
-    init: InitialWeights | atomic.StrPath | None,
-    **options: Unpack[SessionOptions],
-) -> TrainResult:
-    world = options["world"]
-    with world.agree():
-        inputs = open_inputs(config)
-        if init is not None:
-            init = init if isinstance(init, InitialWeights) else InitialWeights.read(init)
-            fitted = init.fit(config.model, inputs)
-        sampler = make_window_sampler(config, inputs)
-        if options.get("sample") is None:
-            options["sample"] = text_sampler_of(config, inputs)
-        check_parts(config, select_device(config.device))
-        if config.tensorboard:
-            import_summary_writer()
-        check_shares(config, world)
-        check_strategy(config, options.get("optimizer"))
-        if world.is_main:
-            check_new_run(run)
-            check_space(run, checkpoint_bytes(config) * (config.keep_last + 3))
-    check_same(world, config, inputs)
-    config = dataclasses.replace(config, data=config.data.absolute())
-    try:
-        described = None if init is None else init.describe(run)
-        with open_writer(world, run, lambda: RunWriter.create(run, config, init=described)) as writer:
-            if inputs.vocabulary is not None:
-                writer.write_tokenizer(inputs.vocabulary)
-            trainer = Trainer(config, inputs, sampler, writer, **options)
-            if init is not None:
-                try:
-                    trainer.start_from(fitted)
-                except BytewrightError:
-                    if world.is_main:
-                        discard_run(run)  # the state of another optimizer: nothing has been computed yet
-                    raise
-                del init, fitted  # as large as the model
-            return trainer.run()
-    except (MemoryError, RuntimeError) as error:
-        if world.is_main and is_out_of_memory(error) and not has_records(run):
-            discard_run(run)  # nothing is lost, and the same folder can be used with a smaller batch
-        raise
-
-
-def resume(
-    run: atomic.StrPath, *, changes: Mapping[str, Any] | None = None, **options: Unpack[SessionOptions]
-) -> TrainResult:
-    """Continue the run in the folder `run` from its last checkpoint, or from step 0 if it has none.
-
-    A run that has ended and has no checkpoint raises `UsageError`: resuming it would erase its metrics.
-    `changes`, such as `{"budget.steps": 2000}`, replaces values of its config: see `resume_policy`.
-    """
-    run = Path(run)
-    with contextlib.ExitStack() as stack:
-        if "world" not in options:
-            options["world"] = stack.enter_context(RankGroup.open())
-        world = options["world"]
-        writer = stack.enter_context(open_writer(world, run, lambda: RunWriter.open(run)))
-        with world.agree():
-            config, inputs, saved, progress = _read_saved_run(writer, changes, world)
-            check_strategy(config, options.get("optimizer"))
-            sampler = make_window_sampler(config, inputs)
-            if options.get("sample") is None:
-                options["sample"] = text_sampler_of(config, inputs)
-        check_same(world, config, inputs, progress.step)
-        if changes:  # after all checks; a kill between the two leaves the run with its former length
-            writer.checkpoints.remove_after(progress.step)
-            writer.write_config(config)
-        if inputs.vocabulary is not None:  # a run killed in its first moments has not stored it yet
-            writer.write_tokenizer(inputs.vocabulary)
-        stack.enter_context(use_threads(recorded_threads(run, config)))
-        trainer = Trainer(config, inputs, sampler, writer, **options)
-        if saved is not None:
-            saved.load_into(trainer.model, trainer.optimizer, trainer.rows)
-            trainer.progress = progress
-            del saved  # as large as the model and its optimizer
-        elif (init := read_recorded(run)) is not None:
-            trainer.start_from(init.fit(config.model, inputs))
-        is_restart = trainer.progress.step == 0 and has_records(run)
-        return trainer.run(environment_changes=find_environment_changes(run), is_restart=is_restart)
-
-
-def _read_saved_run(
-    writer: RunWriter, changes: Mapping[str, Any] | None, world: RankGroup
-) -> tuple[TrainConfig, Inputs, SavedState | None, TrainState]:
-    """Return the config, the data and the checkpoint that a run continues from, all checked."""
-    run = writer.path
-    config = read_run_config(run)
-    check_not_finished(writer, config)
-    if changes:
-        config = change_config(config, changes, run)
-    check_shares(config, world)
-    try:
-        inputs = open_inputs(config)
-    except StorageError as error:
-        if error.errno == errno.ENOENT:
-            advice = f"`bytewright resume {run} --set data.train=…`"
-            error.args = (f"{error}; if the run or its data was moved, name the new place: {advice}",)
-        raise
-    step = find_step_to_continue(writer.checkpoints, config, run) if changes else None
-    mapped = config.parallel.strategy == "shard"  # a rank that holds a share must not read all into memory
-    checkpoints = writer.checkpoints
-    saved = checkpoints.read_last(mapped=mapped) if step is None else checkpoints.read(step, mapped=mapped)
-    return config, inputs, saved, check_saved(saved, config, inputs, run)
 
 
 class Trainer:

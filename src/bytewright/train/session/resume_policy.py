@@ -30,8 +30,8 @@ from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import Ending, find_status
 from bytewright.train.recipe import flatten, put, to_plain
-from bytewright.train.recorder import TrainState
 from bytewright.train.run_files import CONFIG, OUTCOME, RunWriter, check_space, has_records, read_if_present
+from bytewright.train.session.recorder import TrainState
 from bytewright.train.setup import Inputs, checkpoint_bytes
 
 ONLY_ROUNDING = {

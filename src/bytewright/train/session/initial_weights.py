@@ -37,16 +37,11 @@ from bytewright.plugins import check_loaded
 from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
-from bytewright.train.checkpoint import (
-    read_checkpoint_file,
-    read_model_config,
-    read_optimizer,
-    read_weights,
-    write_tensors,
-)
+from bytewright.train.checkpoint import write_tensors
 from bytewright.train.checkpoint_list import CHECKPOINTS, STATE, find_checkpoint
 from bytewright.train.recipe import read_config
 from bytewright.train.run_files import CONFIG, INIT, TOKENIZER, read_init
+from bytewright.train.saved_model import read_checkpoint_file, read_model_config, read_optimizer, read_weights
 from bytewright.train.setup import Inputs
 
 if TYPE_CHECKING:
