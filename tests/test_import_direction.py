@@ -30,11 +30,15 @@ ORDER = {
         part_check console costs recorder resume_policy initial_weights ranks loop start
     """),
     "bytewright.experiments": _names("""
-        records stories token_eval world_eval story_eval corpora groups results inputs sweep_file listing
-        reuse sweep plan execute
+        records evaluation corpora groups results inputs sweep_file listing reuse sweep plan execute
     """),
+    "bytewright.experiments.evaluation": _names("stories token_eval world_eval story_eval"),
+    "bytewright.account": _names("""
+        devices parameters presets propose tracing flops optimizers ranks memory time predict summary
+    """),
+    "bytewright.account.memory": _names("activations inference textbook training ranks"),
 }
-"""The parts of bytewright, and the modules of its two largest packages, each after everything it imports."""
+"""The parts of bytewright, and the modules of its largest packages, each after everything it imports."""
 
 REFERENCE = _names("""
     tokenizer.reference model.layers model.attention model.transformer model.loss optim.reference optim.clip
@@ -102,6 +106,8 @@ def test_a_module_imports_only_modules_before_it(module: str) -> None:
         ("bytewright.train.session.recorder", "from bytewright.train.session.loop import Trainer"),
         ("bytewright.train.checkpoint", "from bytewright.train.session import ranks"),
         ("bytewright.experiments.records", "from bytewright.experiments import sweep"),
+        ("bytewright.experiments.evaluation.stories", "from bytewright.experiments.execute import run_sweep"),
+        ("bytewright.account.memory.training", "from bytewright.account.predict import training_costs"),
         ("bytewright.report.tables", "from bytewright.cli.main import main"),
     ],
 )

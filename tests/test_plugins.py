@@ -15,8 +15,8 @@ import pytest
 
 from bytewright import plugins
 from bytewright.errors import FormatError, StorageError, UsageError
+from bytewright.experiments.evaluation.stories import SamplingPlan
 from bytewright.experiments.plan import check_same_sampling
-from bytewright.experiments.stories import SamplingPlan
 from bytewright.plugins import (
     check_loaded,
     check_recorded,

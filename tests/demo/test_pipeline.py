@@ -18,8 +18,8 @@ from bytewright.demo import Plan, pipeline
 from bytewright.demo.pipeline import NUM_STAGES
 from bytewright.errors import StorageError, UsageError
 from bytewright.experiments import corpora
+from bytewright.experiments.evaluation.story_eval import StoryTokens, evaluate_text
 from bytewright.experiments.records import read_run
-from bytewright.experiments.story_eval import StoryTokens, evaluate_text
 from bytewright.model import TransformerLM
 from bytewright.train.config import DataConfig
 from bytewright.train.metrics import read_metrics

@@ -20,9 +20,9 @@ from bytewright.experiments.corpora import (
     token_digests,
     token_folder,
 )
+from bytewright.experiments.evaluation.stories import SamplingPlan, generate_stories
 from bytewright.experiments.plan import check_same_data
 from bytewright.experiments.records import read_floor
-from bytewright.experiments.stories import SamplingPlan, generate_stories
 from bytewright.experiments.sweep import Trial
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer

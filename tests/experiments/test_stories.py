@@ -10,9 +10,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from bytewright.experiments import stories as writing
-from bytewright.experiments.stories import SamplingPlan, generate_stories
-from bytewright.experiments.story_eval import evaluate_text
+from bytewright.experiments.evaluation import stories as writing
+from bytewright.experiments.evaluation.stories import SamplingPlan, generate_stories
+from bytewright.experiments.evaluation.story_eval import evaluate_text
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import train

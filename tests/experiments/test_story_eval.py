@@ -14,7 +14,7 @@ import torch
 from bytewright.corpus.storybook import write_stories
 from bytewright.data.sampler import Tokens
 from bytewright.errors import UsageError
-from bytewright.experiments.story_eval import (
+from bytewright.experiments.evaluation.story_eval import (
     StoryEvaluation,
     evaluate_stories,
     evaluate_text,

@@ -13,9 +13,9 @@ import torch
 from bytewright.corpus.worldbook import World, Worldbook
 from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.data.sampler import Tokens
-from bytewright.experiments.story_eval import evaluate_stories, evaluate_text
-from bytewright.experiments.token_eval import evaluate_tokens, plan_windows
-from bytewright.experiments.world_eval import account_excess
+from bytewright.experiments.evaluation.story_eval import evaluate_stories, evaluate_text
+from bytewright.experiments.evaluation.token_eval import evaluate_tokens, plan_windows
+from bytewright.experiments.evaluation.world_eval import account_excess
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.tokenizer import Tokenizer

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import training_flops_per_token
-from bytewright.account.memory import (
+from bytewright.account.memory.ranks import predict_rank_memory
+from bytewright.account.memory.training import (
     ALLOWANCE,
     TrainingMemory,
     largest_batch,
@@ -24,7 +25,6 @@ from bytewright.account.memory import (
 )
 from bytewright.account.optimizers import AnyOptimizer
 from bytewright.account.parameters import count_parameters
-from bytewright.account.rank_memory import predict_rank_memory
 from bytewright.account.ranks import Ranks, Strategy, sent_bytes
 from bytewright.account.time import least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig

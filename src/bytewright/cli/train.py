@@ -286,7 +286,7 @@ class Evaluate:
 
     def _evaluate_stories(self, text: Path) -> None:
         from bytewright.cli.texts import worldbook
-        from bytewright.experiments.story_eval import evaluate_text
+        from bytewright.experiments.evaluation.story_eval import evaluate_text
         from bytewright.train.metrics import finite
         from bytewright.train.run import open_model
 

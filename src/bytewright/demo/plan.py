@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from bytewright.experiments.corpora import CorpusConfig
-from bytewright.experiments.stories import SamplingPlan
+from bytewright.experiments.evaluation.stories import SamplingPlan
 from bytewright.model import ModelConfig
 from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 

@@ -2,6 +2,6 @@
 
 Read `sweep` first: it expands a sweep file (`sweep_file`) into trials. `plan` finds the state of each run and
 predicts its cost; `execute` trains them and reuses identical runs (`reuse`). `records`, `results`
-and `inputs` read runs, `listing` filters them, `groups` combines seeds. `corpora` prepares data, `stories`
-samples stories, and `story_eval` evaluates models on stories. Depends on everything up to `train`.
+and `inputs` read runs, `listing` filters them, `groups` combines seeds. `corpora` prepares data, and
+`evaluation/` samples text and measures what a model has learned. Depends on everything up to `train`.
 """

@@ -42,6 +42,7 @@ from bytewright.experiments.corpora import (
     text_files,
     token_digests,
 )
+from bytewright.experiments.evaluation.stories import generate_stories, score_stories
 from bytewright.experiments.plan import (
     SAMPLER_KEY,
     PlannedRun,
@@ -54,7 +55,6 @@ from bytewright.experiments.plan import (
 from bytewright.experiments.records import read_run
 from bytewright.experiments.results import SWEEP
 from bytewright.experiments.reuse import copy_record, find_identical_run
-from bytewright.experiments.stories import generate_stories, score_stories
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.experiments.sweep_file import Keep
 from bytewright.formatting import PhaseProgress

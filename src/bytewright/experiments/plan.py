@@ -24,7 +24,7 @@ from bytewright.experiments.corpora import (
     token_digests,
     token_folder,
 )
-from bytewright.experiments.stories import SamplingPlan
+from bytewright.experiments.evaluation.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.formatting import PhaseProgress, format_size
 from bytewright.plugins import plugin_digests

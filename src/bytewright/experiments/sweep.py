@@ -16,9 +16,9 @@ from typing import Any, get_type_hints
 
 from bytewright.errors import UsageError, suggest
 from bytewright.experiments.corpora import CorpusConfig
+from bytewright.experiments.evaluation.stories import SamplingPlan
 from bytewright.experiments.groups import format_setting, short_names
 from bytewright.experiments.results import MODEL, RESULTS, SWEEP, SweepInfo
-from bytewright.experiments.stories import SamplingPlan
 from bytewright.experiments.sweep_file import (
     MAX_TRIALS,
     BaseRecipeError,

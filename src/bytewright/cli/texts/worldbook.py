@@ -22,7 +22,7 @@ from bytewright.system import usable_cores
 if TYPE_CHECKING:
     from bytewright.corpus.worldbook import World
     from bytewright.corpus.worldbook.check import WorldReport
-    from bytewright.experiments.world_eval import ExcessReport
+    from bytewright.experiments.evaluation.world_eval import ExcessReport
 
 DOCUMENTS_LISTED = 10
 FACT_TITLES = {
@@ -157,7 +157,7 @@ ROWS_SHOWN = 16
 
 def print_excess(report: ExcessReport, num_documents: int) -> None:
     """Print the tables of excess bits; the rows of each table add up to the same total."""
-    from bytewright.experiments.world_eval import add_rows
+    from bytewright.experiments.evaluation.world_eval import add_rows
 
     console.print_line("Means per document; excess = model bits - true bits:")
     for name, title in EXCESS_TITLES.items():

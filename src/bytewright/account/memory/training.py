@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bytewright.account.activations import kept_after_blocks, kept_by_block
+from bytewright.account.memory.activations import kept_after_blocks, kept_by_block
 from bytewright.account.optimizers import AnyOptimizer, has_fused_update, state_bytes, update_temporaries
 from bytewright.account.parameters import count_parameters
 from bytewright.account.tracing import costs_of

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bytewright.account.memory import WORKSPACE, Moment, StepMemory, TrainingMemory
+from bytewright.account.memory.training import WORKSPACE, Moment, StepMemory, TrainingMemory
 from bytewright.account.optimizers import AnyOptimizer, list_shares
 from bytewright.account.ranks import Groups, Ranks
 from bytewright.errors import UsageError

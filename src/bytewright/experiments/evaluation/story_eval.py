@@ -31,8 +31,8 @@ from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.corpus.worldbook import Derivation
 from bytewright.data.sampler import Tokens
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.experiments.token_eval import compute_losses, evaluate_tokens
-from bytewright.experiments.world_eval import ExcessReport, account_excess, find_derivations
+from bytewright.experiments.evaluation.token_eval import compute_losses, evaluate_tokens
+from bytewright.experiments.evaluation.world_eval import ExcessReport, account_excess, find_derivations
 from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
 from bytewright.tokenizer import Tokenizer
