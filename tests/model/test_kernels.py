@@ -42,23 +42,89 @@ def with_gradient(function: Any, x: Tensor, upstream: Tensor) -> tuple[Tensor, T
     return out.detach(), gradient
 
 
-def assert_attention_is_exact(length: int, num_heads: int, d_head: int, rotates: bool) -> None:
-    """Compare the kernel, forward and backward, with tensor operations in float64."""
+def with_gradients(function: Any, inputs: list[Tensor], upstreams: list[Tensor]) -> list[Tensor]:
+    """Return the outputs of a function and the gradients of all inputs."""
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    outputs = function(*inputs)
+    upstreams = [gradient.to(out.dtype) for out, gradient in zip(outputs, upstreams, strict=True)]
+    return [*(out.detach() for out in outputs), *torch.autograd.grad(outputs, inputs, upstreams)]
+
+
+def draw_angles(length: int, d_head: int, rotates: bool) -> tuple[Tensor, Tensor] | tuple[None, None]:
     angles = torch.outer(torch.arange(length + 3), 0.7 ** torch.arange(d_head // 2)).to(DEVICE)
-    cos, sin = (angles.cos(), angles.sin()) if rotates else (None, None)
-    qkv, upstream = draw(2, length, 3 * num_heads * d_head), draw(2, length, num_heads * d_head, seed=1)
+    return (angles.cos(), angles.sin()) if rotates else (None, None)
 
-    def exact(qkv: Tensor) -> Tensor:
-        q, k, v = qkv.view(2, length, 3, num_heads, d_head).unbind(2)
-        if cos is not None and sin is not None:
-            q, k = (rotate_halves(x, cos[:length].double(), sin[:length].double()) for x in (q, k))
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
 
-    attend = kernel("attention").rotary_attention
-    ours = with_gradient(lambda x: attend(x, cos, sin, num_heads)[0], qkv, upstream)
-    for left, right in zip(ours, with_gradient(exact, qkv.double(), upstream), strict=True):
-        assert_close(left, right)
+def split_exactly(
+    qkv: Tensor, gains: list[Tensor], cos: Tensor | None, sin: Tensor | None, heads: tuple[int, int]
+) -> list[Tensor]:
+    """Return q, k and v of a joined projection, normalised and rotated by tensor operations."""
+    num_heads, kv_heads = heads
+    qkv = qkv.unflatten(-1, (num_heads + 2 * kv_heads, -1))
+    qk, v = qkv.split([num_heads + kv_heads, kv_heads], dim=2)
+    if gains:
+        qk = rms_norm(qk, gains[0], EPSILON)
+    if cos is not None and sin is not None:
+        length = qkv.shape[1]
+        qk = rotate_halves(qk, cos[:length].double(), sin[:length].double())
+    return [*qk.split([num_heads, kv_heads], dim=2), v]
+
+
+def assert_attention_is_exact(
+    length: int,
+    num_heads: int,
+    d_head: int,
+    rotates: bool,
+    *,
+    kv_heads: int | None = None,
+    has_norm: bool = False,
+) -> None:
+    """Compare the kernel, forward and backward, with tensor operations in float64."""
+    cos, sin = draw_angles(length, d_head, rotates)
+    heads = num_heads, kv_heads or num_heads
+    qkv = draw(2, length, (num_heads + 2 * heads[1]) * d_head)
+    gains = [1 + draw(sum(heads), d_head, seed=2).float() / 2] if has_norm else []
+    upstream = draw(2, length, num_heads * d_head, seed=1)
+
+    def exact(qkv: Tensor, *gains: Tensor) -> list[Tensor]:
+        q, k, v = (x.transpose(1, 2) for x in split_exactly(qkv, list(gains), cos, sin, heads))
+        attended = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return [attended.transpose(1, 2).flatten(2)]
+
+    def ours(qkv: Tensor, *gains: Tensor) -> list[Tensor]:
+        attend = kernel("attention").rotary_attention
+        return [attend(qkv, cos, sin, *heads, gains[0] if gains else None, EPSILON)[0]]
+
+    inputs = [qkv, *gains]
+    right = with_gradients(exact, [x.double() for x in inputs], [upstream])
+    for left, exactly in zip(with_gradients(ours, inputs, [upstream]), right, strict=True):
+        assert_close(left, exactly)
+
+
+@pytest.mark.parametrize("rotates", [True, False])
+@pytest.mark.parametrize("has_norm", [True, False])
+@pytest.mark.parametrize(("num_heads", "kv_heads"), [(3, 3), (6, 2), (9, 1)])
+def test_norm_and_rotation_of_the_heads(num_heads: int, kv_heads: int, has_norm: bool, rotates: bool) -> None:
+    """The gradients of q, k and v have strides of their own, as those of torch's attention do."""
+    length, d_head, heads = 21, 32, (num_heads, kv_heads)
+    cos, sin = draw_angles(length, d_head, rotates)
+    inputs = [draw(2, length, (num_heads + 2 * kv_heads) * d_head)]
+    inputs += [1 + draw(sum(heads), d_head, seed=2).float() / 2] if has_norm else []
+    upstreams = [
+        draw(2, count, length, d_head, seed=3 + i).transpose(1, 2)
+        for i, count in enumerate((num_heads, kv_heads, kv_heads))
+    ]
+
+    def ours(qkv: Tensor, *gains: Tensor) -> list[Tensor]:
+        split = kernel("heads").SplitHeads.apply
+        return list(split(qkv, gains[0] if gains else None, cos, sin, num_heads, d_head, EPSILON))
+
+    def exact(qkv: Tensor, *gains: Tensor) -> list[Tensor]:
+        return split_exactly(qkv, list(gains), cos, sin, heads)
+
+    right = with_gradients(exact, [x.double() for x in inputs], upstreams)
+    for left, exactly in zip(with_gradients(ours, inputs, upstreams), right, strict=True):
+        assert_close(left, exactly)
 
 
 @pytest.mark.parametrize("d_model", [1, 64, 100])
@@ -80,6 +146,18 @@ def test_attention_and_its_gradient(
         small = attention.Blocks(32, 16, 4), attention.Blocks(16, 32, 4)
         monkeypatch.setitem(attention.BLOCKS, d_head, small)
     assert_attention_is_exact(length, 2, d_head, rotates)
+
+
+@pytest.mark.parametrize(("kv_heads", "has_norm"), [(4, True), (2, False), (1, True)])
+@pytest.mark.parametrize("d_head", [32, 64])
+def test_attention_with_grouped_heads_and_norms(
+    monkeypatch: pytest.MonkeyPatch, d_head: int, kv_heads: int, has_norm: bool
+) -> None:
+    if not ON_GPU:
+        attention = kernel("attention")
+        small = attention.Blocks(32, 16, 4), attention.Blocks(16, 32, 4)
+        monkeypatch.setitem(attention.BLOCKS, d_head, small)
+    assert_attention_is_exact(257 if ON_GPU else 40, 4, d_head, True, kv_heads=kv_heads, has_norm=has_norm)
 
 
 @pytest.mark.parametrize("length", [150, 257, 512] if ON_GPU else [150])
@@ -120,6 +198,20 @@ def test_losses_and_the_gradient_of_logits(vocab_size: int) -> None:
     assert_close(logits, exact.softmax(-1) - one_hot(targets, vocab_size))
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_both_kernels_of_a_row_of_padded_logits(is_whole: bool) -> None:
+    cross_entropy_kernels = kernel("cross_entropy")
+    logits, targets = 5 * draw(7, 3008), torch.arange(7, device=DEVICE) * 3000 // 7
+    exact = logits[:, :3000].double()
+    launch = cross_entropy_kernels.RowLaunch(4096, 8, is_whole=is_whole, keeps_in_cache=not is_whole)
+    losses = cross_entropy_kernels.cross_entropy_(
+        logits, targets, with_gradient=True, vocab_size=3000, launch=launch
+    )
+    assert_close(losses, cross_entropy(exact, targets, reduction="none"))
+    assert_close(logits[:, :3000], exact.softmax(-1) - one_hot(targets, 3000))
+    assert not logits[:, 3000:].any()
+
+
 @pytest.mark.parametrize("vocab_size", [48, 50])  # rows of 50 are padded
 def test_head_and_loss_in_chunks(vocab_size: int) -> None:
     hidden, weight = draw(13, 24), draw(vocab_size, 24, seed=1)
@@ -151,6 +243,18 @@ def test_rows_of_an_id_add_up() -> None:
     assert torch.equal(rows, weight[ids])
     exact = torch.zeros(11, 70, dtype=torch.float64, device=DEVICE)
     assert_close(gradient, exact.index_add_(0, ids.flatten(), upstream.double().flatten(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("num_ids", "num_embeddings", "power"), [(280, 11, 2), (32, 4, 1), (300, 2, 3), (5, 9, 1), (64, 1, 1)]
+)
+def test_sums_of_sorted_rows(num_ids: int, num_embeddings: int, power: int) -> None:
+    """Frequent ids extend over several chunks of positions; some have no position."""
+    uniform = torch.rand(num_ids, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    ids, upstream = (uniform**power * num_embeddings).long(), draw(num_ids, 70)
+    exact = torch.zeros(num_embeddings, 70, dtype=torch.float64, device=DEVICE)
+    exact.index_add_(0, ids, upstream.double())
+    assert_close(kernel("embedding").sum_segments(upstream, ids, num_embeddings), exact)
 
 
 @pytest.mark.parametrize("settings", [{}, {"qk_norm": True, "num_kv_heads": 2}, {"position": "none"}])

@@ -189,6 +189,8 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         qkv = x @ join_projections(self, x.dtype).T
         if token_positions is None and self._kernel_supports(qkv):
             return self.output_proj(self._attend_by_kernel(qkv))
+        if token_positions is None and self._heads_kernel_supports(qkv):
+            return self.output_proj(self._attend_after_kernel(qkv))
         qkv = qkv.reshape(*qkv.shape[:-1], -1, self.d_head)
         # One norm and one rotation for q and k together: half the operations, each on longer rows.
         qk, v = torch.split(qkv, [self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=-2)
@@ -202,6 +204,15 @@ class FusedSelfAttention(MultiHeadSelfAttention):
                 cos, sin = rope.angles_at(token_positions)
             qk = rotate_halves(qk, cos, sin)
         q, k = torch.split(qk, [self.num_heads, self.num_kv_heads], dim=-2)
+        return self.output_proj(self._attend(q, k, v))
+
+    def _attend(
+        self,
+        q: Float[Tensor, "*batch seq heads d_head"],
+        k: Float[Tensor, "*batch seq kv_heads d_head"],
+        v: Float[Tensor, "*batch seq kv_heads d_head"],
+    ) -> Hidden:
+        """Return the attention of torch's kernel."""
         attended = scaled_dot_product_attention(
             q.transpose(-3, -2),
             k.transpose(-3, -2),
@@ -209,7 +220,25 @@ class FusedSelfAttention(MultiHeadSelfAttention):
             is_causal=True,
             enable_gqa=self.num_kv_heads != self.num_heads,
         )
-        return self.output_proj(attended.transpose(-3, -2).flatten(-2))
+        return attended.transpose(-3, -2).flatten(-2)
+
+    def _heads_kernel_supports(self, qkv: Float[Tensor, "*batch seq qkv_width"]) -> bool:
+        if "heads" not in kernels.ENABLED or not kernels.supports(qkv):
+            return False
+        from bytewright.model.kernels.heads import SERVED_HEADS
+
+        has_work = self.rope is not None or self.q_norm is not None
+        return has_work and qkv.ndim == 3 and self.d_head in SERVED_HEADS
+
+    def _attend_after_kernel(self, qkv: Float[Tensor, "batch seq qkv_width"]) -> Hidden:
+        from bytewright.model.kernels.heads import SplitHeads
+
+        rope = self.rope
+        cos, sin = (rope.cos, rope.sin) if isinstance(rope, RotaryPositionalEmbedding) else (None, None)
+        q, k, v = SplitHeads.apply(  # type: ignore[no-untyped-call]
+            qkv, join_gains(self), cos, sin, self.num_heads, self.d_head, EPSILON
+        )
+        return self._attend(q, k, v)
 
     def _kernel_supports(self, qkv: Float[Tensor, "*batch seq qkv_width"]) -> bool:
         if not kernels.supports(qkv):
@@ -217,6 +246,7 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         from bytewright.model.kernels.attention import LONGEST, SERVED_HEADS
 
         plain = self.q_norm is None and self.num_kv_heads == self.num_heads
+        plain = plain or "attention" in kernels.ENABLED
         return plain and qkv.ndim == 3 and qkv.shape[-2] <= LONGEST and self.d_head in SERVED_HEADS
 
     def _attend_by_kernel(
@@ -226,7 +256,8 @@ class FusedSelfAttention(MultiHeadSelfAttention):
 
         rope = self.rope
         cos, sin = (rope.cos, rope.sin) if isinstance(rope, RotaryPositionalEmbedding) else (None, None)
-        attended: Tensor = rotary_attention(qkv, cos, sin, self.num_heads)[0]
+        heads = self.num_heads, self.num_kv_heads
+        attended: Tensor = rotary_attention(qkv, cos, sin, *heads, join_gains(self), EPSILON)[0]
         return attended
 
 

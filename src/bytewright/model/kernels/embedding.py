@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bytewright.model import kernels
+
 ROWS, COLUMNS = 64, 64
 """Block of the upstream gradient that a program adds at a time."""
 
@@ -32,6 +34,79 @@ def _sum_rows(upstream, order, starts, out, width, ROWS: tl.constexpr, COLUMNS: 
     tl.store(out + id.to(tl.int64) * width + columns, tl.sum(total, 0), mask=columns < width)
 
 
+@triton.jit
+def _sum_segments(
+    upstream, ids, order, out, carried, num_rows, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Sum the rows of each id within one chunk of ROWS sorted positions.
+
+    The sum of an id that began in an earlier chunk goes to the row `carried` of this chunk, all others to the
+    row of their id in `out`.
+    """
+    chunk = tl.program_id(0)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    start = chunk * ROWS
+    id = tl.load(ids + start)
+    is_carried = (start > 0) & (tl.load(ids + start - 1, mask=start > 0, other=-1) == id)
+    total = tl.zeros([COLUMNS], tl.float32)
+    for place in range(start, tl.minimum(start + ROWS, num_rows)):
+        row = tl.load(order + place).to(tl.int64)
+        total += tl.load(upstream + row * width + columns, mask=columns < width, other=0.0).to(tl.float32)
+        is_end = (place + 1 == num_rows) | (place + 1 == start + ROWS)
+        next_id = tl.load(ids + place + 1, mask=place + 1 < num_rows, other=-1)
+        if is_end | (next_id != id):
+            if is_carried:
+                tl.store(carried + chunk.to(tl.int64) * width + columns, total, mask=columns < width)
+            else:
+                tl.store(out + id.to(tl.int64) * width + columns, total, mask=columns < width)
+            total = tl.zeros([COLUMNS], tl.float32)
+            is_carried = False
+        id = next_id
+
+
+@triton.jit
+def _add_carried(
+    ids, out, carried, num_rows, width, num_chunks,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Add the carried sums of the id at the end of a chunk to its row, if the id began in this chunk."""
+    chunk = tl.program_id(0)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    start = chunk * ROWS
+    id = tl.load(ids + start + ROWS - 1)
+    began_before = (start > 0) & (tl.load(ids + start - 1, mask=start > 0, other=-1) == id)
+    follows = tl.load(ids + start + ROWS) == id
+    if follows & (began_before == 0):
+        place = out + id.to(tl.int64) * width + columns
+        total = tl.load(place, mask=columns < width, other=0.0)
+        next = chunk + 1
+        while follows:
+            total += tl.load(carried + next.to(tl.int64) * width + columns, mask=columns < width, other=0.0)
+            next += 1
+            follows = tl.load(ids + next * ROWS, mask=next < num_chunks, other=-1) == id
+        tl.store(place, total, mask=columns < width)
+
+
+def sum_segments(dout: Tensor, ids: Tensor, num_embeddings: int, *, rows: int = 32) -> Tensor:
+    """Return the sum of the rows of each id, chunk by chunk of the sorted positions."""
+    width = dout.shape[-1]
+    sorted_ids, order = torch.sort(ids.flatten().int(), stable=True)
+    num_chunks = triton.cdiv(len(order), rows)
+    out = dout.new_zeros(num_embeddings, width, dtype=torch.float32)
+    carried = dout.new_empty(num_chunks, width, dtype=torch.float32)
+    columns = min(1024, triton.next_power_of_2(width))
+    blocks = triton.cdiv(width, columns)
+    _sum_segments[(num_chunks, blocks)](
+        dout, sorted_ids, order, out, carried, len(order), width, ROWS=rows, COLUMNS=columns, num_warps=4
+    )
+    if num_chunks > 1:
+        _add_carried[(num_chunks - 1, blocks)](
+            sorted_ids, out, carried, len(order), width, num_chunks, ROWS=rows, COLUMNS=columns, num_warps=4
+        )
+    return out
+
+
 @torch.library.custom_op("bytewright::embed", mutates_args=(), schema="(Tensor weight, Tensor ids) -> Tensor")
 def embed(weight: Tensor, ids: Tensor) -> Tensor:
     """Return the row of every id."""
@@ -47,6 +122,8 @@ def embed_backward(dout: Tensor, ids: Tensor, num_embeddings: int) -> Tensor:
     """Return the gradient of the table in float32."""
     width = dout.shape[-1]
     dout = dout.contiguous()
+    if "embedding" in kernels.ENABLED:
+        return sum_segments(dout, ids, num_embeddings)
     sorted_ids, order = torch.sort(ids.flatten().int(), stable=True)
     every_id = torch.arange(num_embeddings + 1, device=ids.device, dtype=torch.int32)
     starts = torch.searchsorted(sorted_ids, every_id)
