@@ -61,7 +61,7 @@ def measure_changes(width: int, *, mup: bool, num_steps: int = 4) -> dict[str, f
     before = list_activations(model, ids[:, :-1])
     for _ in range(num_steps):
         optimizer.zero_grad()
-        language_model_loss(model, ids[:, :-1], ids[:, 1:]).backward()
+        torch.autograd.backward(language_model_loss(model, ids[:, :-1], ids[:, 1:]))
         optimizer.step()
     after = list_activations(model, ids[:, :-1])
     return {name: (after[name] - before[name]).square().mean().sqrt().item() for name in before}

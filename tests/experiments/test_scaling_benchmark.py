@@ -1,0 +1,80 @@
+"""The benchmark of scaling: its cells add up to the tables of `evaluate`, and its plan has equal compute."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bytewright.account import count_flops
+from bytewright.corpus.worldbook.files import write_worldbook
+from bytewright.corpus.worldbook.world import World
+from bytewright.experiments.evaluation.story_eval import StoryTokens
+from bytewright.experiments.evaluation.token_eval import evaluate_tokens
+from bytewright.experiments.evaluation.world_eval import account_excess, find_derivations
+from bytewright.experiments.sweep import read_sweep
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.tokenizer import Tokenizer
+from bytewright.tokenizer.train import train_tokenizer
+
+ROOT = Path(__file__).parents[2]
+LEVELS = {"isoflop_low": 5e14, "isoflop_middle": 2e15, "isoflop_high": 8e15}
+
+
+@pytest.fixture
+def world_documents(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import world_documents
+
+    return world_documents
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_all_sizes_of_a_level_have_the_same_compute_and_no_text_is_used_twice(name: str) -> None:
+    for trial in read_sweep(ROOT / "recipes" / f"{name}.toml").trials:
+        config, corpus = trial.config, trial.corpus
+        assert config.num_steps is not None
+        assert corpus is not None
+        num_tokens = config.num_steps * config.tokens_per_step
+        flops = count_flops(config.model).training / config.model.context_length * num_tokens
+        assert flops == pytest.approx(LEVELS[name], rel=0.002)
+        assert 4 * num_tokens < (corpus.worldbook or 0)  # a token has more than 4 bytes
+
+
+def test_the_bits_by_cell_add_up_to_the_table_by_kind(tmp_path: Path, world_documents: Any) -> None:
+    file = tmp_path / "test.txt"
+    write_worldbook(file, 40_000, world=World(), split="test")
+    tokenizer = Tokenizer.from_vocabulary(train_tokenizer(file, 400, ["<|endoftext|>"]).vocabulary)
+    documents = world_documents.Documents.read(file, tokenizer, num_any=10**6, context_length=32)
+    config = ModelConfig(vocab_size=400, context_length=32, d_model=16, num_layers=1, num_heads=1)
+    model = TransformerLM(config, compute_dtype=torch.bfloat16)
+    by_cell = documents.model_bits(model).sum(axis=0)
+    text = StoryTokens.read(file, tokenizer)
+    derived = find_derivations(file, len(text.stories))
+    assert derived is not None
+    model.compute_dtype = None
+    bits = evaluate_tokens(model, text.stories, text.end)
+    table = account_excess(derived, text.stories, bits, text.token_bytes).tables["kind"]
+    for kind, row in table.items():
+        cells = [number for number, cell in enumerate(documents.cells) if cell[0] == kind]
+        assert by_cell[cells].sum() == pytest.approx(row.model_bits, abs=1e-2)  # batches are padded otherwise
+        assert documents.true_bits[:, cells].sum() == pytest.approx(row.true_bits, abs=1e-6)
+        assert documents.num_choices[:, cells].sum() == row.num_choices
+
+
+@pytest.mark.slow
+def test_the_driver_trains_all_runs_at_a_small_scale(tmp_path: Path) -> None:
+    out = tmp_path / "scaling.json"
+    command = [sys.executable, "benchmarks/scaling.py", "--json", str(out), "--scale", "smoke"]
+    subprocess.run([*command, "--documents", "20", "--limit", "600"], cwd=ROOT, check=True)
+    found = json.loads(out.read_text())
+    assert len(found["runs"]) == 6
+    assert not any("error" in run for run in found["runs"])
+    assert {point["seed"] for point in found["points"]} == {0, 1}
+    for point in found["points"]:
+        assert sum(point["excess"].values()) == pytest.approx(point["loss"] - point["floor"], abs=1e-9)
