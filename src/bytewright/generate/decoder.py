@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,8 +35,14 @@ from bytewright.model import (
 from bytewright.model.config import ModelConfig
 from bytewright.model.layers import EPSILON, at_least_float32
 
+if TYPE_CHECKING:
+    from bytewright.generate.fused_step import FusedStep, StepOptions
+
 HEAD_SIZES = (16, 32, 64, 128, 256)
 """Head sizes that the kernel supports."""
+
+USE_FUSED_STEP = False
+"""Whether a new decoder calls `use_fused_step`."""
 
 Attend = Callable[[int, Tensor], Tensor]
 """A function of the layer and the joined q, k, v projection that returns attention, (rows, d_model)."""
@@ -144,6 +151,19 @@ class Decoder:
         if isinstance(rope, RotaryPositionalEmbedding):
             self.angles = torch.cat((rope.cos, rope.cos), -1), torch.cat((-rope.sin, rope.sin), -1)
         self.has_kernel = kernels.on_gpu(weights) and self.config.d_head in HEAD_SIZES
+        self.fused_step: FusedStep | None = None
+        """Takes the steps in few kernels, if `use_fused_step` found that it can."""
+        if USE_FUSED_STEP:
+            self.use_fused_step()
+
+    def use_fused_step(self, options: StepOptions | None = None) -> bool:
+        """Take steps in few kernels if the GPU and the parts allow it; return whether they do."""
+        if self.has_kernel:
+            from bytewright.generate import fused_step
+
+            if fused_step.supports(self):
+                self.fused_step = fused_step.FusedStep(self, options or fused_step.StepOptions())
+        return self.fused_step is not None
 
     def new_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for `batch_size` sequences of up to `capacity` tokens."""
@@ -233,6 +253,8 @@ class Decoder:
         At most `num_slots` slots of the cache are in use, this token included (default: the capacity). With
         `aligned`, every sequence uses exactly that many, so that no mask is needed.
         """
+        if self.fused_step is not None:
+            return self.fused_step.step(cache, ids, positions)
         if self.has_kernel:
             return self.score(self._run_blocks(ids, self._attend_by_kernel(cache, positions)))
         num_slots = cache.capacity if num_slots is None else num_slots

@@ -240,7 +240,8 @@ class DeviceSteps:
         self.uniforms = torch.zeros(batch_size, capacity, device=device)
         self.chosen = torch.zeros(batch_size, capacity, dtype=torch.long, device=device)
         """Column t holds the ids that step t chose."""
-        self.column = torch.zeros(1, dtype=torch.long, device=device)
+        self.num_chosen = torch.zeros(batch_size, dtype=torch.long, device=device)
+        """The next column of each sequence; all are equal."""
         self.ids = torch.zeros(batch_size, dtype=torch.long, device=device)
         self.positions = torch.zeros(batch_size, dtype=torch.long, device=device)
         """The position of each of `ids` in its sequence."""
@@ -259,7 +260,7 @@ class DeviceSteps:
             uniforms = [draw_uniforms(seed, row, max_steps) for row in rows]
             self.uniforms[:, :max_steps] = torch.stack(uniforms).to(self.decoder.device)
         self.positions.copy_(torch.tensor(lengths))
-        self.column.zero_()
+        self.num_chosen.zero_()
         logits = self.decoder.read(self.cache, padded.to(self.decoder.device), self.positions)
         self._choose(logits)
         self.num_done = 1
@@ -276,16 +277,22 @@ class DeviceSteps:
         self.num_done += 1
 
     def _advance(self, num_slots: int, *, aligned: bool) -> None:
+        fused = self.decoder.fused_step
+        if fused is not None and self.sampling.temperature == 0:
+            state = self.ids, self.positions, self.num_chosen, self.chosen
+            fused.step_and_choose(self.cache, *state, self.sampling.num_ids)
+            return
         logits = self.decoder.step(self.cache, self.ids, self.positions, num_slots, aligned=aligned)
         # A full sequence has ended but still steps with the others: it overwrites its last slot.
         self.positions.add_(1).clamp_(max=self.capacity - 1)
         self._choose(logits)
 
     def _choose(self, logits: Tensor) -> None:
-        uniforms = self.uniforms.index_select(1, self.column).squeeze(1)
+        columns = self.num_chosen.unsqueeze(1)
+        uniforms = self.uniforms.gather(1, columns).squeeze(1)
         self.ids.copy_(choose_tokens(logits, self.sampling, uniforms))
-        self.chosen.index_copy_(1, self.column, self.ids.unsqueeze(1))
-        self.column.add_(1)
+        self.chosen.scatter_(1, columns, self.ids.unsqueeze(1))
+        self.num_chosen.add_(1)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Capture one masked step over the whole capacity.
@@ -293,7 +300,7 @@ class DeviceSteps:
         A first run outside the graph lets the libraries allocate their workspaces. The state that this run
         changed is restored afterwards; its entries in the cache are overwritten by the captured step.
         """
-        state = [self.column, self.ids, self.positions, self.chosen]
+        state = [self.num_chosen, self.ids, self.positions, self.chosen]
         before = [tensor.clone() for tensor in state]
         self._advance(self.capacity, aligned=False)
         for tensor, value in zip(state, before, strict=True):

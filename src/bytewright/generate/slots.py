@@ -208,6 +208,10 @@ class SlotBatch:
 
     def _advance(self, kind: SamplingKind) -> Float[Tensor, "slots vocab"]:
         """Run one step of the full shape without host synchronisation."""
+        fused = self.decoder.fused_step
+        if fused is not None and kind == SamplingKind.GREEDY:
+            state = self.ids, self.positions, self.num_chosen
+            return fused.step_and_choose(self._view(self.num_slots), *state, None, self.num_ids)
         logits = self.decoder.step(self._view(self.num_slots), self.ids, self.positions)
         self.positions.add_(1).clamp_(max=self.capacity - 1)
         uniforms = self.uniforms.gather(1, self.num_chosen.unsqueeze(1)).squeeze(1)

@@ -8,16 +8,36 @@ over the slots in use. `generate.decoder` computes the same with tensor operatio
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 BLOCK = 64
 """Slots of the cache that a program processes at a time."""
 
 LOG2E = math.log2(math.e)
+
+SPLIT = 128
+"""Slots of the cache in a split; constant, so that the order of additions is the same in every batch."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The attention to separate parts of the cache, which is combined when it is used."""
+
+    sums: Tensor
+    """Weighted sums of values in float32, (batch, splits, heads, d_head)."""
+    largest: Tensor
+    """Largest scores, base 2, (batch, splits, heads)."""
+    totals: Tensor
+    """Sums of the weights relative to the largest score, (batch, splits, heads)."""
+    positions: Tensor
+    size: int
+    """Slots of the cache in a split."""
 
 
 @triton.jit
@@ -84,6 +104,91 @@ def _attend(
 
 
 @triton.jit
+def _attend_split(
+    qkv, gains, cos, sin, keys, values, positions, sums, largest, totals,
+    num_heads, kv_heads, capacity, scale, eps, NORM: tl.constexpr, ROTATE: tl.constexpr,
+    D: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Compute the attention of the query heads of one key/value head to `SPLIT` slots of one sequence.
+
+    The split of the new token stores its key and value.
+    """
+    split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    columns = tl.arange(0, D)
+    if OVERLAP:
+        gdc_launch_dependents()
+    position = tl.load(positions + row)
+    places = split * SPLIT + tl.arange(0, SPLIT)
+    if split * SPLIT <= position:
+        slots = (row.to(tl.int64) * kv_heads + kv_head) * capacity * D
+        at = slots + places[:, None] * D + columns[None, :]
+        is_old = (places < position)[:, None]
+        k_block = tl.load(keys + at, mask=is_old, other=0.0)
+        v_block = tl.load(values + at, mask=is_old, other=0.0)
+        if OVERLAP:
+            gdc_wait()
+        qkv += row.to(tl.int64) * (num_heads + 2 * kv_heads) * D
+        at_k = num_heads + kv_head
+        k = _load_head(qkv + at_k * D, gains + at_k * D, cos, sin, position, eps, NORM, ROTATE, D)
+        k = k.to(keys.dtype.element_ty)
+        v = tl.load(qkv + (at_k + kv_heads) * D + columns)
+        if position < (split + 1) * SPLIT:
+            tl.store(keys + slots + position * D + columns, k)
+            tl.store(values + slots + position * D + columns, v)
+        is_new = (places == position)[:, None]
+        k_block = tl.where(is_new, k[None, :], k_block).to(tl.float32)
+        v_block = tl.where(is_new, v[None, :], v_block).to(tl.float32)
+        for number in tl.static_range(GROUP):
+            head = kv_head * GROUP + number
+            q = _load_head(qkv + head * D, gains + head * D, cos, sin, position, eps, NORM, ROTATE, D)
+            q = q.to(keys.dtype.element_ty).to(tl.float32) * scale
+            scores = tl.where(places <= position, tl.sum(k_block * q[None, :], 1), float("-inf"))
+            top = tl.max(scores, 0)
+            p = tl.exp2(scores - top)
+            part = (row.to(tl.int64) * tl.num_programs(0) + split) * num_heads + head
+            tl.store(largest + part, top)
+            tl.store(totals + part, tl.sum(p, 0))
+            tl.store(sums + part * D + columns, tl.sum(p[:, None] * v_block, 0))
+
+
+@triton.jit
+def combine_heads(
+    sums, largest, totals, used, count, num_heads, H: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr
+):
+    """Return the attention of `count` of the heads of a sequence, which uses `used` splits: (H, D)."""
+    splits, heads = tl.arange(0, SPLITS), tl.arange(0, H)
+    mask = (splits < used)[:, None] & (heads < count)[None, :]
+    at = splits[:, None] * num_heads + heads[None, :]
+    tops = tl.load(largest + at, mask=mask, other=float("-inf"))
+    weights = tl.load(totals + at, mask=mask, other=0.0)
+    columns = tl.arange(0, D)
+    parts = tl.load(sums + at[:, :, None] * D + columns[None, None, :], mask=mask[:, :, None], other=0.0)
+    top = tl.where(heads < count, tl.max(tops, 0), 0.0)
+    scales = tl.exp2(tops - top[None, :])
+    total = tl.where(heads < count, tl.sum(weights * scales, 0), 1.0)
+    return tl.sum(parts * scales[:, :, None], 0) / total[:, None]
+
+
+@triton.jit
+def _combine_splits(
+    sums, largest, totals, positions, out, num_heads, num_splits,
+    D: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Combine the splits of one head of one sequence."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if OVERLAP:
+        gdc_launch_dependents()
+        gdc_wait()
+    used = tl.load(positions + row) // SPLIT + 1
+    first = row * num_splits * num_heads + head
+    attended = combine_heads(
+        sums + first * D, largest + first, totals + first, used, 1, num_heads, 1, D, SPLITS
+    )
+    at = (row * num_heads + head) * D + tl.arange(0, D)
+    tl.store(out + at, tl.reshape(attended, (D,)).to(out.dtype.element_ty))
+
+
+@triton.jit
 def _rms_norm(x, gains, out, d_model, eps, BLOCK: tl.constexpr):
     """Normalise one row in float32, and round it only when it is stored."""
     columns = tl.arange(0, BLOCK)
@@ -129,5 +234,51 @@ def attend_and_store(
         qkv, qkv if gains is None else gains, cos, sin, keys, values, positions, out,
         num_heads, kv_heads, capacity, LOG2E / math.sqrt(d_head), eps,
         NORM=gains is not None, ROTATE=angles is not None, D=d_head, BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def attend_in_splits(
+    qkv: Tensor,
+    gains: Tensor | None,
+    angles: tuple[Tensor, Tensor] | None,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    *,
+    eps: float,
+    split: int = SPLIT,
+    warps: int = 4,
+    overlap: bool = False,
+) -> Splits:
+    """Do the same as `attend_and_store`, with one program for each split of a sequence and key/value head.
+
+    With `overlap`, the kernel may start before the one that computes `qkv` has ended; `positions` and the
+    cache must have been written before that kernel started.
+    """
+    batch_size, kv_heads, capacity, d_head = keys.shape
+    num_heads = qkv.shape[-1] // d_head - 2 * kv_heads
+    num_splits = triton.cdiv(capacity, split)
+    cos, sin = (qkv, qkv) if angles is None else angles
+    shape, device = (batch_size, num_splits, num_heads), qkv.device
+    sums = torch.empty(*shape, d_head, device=device)
+    largest, totals = torch.empty(shape, device=device), torch.empty(shape, device=device)
+    _attend_split[(num_splits, kv_heads, batch_size)](
+        qkv, qkv if gains is None else gains, cos, sin, keys, values, positions, sums, largest, totals,
+        num_heads, kv_heads, capacity, LOG2E / math.sqrt(d_head), eps, NORM=gains is not None,
+        ROTATE=angles is not None, D=d_head, GROUP=num_heads // kv_heads, SPLIT=split, OVERLAP=overlap,
+        num_warps=warps, **({"launch_pdl": True} if overlap else {}),
+    )  # fmt: skip
+    return Splits(sums, largest, totals, positions, split)
+
+
+def combine_splits(splits: Splits, dtype: torch.dtype, *, overlap: bool = False) -> Tensor:
+    """Return the attention, (batch, heads·d_head)."""
+    batch_size, num_splits, num_heads, d_head = splits.sums.shape
+    out = torch.empty(batch_size, num_heads * d_head, device=splits.sums.device, dtype=dtype)
+    _combine_splits[(batch_size, num_heads)](
+        splits.sums, splits.largest, splits.totals, splits.positions, out, num_heads, num_splits, D=d_head,
+        SPLIT=splits.size, SPLITS=triton.next_power_of_2(num_splits), OVERLAP=overlap,
+        num_warps=1, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
     return out

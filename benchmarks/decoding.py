@@ -1,0 +1,589 @@
+"""Check and measure the fused decoding step: kernels, steps, whole generations, and the engine of the server.
+
+    python benchmarks/decoding.py --json decoding.json [--base FOLDER]                 # a GPU
+    TRITON_INTERPRET=1 python benchmarks/decoding.py --device cpu --json decoding.json   # tests this script
+
+Each section runs in its own process, so that a fault of one does not lose the results of the others. A
+section starts only while time is left. Only checks, and runs that compile, share the GPU with others.
+FOLDER has the sources (`src`) of another commit to compare with. The sections:
+
+- check: logits of steps compared with the model's forward in float32, with all kinds of parts; ids compared
+  with the reference generator in float32; equal bits in two runs.
+- rows: ids of requests alone and among others, from the engine with 256 slots.
+- tiles: time of every kernel with several tile sizes (`decoding_tiles`), for 1 and 32 rows.
+- steps: time of a captured step as before, fused, with the fastest tiles, and with single options changed.
+- generation: tokens per second of calls after prompts of 16 and 768 tokens; generation-base: with FOLDER;
+  peer: with `transformers`.
+- profile: number of kernels of a step and the time of each.
+- engine: `serving_engine.py` with 256 slots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from generation import SHAPES, draw_prompts, generate_with_peer, load_peer, make_model
+from harness import Figure, describe_machine, installed_versions, source_commit, wide_console
+from rich.table import Table
+
+from bytewright.generate import Generator, SamplingConfig
+from bytewright.generate.decoder import Decoder
+from bytewright.model import ModelConfig, TransformerLM
+
+SECTIONS = ("tiles", "check", "steps", "rows", "generation", "generation-base", "profile", "engine", "peer")
+COMPILED_BEFORE = {"tiles": "check", "steps": "rows"}
+"""Sections that run in shares first, to compile, next to a section that measures no time."""
+TINY = ModelConfig(vocab_size=300, context_length=64, d_model=64, num_layers=2, num_heads=2)
+CASES = (("gpt2", 1, 16), ("gpt2", 1, 768), ("gpt2", 32, 16), ("gpt2", 32, 768), ("base", 1, 16))
+"""Shape, batch size and tokens of a prompt."""
+GREEDY = SamplingConfig(max_new_tokens=200, temperature=0.0)
+SAMPLINGS = {
+    "greedy": GREEDY,
+    "sampled": dataclasses.replace(GREEDY, temperature=1.0),
+    "top-k 50, top-p 0.95": dataclasses.replace(GREEDY, temperature=1.0, top_k=50, top_p=0.95),
+}
+Rows = list[dict[str, Any]]
+
+
+def main() -> None:
+    """Run one section, or all of them in processes of their own."""
+    arguments = parse_arguments()
+    if arguments.device == "cpu":
+        SHAPES.update(dict.fromkeys(SHAPES, TINY))
+    if arguments.section:
+        rows = globals()[f"measure_{arguments.section.split('-')[0]}"](arguments)
+        arguments.json.write_text(json.dumps(rows, indent=1))
+        return
+    console = wide_console()
+    end = time.monotonic() + arguments.seconds
+    results: dict[str, Any] = {
+        "machine": describe_machine(),
+        "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
+        "commit": source_commit(),
+        "versions": installed_versions(["torch", "triton", "transformers"]),
+    }
+    for section in arguments.sections:
+        if section in results:
+            continue
+        begun = time.monotonic()
+        partner = COMPILED_BEFORE.get(section) if arguments.device == "cuda" else None
+        with tempfile.TemporaryDirectory() as folder:
+            if partner:
+                jobs = [Job(section, arguments, end, folder, (n, 8)) for n in range(8)]
+                if partner in arguments.sections:
+                    count = 4 if partner == "check" else 1
+                    others = [Job(partner, arguments, end, folder, (n, count)) for n in range(count)]
+                    results[partner] = [row for job in others for row in job.wait()]
+                compiled = [job.wait()[0].get("error", "") for job in jobs]
+                console.print(f"   compiled in {time.monotonic() - begun:.0f} s {set(compiled) or ''}"[:300])
+            results[section] = Job(section, arguments, end, folder, None).wait()
+        console.print(f"== {section}: {time.monotonic() - begun:.0f} s", style="bold")
+        arguments.json.write_text(json.dumps(results, indent=1))
+    for section in arguments.sections:
+        print_rows(console, section, results[section])
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=190)
+    parser.add_argument("--base", type=Path, help="folder with src of another commit")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--section", help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=int, nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+class Job:
+    """A process that runs a section or a share of it."""
+
+    def __init__(
+        self,
+        section: str,
+        arguments: argparse.Namespace,
+        end: float,
+        folder: str,
+        share: tuple[int, int] | None,
+    ) -> None:
+        left = end - time.monotonic()
+        self.path = Path(folder) / f"{section}-{share}.json"
+        self.end, self.process, self.error = end, None, ""
+        if left < 5 or (section == "generation-base" and not arguments.base):
+            self.error = "no time left" if left < 5 else "no --base"
+            return
+        command = [sys.executable, __file__, "--device", arguments.device, "--section", section]
+        command += ["--results", str(arguments.json), "--seconds", str(left), "--json", str(self.path)]
+        command += [] if share is None else ["--share", *map(str, share)]
+        environment = dict(os.environ)
+        if section == "generation-base":
+            environment["PYTHONPATH"] = str(arguments.base / "src")
+        self.log = self.path.with_suffix(".log").open("w+")
+        self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
+
+    def wait(self) -> Rows:
+        """Return the rows of the section, and one with the error if there was one."""
+        if self.process is not None:
+            try:
+                self.process.wait(timeout=max(self.end + 5 - time.monotonic(), 1))
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.error = "time limit"
+            if self.process.returncode:
+                self.log.seek(0)
+                self.error = self.log.read()[-1500:]
+        rows: Rows = json.loads(self.path.read_text()) if self.path.exists() else []
+        return rows + ([{"error": self.error}] if self.error or not rows else [])
+
+
+@functools.cache
+def model_of(shape: str, device: str, dtype: torch.dtype) -> TransformerLM:
+    """Return a model of a shape; building it takes seconds."""
+    return make_model(SHAPES[shape], device, "fp32").to(dtype)
+
+
+def is_mine(number: int, share: Sequence[int] | None) -> bool:
+    """Return whether a case belongs to a share."""
+    return share is None or number % share[1] == share[0]
+
+
+def guarded(rows: Rows, label: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> None:
+    """Add a row of a measurement, or of its error."""
+    try:
+        rows.append({**label, **measure()})
+    except Exception as error:
+        rows.append({**label, "error": f"{type(error).__name__}: {error}"[:300]})
+
+
+def fuse(decoder: Decoder, options: Any = None) -> Decoder:
+    """Let a decoder take fused steps, in the interpreter too."""
+    from bytewright.generate.fused_step import FusedStep, StepOptions
+
+    options = options or StepOptions()
+    if decoder.device.type == "cpu":
+        options = dataclasses.replace(options, overlap=False)
+    decoder.fused_step = FusedStep(decoder, options)
+    return decoder
+
+
+def precision_of(arguments: argparse.Namespace) -> torch.dtype:
+    """Return the precision of the measurements; the interpreter cannot multiply in bfloat16."""
+    return torch.bfloat16 if arguments.device == "cuda" else torch.float16
+
+
+# -- check
+
+
+def measure_check(arguments: argparse.Namespace) -> Rows:
+    """Compare fused steps with the model's own forward, and ids with the reference generator."""
+    torch.set_float32_matmul_precision("highest")
+    rows: Rows = []
+    small = ModelConfig(vocab_size=999, context_length=300, d_model=192, num_layers=2, num_heads=6, d_ff=500)
+    if arguments.device == "cpu":
+        small = TINY
+    configs = {
+        "default": small,
+        "grouped, qk-norm": dataclasses.replace(small, num_kv_heads=2, qk_norm=True),
+        "others": dataclasses.replace(small, norm="none", ffn="silu", position="none", tie_embeddings=True),
+        "gpt2": SHAPES["gpt2"],
+    }
+    on_gpu = arguments.device == "cuda"
+    batch_sizes, precisions = ((1, 2, 33, 70), ("fp32", "bf16")) if on_gpu else ((1, 3), ("fp16",))
+    for number, (name, precision) in enumerate(itertools.product(configs, precisions)):
+        for batch_size in batch_sizes if is_mine(number, arguments.share) else ():
+            label = {"model": name, "precision": precision, "rows": batch_size}
+            measure = functools.partial(check_logits, configs[name], precision, batch_size, arguments.device)
+            guarded(rows, label, measure)
+            arguments.json.write_text(json.dumps(rows))
+    for number, shape in enumerate(("base", "gpt2") if on_gpu else ()):
+        if is_mine(number, arguments.share):
+            guarded(rows, {"model": shape, "precision": "fp32"}, functools.partial(check_ids, shape))
+    return rows
+
+
+@torch.inference_mode()
+def check_logits(config: ModelConfig, precision: str, batch_size: int, device: str) -> dict[str, Any]:
+    """Return ‖ours - exact‖ / ‖exact‖ of the logits of several steps, fused and not; exact is float32."""
+    model = make_model(config, device, "fp32")
+    if precision != "fp32":
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float16
+        model = model.to(dtype)
+    num_steps, length = (4, config.context_length * 2 // 3) if device == "cuda" else (1, 20)
+    ids = torch.randint(config.vocab_size, (batch_size, length + num_steps), device=device)
+    exact = TransformerLM(config).to(device)
+    exact.load_state_dict({name: value.float() for name, value in model.state_dict().items()})
+    lengths = torch.full((batch_size,), length, device=device)
+    lengths[batch_size // 2 :] -= 7
+    errors: dict[str, Any] = {}
+    all_logits = []
+    for name in ("before", "fused", "fused again"):
+        decoder = Decoder(model, batch_size)
+        if name != "before":
+            fuse(decoder)
+        cache = decoder.new_cache(batch_size, config.context_length)
+        decoder.read(cache, ids[:, :length], lengths)
+        logits = []
+        for step in range(num_steps):
+            new = ids.gather(1, (lengths + step)[:, None])[:, 0]
+            logits.append(decoder.step(cache, new, lengths + step).float())
+        all_logits.append(torch.stack(logits))
+        if name == "fused again":
+            errors["same bits"] = torch.equal(all_logits[1], all_logits[2])
+            continue
+        total = reference = 0.0
+        for row in {0, batch_size - 1}:
+            want = exact(ids[row : row + 1])[0].float()
+            for step in range(num_steps):
+                place = int(lengths[row]) + step
+                total += float((logits[step][row] - want[place]).double().square().sum())
+                reference += float(want[place].double().square().sum())
+        errors[name] = (total / reference) ** 0.5
+    return errors
+
+
+def check_ids(shape: str) -> dict[str, Any]:
+    """Compare greedy and sampled ids of fused generation with the reference generator in float32."""
+    from bytewright.generate.reference import generate_reference
+
+    model = make_model(SHAPES[shape], "cuda", "fp32")
+    prompts = [[1, 2, 3], [7] * 140, list(range(200)), [5]]
+    result: dict[str, Any] = {}
+    for name, sampling in SAMPLINGS.items():
+        sampling = dataclasses.replace(sampling, max_new_tokens=24, seed=3)
+        same = []
+        for batch in (prompts, prompts[1:2]):
+            generator = Generator(model, len(batch))
+            fuse(generator.decoder)
+            ours = [completion.ids for completion in generator.generate(batch, sampling)]
+            theirs = [generate_reference(model, it, sampling, row).ids for row, it in enumerate(batch)]
+            same += [a == b for a, b in zip(ours, theirs, strict=True)]
+        result[name] = f"{sum(same)}/{len(same)}"
+    return result
+
+
+# -- tiles
+
+
+def measure_tiles(arguments: argparse.Namespace) -> Rows:
+    """Measure all tiles, for one row and for 32 rows."""
+    from decoding_tiles import sweep
+
+    on_gpu = arguments.device == "cuda"
+    deadline = time.monotonic() + arguments.seconds - 10
+    rows: Rows = []
+    dtype = precision_of(arguments)
+    with torch.inference_mode():
+        for shape, num_rows in (("gpt2", 1), ("gpt2", 32), ("base", 1)):
+            decoder = Decoder(model_of(shape, arguments.device, dtype), num_rows)
+            position = SHAPES[shape].context_length * 7 // 8
+            share = tuple(arguments.share) if arguments.share else None
+            found = sweep(
+                decoder, num_rows, position=position, share=share, few=not on_gpu, deadline=deadline
+            )
+            rows += [{"shape": shape, **row} for row in found]
+    return rows
+
+
+def load_options(arguments: argparse.Namespace, shape: str) -> Any:
+    """Return the options with the fastest tiles that the section `tiles` found."""
+    from decoding_tiles import best_options
+
+    from bytewright.generate.fused_step import StepOptions
+
+    found = json.loads(arguments.results.read_text()).get("tiles", []) if arguments.results else []
+    return best_options([row for row in found if row.get("shape") == shape], StepOptions())
+
+
+# -- steps and profile
+
+
+def make_steps(arguments: argparse.Namespace, case: tuple[str, int, int], options: Any, sampling: Any) -> Any:
+    """Return captured steps after prompts, and 30 tokens further."""
+    from bytewright.generate.generator import DeviceSteps
+
+    shape, batch_size, length = case
+    on_gpu = arguments.device == "cuda"
+    length = length if on_gpu else 5
+    decoder = Decoder(model_of(shape, arguments.device, precision_of(arguments)), batch_size)
+    if options is not None:
+        fuse(decoder, options)
+    capacity = min(length + 200, SHAPES[shape].context_length)
+    steps = DeviceSteps(decoder, sampling, batch_size, capacity, captured=on_gpu)
+    prompts = torch.randint(SHAPES[shape].vocab_size, (batch_size, length)).tolist()
+    with torch.inference_mode():
+        steps.start(prompts, 0, 150)
+        for _ in range(30 if on_gpu else 1):
+            steps.take()
+    return steps
+
+
+def measure_steps(arguments: argparse.Namespace) -> Rows:
+    """Measure captured steps with several options."""
+    from decoding_tiles import seconds_of
+
+    from bytewright.generate.fused_step import StepOptions
+
+    rows: Rows = []
+    deadline = time.monotonic() + arguments.seconds - 5
+    replace = dataclasses.replace
+    for case in CASES if arguments.device == "cuda" else CASES[:1]:
+        best = load_options(arguments, case[0])
+        variants: dict[str, Any] = {"before": None, "fused": StepOptions(), "fastest tiles": best}
+        variants["no overlap"] = replace(best, overlap=False)
+        if case[1] > 1:
+            variants["no prefetch"] = replace(best, prefetch=False)
+            variants["library products"] = replace(best, max_rows=1)
+        else:
+            variants["own combination"] = replace(best, combine_in_product=False)
+        for split in (64, 256):
+            variants[f"split {split}"] = replace(best, split=split)
+        variants["8 warps of attention"] = replace(best, attention_warps=8)
+        todo = [(name, options, "greedy") for name, options in variants.items()]
+        todo += [("before", None, name) for name in list(SAMPLINGS)[1:]]
+        todo += [("fastest tiles", best, name) for name in list(SAMPLINGS)[1:]]
+
+        def measure(options: Any, sampling: str, case: Any = case) -> dict[str, Any]:
+            steps = make_steps(arguments, case, options, SAMPLINGS[sampling])
+            if arguments.share:
+                return {}
+            with torch.inference_mode():
+                seconds = seconds_of(lambda: [steps.take() for _ in range(10)], 8) / 10
+            return {"us": 1e6 * seconds, "tokens_per_s": case[1] / seconds}
+
+        for number, (name, options, sampling) in enumerate(todo):
+            if is_mine(number, arguments.share) and time.monotonic() < deadline:
+                label = {"case": str(case), "variant": name, "sampling": sampling}
+                guarded(rows, label, functools.partial(measure, options, sampling))
+                arguments.json.write_text(json.dumps(rows))
+    return rows
+
+
+def measure_profile(arguments: argparse.Namespace) -> Rows:
+    """Return the kernels of one step with their number and time."""
+    from torch.profiler import ProfilerActivity, profile
+
+    rows: Rows = []
+    if arguments.device == "cpu":
+        return rows
+    for case in (CASES[1], CASES[3]):
+        for name, options in (("before", None), ("fused", load_options(arguments, case[0]))):
+            try:
+                steps = make_steps(arguments, case, options, GREEDY)
+                steps.take()
+                torch.cuda.synchronize()
+                with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                    for _ in range(5):
+                        steps.take()
+                    torch.cuda.synchronize()
+                found = [it for it in profiler.key_averages() if it.device_time_total > 0]
+                found.sort(key=lambda it: -it.device_time_total)
+                total = sum(it.count for it in found) / 5
+                for it in found[:14]:
+                    rows.append({
+                        "case": str(case), "variant": name, "kernel": it.key[:60], "count": it.count / 5,
+                        "us_per_step": it.device_time_total / 5, "kernels_of_step": total,
+                    })  # fmt: skip
+            except Exception as error:
+                rows.append({"case": str(case), "variant": name, "error": str(error)[:300]})
+    return rows
+
+
+# -- generation
+
+
+def measure_generation(arguments: argparse.Namespace, repeats: int = 5) -> Rows:
+    """Measure whole calls of our generator; a decoder of the base has no fused step."""
+    rows: Rows = []
+    for case in CASES:
+        shape, batch_size, length = case
+        on_gpu = arguments.device == "cuda"
+        model = model_of(shape, arguments.device, precision_of(arguments))
+        prompts = draw_prompts(
+            batch_size, argparse.Namespace(prompt_tokens=length if on_gpu else 5, shape=shape)
+        )
+        variants = (
+            {"base": None} if arguments.section == "generation-base" else {"before": False, "fused": True}
+        )
+        sampling = GREEDY if on_gpu else dataclasses.replace(GREEDY, max_new_tokens=2)
+
+        def measure(is_fused: bool | None) -> dict[str, Any]:
+            generator = Generator(model, batch_size)  # noqa: B023
+            if is_fused:
+                fuse(generator.decoder, load_options(arguments, shape))  # noqa: B023
+            speeds = []
+            for turn in range(repeats + 1 if on_gpu else 1):  # noqa: B023
+                start = time.perf_counter()
+                generator.generate(prompts, sampling)  # noqa: B023
+                if turn or not on_gpu:  # noqa: B023
+                    speeds.append(batch_size * sampling.max_new_tokens / (time.perf_counter() - start))  # noqa: B023
+            figure = Figure.of(speeds)
+            return {"tokens_per_s": figure.median, "lowest": figure.lowest, "highest": figure.highest}
+
+        for name, is_fused in variants.items():
+            guarded(rows, {"case": str(case), "variant": name}, lambda: measure(is_fused))  # noqa: B023
+    return rows
+
+
+def measure_peer(arguments: argparse.Namespace, repeats: int = 2) -> Rows:
+    """Measure `transformers` with its static cache, compiled; the first call compiles."""
+    rows: Rows = []
+    deadline = time.monotonic() + arguments.seconds
+    for case in (CASES[1], CASES[3], CASES[4], CASES[0], CASES[2]) if arguments.device == "cuda" else ():
+        if time.monotonic() > deadline - 30:
+            break
+        shape, batch_size, length = case
+
+        def measure() -> dict[str, Any]:
+            model = make_model(SHAPES[shape], "cuda", "bf16")  # noqa: B023
+            generate = generate_with_peer(load_peer(model), cache_implementation="static")
+            prompts = draw_prompts(batch_size, argparse.Namespace(prompt_tokens=length, shape=shape))  # noqa: B023
+            speeds = []
+            for turn in range(repeats + 2):
+                start = time.perf_counter()
+                generate(prompts, 200)
+                torch.cuda.synchronize()
+                if turn > 1:
+                    speeds.append(batch_size * 200 / (time.perf_counter() - start))  # noqa: B023
+            return {"tokens_per_s": Figure.of(speeds).median}
+
+        guarded(rows, {"case": str(case), "variant": "transformers, static, compiled"}, measure)
+        arguments.json.write_text(json.dumps(rows))
+    return rows
+
+
+# -- rows and engine
+
+
+def measure_rows(arguments: argparse.Namespace) -> Rows:
+    """Compare the ids of requests alone and among others in the engine."""
+    import threading
+
+    from bytewright.serve.engine import Engine, Job
+
+    rows: Rows = []
+    on_gpu = arguments.device == "cuda"
+    num_slots, num_new = (256, 60) if on_gpu else (3, 2)
+    for precision in ("bf16",) if on_gpu else ("fp32",):
+        for is_fused in (False, True) if on_gpu else (False,):
+
+            def measure() -> dict[str, Any]:
+                model = make_model(SHAPES["base"], arguments.device, precision).eval()  # noqa: B023
+                written: dict[int, list[int]] = {}
+                ended = threading.Event()
+                waiting: set[int] = set()
+
+                def report(updates: Any) -> None:
+                    for job, update in updates:
+                        written.setdefault(id(job), []).extend(update.ids)
+                        if update.is_last:
+                            waiting.discard(id(job))
+                    if not waiting:
+                        ended.set()
+
+                engine = Engine(
+                    model, report, num_slots=num_slots, max_waiting=2**20, max_waiting_tokens=2**40
+                )
+                if is_fused:  # noqa: B023
+                    fuse(engine.batch.decoder)
+                engine.start()
+
+                def run(jobs: list[Any]) -> list[list[int]]:
+                    ended.clear()
+                    waiting.update(id(job) for job in jobs)
+                    engine.submit(jobs)
+                    ended.wait(60)
+                    return [written.get(id(job), []) for job in jobs]
+
+                def job(number: int, sampling: Any) -> Any:
+                    torch.manual_seed(number)
+                    prompt = torch.randint(
+                        TINY.vocab_size, (1 + number * 37 % 90 % (40 if on_gpu else 9),)
+                    ).tolist()
+                    return Job(prompt, dataclasses.replace(sampling, max_new_tokens=num_new, seed=number))
+
+                result = {"equal slots": engine.has_equal_rows}
+                try:
+                    for name, sampling in SAMPLINGS.items():
+                        alone = [run([job(number, sampling)])[0] for number in range(4)]
+                        among = run([job(number, sampling) for number in range(num_slots)])
+                        result[name] = alone == among[:4] and all(map(len, among))
+                finally:
+                    engine.stop()
+                return result
+
+            guarded(rows, {"precision": precision, "fused": is_fused}, measure)
+    return rows
+
+
+def measure_engine(arguments: argparse.Namespace) -> Rows:
+    """Run `serving_engine.py` with and without fused steps."""
+    rows: Rows = []
+    on_gpu = arguments.device == "cuda"
+    script = Path(__file__).with_name("serving_engine.py")
+    for flags in (["--fused"], []) if on_gpu else ([],):
+        for shape in ("base", "gpt2") if flags else ("base",):
+            path = arguments.json.with_suffix(".engine.json")
+            command = [sys.executable, str(script), "--device", arguments.device, "--json", str(path), *flags]
+            command += ["--shape", shape, "--repeats", "3"] + (
+                ["--precision", "bf16", "--slots", "256"] if on_gpu else []
+            )
+            command += [] if on_gpu else ["--slots", "2", "--new-tokens", "2", "--rounds", "1"]
+
+            def measure() -> dict[str, Any]:
+                subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)  # noqa: B023
+                found = json.loads(path.read_text())  # noqa: B023
+                speeds = {name: row["median"] for name, row in found["rows"].items()}
+                return {**speeds, "ratio": found["ratio"], "equal slots": found["has_equal_rows"]}
+
+            guarded(rows, {"shape": shape, "flags": " ".join(flags)}, measure)
+    return rows
+
+
+def print_rows(console: Any, section: str, rows: Rows) -> None:
+    """Print the rows of a section as a table; of the tiles only the fastest of each kernel."""
+    if section == "tiles":
+        rows = shortlist(rows)
+    table = Table(title=section, title_justify="left")
+    headings = list(dict.fromkeys(key for row in rows for key in row))
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        cells = [row.get(heading, "") for heading in headings]
+        table.add_row(*(f"{cell:,.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    console.print(table)
+
+
+def shortlist(rows: Rows) -> Rows:
+    """Return the three fastest tiles of each kernel, and the rows without tiles."""
+    groups: dict[tuple[Any, ...], Rows] = {}
+    for row in rows:
+        groups.setdefault((row.get("shape"), row.get("num_rows"), row.get("product")), []).append(row)
+    chosen: Rows = []
+    for group in groups.values():
+        timed = sorted((row for row in group if "us" in row), key=lambda row: row["us"])
+        others = [row for row in timed[3:] if isinstance(row["tiles"], str)]
+        chosen += timed[:3] + others + [row for row in group if "error" in row][:1]
+    return [
+        {**row, "tiles": str(row.get("tiles")).replace("'", "")} if "tiles" in row else row for row in chosen
+    ]
+
+
+if __name__ == "__main__":
+    main()

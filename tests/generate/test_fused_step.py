@@ -1,0 +1,150 @@
+"""A decoding step in few kernels equals the decoder's: on a GPU, or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from bytewright.generate.decoder import Decoder
+from bytewright.model import TransformerLM
+from bytewright.model.layers import EPSILON, rms_norm
+from model_choices import small_config
+
+pytest.importorskip("triton")
+from bytewright.generate.fused_step import FusedStep, StepOptions, StepTiles, supports
+from bytewright.model.kernels import decoding_products
+from bytewright.model.kernels.decoding_products import LargestLogits, Tiles
+
+ON_GPU = torch.cuda.is_available()
+DEVICE, DTYPE = ("cuda", torch.bfloat16) if ON_GPU else ("cpu", torch.float16)
+"""The interpreter cannot multiply matrices in bfloat16."""
+ROW, ROWS = Tiles(outputs=16, inputs=64), Tiles(outputs=16, inputs=32, rows=16)
+SMALL_STEPS = StepOptions(
+    one_row=StepTiles(qkv=ROW, output=ROW, up=ROW, down=ROW, head=ROW),
+    some_rows=StepTiles(qkv=ROWS, output=ROWS, up=ROWS, down=ROWS, head=ROWS),
+    max_rows=3,
+    split=16,
+    overlap=ON_GPU,
+)
+"""Small tiles, so that small models have several."""
+
+
+SMALLER = {"num_layers": 1, "num_heads": 2}
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+@pytest.mark.parametrize("tiles", [ROW, ROWS, Tiles(outputs=8, inputs=128)], ids=["row", "rows", "whole-row"])
+@pytest.mark.parametrize("d_in", [64, 100])
+def test_a_product_includes_the_work_around_it(tiles: Tiles, d_in: int) -> None:
+    num_rows = 1 if tiles.rows == 1 else 19
+    table, weight, gains = draw(30, d_in), draw(2 * 37, d_in, seed=1), draw(d_in, seed=2) + 2
+    ids = torch.arange(num_rows, device=DEVICE) * 7 % 30 - 1  # -1 is the last row
+    x, residuals = table[ids], draw(30, 2 * 37, seed=3)
+    multiply = decoding_products.multiply
+    close = torch.testing.assert_close
+    close(multiply(x, weight, tiles)[0], x @ weight.T, rtol=1e-4, atol=1e-3)
+    normalised = rms_norm(x, gains, EPSILON)
+    product = normalised @ weight.T
+    gate, up = product.chunk(2, dim=-1)
+    options: dict[str, Any] = {"ids": ids, "gains": gains, "eps": EPSILON}
+    ours, _ = multiply(table, weight, tiles, **options, gate=decoding_products.SWIGLU)
+    close(ours, silu(gate) * up, rtol=1e-4, atol=1e-3)
+    ours, _ = multiply(table, weight, tiles, **options, gate=decoding_products.SILU)
+    close(ours, silu(product), rtol=1e-4, atol=1e-3)
+    ours, _ = multiply(x, weight, tiles, residual=residuals, residual_ids=ids)
+    close(ours, x @ weight.T + residuals[ids], rtol=1e-4, atol=1e-3)
+    ours, _ = multiply(x, weight, tiles, residual=ours)
+    close(ours, 2 * (x @ weight.T) + residuals[ids], rtol=1e-4, atol=1e-3)
+    ours, largest = multiply(x, weight, tiles, num_ids=50)
+    assert largest is not None
+    assert torch.equal(choose(largest), ours[:, :50].argmax(-1))
+
+
+def choose(largest: LargestLogits) -> Tensor:
+    ids, positions, num_chosen = (
+        torch.zeros(len(largest.values), dtype=torch.long, device=DEVICE) for _ in range(3)
+    )
+    decoding_products.choose_largest(largest, ids, positions, num_chosen, capacity=2, num_columns=2)
+    assert positions.eq(1).all()
+    assert num_chosen.eq(1).all()
+    return ids
+
+
+def test_logits_that_are_not_finite_choose_no_token() -> None:
+    logits = draw(6, 300)
+    logits[0, 7] = torch.nan
+    logits[1, 290] = torch.inf
+    logits[2] = -torch.inf
+    logits[3, :299] = -torch.inf  # one finite logit, which is not among the ids
+    logits[4, 5:] = -torch.inf
+    logits[5, [33, 250]] = 50.0  # the lowest id wins
+    expected = [-1, -1, -1, -1, int(logits[4, :5].argmax()), 33]
+    assert choose(decoding_products.find_largest(logits, 299, block=64)).tolist() == expected
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 4], ids=["one-row", "rows", "library"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_layers": 2},
+        {"qk_norm": True, "num_kv_heads": 1},
+        {"norm": "none", "ffn": "silu", "position": "none"},
+    ],
+    ids=["default", "groups", "others"],
+)
+def test_a_step_equals_that_of_the_decoder(changes: dict[str, Any], num_rows: int) -> None:
+    torch.manual_seed(0)
+    config = small_config("default", context_length=48, **{**SMALLER, **changes})
+    decoder = Decoder(TransformerLM(config).to(DEVICE, DTYPE), num_rows)
+    fused = FusedStep(decoder, SMALL_STEPS)
+    ids = torch.randint(config.vocab_size, (num_rows, 40), device=DEVICE)
+    lengths = torch.tensor([15, 33, 40, 1], device=DEVICE)[:num_rows]
+    caches = [decoder.new_cache(num_rows, 48) for _ in range(2)]
+    for cache in caches:
+        decoder.read(cache, ids, lengths)
+    theirs = decoder.step(caches[0], ids[:, 0], lengths).double()
+    ours = fused.step(caches[1], ids[:, 0], lengths).double()
+    assert (ours - theirs).norm() <= 2e-2 * theirs.norm()
+    for left, right in zip(caches[0].keys + caches[0].values, caches[1].keys + caches[1].values, strict=True):
+        torch.testing.assert_close(left, right, rtol=0.1, atol=0.1)
+    chosen = torch.zeros(num_rows, 4, dtype=torch.long, device=DEVICE)
+    last, positions, num_chosen = ids[:, 1].clone(), lengths + 1, torch.full_like(lengths, 2)
+    logits = fused.step_and_choose(caches[1], last, positions, num_chosen, chosen, num_ids=50)
+    assert torch.equal(last, logits[:, :50].argmax(-1))
+    assert torch.equal(chosen[:, 2], last)
+    assert torch.equal(positions, (lengths + 2).clamp(max=47))
+    assert num_chosen.eq(3).all()
+
+
+def test_models_with_other_parts_are_not_supported() -> None:
+    for choice in ("default", "tied", "no-norm", "qk-norm", "ffn-silu"):
+        assert supports(Decoder(TransformerLM(small_config(choice)).bfloat16()))
+    for choice in ("post-norm", "all-at-once"):
+        assert not supports(Decoder(TransformerLM(small_config(choice)).bfloat16()))
+    assert not supports(Decoder(TransformerLM(small_config("default")).half()))
+
+
+def test_a_row_does_not_depend_on_the_others() -> None:
+    torch.manual_seed(0)
+    num_rows, config = 2, small_config("default", context_length=48, **SMALLER)
+    decoder = Decoder(TransformerLM(config).to(DEVICE, DTYPE))
+    options = dataclasses.replace(SMALL_STEPS, max_rows=8)
+    ids = torch.randint(61, (num_rows, 33), device=DEVICE)
+    results = []
+    for others in (0, 1):
+        ids[1:] = (ids[1:] + others) % 61
+        cache = decoder.new_cache(num_rows, 48)
+        lengths = torch.full((num_rows,), 33 - others * 3, device=DEVICE)
+        lengths[0] = 33
+        decoder.read(cache, ids[:1].expand(num_rows, -1), lengths)  # only the tokens differ
+        step = FusedStep(decoder, options).step(cache, ids[:, 0], lengths)
+        results.append(step[0])
+    assert torch.equal(*results)
