@@ -83,6 +83,8 @@ def _multiply_row(
     w = tl.load(weight + at, mask=mask, other=0.0)
     if GATE == 2:
         w_up = tl.load(weight + num_outputs.to(tl.int64) * K + at, mask=mask, other=0.0)
+    if NORM:
+        gain = tl.load(gains + columns, mask=columns < K, other=0.0).to(tl.float32)
     if OVERLAP:
         gdc_wait()
     if SOURCE == 1:
@@ -97,6 +99,8 @@ def _multiply_row(
             w = tl.load(weight + at + first, mask=mask, other=0.0)
             if GATE == 2:
                 w_up = tl.load(weight + num_outputs.to(tl.int64) * K + at + first, mask=mask, other=0.0)
+            if NORM:
+                gain = tl.load(gains + here, mask=here < K, other=0.0).to(tl.float32)
         if SOURCE == 2:
             used = tl.load(positions) // SPLIT + 1
             heads: tl.constexpr = BLOCK_K // D
@@ -106,7 +110,7 @@ def _multiply_row(
             row = tl.load(x + here, mask=here < K, other=0.0).to(tl.float32)
         if NORM:
             squares += tl.sum(row * row, 0)
-            row *= tl.load(gains + here, mask=here < K, other=0.0).to(tl.float32)
+            row *= gain
         product += tl.sum(w.to(tl.float32) * row[None, :], 1)
         if GATE == 2:
             other += tl.sum(w_up.to(tl.float32) * row[None, :], 1)
