@@ -2,30 +2,33 @@
 
     python benchmarks/parallel.py bits --json results/bits.json    # a GPU that all ranks share, four minutes
     python benchmarks/parallel.py cost --json results/cost.json    # two cores: ranks against threads
-    python benchmarks/parallel.py bits --device cpu --small --set precision=fp32 --set compile=off
+    python benchmarks/parallel.py deviation --small --device cpu --steps 160
+    python benchmarks/parallel.py bits --device cpu --small --set precision=fp32 compile=off
 
 `bits` trains the same run in one process and on 1, 2 and 4 ranks, and compares the SHA-256 of weights and
 optimizer state and all lines of metrics. It also compares the speed under torchrun with that of a single
-process. `cost` compares 2 ranks of 1 thread with 1 process of 2 threads, round by round, and measures how far
-the fast reduction deviates from the exact one. All runs train on random ids. The last table has the results;
-the exit code is 1 if bits differ.
+process. `cost` compares 2 ranks of 1 thread with 1 process of 2 threads, round by round. `deviation` measures
+how far the fast reduction deviates from the exact one. All runs train on random ids. The last table has the
+results; the exit code is 1 if bits differ. A run that fails is reported, and the others count.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-import tyro
 from harness import describe_machine, installed_versions, source_commit, wide_console, write_report
 from rich.console import Console
 from rich.table import Table
@@ -34,7 +37,6 @@ from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.storage import atomic
 from bytewright.train import train
 from bytewright.train.checkpoint import CheckpointFolder, read_tensors
-from bytewright.train.config import DeviceName
 from bytewright.train.metrics import MEASURED_FIELDS, read_metrics
 from bytewright.train.recipe import read_config, read_recipe, to_plain
 
@@ -51,41 +53,36 @@ WARM_UP = 2
 """Records at the start of a run whose speed does not count: they include compilation."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What to measure."""
-
-    kind: Annotated[Literal["bits", "cost"], tyro.conf.Positional]
-    json: Path | None = None
-    """Write the results to this JSON file."""
-    device: DeviceName = "auto"
-    steps: int = 20
-    """Steps of the runs whose bits are compared."""
-    timed_steps: int = 400
-    """Steps of the runs whose speed is compared on a GPU."""
-    rounds: int = 3
-    """How often each speed is measured."""
-    small: bool = False
-    """Use a tiny model, to try the script."""
-    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Replace a value of recipes/base.toml."""
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", choices=list(MEASUREMENTS))
+    parser.add_argument("--json", type=Path, help="write the results to this JSON file")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], default="auto")
+    parser.add_argument("--strategy", choices=["replicate", "shard"], default="replicate")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="for the bits")
+    parser.add_argument("--steps", type=int, default=20, help="steps of the runs whose bits are compared")
+    parser.add_argument("--timed-steps", type=int, default=400, help="steps of the timed runs on a GPU")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each speed is measured; 0: never")
+    parser.add_argument("--small", action="store_true", help="use a tiny model, to try the script")
+    parser.add_argument("--set", nargs="*", default=[], help="replace values of recipes/base.toml")
+    return parser.parse_args()
 
 
 @dataclass
 class Bench:
     """The folder of all runs, and the settings that they share."""
 
-    options: Options
+    options: argparse.Namespace
     folder: Path
     shared: list[str]
 
     def train(self, name: str, num_ranks: int | None, *changes: str) -> Path:
         """Train a run in one process (None) or on ranks of torchrun; return its folder."""
         run = self.folder / name
-        config = to_plain(read_recipe(RECIPE, [*self.shared, *changes]))
-        config["data"] |= {"validation": str(self.folder / "tokens.npy"), "tokenizer": None}
-        config["budget"]["tokens"] = None
-        atomic.write_json(self.folder / f"{name}.json", config)
+        write_config(self.folder, name, [*self.shared, *changes])
         command = [sys.executable]
         if num_ranks is not None:
             command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
@@ -93,32 +90,53 @@ class Bench:
         environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "cache")}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
-            raise SystemExit(f"{name} failed:\n{done.stderr[-3000:]}")
+            print(f"{name} failed:\n{done.stderr[-3000:]}", file=sys.stderr)
         return run
 
 
-def prepare(options: Options, folder: Path) -> Bench:
-    """Write the token file, and return the settings of all runs."""
-    changes = [*(SMALL if options.small else ()), f"device={options.device}", *options.set]
-    vocab_size = read_recipe(RECIPE, changes).model.vocab_size
-    ids = (np.random.default_rng(0).random(NUM_TOKENS) ** 3 * vocab_size).astype(np.uint16)
-    path = folder / "tokens.npy"
+def write_config(folder: Path, name: str, changes: Sequence[str]) -> None:
+    """Write the config of a run on tokens.npy: that of recipes/base.toml with changes."""
+    config = to_plain(
+        read_recipe(RECIPE, [f"data.train={folder / 'tokens.npy'}", "sample_every=0", *changes])
+    )
+    config["data"] |= {"validation": str(folder / "tokens.npy"), "tokenizer": None}
+    config["budget"]["tokens"] = None
+    atomic.write_json(folder / f"{name}.json", config)
+
+
+def write_ids(path: Path, *, vocab_size: int, num_tokens: int = NUM_TOKENS) -> None:
+    """Write a file of random ids."""
+    ids = (np.random.default_rng(0).random(num_tokens) ** 3 * vocab_size).astype(np.uint16)
     with TokenFileWriter(path, tokenizer_fingerprint="0" * 64, vocabulary_size=vocab_size) as writer:
         writer.append(ids)
-    changes += [f"data.train={path}", "eval_tokens=65536"]
-    changes += ["sample_every=0", "keep_last=1", "eval_every=1000000", "save_every=1000000"]
+
+
+def prepare(options: argparse.Namespace, folder: Path) -> Bench:
+    """Write the token file, and return the settings of all runs."""
+    changes = [*(SMALL if options.small else ()), f"device={options.device}", *options.set]
+    write_ids(folder / "tokens.npy", vocab_size=read_recipe(RECIPE, changes).model.vocab_size)
+    changes += [f"parallel.strategy={options.strategy}", "eval_tokens=65536"]
+    changes += ["keep_last=1", "eval_every=1000000", "save_every=1000000"]
     return Bench(options, folder, changes)
 
 
 def speed_of(run: Path) -> float:
-    """Return the median tokens per second of a run, without its first records."""
+    """Return the median tokens per second of a run, without its first records; NaN if it failed."""
+    if not (run / "metrics.jsonl").exists():
+        return math.nan
     records = [record for record in read_metrics(run / "metrics.jsonl") if "tokens_per_second" in record]
-    return float(statistics.median(record["tokens_per_second"] for record in records[WARM_UP:]))
+    speeds = [record["tokens_per_second"] for record in records[WARM_UP:]]
+    return float(statistics.median(speeds)) if speeds else math.nan
 
 
 def digest(run: Path) -> dict[str, str]:
-    """Return the SHA-256 of weights, optimizer state and metrics without measured fields."""
+    """Return the SHA-256 of weights, optimizer state and metrics without measured fields.
+
+    Empty if the run has no checkpoint.
+    """
     checkpoints = CheckpointFolder(run / "checkpoints")
+    if not checkpoints.steps():
+        return {}
     last = checkpoints.at(checkpoints.steps()[-1])
     records = [
         {name: value for name, value in record.items() if name not in MEASURED_FIELDS}
@@ -129,42 +147,45 @@ def digest(run: Path) -> dict[str, str]:
     return {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
 
 
-def deviation(run: Path, from_run: Path) -> float:
-    """Return the norm of the difference of two runs' weights, relative to the norm of the weights."""
+def deviation(run: Path, from_run: Path, step: int) -> float:
+    """Return the norm of the difference of two runs' weights at a step, relative to that of the weights."""
     weights = []
     for each in (run, from_run):
-        checkpoints = CheckpointFolder(each / "checkpoints")
-        path = checkpoints.at(checkpoints.steps()[-1]) / "model.safetensors"
+        path = CheckpointFolder(each / "checkpoints").at(step) / "model.safetensors"
         tensors, _ = read_tensors(path.read_bytes(), str(path))
         weights.append(torch.cat([tensor.double().flatten() for tensor in tensors.values()]))
     return float((weights[0] - weights[1]).norm() / weights[1].norm())
 
 
 def compare_bits(bench: Bench) -> tuple[dict[str, Any], Table]:
-    """Train on 1, 2 and 4 ranks; return the results and their table."""
+    """Train on several numbers of ranks; return the results and their table."""
     steps, timed = bench.options.steps, bench.options.timed_steps
     changes = ["accumulate=4", f"budget.steps={steps}", "log_every=1", "parallel.threads=1"]
-    runs = {
-        label: bench.train(f"bits-{number}", num_ranks, *changes)
-        for number, (label, num_ranks) in enumerate(
-            {"one process": None, "torchrun, 1 rank": 1, "2 ranks": 2, "4 ranks": 4}.items()
-        )
+    cases = {"one process": None, **{f"torchrun, {number}": number for number in bench.options.ranks}}
+    digests = {
+        label: digest(bench.train(f"bits-{num_ranks}", num_ranks, *changes))
+        for label, num_ranks in cases.items()
     }
-    digests = {label: digest(run) for label, run in runs.items()}
-    speeds: dict[str, list[float]] = {"one process": [], "torchrun, 1 rank": []}
+    speeds: dict[str, list[float]] = {"one process": [], "torchrun, 1": []}
     for number in range(bench.options.rounds):
-        for label, num_ranks in (("one process", None), ("torchrun, 1 rank", 1)):
+        for label, num_ranks in (("one process", None), ("torchrun, 1", 1)):
             more = [f"budget.steps={timed}", f"log_every={max(1, timed // 20)}", "save_every=1000000"]
             speeds[label].append(speed_of(bench.train(f"timed-{number}-{num_ranks}", num_ranks, *more)))
-    ratio = statistics.median(speeds["torchrun, 1 rank"]) / statistics.median(speeds["one process"])
-    table = Table(title=f"{steps} steps, 4 parts; speed of torchrun with 1 rank ÷ one process: {ratio:.3f}")
+    ratio = math.nan
+    if bench.options.rounds:
+        ratio = statistics.median(speeds["torchrun, 1"]) / statistics.median(speeds["one process"])
+    title = (
+        f"{bench.options.strategy}, {steps} steps, 4 parts; torchrun with 1 rank ÷ one process: {ratio:.3f}"
+    )
+    table = Table(title=title)
     for heading in ("run", "weights", "optimizer", "metrics", "bits"):
         table.add_column(heading)
     expected = digests["one process"]
     for label, found in digests.items():
-        same = "identical" if found == expected else "DIFFERENT"
-        table.add_row(label, found["weights"][:12], found["optimizer"][:12], found["metrics"][:12], same)
-    is_same = all(found == expected for found in digests.values())
+        same = "identical" if found and found == expected else "DIFFERENT" if found else "FAILED"
+        shown = [found.get(name, "-")[:12] for name in ("weights", "optimizer", "metrics")]
+        table.add_row(label, *shown, same)
+    is_same = bool(expected) and all(found == expected for found in digests.values())
     return {"is_same": is_same, "digests": digests, "tokens_per_second": speeds, "ratio": ratio}, table
 
 
@@ -182,32 +203,58 @@ def measure_cost(bench: Bench) -> tuple[dict[str, Any], Table]:
         for position, (label, (num_ranks, changes)) in enumerate(contestants.items()):
             run = bench.train(f"cost-{number}-{position}", num_ranks, *shape, *changes)
             speeds[label].append(speed_of(run))
-    parts = ["accumulate=8", "parallel.threads=1", f"budget.steps={bench.options.steps}"]
-    exact = bench.train("deviation-exact", 2, *shape[:3], *parts)
-    fast = bench.train("deviation-fast", 2, *shape[:3], *parts, "parallel.reduction=fast")
-    distance = deviation(fast, exact)
     baseline = speeds["1 process, 2 threads"]
     ratios = {
         label: [mine / other for mine, other in zip(values, baseline, strict=True)]
         for label, values in speeds.items()
     }
-    title = (
-        f"fast deviates from exact by {distance:.1e} of the weights' norm after {bench.options.steps} steps"
-    )
-    table = Table(title=title)
+    table = Table(title="ranks against threads on two cores, base shape" if not bench.options.small else "")
     for heading in ("", "tokens/s", "÷ 1 process", "lowest", "highest"):
         table.add_column(heading)
     for label, values in ratios.items():
         middle = [statistics.median(speeds[label]), statistics.median(values), min(values), max(values)]
         table.add_row(label, f"{middle[0]:,.0f}", *(f"{value:.2f}" for value in middle[1:]))
-    return {"is_same": True, "tokens_per_second": speeds, "ratios": ratios, "deviation": distance}, table
+    return {"is_same": True, "tokens_per_second": speeds, "ratios": ratios}, table
 
 
-def main(options: Options) -> int:
+def measure_deviation(bench: Bench) -> tuple[dict[str, Any], Table]:
+    """Compare fast runs with the exact one at several steps; return the results and their table."""
+    steps = bench.options.steps
+    marks = sorted({max(1, steps // 16), max(1, steps // 4), steps})
+    changes = ["compile=off", "precision=fp32", "accumulate=8", "batch_size=16", "parallel.threads=1"]
+    changes += [f"budget.steps={steps}", "log_every=1", f"save_every={marks[0]}", "keep_last=1000"]
+    exact = bench.train("exact", None, *changes)
+    rows = []
+    table = Table(title="fast against exact: difference of the weights ÷ their norm, and of the loss")
+    for heading in ("ranks", "step", "weights", "loss, relative"):
+        table.add_column(heading)
+    for num_ranks in bench.options.ranks:
+        ranks = None if num_ranks == 1 else num_ranks
+        fast = bench.train(f"fast-{num_ranks}", ranks, *changes, "parallel.reduction=fast")
+        for step in marks:
+            row = {"ranks": num_ranks, "step": step, "weights": deviation(fast, exact, step)}
+            losses = [loss_at(run, step) for run in (fast, exact)]
+            row["loss"] = abs(losses[0] - losses[1]) / losses[1]
+            rows.append(row)
+            table.add_row(str(num_ranks), str(step), f"{row['weights']:.1e}", f"{row['loss']:.1e}")
+    return {"is_same": True, "deviation": rows}, table
+
+
+def loss_at(run: Path, step: int) -> float:
+    """Return the training loss that a run recorded at a step."""
+    records = read_metrics(run / "metrics.jsonl")
+    return float(next(one["loss"] for one in records if one["step"] == step and "loss" in one))
+
+
+MEASUREMENTS = {"bits": compare_bits, "cost": measure_cost, "deviation": measure_deviation}
+
+
+def main() -> int:
     """Measure, print the table and write the results."""
+    options = parse_arguments()
     with tempfile.TemporaryDirectory() as folder:
         bench = prepare(options, Path(folder))
-        results, table = (compare_bits if options.kind == "bits" else measure_cost)(bench)
+        results, table = MEASUREMENTS[options.kind](bench)
     about = {
         "machine": describe_machine(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -226,4 +273,4 @@ if __name__ == "__main__":
         run = Path(sys.argv[2])
         train(read_config(run.parent / f"{run.name}.json"), run, console=Console(quiet=True))
     else:
-        sys.exit(main(tyro.cli(Options)))
+        sys.exit(main())

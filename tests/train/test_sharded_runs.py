@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Mapping
@@ -9,17 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from bytewright.account.ranks import Ranks, sent_bytes
+from bytewright.data.rng import mix_key
 from bytewright.errors import LostRankError, ReportedError, UsageError
+from bytewright.model import TransformerLM
+from bytewright.model.initialisation import draw_weights
 from bytewright.parallel.rank_group import RankGroup
 from bytewright.train import resume, train
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import RANK_SENT, read_metrics
 from bytewright.train.outcome import Ending
 from bytewright.train.session.console import PlainDisplay
+from bytewright.train.setup import build_blank_model, build_model
 from forked_ranks import run_ranks
+from model_choices import CHOICES, small_config
 from runs import digest, make_config, rerun_unchecked
 
 SHARDED: dict[str, Any] = {"parallel": {"strategy": "shard"}, "accumulate": 4, "norms_every": 8}
@@ -139,6 +146,38 @@ def test_kills_and_changes_of_ranks_and_strategies_change_no_bit(tmp_path: Path)
     for number, (num_ranks, _) in enumerate(sessions):
         run_ranks(num_ranks, take_part, number, may_die=number + 1 < len(sessions))
     assert {**digest(run), "metrics": ""} == {**digest(tmp_path / "whole"), "metrics": ""}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_rank_draws_the_weights_of_the_whole_model_one_module_after_the_other(
+    tmp_path: Path, choice: str
+) -> None:
+    config = dataclasses.replace(make_config(tmp_path, precision="bf16"), model=small_config(choice))
+    whole = build_model(config, torch.device("cpu"))
+    blank = build_blank_model(config)
+    assert all(parameter.is_meta for parameter in blank.parameters())
+    assert not any(buffer.is_meta for buffer in blank.buffers())
+    assert blank.compute_dtype == whole.compute_dtype
+    skeleton = TransformerLM(config.model, device="meta", dtype=torch.float32)
+    drawn = dict(draw_weights(skeleton, mix_key(config.seed, 1)))
+    assert drawn.keys() == dict(whole.named_parameters()).keys()
+    for name, parameter in whole.named_parameters():
+        assert torch.equal(drawn[name], parameter), name
+
+
+def start_from(world: RankGroup, config: TrainConfig, run: Path, source: Path) -> Ending:
+    return train(config, run, init=source, world=world, console=Console(quiet=True)).ending
+
+
+def test_ranks_that_start_from_a_checkpoint_copy_their_rows(tmp_path: Path) -> None:
+    config = make_config(tmp_path, accumulate=2, optimizer=UNCLIPPED, parallel={"threads": 1})
+    run_ranks(1, train_on, config, tmp_path / "base")
+    run_ranks(1, start_from, config, tmp_path / "alone", tmp_path / "base")
+    sharded = make_config(
+        tmp_path, accumulate=2, optimizer=UNCLIPPED, parallel={"strategy": "shard", "threads": 1}
+    )
+    run_ranks(2, start_from, sharded, tmp_path / "shared", tmp_path / "base")
+    assert digest(tmp_path / "shared")["weights"] == digest(tmp_path / "alone")["weights"]
 
 
 def test_an_optimizer_that_cannot_be_sharded_is_rejected_before_anything_is_written(tmp_path: Path) -> None:

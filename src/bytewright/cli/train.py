@@ -104,7 +104,12 @@ class Train:
             source = options.require_exists(self.init)
             if world.is_main:
                 console.print_remark(f"reading the weights of {source}")
-            init = InitialWeights.read(source, which=self.init_which, with_optimizer=self.init_optimizer)
+            init = InitialWeights.read(
+                source,
+                which=self.init_which,
+                with_optimizer=self.init_optimizer,
+                mapped=world.num_ranks > 1,
+            )
         elif self.init_optimizer:
             raise UsageError("--init-optimizer needs --init with a source", key="--init-optimizer")
         model = None if init is None else init.model

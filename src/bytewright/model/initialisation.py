@@ -9,10 +9,12 @@ the weights of its constructor.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 
 from bytewright.data.rng import mix_key
@@ -32,6 +34,26 @@ def initialise(model: Module, seed: int) -> None:
     for name, module in find_initialised(model):
         with random_stream(seed, name):
             module.reset_parameters()  # type: ignore[operator]
+
+
+@torch.no_grad()
+def draw_weights(skeleton: Module, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights that `initialise` would draw, with their names; one module is in memory at a time.
+
+    `skeleton` is a model on torch's meta device, which stores no weights.
+
+    >>> from bytewright.model.layers import Linear
+    >>> whole = Linear(2, 2)
+    >>> initialise(whole, seed=1)
+    >>> ((name, drawn),) = draw_weights(Linear(2, 2, "meta"), seed=1)
+    >>> name, torch.equal(drawn, whole.weight)
+    ('weight', True)
+    """
+    for name, module in find_initialised(skeleton):
+        whole = copy.deepcopy(module).to_empty(device="cpu")
+        with random_stream(seed, name):
+            whole.reset_parameters()  # type: ignore[operator]
+        yield from whole.named_parameters(prefix=name)
 
 
 def find_initialised(module: Module, name: str = "") -> Iterator[tuple[str, Module]]:

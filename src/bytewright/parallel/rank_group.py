@@ -142,12 +142,13 @@ class RankGroup:
                 self.data_group = dist.new_group(backend=self.backend, timeout=limit)
         return device
 
-    def open_data_group(self) -> Any:
+    def open_data_group(self, device: torch.device) -> Any:
         """Return the data group; if this is the only rank, open a group of one, which FSDP2 requires."""
         if self.data_group is None:
             self._store = torch._C._distributed_c10d.HashStore()
-            dist.init_process_group("gloo", store=self._store, rank=0, world_size=1)
-            self.backend, self.data_group = "gloo", dist.group.WORLD
+            self.backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
+            dist.init_process_group(self.backend, store=self._store, rank=0, world_size=1)
+            self.data_group = dist.group.WORLD
         return self.data_group
 
     def all_gather(self, own: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ them. The gradients of all parts are added in fp32, in one of two ways:
   sends slice r of every node to rank r, which adds the rest of the tree on its slice, and one all-gather
   returns the sum. If a share is one node, each rank sends 2·N·(R-1)/R numbers, as in a ring all-reduce of N.
 - `fast`: each rank adds its parts one after the other, then one all-reduce in buckets adds the ranks. The
-  order of additions depends on the number of ranks and on the backend.
+  order of additions depends on the number of ranks and on the backend. `overlap` starts it in the backward
+  pass, unless that is captured in a CUDA graph.
 
 Afterwards every rank has the same gradient, so norm, clipping and update are those of a single process. The
 losses of the parts travel with the gradients.
@@ -24,13 +25,11 @@ import torch.distributed as dist
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from bytewright.parallel.overlap import BUCKET_NUMBERS
 from bytewright.parallel.rank_group import RankGroup, all_gather_single
 from bytewright.parallel.tree import RunningSum, Tensors, TreeSum, find_nodes
 
 ReductionKind = Literal["exact", "fast"]
-
-BUCKET_NUMBERS = 25 * 2**20 // 4
-"""Numbers per all-reduce of the fast reduction: 25 MiB, as in torch's DistributedDataParallel."""
 
 
 class Reduction:
@@ -50,6 +49,11 @@ class Reduction:
     def is_distributed(self) -> bool:
         """Whether other ranks compute parts of the batch."""
         return self.world.num_ranks > 1
+
+    def can_overlap(self, gradient: Tensor) -> bool:
+        """Whether gradients on this device can be exchanged during the backward pass: not through a copy."""
+        is_staged = gradient.device.type != "cpu" and self.world.backend == "gloo"
+        return self.is_distributed and self.kind == "fast" and not is_staged
 
     def first_part(self, num_own: int) -> int:
         """Return the number of the first part of this rank, which computes `num_own` parts."""

@@ -74,6 +74,11 @@ class Rows:
         return whole[find_rows(len(whole), self.world.num_ranks, self.world.rank)]
 
     @torch.no_grad()
+    def fill(self, whole: Tensor) -> None:
+        """Copy the rows that this rank stores from a whole tensor."""
+        self.local.copy_(self.cut(whole))
+
+    @torch.no_grad()
     def gather(self) -> Tensor | None:
         """Return the whole tensor on rank 0, in host memory, and None on others; all ranks must call it."""
         if self.world.num_ranks == 1:

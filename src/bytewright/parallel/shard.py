@@ -13,7 +13,7 @@ Reduction "fast": the reduce-scatter of FSDP2, whose order of additions depends 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -35,11 +35,20 @@ from bytewright.parallel.tree import TreeSum
 class ShardedModel:
     """A model whose parameters are shared out over the ranks; it changes `model` in place.
 
-    `model` must be complete, on the host. Its blocks are moved to `device` one after the other.
+    `model` is complete, on the host: its blocks are moved to `device` one after the other. Or its parameters
+    are on torch's meta device, which stores nothing. Then `weights` yields all of them with their names, on
+    the host, and a rank copies its rows of one after the other.
     """
 
     def __init__(
-        self, model: TransformerLM, world: RankGroup, device: torch.device, *, num_parts: int, is_exact: bool
+        self,
+        model: TransformerLM,
+        world: RankGroup,
+        device: torch.device,
+        *,
+        num_parts: int,
+        is_exact: bool,
+        weights: Iterable[tuple[str, Tensor]] = (),
     ) -> None:
         self.model, self.world, self.num_parts = model, world, num_parts
         self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -49,8 +58,10 @@ class ShardedModel:
             modules.insert(0, model.token_embeddings)
         for module in (*modules, model):
             defined_in = type(module).__module__
-            fully_shard(module.to(device), mesh=mesh)
+            is_blank = any(parameter.is_meta for parameter in module.parameters())
+            fully_shard(module if is_blank else module.to(device), mesh=mesh)
             type(module).__module__ = defined_in  # FSDP2 derives a class, which is as built-in as its base
+        model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
         _gather_for_hidden_states(model)
         self._reductions: list[ExactReduction] = []
         for unit in cast("list[FSDPModule]", [*modules, model]):
@@ -61,6 +72,8 @@ class ShardedModel:
             name: Rows(Parameter(_local(parameter)), self.shapes[name], world)
             for name, parameter in model.named_parameters()
         }
+        for name, whole in weights:
+            self.rows[name].fill(whole)
 
     def _set_communication(self, module: FSDPModule, is_exact: bool) -> None:
         module.set_custom_all_gather(GatherRows(self.world))  # type: ignore[arg-type]  # torch's base is private
@@ -249,7 +262,7 @@ def _gather_for_hidden_states(model: TransformerLM) -> None:
 def _make_mesh(world: RankGroup, device: torch.device) -> DeviceMesh:
     """Return the mesh of all ranks; by default FSDP2 would choose the backend by the hardware."""
     ranks = list(range(world.num_ranks))
-    return DeviceMesh.from_group(world.open_data_group(), device.type, mesh=ranks)
+    return DeviceMesh.from_group(world.open_data_group(device), device.type, mesh=ranks)
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -304,7 +304,7 @@ class StateRows:
             if rows is None:
                 tensor.copy_(weights[name])
             else:
-                rows.local.copy_(rows.cut(weights[name]))
+                rows.fill(weights[name])
 
 
 def plain_state_dict(model: Module) -> dict[str, Tensor]:
@@ -386,7 +386,7 @@ class CheckpointFolder(CheckpointList):
         """
         folder = open_checkpoint(self.at(step))
         state = self.read_state(step)
-        read = _map if mapped else read_file
+        read = map_file if mapped else read_file
         tensors = read(folder, "optimizer.safetensors")
         return SavedState(
             source=str(folder.path),
@@ -415,7 +415,7 @@ def read_file(folder: atomic.Folder, name: str) -> dict[str, Tensor]:
     return read_tensors(folder.read_bytes(name), str(folder.path / name))[0]
 
 
-def _map(folder: atomic.Folder, name: str) -> dict[str, Tensor]:
+def map_file(folder: atomic.Folder, name: str) -> dict[str, Tensor]:
     """Return the tensors of a file, checked, as views of its mapping."""
     path = folder.check(name)
     try:

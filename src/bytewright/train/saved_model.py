@@ -29,6 +29,7 @@ from bytewright.train.checkpoint import (
     Writable,
     check_model_weights,
     load_weights,
+    map_file,
     pack,
     plain_state_dict,
     read_file,
@@ -77,9 +78,9 @@ def load_model(
     return model.eval()
 
 
-def read_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """Read the weights in the folder of a checkpoint."""
-    return read_file(open_checkpoint(checkpoint), "model.safetensors")
+def read_weights(checkpoint: Path, *, mapped: bool = False) -> dict[str, Tensor]:
+    """Read the weights in the folder of a checkpoint; `mapped` as in `CheckpointFolder.read`."""
+    return (map_file if mapped else read_file)(open_checkpoint(checkpoint), "model.safetensors")
 
 
 def read_optimizer(checkpoint: Path) -> Any:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch.nn import Module, Parameter
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from bytewright.account import count_parameters, state_bytes
 from bytewright.corpus import END_OF_TEXT
@@ -31,7 +33,7 @@ from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.config import PARTS
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.model.fused import make_loss, masked_language_model_loss
-from bytewright.model.initialisation import initialise
+from bytewright.model.initialisation import draw_weights, initialise
 from bytewright.optim.build import OptimizerFactory, build_optimizer
 from bytewright.optim.fused import fused_updates
 from bytewright.parallel.rank_group import RankGroup
@@ -40,7 +42,7 @@ from bytewright.registry import losses, optimizers
 from bytewright.system import DevicePeakMemory
 from bytewright.train.checkpoint import StateRows
 from bytewright.train.config import DeviceName, Precision, TrainConfig
-from bytewright.train.step import TrainStep
+from bytewright.train.step import TrainStep, has_own_modules
 
 if TYPE_CHECKING:
     from bytewright.parallel.shard import ShardedModel  # imports FSDP2, which takes a second
@@ -246,6 +248,19 @@ def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
     return model.to(device)
 
 
+def build_blank_model(config: TrainConfig) -> TransformerLM:
+    """Return the model of a config with its parameters on the meta device, which stores nothing."""
+
+    def to_meta(module: Module, name: str, parameter: Parameter) -> Parameter:
+        return Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+
+    handle = register_module_parameter_registration_hook(to_meta)
+    try:
+        return TransformerLM(config.model, dtype=torch.float32, compute_dtype=dtype_of(config.precision))
+    finally:
+        handle.remove()
+
+
 def seed_step(config: TrainConfig, step: int, *part: int) -> None:
     """Seed torch's random numbers for a step, or one of its parts: a resumed run draws the same ones."""
     torch.manual_seed(mix_key(config.seed, 2, step, *part))
@@ -312,7 +327,8 @@ def check_strategy(config: TrainConfig, factory: OptimizerFactory | None = None)
 class ShardedStepEngine:
     """The model, optimizer and step of a config whose strategy is "shard", in their initial state.
 
-    Initial weights are computed on the host of every rank, then cut.
+    Every rank draws the initial weights on its host module by module, and keeps its rows. A model with a
+    part of the user, whose constructor may draw weights, is built on every host, then cut.
     """
 
     def __init__(
@@ -330,14 +346,16 @@ class ShardedStepEngine:
         from bytewright.train.sharded_step import ShardedStep
 
         self.memory = DevicePeakMemory(device)
-        skeleton = TransformerLM(config.model, device="meta")
+        skeleton = TransformerLM(config.model, device="meta", dtype=torch.float32)
         rule = build_optimizer(skeleton, config.optimizer, factory)
+        is_whole = has_own_modules(skeleton)
         self.sharded = ShardedModel(
-            build_model(config, torch.device("cpu")),
+            build_model(config, torch.device("cpu")) if is_whole else build_blank_model(config),
             world or RankGroup(),
             device,
             num_parts=config.accumulate,
             is_exact=config.parallel.reduction == "exact",
+            weights=() if is_whole else draw_weights(skeleton, mix_key(config.seed, 1)),
         )
         self.model = self.sharded.model
         names = {parameter: name for name, parameter in skeleton.named_parameters()}

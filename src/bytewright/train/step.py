@@ -8,7 +8,8 @@ replayed. Every other `torch.optim.Optimizer` is called by its `step`.
 
 A batch is computed in parts. `parallel.replicate.Reduction` adds their gradients, also over several ranks,
 each of which computes a share of the parts. The work before and after the exchange is then captured
-separately.
+separately. With a fast reduction and without CUDA graphs, `OverlappedSum` exchanges gradients during the
+backward pass; a compiled backward pass returns all of them at its end.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import apply_clipped, fused_updates, has_step_hooks
 from bytewright.optim.reference import step_if
+from bytewright.parallel.overlap import OverlappedSum
 from bytewright.parallel.replicate import Reduction
 from bytewright.parallel.tree import RunningSum, TreeSum
 from bytewright.registry import is_built_in
@@ -101,6 +103,11 @@ class TrainStep:
         self._parameters = [parameter for flat in flat_groups for parameter in flat.parameters]
         self._gradients = [view for flat in flat_groups for view in flat.gradient_views]
         self._is_captured = bool(backend == "inductor" and self._parameters and self._parameters[0].is_cuda)
+        self._overlapped: OverlappedSum | None = None
+        if self._parameters and not self._is_captured and self.reduction.can_overlap(self._parameters[0]):
+            own = {id(parameter) for parameter in self._parameters}
+            ordered = [parameter for parameter in model.parameters() if id(parameter) in own]
+            self._overlapped = OverlappedSum(ordered, self.reduction.world)
         self._take_fused = self._captured(self._fused_step)
         self._compute_share = self._captured(self._pack_share)
         self._finish = self._captured(self._unpack_and_update)
@@ -190,6 +197,8 @@ class TrainStep:
     def _step_with_others(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Make the same update with the parts of other ranks; only the sum of gradients communicates."""
         shares = self._shares(tensors[1::2])
+        if self._overlapped is not None:
+            return self._overlap_gradients(self._overlapped, tensors, shares)
         more = () if shares is None else (shares,)
         is_seeded = self.seed_part is not None and len(tensors) > 2
         is_unused = 0
@@ -200,6 +209,21 @@ class TrainStep:
         if self.reduction.world.largest([is_unused])[0]:
             raise _UnusedParameterError
         return self._finish(self.reduction.exchange(), *more)
+
+    def _overlap_gradients(
+        self, summed: OverlappedSum, tensors: Sequence[Tensor], shares: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """Make the same update with gradients that are exchanged during the last backward pass."""
+        num_own = len(tensors) // 2
+        summed.start(num_own)
+        for number, (ids, targets) in enumerate(zip(tensors[::2], tensors[1::2], strict=True)):
+            loss, part = self._weighted_loss(ids, targets, number, num_own, shares)
+            summed.backward(part, loss)
+        if not summed.finish():
+            raise _UnusedParameterError
+        with torch.no_grad():
+            torch._foreach_copy_(self._gradients, [summed.gradient(one) for one in self._parameters])
+        return self._update(summed.losses, shares)
 
     def _pack_share(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Compute the parts of this rank; the last tensor is `shares` if the data is masked."""

@@ -74,9 +74,18 @@ class InitialWeights:
 
     @classmethod
     def read(
-        cls, source: atomic.StrPath, *, which: Literal["best", "last"] = "best", with_optimizer: bool = False
+        cls,
+        source: atomic.StrPath,
+        *,
+        which: Literal["best", "last"] = "best",
+        with_optimizer: bool = False,
+        mapped: bool = False,
     ) -> InitialWeights:
-        """Read the weights at `source`; of a run, those of its "best" or "last" checkpoint."""
+        """Read the weights at `source`; of a run, those of its "best" or "last" checkpoint.
+
+        With `mapped`, the weights of a checkpoint are views of its file, which occupy no memory until they
+        are copied. Those of a file of `save_checkpoint` or of a Llama are always read into memory.
+        """
         source = Path(source)
         if source.is_file():
             try:
@@ -102,10 +111,10 @@ class InitialWeights:
                 model=model.config,
                 tokenizer=tokenizer if tokenizer.is_file() else None,
             )
-        return cls._read_checkpoint(find_checkpoint(source, which=which), with_optimizer)
+        return cls._read_checkpoint(find_checkpoint(source, which=which), with_optimizer, mapped)
 
     @classmethod
-    def _read_checkpoint(cls, checkpoint: Path, with_optimizer: bool) -> InitialWeights:
+    def _read_checkpoint(cls, checkpoint: Path, with_optimizer: bool, mapped: bool) -> InitialWeights:
         parent = checkpoint.absolute().parent
         run = parent.parent if parent.name == CHECKPOINTS else None
         if run is not None:
@@ -117,7 +126,7 @@ class InitialWeights:
         tokenizer = run / TOKENIZER if run and (run / TOKENIZER).is_dir() else None
         return cls(
             source=checkpoint,
-            weights=read_weights(checkpoint),
+            weights=read_weights(checkpoint, mapped=mapped),
             step=read_step(checkpoint),
             model=read_model_config(checkpoint),
             optimizer=optimizer,
@@ -223,10 +232,10 @@ class InitialWeights:
         return FormatError(message, path=self.source, key=name, expected=expected, found=found)
 
 
-def read_recorded(run: Path) -> InitialWeights | None:
+def read_recorded(run: Path, *, mapped: bool = False) -> InitialWeights | None:
     """Read the initial weights of a run again; None if it did not start from weights.
 
-    Raises if they are no longer those that init.json records.
+    `mapped` as in `InitialWeights.read`. Raises if they are no longer those that init.json records.
     """
     record = read_init(run)
     if not record:
@@ -237,7 +246,8 @@ def read_recorded(run: Path) -> InitialWeights | None:
     if not source.exists():
         message = f"{source}, where the weights of the run came from, does not exist, and {again}"
         raise UsageError(message, path=source)
-    init = InitialWeights.read(source, with_optimizer=recorded["optimizer"].as_boolean(default=False))
+    with_optimizer = recorded["optimizer"].as_boolean(default=False)
+    init = InitialWeights.read(source, with_optimizer=with_optimizer, mapped=mapped)
     if init.sha256 != sha256:
         message = f"{source}: its weights have changed since the run started from them, and {again}"
         raise FormatError(message, path=source, key="sha256", expected=sha256, found=init.sha256)

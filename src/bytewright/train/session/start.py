@@ -136,7 +136,8 @@ def _train(
     with world.agree():
         inputs = open_inputs(config)
         if init is not None:
-            init = init if isinstance(init, InitialWeights) else InitialWeights.read(init)
+            if not isinstance(init, InitialWeights):
+                init = InitialWeights.read(init, mapped=is_sharded(config))
             fitted = init.fit(config.model, inputs)
         sampler = make_window_sampler(config, inputs)
         if options.get("sample") is None:
@@ -204,7 +205,7 @@ def resume(
             saved.load_into(trainer.model, trainer.optimizer, trainer.rows)
             trainer.progress = progress
             del saved  # as large as the model and its optimizer
-        elif (init := read_recorded(run)) is not None:
+        elif (init := read_recorded(run, mapped=is_sharded(config))) is not None:
             trainer.start_from(init.fit(config.model, inputs))
         is_restart = trainer.progress.step == 0 and has_records(run)
         return trainer.run(environment_changes=find_environment_changes(run), is_restart=is_restart)
@@ -228,7 +229,12 @@ def _read_saved_run(
             error.args = (f"{error}; if the run or its data was moved, name the new place: {advice}",)
         raise
     step = find_step_to_continue(writer.checkpoints, config, run) if changes else None
-    mapped = config.parallel.strategy == "shard"  # a rank that holds a share must not read all into memory
+    mapped = is_sharded(config)
     checkpoints = writer.checkpoints
     saved = checkpoints.read_last(mapped=mapped) if step is None else checkpoints.read(step, mapped=mapped)
     return config, inputs, saved, check_saved(saved, config, inputs, run)
+
+
+def is_sharded(config: TrainConfig) -> bool:
+    """Return whether a rank holds a share of the model only, so it must not read all into memory."""
+    return config.parallel.strategy == "shard"
