@@ -218,7 +218,8 @@ def kill_often(jobs: Jobs, strategy: str, options: argparse.Namespace) -> dict[s
     with jobs.claim(1):
         undisturbed = jobs.start(None, str(whole))
         jobs.finish(undisturbed)
-    chance, num_ranks, sessions = random.Random(options.seed), 0, []
+    chance, num_ranks = random.Random(options.seed), 0
+    sessions: list[dict[str, Any]] = []
     while len(sessions) < options.kills and jobs.seconds_left > 60:
         num_ranks = chance.choice([number for number in options.ranks if number != num_ranks])
         with jobs.claim(num_ranks):

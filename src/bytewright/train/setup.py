@@ -254,7 +254,7 @@ def build_blank_model(config: TrainConfig) -> TransformerLM:
     def to_meta(module: Module, name: str, parameter: Parameter) -> Parameter:
         return Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
-    handle = register_module_parameter_registration_hook(to_meta)
+    handle = register_module_parameter_registration_hook(to_meta)  # type: ignore[arg-type]  # may return one
     try:
         return TransformerLM(config.model, dtype=torch.float32, compute_dtype=dtype_of(config.precision))
     finally:
