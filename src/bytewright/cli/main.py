@@ -117,6 +117,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "sweep": ("sweep", "RunSweep", "run all experiments of a sweep file, and write a report"),
     "runs": ("sweep", "ListRuns", "list runs with their key figures"),
     "report": ("sweep", "WriteReport", "write a report about runs as one page"),
+    "fit": ("fit", "FitLaw", "fit a scaling law to the runs of a sweep"),
     "parts": ("recipes", "ListParts", "list the parts that recipes can name, with their options"),
     "account": ("account", "AccountFor", "predict what a model costs in parameters, FLOPs, memory and time"),
     "doctor": ("doctor", "Doctor", "check this machine and the installation"),

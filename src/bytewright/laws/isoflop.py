@@ -16,7 +16,7 @@ import numpy as np
 
 from bytewright.errors import UsageError
 from bytewright.laws.points import Points
-from bytewright.laws.power import Objective, Vector, fit_power_laws
+from bytewright.laws.power import Objective, PowerFit, Vector, fit_power_laws
 
 LEVEL_GAP = 1.25
 """Points belong to different levels if their compute differs by more than this factor."""
@@ -113,11 +113,13 @@ def fit_power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     return PowerLaw(math.exp(logarithm), float(exponent))
 
 
-def fit_envelope(parabolas: Sequence[Parabola], objective: Objective = "log") -> float:
-    """Return the E of the envelope: the lowest losses of the levels, fitted by E + K C^-g."""
+def fit_envelope(
+    parabolas: Sequence[Parabola], *, objective: Objective = "log", start: PowerFit | None = None
+) -> PowerFit:
+    """Fit E + K C^-g to the envelope, the lowest losses of the levels; `start` is a fit of similar data."""
     if len(parabolas) < 3:
         message = f"the envelope has three unknowns, so it needs three levels; there are {len(parabolas)}"
         raise UsageError(message, key="flops", expected=3, found=len(parabolas))
     flops = np.array([each.flops for each in parabolas])
     lowest = np.array([each.lowest for each in parabolas])
-    return fit_power_laws((flops,), lowest, objective=objective).limit
+    return fit_power_laws((flops,), lowest, objective=objective, start=start)

@@ -197,10 +197,11 @@ class _Inner:
 
     def _loss(self, residual: Vector) -> Vector:
         size: Vector = np.abs(residual)
+        squares: Vector = size * size
         if self.objective == "log":
-            return size * size
+            return squares
         large = HUBER_THRESHOLD * (size - HUBER_THRESHOLD / 2)
-        loss: Vector = np.where(size <= HUBER_THRESHOLD, size * size / 2, large)
+        loss: Vector = np.where(size <= HUBER_THRESHOLD, squares / 2, large)
         return loss
 
 

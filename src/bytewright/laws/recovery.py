@@ -93,7 +93,9 @@ def _parametric(objective: Objective) -> Callable[[Points], tuple[Fit, Fit]]:
 
 
 def _envelope(points: Points) -> tuple[Fit, Fit]:
-    def fit(losses: Vector) -> Mapping[str, float]:
-        return {"E": fit_envelope(fit_parabolas(points, losses))}
+    envelope = fit_envelope(fit_parabolas(points))
 
-    return fit, fit
+    def refit(losses: Vector) -> Mapping[str, float]:
+        return {"E": fit_envelope(fit_parabolas(points, losses), start=envelope).limit}
+
+    return lambda losses: {"E": envelope.limit}, refit

@@ -42,6 +42,8 @@ class Series:
     """Add "(diverged)" to the label, and mark where the line leaves the chart."""
     crosses: Sequence[tuple[float, str]] = ()
     """The x and hover text of points that have a y although some repetitions diverged."""
+    curve: Sequence[tuple[float, float]] | None = None
+    """The line to draw instead of one through the points, such as a fitted curve; empty: no line."""
 
     @property
     def full_label(self) -> str:

@@ -100,14 +100,14 @@ def _draw_lines(chart: Chart, width: int) -> tuple[float, list[str]]:
 def _from_origin(series: Series, axis: Axis) -> Series:
     """Subtract the origin of the axis from all values of a series."""
     spread = [(low - axis.origin, high - axis.origin) for low, high in series.spread or ()]
-    return replace(
-        series, points=[(x, y - axis.origin) for x, y in series.points], spread=spread if spread else None
-    )
+    points = [(x, y - axis.origin) for x, y in series.points]
+    curve = None if series.curve is None else [(x, y - axis.origin) for x, y in series.curve]
+    return replace(series, points=points, curve=curve, spread=spread if spread else None)
 
 
 def _thin(series: Series) -> Series:
     """Reduce a long series to the lowest and highest point of every bin, and both ends."""
-    if len(series.points) <= MAX_POINTS:
+    if len(series.points) <= MAX_POINTS or series.curve is not None:
         return series
     per_bin = -(-2 * len(series.points) // MAX_POINTS)
     kept = {0, len(series.points) - 1}
@@ -123,11 +123,11 @@ def _thin(series: Series) -> Series:
 
 
 def _xs(chart: Chart) -> list[float]:
-    return [x for series in chart.series for x, _ in series.points]
+    return [x for series in chart.series for x, _ in [*series.points, *(series.curve or ())]]
 
 
 def _ys(chart: Chart) -> list[float]:
-    ys = [y for series in chart.series for _, y in series.points]
+    ys = [y for series in chart.series for _, y in [*series.points, *(series.curve or ())]]
     ys += [bound for series in chart.series for pair in series.spread or () for bound in pair]
     return ys + [reference.value for reference in chart.references]
 
@@ -194,9 +194,13 @@ def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale,
         (x(px), max(y(py), y.end - FAR_AWAY) if math.isfinite(py) else y.end - LINE)
         for px, py in series.points
     ]
-    few, index = len(series.points) <= FEW_POINTS, labelled.index(series)
+    few, index = len(series.points) <= FEW_POINTS or series.curve is not None, labelled.index(series)
     parts = _spread_of(series, x, y, bars=few)
-    for whole in [places] if series.diverged else _pieces(series, places):
+    if series.curve is not None:
+        lines = [[(x(px), y(py)) for px, py in series.curve]]
+    else:
+        lines = [places] if series.diverged else _pieces(series, places)
+    for whole in lines:
         for piece in svg.clip(whole, y.end, y.start):
             d = svg.path(piece)
             parts.append(svg.element("path", d=d, class_="line", stroke_dasharray=svg.dash_of(index)))

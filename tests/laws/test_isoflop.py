@@ -1,0 +1,107 @@
+"""IsoFLOP parabolas agree with closed forms, and E is recovered from laws without noise."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from synthetic import TRUE, law_points
+
+from bytewright.errors import UsageError
+from bytewright.laws.isoflop import find_levels, fit_envelope, fit_parabola, fit_parabolas, fit_power_law
+from bytewright.laws.points import Point, Points
+from bytewright.laws.recovery import ALL_POINTS, ENVELOPE, SMALLER, recover_limit
+
+
+def parabola_points(best: float = 3e6, curvature: float = 0.2, lowest: float = 1.5) -> Points:
+    sizes = np.geomspace(5e5, 5e6, 6)
+    return Points(
+        points=[
+            Point(
+                parameters=float(n),
+                tokens=float(1e15 / 6 / n),
+                loss=float(lowest + curvature * np.log(n / best) ** 2),
+            )
+            for n in sizes
+        ]
+    )
+
+
+def test_the_minimum_of_an_exact_parabola_is_found() -> None:
+    found = fit_parabola(parabola_points())
+    assert found.best_size == pytest.approx(3e6)
+    assert found.best_tokens == pytest.approx(1e15 / 6 / 3e6)
+    assert found.lowest == pytest.approx(1.5)
+    assert found.curvature == pytest.approx(0.2)
+    assert found.flops == pytest.approx(1e15)
+    assert found.is_inside
+    assert not fit_parabola(parabola_points(best=9e6)).is_inside
+
+
+def test_the_parabola_of_a_law_approaches_the_closed_form_of_its_optimum() -> None:
+    """N = (a A / (b B))^(1 / (a + b)) (C / 6)^(b / (a + b)); a narrow range of sizes has a small bias."""
+    flops = (1e15, 1e16, 1e17)
+    for spread, tolerance in ((1.2, 2e-3), (10.0, 0.5)):
+        found = fit_parabolas(law_points(levels=flops, spread=spread))
+        assert [each.best_size for each in found] == pytest.approx(
+            [TRUE.best_size(each) for each in flops], rel=tolerance
+        )
+    exponent = fit_power_law(flops, [TRUE.best_size(each) for each in flops]).exponent
+    assert exponent == pytest.approx(TRUE.best_size_exponent)
+    losses = [float(TRUE.loss(n := TRUE.best_size(each), each / 6 / n)) for each in flops]
+    above = fit_power_law(flops, [loss - TRUE.limit for loss in losses])
+    assert -above.exponent == pytest.approx(TRUE.envelope_exponent)
+
+
+def test_the_best_size_of_a_law_is_a_minimum() -> None:
+    best = TRUE.best_size(1e15)
+    around = [float(TRUE.loss(n, 1e15 / 6 / n)) for n in (0.99 * best, best, 1.01 * best)]
+    assert around[1] < min(around[0], around[2])
+
+
+def test_levels_are_told_apart_by_their_compute() -> None:
+    points = law_points(levels=(1e15, 2e15, 8e15), num_seeds=2)
+    sizes = [int(mask.sum()) for mask in find_levels(points)]
+    assert sizes == [10, 10, 10]
+    two_sizes = Points(points=points.points[:4])
+    assert find_levels(two_sizes) == []
+
+
+@pytest.mark.parametrize("shape", ["two sizes", "downwards"])
+def test_levels_without_a_minimum_are_rejected(shape: str) -> None:
+    points = (
+        parabola_points(curvature=-0.2)
+        if shape == "downwards"
+        else Points(points=parabola_points().points[:2])
+    )
+    with pytest.raises(UsageError) as caught:
+        fit_parabola(points)
+    assert caught.value.key == ("loss" if shape == "downwards" else "parameters")
+
+
+def test_all_procedures_recover_the_limit_of_a_law_without_noise() -> None:
+    points = law_points(spread=1.5)
+    found = recover_limit(points)
+    assert len(found) == 8
+    assert {each.data for each in found} == {ALL_POINTS, SMALLER}
+    for each in found:
+        assert each.true == TRUE.limit
+        assert each.estimate is not None
+        tolerance = 0.02 if each.procedure == ENVELOPE else 1e-4
+        assert each.estimate.value == pytest.approx(TRUE.limit, rel=tolerance)
+
+
+def test_a_procedure_that_cannot_be_applied_states_why() -> None:
+    found = recover_limit(law_points(levels=(1e15, 4e15)))
+    failed = [each for each in found if each.estimate is None]
+    assert {each.procedure for each in failed} >= {ENVELOPE}
+    assert all(each.reason for each in failed)
+
+
+def test_the_envelope_needs_three_levels() -> None:
+    parabolas = fit_parabolas(law_points(levels=(1e15, 4e15)))
+    with pytest.raises(UsageError):
+        fit_envelope(parabolas)
+    flat = [dataclasses.replace(parabolas[0], flops=1e15 * 4**n, lowest=5.0 + 2.0**-n) for n in range(4)]
+    assert fit_envelope(flat).limit == pytest.approx(5.0, rel=1e-4)

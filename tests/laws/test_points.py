@@ -1,0 +1,107 @@
+"""Points are read from sweeps and JSON; wrong ones are rejected with one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import TRUE, law_points
+
+from bytewright.errors import BytewrightError, UsageError
+from bytewright.laws.points import Point, Points, read_points
+from conftest import RunCommand
+
+POINT: dict[str, Any] = {"parameters": 1e6, "tokens": 1e8, "seed": 0, "loss": 0.3, "floor": 0.2}
+LAB = Path(__file__).parents[2] / "docs" / "results" / "2026-11-15-lab"
+
+
+def write(path: Path, value: object) -> Path:
+    path.write_text(json.dumps(value))
+    return path
+
+
+def test_points_are_read_from_json(tmp_path: Path) -> None:
+    more = POINT | {"seed": 1, "flops": 1e15, "excess": {"fact": 0.05}, "anything": "else"}
+    world = {"seed": 3, "exponent": "1.5", "people": 1000}
+    file = {"unit": "bits", "title": "T", "points": [POINT, more], "world": world, "mentions_per_token": 0.01}
+    points = read_points(write(tmp_path / "points.json", file))
+    assert (points.unit, points.title, points.floor, points.mentions_per_token) == ("bits", "T", 0.2, 0.01)
+    assert points.world is not None
+    assert (points.world.seed, str(points.world.exponent), points.world.num_people) == (3, "1.5", 1000)
+    assert points.compute.tolist() == [6e14, 1e15]
+    assert points.settings.tolist() == [0, 0]
+    assert points.select(points.column("seed") == 1).kind("fact").losses.tolist() == [0.05]
+    with pytest.raises(UsageError) as caught:
+        points.kind("fact")
+    assert caught.value.found == "fact"
+    assert len(read_points(write(tmp_path / "list.json", [POINT]))) == 1
+
+
+def test_points_are_read_from_the_results_of_a_sweep() -> None:
+    points = read_points(LAB / "silu_ffn" / "results.json")
+    assert len(points) == 6
+    assert points.floor == pytest.approx(0.3518, abs=1e-4)
+    assert points.losses.min() > 0.3518
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"loss": 0.1}, "loss"),
+        ({"tokens": 0}, None),
+        ({"parameters": "many"}, "points[1].parameters"),
+        ({"seed": 0}, "seed"),
+        ({"floor": 0.25}, "floor"),
+    ],
+    ids=["below the floor", "no tokens", "a word", "a duplicate", "another floor"],
+)
+def test_wrong_points_are_rejected(tmp_path: Path, change: dict[str, Any], key: str | None) -> None:
+    path = write(tmp_path / "points.json", {"points": [POINT, POINT | {"seed": 1} | change]})
+    with pytest.raises(BytewrightError) as caught:
+        read_points(path)
+    assert caught.value.key == key
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_rejected(value: float) -> None:
+    with pytest.raises(UsageError):
+        Points(points=[Point(parameters=1e6, tokens=1e8, loss=value)])
+
+
+def test_no_points_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        read_points(write(tmp_path / "points.json", {"points": []}))
+
+
+def test_the_command_writes_a_page_and_json(tmp_path: Path, run: RunCommand) -> None:
+    points = law_points(noise=1e-3, num_seeds=2, num_sizes=4)
+    fields = [{k: v for k, v in dataclasses.asdict(each).items() if v is not None} for each in points.points]
+    path = write(
+        tmp_path / "points.json",
+        {"points": fields, "world": {"exponent": "1.25"}, "mentions_per_token": 0.007},
+    )
+    done = run("fit", str(path), "--out", str(tmp_path / "fit"), "--resamples", "4")
+    assert done.code == 0, done.err
+    assert "variable projection, linear" in done.out
+    assert done.out.splitlines()[-1] == str(tmp_path / "fit" / "fit.html")
+    page = (tmp_path / "fit" / "fit.html").read_text()
+    for title in ("Loss against parameters", "IsoFLOP parabolas", "Residuals", "E by procedure"):
+        assert title in page
+    assert "<script" not in page
+    written = json.loads((tmp_path / "fit" / "fit.json").read_text())
+    assert written["floor"] == TRUE.limit
+    fitted = next(fit for fit in written["fits"] if fit["name"] == "known E, log")
+    low, high = fitted["values"]["a"]["interval"]
+    assert low < fitted["values"]["a"]["value"] < high
+    assert [each["name"] for each in written["predictions"]] == ["a (parameters)", "b (tokens)"]
+
+
+def test_the_command_rejects_a_sweep_of_one_size(run: RunCommand) -> None:
+    done = run("fit", str(LAB / "silu_ffn" / "results.json"))
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1
+    assert "parameters" in done.err
