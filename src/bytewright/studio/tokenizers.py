@@ -1,12 +1,185 @@
-"""The endpoints of the view tokenizer."""
+"""The endpoints of the view Tokenizer: the tokenizers of the folder, the tokens of a text, and their merges.
+
+A text is sent as JSON and answered with one entry per token. Tokens of the text are spans of its bytes; the
+page shows a token that ends inside a character by its bytes. The merges of a token are listed in the order of
+their creation, which is the order in which encoding applies them.
+"""
 
 from __future__ import annotations
 
-from starlette.routing import BaseRoute
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from bytewright.errors import FormatError
+from bytewright.serve.completions import json_response
+from bytewright.serve.guard import RejectedError
+from bytewright.serve.protocol import check_keys, read_object
 from bytewright.studio.context import Studio
+from bytewright.studio.folder import Found
+from bytewright.tokenizer import Tokenizer, Vocabulary
+from bytewright.tokenizer.formats import read_vocabulary
+from bytewright.tokenizer.inspect import show_token
+from bytewright.tokenizer.vocabulary import Merge
+
+MAX_TEXT_BYTES = 100_000
+MAX_TOKENS = 4000
+"""How many tokens of a text are described; the counts are those of the whole text."""
+MAX_MERGES = 200
+NUM_LOADED = 8
+"""How many tokenizers stay in memory."""
+
+
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    """A tokenizer in memory, with the number of the merge that makes each token."""
+
+    tokenizer: Tokenizer
+    modified: float
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the tokenizer."""
+        return self.tokenizer.vocabulary
+
+    @cached_property
+    def merge_numbers(self) -> Mapping[bytes, int]:
+        """The number of the merge that makes a token, from 1 on, by the token's bytes."""
+        return {left + right: number for number, (left, right) in enumerate(self.vocabulary.merges, start=1)}
+
+
+class TokenizerCache:
+    """Loads the tokenizers that requests name, and keeps the last ones."""
+
+    def __init__(self, studio: Studio) -> None:
+        self.studio = studio
+        self._loaded: OrderedDict[str, LoadedTokenizer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def load(self, id: str) -> LoadedTokenizer:
+        """Return the tokenizer with an id; it is read again if its folder changed."""
+        found = self.studio.folder.find_tokenizer(id)
+        with self._lock:
+            loaded = self._loaded.get(id)
+            if loaded is None or loaded.modified != found.modified:
+                loaded = LoadedTokenizer(read_tokenizer(found), found.modified)
+                self._loaded[id] = loaded
+            self._loaded.move_to_end(id)
+            while len(self._loaded) > NUM_LOADED:
+                self._loaded.popitem(last=False)
+        return loaded
 
 
 def make_routes(studio: Studio) -> list[BaseRoute]:
     """Return the endpoints."""
-    return []
+    cache = TokenizerCache(studio)
+
+    async def list_tokenizers(request: Request) -> Response:
+        scan = await studio.compute(studio.folder.scan)
+        return json_response(
+            {"tokenizers": [{"id": each.id, "name": each.name} for each in scan.tokenizers.values()]}
+        )
+
+    async def encode(request: Request) -> Response:
+        body = read_object(await request.body())
+        check_keys(body, ["tokenizer", "text"])
+        text = body["text"].as_text()
+        if len(text.encode(errors="surrogatepass")) > MAX_TEXT_BYTES:
+            message = f"the text is longer than {MAX_TEXT_BYTES:,} bytes; shorten it"
+            raise FormatError(message, key="text", expected=MAX_TEXT_BYTES)
+        loaded = await studio.compute(cache.load, body["tokenizer"].as_text())
+        return json_response(await studio.compute(describe_text, loaded, text))
+
+    async def show_merges(request: Request) -> Response:
+        body = read_object(await request.body())
+        check_keys(body, ["tokenizer", "token"])
+        loaded = await studio.compute(cache.load, body["tokenizer"].as_text())
+        return json_response(await studio.compute(describe_token, loaded, body["token"].as_integer()))
+
+    return [
+        Route("/api/tokenizer", list_tokenizers),
+        Route("/api/tokenizer/encode", encode, methods=["POST"]),
+        Route("/api/tokenizer/token", show_merges, methods=["POST"]),
+    ]
+
+
+def read_tokenizer(found: Found) -> Tokenizer:
+    """Read a tokenizer of the folder."""
+    return Tokenizer.from_vocabulary(read_vocabulary(found.path))
+
+
+def describe_text(loaded: LoadedTokenizer, text: str) -> dict[str, Any]:
+    """Return the tokens of a text, and its counts."""
+    ids = loaded.tokenizer.encode(text)
+    tokens, special_ids = loaded.vocabulary.tokens, set(loaded.vocabulary.special_tokens.values())
+    num_bytes = len(text.encode())
+    described = [
+        {"id": id, "text": _text_of(tokens[id]), "bytes": tokens[id].hex(), "special": id in special_ids}
+        for id in ids[:MAX_TOKENS]
+    ]
+    return {
+        "tokens": described,
+        "num_tokens": len(ids),
+        "num_distinct": len(set(ids)),
+        "num_bytes": num_bytes,
+        "num_characters": len(text),
+        "vocab_size": loaded.vocabulary.size,
+        "num_merges": len(loaded.vocabulary.merges),
+        "pattern": loaded.vocabulary.pattern,
+    }
+
+
+def describe_token(loaded: LoadedTokenizer, id: int) -> dict[str, Any]:
+    """Return a token and the merges that build it, in the order of their creation."""
+    if id not in loaded.vocabulary.tokens:
+        raise RejectedError(404, "the tokenizer has no token with this id")
+    token = loaded.vocabulary.tokens[id]
+    special = id in loaded.vocabulary.special_tokens.values()
+    merges = [] if special else list_merges(loaded, token)
+    return {
+        "id": id,
+        "shown": show_token(token, 60),
+        "bytes": token[:60].hex(),
+        "num_bytes": len(token),
+        "special": special,
+        "merges": [
+            {
+                "number": number,
+                "left": show_token(left, 40),
+                "right": show_token(right, 40),
+                "result": show_token(left + right, 40),
+            }
+            for number, (left, right) in merges[:MAX_MERGES]
+        ],
+        "num_merges": len(merges),
+    }
+
+
+def list_merges(loaded: LoadedTokenizer, token: bytes) -> list[tuple[int, Merge]]:
+    """Return the distinct merges that build a token, with their numbers, in order.
+
+    Each merge is followed to its two halves until single bytes are left.
+    """
+    found: dict[int, Merge] = {}
+    pending = [token]
+    while pending:
+        number = loaded.merge_numbers.get(pending.pop())
+        if number is not None and number not in found:
+            found[number] = loaded.vocabulary.merges[number - 1]
+            pending += found[number]
+    return sorted(found.items())
+
+
+def _text_of(token: bytes) -> str | None:
+    """Return the text of a token, or None if its bytes are not whole characters."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return None

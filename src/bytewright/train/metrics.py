@@ -13,6 +13,7 @@ atomic, unlike the writes of `storage.atomic`.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -31,6 +32,8 @@ from bytewright.storage.json_reader import is_damaged_name
 
 SEALED = re.compile(r'(\{.*), "crc32": "([0-9a-f]{8})"\}')
 """A line with its CRC, which is of the text of the first group."""
+MAX_LOG_BYTES = 2**28
+"""The longest log that `MetricsReader` reads: about a million records."""
 
 
 @dataclass(frozen=True)
@@ -276,27 +279,103 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     one, all following lines must have one.
     """
     *lines, rest = read_text(path).split("\n")
-    is_checked = False
-    for number, line in enumerate(lines, start=1):
-        place = f"{path}, line {number}"
-        fields: dict[str, Any] = {"path": path, "key": f"line {number}"}
+    parser = _LineParser(path)
+    for line in lines:
+        yield parser.parse(line)
+    parser.check_incomplete(rest)
+
+
+class _LineParser:
+    """Parses the lines of one log in order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_lines = 0
+        self._is_checked = False
+        """Whether the last line had a CRC."""
+
+    def parse(self, line: str) -> dict[str, Any]:
+        """Return the record of the next line; raise `FormatError` if it is damaged."""
+        self.num_lines += 1
+        place = f"{self.path}, line {self.num_lines}"
+        fields: dict[str, Any] = {"path": self.path, "key": f"line {self.num_lines}"}
         match = SEALED.fullmatch(line)
-        if (match is None and is_checked) or (match and int(match[2], 16) != zlib.crc32(match[1].encode())):
+        is_damaged = match and int(match[2], 16) != zlib.crc32(match[1].encode())
+        if (match is None and self._is_checked) or is_damaged:
             raise FormatError(f"{place}: does not match its CRC, so it was damaged or edited", **fields)
-        is_checked = match is not None
+        self._is_checked = match is not None
         try:
             record = parse_json(line, place)
         except FormatError as error:
             raise FormatError(str(error), **fields) from None
         if not isinstance(record, dict):
             raise FormatError(f"{place}: is not a JSON object", **fields)
-        if not is_checked and any(is_damaged_name(name, "crc32") for name in record):
+        if not self._is_checked and any(is_damaged_name(name, "crc32") for name in record):
             raise FormatError(f"{place}: the name of its CRC was damaged", **fields)
         check_record(record, place)
-        yield _with_typed_event({name: value for name, value in record.items() if name != "crc32"})
-    if SEALED.match(rest) and not SEALED.fullmatch(rest):
-        message = f"{path}: its last line has text after the CRC, so it was damaged or edited"
-        raise FormatError(message, path=path)
+        return _with_typed_event({name: value for name, value in record.items() if name != "crc32"})
+
+    def check_incomplete(self, rest: str) -> None:
+        """Raise `FormatError` if the text after the last line end is not the start of a line."""
+        if SEALED.match(rest) and not SEALED.fullmatch(rest):
+            message = f"{self.path}: its last line has text after the CRC, so it was damaged or edited"
+            raise FormatError(message, path=self.path)
+
+
+class MetricsReader:
+    """Reads a log that another process appends to: each `update` reads only what is new.
+
+    `records` are all records so far. A log that was truncated or replaced, as by a resume, is read again from
+    its start, and `num_restarts` counts that. A log may have at most `MAX_LOG_BYTES`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_restarts = 0
+        self._restart()
+
+    def _restart(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self._parser = _LineParser(self.path)
+        self._end, self._last_line = 0, b""
+
+    def update(self) -> bool:
+        """Read new records and return whether there are any, or whether the log was read again."""
+        with explain("read", self.path):
+            try:
+                descriptor = filesystem.open_regular(self.path, os.O_RDONLY | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                data, was_restarted = b"", self._forget()
+            else:
+                with open(descriptor, "rb", buffering=0) as file:
+                    was_restarted = not self._continues(file) and self._forget()
+                    file.seek(self._end)
+                    data = file.read(MAX_LOG_BYTES + 1 - self._end) or b""
+        if self._end + len(data) > MAX_LOG_BYTES:
+            raise FormatError(f"{self.path}: is larger than {MAX_LOG_BYTES:,} bytes", path=self.path)
+        *lines, _ = data.split(b"\n")
+        for line in lines:
+            try:
+                text = line.decode()
+            except UnicodeDecodeError:
+                message = f"{self.path}, line {self._parser.num_lines + 1}: is not UTF-8"
+                raise FormatError(message, path=self.path) from None
+            self.records.append(self._parser.parse(text))
+            self._end += len(line) + 1
+            self._last_line = line + b"\n"
+        return bool(lines) or was_restarted
+
+    def _continues(self, file: io.FileIO) -> bool:
+        """Return whether the file still has the last line that was read, at its place."""
+        file.seek(self._end - len(self._last_line))
+        return file.read(len(self._last_line)) == self._last_line
+
+    def _forget(self) -> bool:
+        """Start again; return whether any record had been read."""
+        had_records = bool(self.records)
+        self.num_restarts += had_records
+        self._restart()
+        return had_records
 
 
 def _with_typed_event(record: dict[str, Any]) -> dict[str, Any]:

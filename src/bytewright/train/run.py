@@ -23,8 +23,8 @@ from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
 from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList, find_checkpoint, open_checkpoint
 from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
-from bytewright.train.metrics import read_metrics
-from bytewright.train.outcome import RunStatus, find_status
+from bytewright.train.metrics import MetricsReader, read_metrics
+from bytewright.train.outcome import RunStatus, find_status, step_limits
 from bytewright.train.recipe import check_fields, flatten, read_config
 from bytewright.train.run_files import (
     CONFIG,
@@ -100,6 +100,11 @@ class Run:
     def is_imported(self) -> bool:
         """Whether the folder holds an imported model: a checkpoint of step 0, without a config."""
         return not self.exists and self._checkpoint_list.steps() == [0]
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the run has a checkpoint, from which a model can be loaded."""
+        return bool(self._checkpoint_list.steps())
 
     @property
     def has_environment(self) -> bool:
@@ -179,6 +184,10 @@ class Run:
         path = self.path / METRICS
         return list(read_metrics(path)) if path.is_file() else []
 
+    def follow_records(self) -> MetricsReader:
+        """Return a reader of the metrics log that reads what is appended to it."""
+        return MetricsReader(self.path / METRICS)
+
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics of the run: one record for each recorded step, without events."""
@@ -198,9 +207,14 @@ class Run:
             records,
             outcome=self.outcome,
             num_steps=self._planned_num_steps(settings),
-            has_checkpoints=bool(self._checkpoint_list.steps()),
+            has_checkpoints=self.has_checkpoints,
             is_locked=self.is_locked,
         )
+
+    def find_num_steps(self, settings: Mapping[str, Any]) -> int | None:
+        """Return the number of steps of the run; None if it has only a time limit and no plan on record."""
+        planned = self._planned_num_steps(settings)
+        return min(step_limits(settings).values(), default=None) if planned is None else planned
 
     def _planned_num_steps(self, settings: Mapping[str, Any]) -> int | None:
         """Return the length that the last checkpoint of a run of minutes planned, if it still applies."""

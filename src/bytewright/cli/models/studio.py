@@ -62,7 +62,9 @@ class OpenStudio:
             from bytewright.serve.guard import GuardOptions
             from bytewright.serve.server import ServerOptions
             from bytewright.studio.server import run_studio
-        except ImportError as error:
+        except ModuleNotFoundError as error:
+            if str(error.name).startswith("bytewright"):
+                raise
             message = (
                 f"the studio needs packages that are not installed ({error}); pip install 'bytewright[serve]'"
             )

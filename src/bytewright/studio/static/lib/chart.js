@@ -10,24 +10,25 @@
  *     });
  *
  * `y.origin` is subtracted from every value, for a log axis of distances. The height is fixed, so new data
- * move nothing on the page. `formatX` and `formatY` of an axis (`format`) are optional.
+ * move nothing on the page. An axis may have a function `format` for its ticks.
  */
 import { h, s } from "./dom.js";
 import { formatCount, formatFigure, isNumber } from "./format.js";
 
-const MARGIN = { top: 26, right: 16, bottom: 38, left: 54 };
+const MARGIN = { top: 10, right: 16, bottom: 38, left: 54 };
 
 /** Return a chart in `element`; `update(options)` draws it. */
 export function lineChart(element, { height = 300, signal } = {}) {
   const picture = s("svg", { role: "img", tabindex: 0, height });
   const legend = h("ul", { class: "legend" });
+  const caption = h("figcaption", { class: "row" });
   element.classList.add("chart");
-  element.replaceChildren(picture, legend);
+  element.replaceChildren(caption, picture, legend);
   let options = null;
   let drawn = null;
 
   const draw = () => {
-    if (options) drawn = drawChart(picture, legend, options, Math.max(240, element.clientWidth), height);
+    if (options) drawn = drawChart({ picture, legend, caption }, options, Math.max(240, element.clientWidth), height);
   };
   const watcher = new ResizeObserver(draw);
   watcher.observe(element);
@@ -51,7 +52,7 @@ export function lineChart(element, { height = 300, signal } = {}) {
   };
 }
 
-function drawChart(picture, legend, options, width, height) {
+function drawChart({ picture, legend, caption }, options, width, height) {
   const { title = "", x, y, references = [] } = options;
   const origin = y.origin ?? 0;
   const shift = (value) => value - origin;
@@ -63,13 +64,12 @@ function drawChart(picture, legend, options, width, height) {
   const xs = series.flatMap((each) => each.points.map(([a]) => a));
   const ys = [...series.flatMap((each) => each.points.map(([, b]) => shift(b))), ...marks.map((each) => shift(each.y))];
   const inner = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
-  const xAxis = makeAxis(xs, { log: x.log, start: inner.left, end: inner.right, tight: true, count: Math.floor(width / 110) });
+  const xAxis = makeAxis(xs, { log: x.log, start: inner.left, end: inner.right, tight: true, count: Math.floor(width / 75) });
   const yAxis = makeAxis(y.limits ? y.limits.map(shift) : ys, { log: y.log, start: inner.bottom, end: inner.top, count: Math.floor(height / 55) });
   const formatX = x.format ?? formatTick;
   const formatY = y.format ?? formatTick;
 
   const content = [s("title", {}, `${title}. ${series.map((each) => each.name).join(", ")}`)];
-  content.push(s("text", { x: 0, y: 14, class: "title" }, title));
   for (const tick of yAxis.ticks) {
     const place = yAxis.place(tick);
     content.push(s("line", { x1: inner.left, x2: inner.right, y1: place, y2: place, class: "grid" }));
@@ -82,7 +82,6 @@ function drawChart(picture, legend, options, width, height) {
     content.push(s("text", { x: place, y: inner.bottom + 17, "text-anchor": "middle" }, formatX(tick)));
   }
   content.push(s("text", { x: inner.right, y: height - 4, "text-anchor": "end" }, x.label));
-  content.push(s("text", { x: inner.right, y: 14, "text-anchor": "end" }, y.label));
   const clip = `clip-${picture.dataset.clip ?? (picture.dataset.clip = Math.random().toString(36).slice(2))}`;
   content.push(s("clipPath", { id: clip }, s("rect", { x: inner.left, y: inner.top - 2, width: inner.right - inner.left, height: inner.bottom - inner.top + 4 })));
   const body = s("g", { "clip-path": `url(#${clip})` });
@@ -105,6 +104,7 @@ function drawChart(picture, legend, options, width, height) {
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.setAttribute("aria-label", `${title}, ${y.label}, by ${x.label}. Arrow keys move the cursor.`);
   picture.replaceChildren(...content);
+  caption.replaceChildren(h("b", {}, title), h("span", { class: "quiet end" }, y.label));
 
   const values = new Map();
   legend.replaceChildren(

@@ -24,7 +24,7 @@ function fill(element, attributes, children) {
     else if (name === "style") for (const [key, item] of Object.entries(value)) element.style.setProperty(key, item);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
 

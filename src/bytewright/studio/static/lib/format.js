@@ -5,9 +5,14 @@ export function formatInteger(value) {
   return isNumber(value) ? Math.round(value).toLocaleString("en") : "–";
 }
 
-/** 22696448 → "22.7 M" */
+/** 22696448 → "22.7 M" (k, M, B for billions, T for trillions) */
 export function formatCount(value) {
-  return scale(value, 1000, ["", " k", " M", " G", " T", " P", " E", " Z", " Y"]);
+  return scale(value, 1000, ["", " k", " M", " B", " T"]);
+}
+
+/** 3.9e18 → "3.90 EFLOP" */
+export function formatFlops(value) {
+  return scale(value, 1000, [" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP", " EFLOP", " ZFLOP", " YFLOP"]);
 }
 
 /** 144936960 → "145 MB" (decimal units) */

@@ -1,5 +1,383 @@
-import { h } from "../lib/dom.js";
+/** The view Runs: all runs of the folder, live curves with the entropy floor, comparison, samples, reports. */
+import { getJson, isAbort, streamEvents } from "../lib/api.js";
+import { lineChart } from "../lib/chart.js";
+import { choice, debounce, h, select } from "../lib/dom.js";
+import { formatCount, formatFigure, formatInteger, formatSeconds, formatShare, isNumber } from "../lib/format.js";
+import { seriesColour } from "../lib/theme.js";
 
-export function mount(element) {
-  element.append(h("h1", {}, "runs"));
+const MAX_SELECTED = 8;
+const METRICS = {
+  loss: { title: "Loss", unit: "nats per token", hasFloor: true },
+  bits_per_byte: { title: "Bits per byte", unit: "bits per byte of validation text", hasFloor: true },
+  lr: { title: "Learning rate", unit: "learning rate" },
+  gradient_norm: { title: "Gradient norm", unit: "norm" },
+  tokens_per_second: { title: "Speed", unit: "tokens per second" },
+};
+const AXES = { step: "Steps", tokens: "Tokens", seconds: "Time" };
+const SORTS = [["newest", "Newest"], ["name", "Name"], ["loss", "Lowest loss"]];
+const STATES = { running: "running", complete: "complete", stopped: "stopped", diverged: "diverged", failed: "failed", imported: "imported", broken: "broken" };
+
+export async function mount(element, context) {
+  const view = new RunsView(element, context);
+  await view.start();
+}
+
+class RunsView {
+  constructor(element, context) {
+    this.context = context;
+    this.runs = new Map(); // id → summary
+    this.data = new Map(); // id → {columns, rows}
+    this.samples = new Map();
+    this.settings = new Map();
+    this.selected = [];
+    this.colours = new Map(); // id → number of the colour, kept while selected
+    this.metric = context.params.get("metric") in METRICS ? context.params.get("metric") : "loss";
+    this.axis = context.params.get("x") in AXES ? context.params.get("x") : "step";
+    this.isDistance = context.params.get("floor") !== "0";
+    this.stream = null;
+    this.build(element);
+  }
+
+  build(element) {
+    const { signal } = this.context;
+    this.count = h("p", {});
+    this.lost = h("p", { class: "quiet", role: "status" });
+    this.filter = h("input", { type: "search", placeholder: "Filter by name or state", "aria-label": "Filter the runs" });
+    this.filter.addEventListener("input", debounce(() => this.drawList(), 80, signal));
+    this.sort = select(SORTS, this.context.params.get("sort") ?? "newest", (value) => {
+      this.context.setParams({ sort: value === "newest" ? null : value });
+      this.drawList();
+    });
+    this.sort.setAttribute("aria-label", "Sort the runs");
+    this.list = h("ul", { class: "runs" });
+    this.chartElement = h("figure", {});
+    this.chart = lineChart(this.chartElement, { height: 360, signal });
+    this.distance = h("input", { type: "checkbox" });
+    this.distance.checked = this.isDistance;
+    this.distance.addEventListener("change", () => {
+      this.isDistance = this.distance.checked;
+      this.context.setParams({ floor: this.isDistance ? null : "0" });
+      this.drawChart();
+    });
+    this.distanceLabel = h("label", { class: "check" }, this.distance, "distance to the floor");
+    this.details = h("div", { class: "details" });
+    const controls = h(
+      "div",
+      { class: "row controls" },
+      choice("Metric", Object.entries(METRICS).map(([key, each]) => [key, each.title]), this.metric, (key) => this.choose({ metric: key })),
+      choice("Horizontal axis", Object.entries(AXES), this.axis, (key) => this.choose({ axis: key })),
+      this.distanceLabel,
+    );
+    element.append(
+      h("header", {}, h("h1", {}, "Runs"), this.count, this.lost),
+      h(
+        "div",
+        { class: "sides" },
+        h("section", { class: "card side", "aria-label": "List of runs" }, h("div", { class: "row" }, this.filter, this.sort), this.list),
+        h("div", { class: "content" }, h("section", { class: "card", "aria-label": "Curves" }, controls, this.chartElement), this.details),
+      ),
+    );
+  }
+
+  async start() {
+    const { runs } = await getJson("/api/runs", { signal: this.context.signal });
+    for (const run of runs) this.runs.set(run.id, run);
+    const wanted = (this.context.params.get("ids") ?? "").split(",").filter((id) => this.runs.has(id));
+    this.setSelection(wanted.length ? wanted : this.chooseFirst());
+    this.drawList();
+  }
+
+  /** Without a selection: the active runs, or else the newest one that has records. */
+  chooseFirst() {
+    const sorted = this.sorted([...this.runs.values()]);
+    const active = sorted.filter((run) => run.state === "running").slice(0, 3);
+    const first = active.length ? active : sorted.filter((run) => isNumber(run.loss)).slice(0, 1);
+    return (first.length ? first : sorted.slice(0, 1)).map((run) => run.id);
+  }
+
+  choose({ metric = this.metric, axis = this.axis }) {
+    this.metric = metric;
+    this.axis = axis;
+    this.context.setParams({ metric: metric === "loss" ? null : metric, x: axis === "step" ? null : axis });
+    this.drawChart();
+  }
+
+  toggle(id) {
+    const isSelected = this.selected.includes(id);
+    const next = isSelected ? this.selected.filter((each) => each !== id) : [...this.selected, id].slice(-MAX_SELECTED);
+    this.context.setParams({ ids: next.join(",") });
+    this.context.announce(`${this.runs.get(id)?.name} ${isSelected ? "removed from" : "added to"} the comparison`);
+    this.setSelection(next);
+    this.drawList();
+  }
+
+  setSelection(ids) {
+    this.selected = ids;
+    for (const id of [...this.colours.keys()]) if (!ids.includes(id)) this.colours.delete(id);
+    for (const id of ids) {
+      if (this.colours.has(id)) continue;
+      const used = new Set(this.colours.values());
+      this.colours.set(id, [...Array(MAX_SELECTED).keys()].find((number) => !used.has(number)));
+    }
+    this.follow();
+    this.drawChart();
+    this.drawDetails();
+  }
+
+  /** Open the stream of events, which also has the records of the selected runs. */
+  follow() {
+    this.stream?.abort();
+    this.stream = new AbortController();
+    const signal = AbortSignal.any([this.stream.signal, this.context.signal]);
+    streamEvents(`/api/runs/events?follow=${this.selected.join(",")}`, {
+      signal,
+      reconnect: true,
+      onState: (state) => {
+        this.lost.textContent = state === "lost" ? "The connection to the server is lost; trying again." : "";
+      },
+      onEvent: (name, data) => this.receive(name, data),
+    }).catch((error) => {
+      if (!isAbort(error)) this.lost.textContent = error.message;
+    });
+    for (const id of this.selected) if (!this.settings.has(id)) this.fetchSettings(id);
+  }
+
+  async fetchSettings(id) {
+    try {
+      const { settings } = await getJson(`/api/runs/${id}`, { signal: this.context.signal });
+      this.settings.set(id, settings);
+      this.drawDetails();
+    } catch (error) {
+      if (!isAbort(error)) this.settings.set(id, {});
+    }
+  }
+
+  receive(name, data) {
+    if (name === "runs") {
+      const ids = new Set(data.ids);
+      for (const id of [...this.runs.keys()]) if (!ids.has(id)) this.runs.delete(id);
+      for (const run of data.runs) this.runs.set(run.id, run);
+      const left = this.selected.filter((id) => ids.has(id));
+      if (left.length < this.selected.length) this.setSelection(left);
+      else if (!left.length && this.runs.size) this.setSelection(this.chooseFirst());
+      this.drawList();
+      if (data.runs.some((run) => this.selected.includes(run.id))) {
+        this.drawChart();
+        this.drawDetails();
+      }
+    } else if (name === "records") {
+      const known = data.restart ? [] : (this.data.get(data.id)?.rows ?? []);
+      this.data.set(data.id, { columns: data.columns, rows: known.concat(data.rows) });
+      this.drawChart();
+    } else if (name === "samples") {
+      this.samples.set(data.id, data.samples);
+      this.drawDetails();
+    }
+  }
+
+  sorted(runs) {
+    const by = this.sort.value;
+    const active = (run) => (run.state === "running" ? 0 : 1);
+    const loss = (run) => run.validation_loss ?? run.loss ?? Infinity;
+    return runs.sort((a, b) => {
+      if (by === "name") return a.name.localeCompare(b.name, "en", { numeric: true });
+      if (by === "loss") return loss(a) - loss(b) || a.name.localeCompare(b.name);
+      return active(a) - active(b) || (b.started ?? "").localeCompare(a.started ?? "") || a.name.localeCompare(b.name);
+    });
+  }
+
+  drawList() {
+    const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const runs = this.sorted([...this.runs.values()]).filter((run) => words.every((word) => `${run.name} ${run.state}`.toLowerCase().includes(word)));
+    const numActive = [...this.runs.values()].filter((run) => run.state === "running").length;
+    this.count.textContent = `${formatInteger(this.runs.size)} below ${this.context.studio.folder}${numActive ? `, ${numActive} running` : ""}`;
+    if (!this.runs.size) {
+      this.list.replaceChildren(h("li", { class: "none" }, h("p", {}, "This folder has no runs yet."), h("p", { class: "quiet" }, "Start one in a shell; it appears here at once:"), h("code", {}, "bytewright train tiny --make-data")));
+      return;
+    }
+    if (!runs.length) {
+      this.list.replaceChildren(h("li", { class: "none quiet" }, "No run matches the filter."));
+      return;
+    }
+    const focused = document.activeElement?.dataset?.run;
+    this.list.replaceChildren(...runs.map((run) => this.drawItem(run)));
+    if (focused) this.list.querySelector(`input[data-run="${focused}"]`)?.focus({ preventScroll: true });
+  }
+
+  drawItem(run) {
+    const isSelected = this.selected.includes(run.id);
+    const input = h("input", { type: "checkbox", dataset: { run: run.id }, style: isSelected ? { "accent-color": seriesColour(this.colours.get(run.id)) } : {} });
+    input.checked = isSelected;
+    input.addEventListener("change", () => this.toggle(run.id));
+    const share = isNumber(run.num_steps) && run.num_steps > 0 ? Math.min(1, (run.step ?? 0) / run.num_steps) : null;
+    const figures = [];
+    if (isNumber(run.validation_loss ?? run.loss)) figures.push(h("span", { title: run.validation_loss ? "validation loss" : "training loss" }, `loss ${formatFigure(run.validation_loss ?? run.loss)}`));
+    if (isNumber(run.step) && run.state !== "imported" && run.state !== "broken") figures.push(h("span", {}, run.state === "complete" ? `${formatInteger(run.step)} steps` : `step ${formatInteger(run.step)}${run.num_steps ? ` of ${formatInteger(run.num_steps)}` : ""}`));
+    if (isNumber(run.seconds_left)) figures.push(h("span", {}, `${formatSeconds(run.seconds_left)} left`));
+    if (run.state === "broken") figures.push(h("span", { class: "reason" }, run.detail));
+    return h(
+      "li",
+      { class: isSelected ? "selected" : "" },
+      h(
+        "label",
+        {},
+        input,
+        h("span", { class: "name", title: run.name }, run.name),
+        h("span", { class: `state ${run.state}` }, STATES[run.state] ?? run.state),
+        h("span", { class: "sub" }, figures),
+        run.state === "running" && share !== null && h("span", { class: "progress", style: { "--share": `${100 * share}%` } }),
+      ),
+    );
+  }
+
+  drawChart() {
+    const metric = METRICS[this.metric];
+    const series = [];
+    const floors = [];
+    for (const id of this.selected) {
+      const run = this.runs.get(id);
+      const data = this.data.get(id);
+      if (!run) continue;
+      const colour = seriesColour(this.colours.get(id));
+      const floor = this.metric === "loss" ? run.floor_nats : this.metric === "bits_per_byte" ? run.floor : null;
+      if (isNumber(floor)) floors.push(floor);
+      const points = (column) => {
+        if (!data) return [];
+        const [x, y] = [data.columns.indexOf(this.axis), data.columns.indexOf(column)];
+        return data.rows.filter((row) => row[x] !== null && row[y] !== null).map((row) => [row[x], row[y]]);
+      };
+      if (this.metric === "loss") {
+        const validation = points("validation_loss");
+        series.push({ name: validation.length ? "" : `${run.name}, training`, colour, points: points("loss"), dashed: validation.length > 0 });
+        if (validation.length) series.push({ name: run.name, colour, points: validation, dots: validation.length < 40 });
+      } else series.push({ name: run.name, colour, points: points(this.metric), dots: points(this.metric).length < 40 });
+    }
+    // One floor only if it is that of all selected runs: losses of different texts have different floors.
+    const isShared = floors.length > 0 && floors.length === this.selected.length && Math.max(...floors) - Math.min(...floors) < 1e-3 * Math.max(...floors);
+    const floor = metric.hasFloor && isShared ? Math.min(...floors) : null;
+    const isAbove = floor !== null && series.every((each) => each.points.every(([, y]) => y > floor));
+    const isDistance = this.isDistance && isAbove;
+    this.distance.disabled = !isAbove;
+    this.distanceLabel.classList.toggle("off", !isAbove);
+    this.distanceLabel.title = isAbove ? "Subtract the entropy of the text, on a log axis" : "Needs runs on the same text with a known entropy, with losses above it";
+    const what = this.metric === "loss" ? (series.some((each) => each.dashed) ? "Validation loss (training loss dotted)" : "Training loss") : metric.title;
+    this.chart.update({
+      title: isDistance ? `${what} above the entropy floor of ${formatFigure(floor)}` : what,
+      x: { label: { step: "steps", tokens: "tokens", seconds: "seconds of training" }[this.axis] },
+      y: { label: metric.unit, log: isDistance, origin: isDistance ? floor : 0, limits: isDistance ? null : limitsOf(series, floor, metric) },
+      series,
+      references: floor !== null && !isDistance ? [{ label: `entropy floor ${formatFigure(floor)}`, y: floor }] : [],
+      empty: this.selected.length ? "no records yet" : "select a run",
+    });
+  }
+
+  drawDetails() {
+    const runs = this.selected.map((id) => this.runs.get(id)).filter(Boolean);
+    const parts = [];
+    if (runs.length === 1) parts.push(this.drawOne(runs[0]));
+    else if (runs.length > 1) parts.push(this.drawComparison(runs));
+    const samples = this.drawSamples(runs);
+    if (samples) parts.push(samples);
+    if (runs.length === 1 && Object.keys(this.settings.get(runs[0].id) ?? {}).length) parts.push(this.drawSettings(runs[0]));
+    const isOpen = this.details.querySelector("details")?.open;
+    const scrolls = [...this.details.querySelectorAll(".sample blockquote")].map((each) => each.scrollTop);
+    this.details.replaceChildren(...parts);
+    if (isOpen) this.details.querySelector("details")?.setAttribute("open", "");
+    [...this.details.querySelectorAll(".sample blockquote")].forEach((each, index) => (each.scrollTop = scrolls[index] ?? 0));
+  }
+
+  drawOne(run) {
+    const figure = (name, value, remark = "") => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, remark)));
+    const remark = run.detail || (isNumber(run.seconds_left) ? `about ${formatSeconds(run.seconds_left)} left` : run.ending && run.ending !== run.state ? `ended by ${run.ending}` : "");
+    const above = isNumber(run.floor) && isNumber(run.bits_per_byte) ? run.bits_per_byte - run.floor : null;
+    return h(
+      "section",
+      { class: "card", "aria-label": "Selected run" },
+      h("div", { class: "row" }, h("h2", { class: "path" }, run.name), this.drawReports(run)),
+      run.state === "broken"
+        ? h("div", { class: "notice problem" }, h("p", {}, "This run cannot be read: ", run.detail))
+        : h(
+            "dl",
+            { class: "figures" },
+            figure("state", run.state, remark),
+            figure("step", formatInteger(run.step), run.num_steps ? `of ${formatInteger(run.num_steps)}` : ""),
+            figure("validation loss", formatFigure(run.validation_loss), "nats per token"),
+            figure("bits per byte", formatFigure(run.bits_per_byte), above === null ? "" : `${formatFigure(above, 3)} above the floor`),
+            figure("tokens", formatCount(run.tokens), isNumber(run.tokens_per_second) ? `${formatCount(run.tokens_per_second)} per second` : ""),
+            figure("time", formatSeconds(run.seconds), isNumber(run.mfu) ? `${formatShare(run.mfu)} of the peak` : ""),
+            figure("parameters", formatCount(run.parameters)),
+            figure("started", run.started ? run.started.slice(0, 10) : "–", run.started ? `${run.started.slice(11, 16)} UTC` : ""),
+          ),
+    );
+  }
+
+  drawReports(run) {
+    return h("span", { class: "end row" }, run.reports.map((report) => h("a", { href: `/reports/${report.id}`, target: "_blank", rel: "noopener", title: report.name }, run.reports.length > 1 ? report.name : "Report")));
+  }
+
+  drawComparison(runs) {
+    const rows = [
+      ["state", (run) => run.state],
+      ["step", (run) => formatInteger(run.step)],
+      ["validation loss", (run) => formatFigure(run.validation_loss)],
+      ["bits per byte", (run) => formatFigure(run.bits_per_byte)],
+      ["above the floor", (run) => (isNumber(run.floor) && isNumber(run.bits_per_byte) ? formatFigure(run.bits_per_byte - run.floor, 3) : "–")],
+      ["tokens", (run) => formatCount(run.tokens)],
+      ["tokens per second", (run) => formatCount(run.tokens_per_second)],
+      ["time", (run) => formatSeconds(run.seconds)],
+      ["parameters", (run) => formatCount(run.parameters)],
+    ].map(([name, read]) => [name, runs.map(read)]);
+    const settings = runs.map((run) => this.settings.get(run.id) ?? {});
+    const keys = [...new Set(settings.flatMap((each) => Object.keys(each)))].filter((key) => !key.startsWith("data."));
+    const differing = keys.filter((key) => new Set(settings.map((each) => String(each[key] ?? "–"))).size > 1);
+    const line = ([name, values], className = "") => h("tr", { class: className }, h("th", { scope: "row" }, name), values.map((value) => h("td", { class: "number" }, value)));
+    return h(
+      "section",
+      { class: "card", "aria-label": "Comparison" },
+      h("h2", {}, "Comparison"),
+      h(
+        "div",
+        { class: "scroll" },
+        h(
+          "table",
+          { class: "compare" },
+          h("thead", {}, h("tr", {}, h("th", {}, h("span", { class: "hidden" }, "figure")), runs.map((run) => h("th", { scope: "col", class: "number", title: run.name }, h("i", { style: { "--c": seriesColour(this.colours.get(run.id)) } }), h("span", {}, shorten(run.name)))))),
+          h("tbody", {}, rows.map((row) => line(row))),
+          differing.length > 0 && h("tbody", {}, h("tr", {}, h("th", { colspan: runs.length + 1, class: "group" }, "settings that differ")), differing.map((key) => line([key, settings.map((each) => String(each[key] ?? "–"))]))),
+        ),
+      ),
+      h("div", { class: "row" }, runs.filter((run) => run.reports.length).map((run) => this.drawReports(run))),
+    );
+  }
+
+  drawSamples(runs) {
+    const texts = runs.flatMap((run) => (this.samples.get(run.id) ?? []).slice(0, runs.length > 1 ? 1 : 4).map((sample) => ({ run, ...sample })));
+    if (!texts.length) return null;
+    return h(
+      "section",
+      { class: "card", "aria-label": "Samples" },
+      h("h2", {}, "Samples"),
+      h("div", { class: "samples" }, texts.map(({ run, step, text }) =>
+        h("article", { class: "sample" }, h("h3", {}, runs.length > 1 && h("i", { style: { "--c": seriesColour(this.colours.get(run.id)) } }), runs.length > 1 ? `${shorten(run.name)}, step ${formatInteger(step)}` : `Step ${formatInteger(step)}`), h("blockquote", { tabindex: 0 }, text.trim())))),
+    );
+  }
+
+  drawSettings(run) {
+    const settings = Object.entries(this.settings.get(run.id)).filter(([, value]) => value !== "None");
+    return h("details", { class: "card" }, h("summary", {}, `Settings (${settings.length})`), h("dl", { class: "settings" }, settings.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, String(value))))));
+  }
+}
+
+/** Return the last parts of a long name. */
+function shorten(name) {
+  return name.length > 28 ? `…${name.slice(-27)}` : name;
+}
+
+/** Return limits of the vertical axis that leave out the steep start of a loss. */
+function limitsOf(series, floor, metric) {
+  if (!metric.hasFloor) return null;
+  const values = series.flatMap((each) => each.points.map(([, y]) => y)).sort((a, b) => a - b);
+  if (values.length < 8) return null;
+  const high = values[Math.floor(0.93 * (values.length - 1))];
+  return [floor ?? values[0], Math.max(high, values[0] * 1.02)];
 }

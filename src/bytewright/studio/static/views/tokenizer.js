@@ -1,5 +1,172 @@
-import { h } from "../lib/dom.js";
+/** The view Tokenizer: a text as coloured tokens, with the merges of each, for one or two tokenizers. */
+import { getJson, isAbort, postJson, showError } from "../lib/api.js";
+import { debounce, field, h, select } from "../lib/dom.js";
+import { formatFigure, formatInteger } from "../lib/format.js";
 
-export function mount(element) {
-  element.append(h("h1", {}, "tokenizer"));
+const EXAMPLE = "Once upon a time, a naïve little dragon counted 1,234 sheep.\n“Why can't I sleep?” she asked the owl, unhappily.";
+const LONGEST_PARAM = 1500;
+const NUM_COLOURS = 6;
+
+export async function mount(element, context) {
+  const { signal, params } = context;
+  const { tokenizers } = await getJson("/api/tokenizer", { signal });
+  const header = h("header", {}, h("h1", {}, "Tokenizer"), h("p", {}, `${formatInteger(tokenizers.length)} below ${context.studio.folder}`));
+  if (!tokenizers.length) {
+    element.append(header, h("div", { class: "notice" }, h("p", {}, "This folder has no tokenizer yet. Train one in a shell:"), h("code", {}, "bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000")));
+    return;
+  }
+  const text = h("textarea", { rows: 4, spellcheck: "false", maxlength: 50000 });
+  text.value = params.get("text") ?? EXAMPLE;
+  const showIds = h("input", { type: "checkbox" });
+  const panels = h("div", { class: "columns" });
+  const ids = tokenizers.map((each) => each.id);
+  const known = (id, other) => (ids.includes(id) ? id : other);
+  const first = new Panel(context, tokenizers, known(params.get("a"), ids[0]), false);
+  const second = new Panel(context, tokenizers, params.get("b") === "none" ? "" : known(params.get("b"), ids[1] ?? ""), true);
+  const update = () => {
+    context.setParams({ a: first.id, b: second.id || "none", text: text.value.length <= LONGEST_PARAM && text.value !== EXAMPLE ? text.value : null });
+    first.encode(text.value);
+    second.encode(text.value);
+  };
+  for (const [panel, other] of [[first, second], [second, first]]) {
+    panel.onSelect = update;
+    panel.onRange = (range) => other.mark(range);
+  }
+  showIds.addEventListener("change", () => panels.classList.toggle("with-ids", showIds.checked));
+  text.addEventListener("input", debounce(update, 120, signal));
+  panels.append(first.element, second.element);
+  element.append(
+    header,
+    h("section", { class: "card" }, field("Text", text), h("div", { class: "row below" }, h("label", { class: "check" }, showIds, "show ids"), h("small", { class: "quiet end" }, "Point at a token, or move with the arrow keys, to see its merges."))),
+    panels,
+  );
+  update();
+}
+
+class Panel {
+  constructor({ signal }, tokenizers, id, isOptional) {
+    this.signal = signal;
+    this.id = id;
+    this.tokens = [];
+    this.merges = new Map(); // id of a token → its description
+    this.request = null;
+    const options = tokenizers.map((each) => [each.id, each.name]);
+    this.select = select(isOptional ? [["", "none"], ...options] : options, id, (value) => {
+      this.id = value;
+      this.merges.clear();
+      this.onSelect();
+    });
+    this.figures = h("dl", { class: "figures small" });
+    this.flow = h("div", { class: "tokens", role: "listbox", "aria-label": "Tokens", "aria-orientation": "horizontal" });
+    this.detail = h("div", { class: "merges", "aria-live": "polite" });
+    this.body = h("div", { class: "panel" }, this.figures, this.flow, this.detail);
+    this.element = h("section", { class: "card", "aria-label": isOptional ? "Second tokenizer" : "First tokenizer" }, field(isOptional ? "Compared with" : "Tokenizer", this.select), this.body);
+    this.flow.addEventListener("pointerover", (event) => this.focus(event.target.closest("[data-index]"), false));
+    this.flow.addEventListener("pointerleave", () => this.onRange(null));
+    this.flow.addEventListener("focusin", (event) => this.focus(event.target.closest("[data-index]"), true));
+    this.flow.addEventListener("focusout", () => this.onRange(null));
+    this.flow.addEventListener("keydown", (event) => this.handleKey(event));
+    this.show = debounce((index) => this.showMerges(index), 40, signal);
+  }
+
+  async encode(text) {
+    this.request?.abort();
+    this.request = new AbortController();
+    const signal = AbortSignal.any([this.request.signal, this.signal]);
+    this.body.hidden = !this.id;
+    if (!this.id) return;
+    try {
+      const answer = await postJson("/api/tokenizer/encode", { tokenizer: this.id, text }, { signal });
+      this.problem?.remove();
+      this.draw(answer);
+    } catch (error) {
+      if (isAbort(error)) return;
+      this.problem?.remove();
+      this.problem = h("div", {});
+      this.body.before(this.problem);
+      showError(this.problem, error);
+      this.figures.replaceChildren();
+      this.flow.replaceChildren();
+      this.detail.replaceChildren();
+    }
+  }
+
+  draw(answer) {
+    const figure = (name, value, remark) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, remark)));
+    this.figures.replaceChildren(
+      figure("tokens", formatInteger(answer.num_tokens), `${formatInteger(answer.num_distinct)} distinct`),
+      figure("bytes per token", answer.num_tokens ? formatFigure(answer.num_bytes / answer.num_tokens, 3) : "–", `of ${formatInteger(answer.num_bytes)} bytes`),
+      figure("vocabulary", formatInteger(answer.vocab_size), `${formatInteger(answer.num_merges)} merges`),
+    );
+    let start = 0;
+    this.tokens = answer.tokens.map((token) => {
+      const end = start + token.bytes.length / 2;
+      const placed = { ...token, start, end };
+      start = end;
+      return placed;
+    });
+    const parts = this.tokens.flatMap((token, index) => drawToken(token, index));
+    if (answer.num_tokens > this.tokens.length) parts.push(h("span", { class: "quiet" }, ` … ${formatInteger(answer.num_tokens - this.tokens.length)} more`));
+    if (!this.tokens.length) parts.push(h("span", { class: "quiet" }, "The text is empty."));
+    this.flow.replaceChildren(...parts);
+    this.flow.querySelector("[data-index]")?.setAttribute("tabindex", 0);
+    const longest = this.tokens.reduce((best, token, index) => (token.bytes.length > (this.tokens[best]?.bytes.length ?? 0) ? index : best), 0);
+    if (this.tokens.length) this.showMerges(longest);
+    else this.detail.replaceChildren();
+  }
+
+  focus(span, isFocus) {
+    if (!span) return;
+    const index = Number(span.dataset.index);
+    if (isFocus) {
+      for (const each of this.flow.querySelectorAll("[tabindex='0']")) each.setAttribute("tabindex", -1);
+      span.setAttribute("tabindex", 0);
+    }
+    this.show(index);
+    this.onRange([this.tokens[index].start, this.tokens[index].end]);
+  }
+
+  handleKey(event) {
+    const steps = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+    const current = Number(document.activeElement?.dataset?.index);
+    if (!(event.key in steps) || Number.isNaN(current)) return;
+    event.preventDefault();
+    const next = Math.min(this.tokens.length - 1, Math.max(0, current + steps[event.key]));
+    this.flow.querySelector(`[data-index="${next}"]`)?.focus();
+  }
+
+  /** Mark the tokens that share bytes with a range of the other tokenizer's token. */
+  mark(range) {
+    for (const span of this.flow.querySelectorAll("[data-index]")) {
+      const token = this.tokens[Number(span.dataset.index)];
+      span.classList.toggle("same", range !== null && token.start < range[1] && token.end > range[0]);
+    }
+  }
+
+  async showMerges(index) {
+    const token = this.tokens[index];
+    const tokenizer = this.id;
+    if (!token) return;
+    this.flow.querySelector(".shown")?.classList.remove("shown");
+    this.flow.querySelector(`[data-index="${index}"]`)?.classList.add("shown");
+    try {
+      if (!this.merges.has(token.id)) this.merges.set(token.id, await postJson("/api/tokenizer/token", { tokenizer, token: token.id }, { signal: this.signal }));
+    } catch (error) {
+      if (!isAbort(error)) showError(this.detail, error);
+      return;
+    }
+    const found = this.merges.get(token.id);
+    if (tokenizer !== this.id || !found || !this.flow.querySelector(`[data-index="${index}"].shown`)) return;
+    const kind = found.special ? "special token: never split and never made by merges" : found.num_merges ? "" : "a single byte: no merge made it";
+    this.detail.replaceChildren(
+      h("p", { class: "token-line" }, h("code", { class: "chip" }, found.shown), h("span", {}, `id ${found.id}`), h("span", { class: "quiet" }, `${found.num_bytes} ${found.num_bytes === 1 ? "byte" : "bytes"}: `, h("code", {}, found.bytes.match(/../g).join(" ")))),
+      kind ? h("p", { class: "quiet" }, kind) : h("ol", { class: "merge-list" }, found.merges.map((merge) => h("li", {}, h("span", { class: "quiet" }, `merge ${formatInteger(merge.number)}`), h("code", { class: "chip" }, merge.left), "+", h("code", { class: "chip" }, merge.right), "→", h("code", { class: "chip result" }, merge.result)))),
+    );
+  }
+}
+
+function drawToken(token, index) {
+  const label = token.text === null ? `‹${token.bytes.match(/../g).join(" ")}›` : token.text.replaceAll("\n", "↵").replaceAll("\t", "⇥");
+  const span = h("span", { class: `token t${index % NUM_COLOURS}${token.special ? " special" : ""}${token.text === null ? " raw" : ""}`, role: "option", tabindex: -1, dataset: { index }, "aria-label": `${token.text?.trim() || label}, id ${token.id}` }, h("span", { class: "piece" }, label), h("small", { "aria-hidden": "true" }, String(token.id)));
+  return token.text?.includes("\n") ? [span, h("br")] : [span];
 }

@@ -1,0 +1,229 @@
+"""The state and the records of all runs below the folder, read incrementally while a page shows them.
+
+`RunTable.refresh` compares the times and sizes of a run's files with those of the last time, and reads only
+runs that changed; of the metrics log it reads only new lines. Every change gets a number, so each client
+asks for what is newer than what it has: nothing is queued for slow clients. A run whose files cannot be read
+is `broken`, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bytewright.errors import BytewrightError
+from bytewright.experiments.records import read_floor
+from bytewright.studio.context import Studio
+from bytewright.studio.folder import Folder, Found, Scan
+from bytewright.train.metrics import finite, is_finite
+from bytewright.train.run import Run
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+SPEED_RECORDS = 20
+"""The remaining time follows from the speed between this many last records."""
+LAST_FIGURES = ("loss", "validation_loss", "bits_per_byte", "tokens_per_second", "tokens", "seconds", "mfu")
+
+
+class WatchedRun:
+    """One run: its summary, its records, and the numbers of its last changes."""
+
+    def __init__(self, found: Found) -> None:
+        self.id, self.name, self.run = found.id, found.name, Run(found.path)
+        self.reader = self.run.follow_records()
+        self.version = 0
+        self.summary: dict[str, Any] = {}
+        self._signature: object = None
+        self._settings: dict[str, Any] = {}
+        self._settings_signature: object = None
+
+    def refresh(self, version: int, reports: Sequence[Found]) -> bool:
+        """Read what has changed; return whether the summary or the records have a new version."""
+        signature = (self._stat_files(), self.run.is_locked, tuple(report.id for report in reports))
+        if signature == self._signature:
+            return False
+        self._signature = signature
+        summary: dict[str, Any] = {"id": self.id, "name": self.name, "reports": _list_reports(reports)}
+        try:
+            summary |= self._read()
+        except (BytewrightError, OSError, ArithmeticError, TypeError, ValueError, LookupError) as error:
+            summary |= {"state": "broken", "detail": str(error) or type(error).__name__}
+        self.version, self.summary = version, finite(summary)
+        return True
+
+    def _stat_files(self) -> tuple[object, ...]:
+        return tuple(_stat(self.run.path / name) for name in Run.FILE_NAMES)
+
+    def _read(self) -> dict[str, Any]:
+        run, settings = self.run, self.read_settings()
+        self.reader.update()
+        records = self.reader.records
+        status = run.find_status(settings, records)
+        lines = [record for record in records if "event" not in record]
+        num_steps = run.find_num_steps(settings)
+        floor = read_floor(settings.get("data.validation"))
+        figures = {name: _last_value(lines, name) for name in LAST_FIGURES}
+        return {
+            "state": status.state,
+            "ending": status.ending and status.ending.label,
+            "detail": status.detail,
+            "step": status.step,
+            "num_steps": num_steps,
+            **figures,
+            "parameters": _number_in(run.costs.get("counted"), "parameters"),
+            "floor": floor,
+            "floor_nats": _floor_in_nats(lines, floor),
+            "seconds_left": estimate_seconds_left(lines, settings, num_steps)
+            if status.state == "running"
+            else None,
+            "started": run.environment.get("started"),
+            "has_tokenizer": run.tokenizer_path is not None,
+            "has_model": run.has_checkpoints,
+        }
+
+    def read_settings(self) -> dict[str, Any]:
+        """Return the settings of the run; they are read again only if their files changed."""
+        signature = [_stat(self.run.path / name) for name in ("config.json", "init.json")]
+        if signature != self._settings_signature:
+            self._settings = self.run.settings
+            self._settings_signature = signature
+        return self._settings
+
+
+class RunTable:
+    """All runs below the folder. Methods may be called from any thread."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.version = 0
+        self.runs: dict[str, WatchedRun] = {}
+        self._lock = threading.Lock()
+
+    def refresh(self) -> int:
+        """Read what has changed since the last time; return the number of the last change."""
+        with self._lock:
+            scan = self.folder.scan()
+            runs = {id: self.runs.get(id) or WatchedRun(found) for id, found in scan.runs.items()}
+            has_changed = runs.keys() != self.runs.keys()
+            reports = _reports_by_folder(scan)
+            for run in runs.values():
+                found = _reports_of(run.run.path, self.folder.path, reports)
+                has_changed |= run.refresh(self.version + 1, found)
+            self.version += has_changed
+            self.runs = runs
+            return self.version
+
+
+class Watcher:
+    """Refreshes a `RunTable` as long as somebody follows it."""
+
+    def __init__(self, studio: Studio) -> None:
+        self.studio = studio
+        self.table = RunTable(studio.folder)
+        self._num_followers = 0
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Keep the table current inside the block."""
+        self._num_followers += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._refresh_repeatedly())
+        try:
+            yield
+        finally:
+            self._num_followers -= 1
+            if not self._num_followers and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    async def wait_for_change(self, after: int) -> int:
+        """Return the number of the last change as soon as it is greater than `after`."""
+        while self.table.version <= after:
+            await self._changed.wait()
+        return self.table.version
+
+    async def _refresh_repeatedly(self) -> None:
+        notified = self.table.version
+        while True:
+            try:
+                version = await self.studio.compute(self.table.refresh)
+                if version != notified:
+                    notified = version
+                    self._changed.set()
+                    self._changed = asyncio.Event()
+            except Exception:
+                logger.exception("the runs could not be read")
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def estimate_seconds_left(
+    lines: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], num_steps: int | None
+) -> float | None:
+    """Return the remaining time of a run, from the speed of its last records and its time limit.
+
+    >>> lines = [{"step": step, "seconds": step / 2} for step in (10, 20, 30)]
+    >>> estimate_seconds_left(lines, {}, 100), estimate_seconds_left(lines, {"budget.minutes": 0.5}, 100)
+    (35.0, 15.0)
+    """
+    timed = [line for line in lines[-SPEED_RECORDS:] if is_finite(line.get("seconds"))]
+    limits: list[float] = []
+    if len(timed) > 1 and num_steps is not None:
+        steps = timed[-1]["step"] - timed[0]["step"]
+        if steps > 0:
+            speed = (timed[-1]["seconds"] - timed[0]["seconds"]) / steps
+            limits.append(speed * (num_steps - timed[-1]["step"]))
+    if timed and is_finite(minutes := settings.get("budget.minutes")):
+        limits.append(60 * minutes - timed[-1]["seconds"])
+    return max(0.0, min(limits)) if limits else None
+
+
+def _floor_in_nats(lines: Sequence[Mapping[str, Any]], floor: float | None) -> float | None:
+    """Convert the entropy floor to nats per token, by the ratio of the two recorded losses."""
+    for line in reversed(lines):
+        loss, bits = line.get("validation_loss"), line.get("bits_per_byte")
+        if floor is not None and is_finite(loss) and is_finite(bits) and bits > 0:
+            return floor * loss / bits
+    return None
+
+
+def _last_value(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    return next((line[name] for line in reversed(lines) if is_finite(line.get(name))), None)
+
+
+def _number_in(fields: object, name: str) -> float | None:
+    value = fields.get(name) if isinstance(fields, dict) else None
+    return value if is_finite(value) else None
+
+
+def _stat(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _reports_by_folder(scan: Scan) -> dict[Path, list[Found]]:
+    folders: dict[Path, list[Found]] = {}
+    for report in scan.reports.values():
+        folders.setdefault(report.path.parent, []).append(report)
+    return folders
+
+
+def _reports_of(run: Path, root: Path, reports: Mapping[Path, list[Found]]) -> list[Found]:
+    """Return the reports in the folder of a run and in the folders above it, such as that of its sweep."""
+    folders = [folder for folder in (run, *run.parents) if folder.is_relative_to(root)]
+    return [report for folder in folders for report in reports.get(folder, ())]
+
+
+def _list_reports(reports: Sequence[Found]) -> list[dict[str, str]]:
+    return [{"id": report.id, "name": report.name} for report in reports]
