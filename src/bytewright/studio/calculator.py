@@ -135,7 +135,7 @@ def describe_costs(config: ModelConfig, setup: TrainingSetup) -> dict[str, Any]:
         compiled=setup.compiled,
         device=setup.device_kind,
     )
-    return finite(
+    figures: dict[str, Any] = finite(
         {
             "costs": costs.to_dict(),
             "parameters": {
@@ -156,12 +156,13 @@ def describe_costs(config: ModelConfig, setup: TrainingSetup) -> dict[str, Any]:
             "recipe": format_table(config),
         }
     )
+    return figures
 
 
 def read_model(body: Json) -> ModelConfig:
     """Return the model of a request."""
     check_keys(body, [*SIZES, "tie_embeddings"])
-    sizes = {}
+    sizes: dict[str, Any] = {}
     for name, (least, most) in SIZES.items():
         if name not in OPTIONAL or body.get(name).value is not None:
             sizes[name] = read_integer(body[name], 0, least=least, most=most)
