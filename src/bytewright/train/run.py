@@ -292,9 +292,9 @@ class Run:
         self, *, changes: Mapping[str, Any] | None = None, **options: Unpack[SessionOptions]
     ) -> TrainResult:
         """Train on from the last checkpoint to the end of the budget; `changes` replaces settings."""
-        from bytewright.train.session import loop
+        from bytewright.train.session import start
 
-        return loop.resume(self.path, changes=changes, **options)
+        return start.resume(self.path, changes=changes, **options)
 
     @property
     def is_finished_without_checkpoint(self) -> bool:
