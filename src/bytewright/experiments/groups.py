@@ -66,6 +66,11 @@ class Group:
         found = [run.last(name) for run in self.counted]
         return [value for value in found if value is not None]
 
+    def values_by_seed(self, name: str) -> dict[int, float]:
+        """Return the final values of a metric of the counted runs by their seeds."""
+        found = {run.seed: run.last(name) for run in self.counted}
+        return {seed: value for seed, value in found.items() if value is not None}
+
     def mean(self, name: str) -> float:
         """Return the mean of the final values, or NaN without values."""
         values = self.values(name)

@@ -1,7 +1,7 @@
 """The tables of a report: final values, cost, predictions, settings and environment of runs.
 
 Values come with the figures that qualify them: the spread over seeds, the difference to the baseline with its
-standard error, the prediction next to the measurement.
+t interval and p-value, the prediction next to the measurement.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from bytewright.experiments.groups import Group, describe_lost, format_setting
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo, common
 from bytewright.formatting import format_seconds
+from bytewright.laws.inference import CONFIDENCE, Difference, compare_means, holm
 from bytewright.report.compare import BITS, VALIDATION
 from bytewright.report.page import Block, Cell, Table
 from bytewright.train.metrics import COST_METRICS, METRICS, Metric
@@ -35,7 +36,9 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
     columns += ["bits/byte"] if has_bits else ["bytes/token"]
     more = [each for each in METRICS.values() if each.is_reported and not each.is_measured]
     columns += [each.short for each in more]
-    columns += ["to baseline", "as good after"] if baseline else []
+    columns += ["to baseline", "p", "as good after"] if baseline else []
+    differences = {} if baseline is None else compare_with_baseline(groups, baseline, metric)
+    p_values = _corrected(differences)
     rows: list[list[Cell]] = []
     for group in groups:
         values = group.values(metric.name)
@@ -51,14 +54,21 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
         bits = _or_none("{:.4f}".format, _mean(group, "bits_per_byte"))
         row.append(bits if has_bits else _bytes_per_token(group))
         row += [_or_none(each.format, _mean(group, each.name)) for each in more]
-        row += [_difference(group, baseline, metric), _time_to(group, baseline, metric)] if baseline else []
+        if baseline:
+            row += [_difference(group, baseline, metric, differences.get(group.label))]
+            row += [_or_none(format_p, p_values.get(group.label)), _time_to(group, baseline, metric)]
         rows.append(row)
     dropped = {n for n in range(3, len(columns)) if all(row[n] in (None, "") for row in rows)}
     kept = [n for n in range(len(columns)) if n not in dropped]
     return Table(
         [columns[n] for n in kept],
         [[row[n] for n in kept] for row in rows],
-        caption=" ".join([_caption(metric, baseline, [columns[n] for n in kept]), *describe_lost(groups)]),
+        caption=" ".join(
+            [
+                _caption(metric, baseline, [columns[n] for n in kept], list(differences.values())),
+                *describe_lost(groups),
+            ]
+        ),
         best=[groups.index(best)] if best else [],
     )
 
@@ -69,13 +79,21 @@ def _format_final(of: Group | RunRecord, value: float | None) -> str | None:
     return f"{value:.4f}" if of.status == "complete" else f"{value:.4f} so far"
 
 
-def _caption(metric: Metric, baseline: Group | None, columns: Sequence[str]) -> str:
+def _caption(
+    metric: Metric, baseline: Group | None, columns: Sequence[str], differences: Sequence[Difference]
+) -> str:
     parts = [f"Final {metric.axis}."]
     if "± sd" in columns:
         parts.append("sd: standard deviation over seeds.")
     if baseline and "to baseline" in columns:
-        error = ", with their standard error over seeds" if "± sd" in columns else ""
-        parts.append(f"Differences are to {baseline.label}{error}.")
+        parts.append(f"Differences are to {baseline.label}.")
+    if differences:
+        paired = "of the differences seed by seed" if all(each.is_paired for each in differences) else ""
+        parts.append(f"±: half the {CONFIDENCE:.0%} t interval {paired}".strip() + ".")
+        family = (
+            f", with Holm's correction for {len(differences)} comparisons" if len(differences) > 1 else ""
+        )
+        parts.append(f"p: probability of such a difference without an effect{family}.")
     if "as good after" in columns:
         parts.append(
             "As good after: time to reach the baseline's final value, and its share of the baseline's time."
@@ -93,17 +111,42 @@ def _bytes_per_token(group: Group) -> str | None:
     return f"{loss / bits / math.log(2):.3f}" if loss and bits else None
 
 
-def _difference(group: Group, baseline: Group, metric: Metric) -> str | None:
-    """Format the difference of two means, with its standard error if both have several seeds."""
+def compare_with_baseline(groups: Sequence[Group], baseline: Group, metric: Metric) -> dict[str, Difference]:
+    """Return the difference of each complete group to the baseline by label, where seeds give an interval."""
+    theirs = baseline.values_by_seed(metric.name)
+    found = {}
+    for group in groups:
+        if group is not baseline and group.status == baseline.status == "complete":
+            difference = compare_means(group.values_by_seed(metric.name), theirs)
+            if difference is not None:
+                found[group.label] = difference
+    return found
+
+
+def _corrected(differences: Mapping[str, Difference]) -> dict[str, float]:
+    """Return the p-values with Holm's correction for the number of comparisons."""
+    p_values = holm([difference.p_value for difference in differences.values()])
+    return dict(zip(differences, p_values, strict=True))
+
+
+def _difference(group: Group, baseline: Group, metric: Metric, difference: Difference | None) -> str | None:
+    """Format the difference of two means, with half of its interval if there is one."""
+    if difference is not None:
+        return f"{difference.value:+.4f} ± {difference.half_width():.4f}"
     ours, theirs = group.values(metric.name), baseline.values(metric.name)
     is_final = group.status == baseline.status == "complete"
     if group is baseline or not is_final or not ours or not theirs:
         return None
-    difference = statistics.fmean(ours) - statistics.fmean(theirs)
-    if len(ours) > 1 and len(theirs) > 1:
-        error = math.sqrt(statistics.variance(ours) / len(ours) + statistics.variance(theirs) / len(theirs))
-        return f"{difference:+.4f} ± {error:.4f}"
-    return f"{difference:+.4f}"
+    return f"{statistics.fmean(ours) - statistics.fmean(theirs):+.4f}"
+
+
+def format_p(value: float) -> str:
+    """Format a p-value.
+
+    >>> format_p(0.0312), format_p(0.00004)
+    ('0.03', '< 0.001')
+    """
+    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.01 else f"{value:.2f}"
 
 
 def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
