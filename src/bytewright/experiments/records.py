@@ -168,6 +168,17 @@ def read_floor(validation: object) -> float | None:
     return None
 
 
+def read_corpus_name(data: object) -> str | None:
+    """Return the name of a generated text, such as "storybook", from the corpus.json near its tokens."""
+    if not isinstance(data, str):
+        return None
+    for folder in Path(data).parents[:2]:
+        name = read_if_present(folder / FLOOR).get("text")
+        if isinstance(name, str):
+            return name
+    return None
+
+
 def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, Any]:
     value = outcome.get(name) or {}
     if not isinstance(value, dict):

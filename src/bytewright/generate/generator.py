@@ -77,6 +77,11 @@ class Generator:
         self._steps: dict[tuple[object, ...], DeviceSteps] = {}
 
     @property
+    def has_decoder(self) -> bool:
+        """Whether the decoder can run the model."""
+        return self._decoder is not None
+
+    @property
     def decoder(self) -> Decoder:
         """The decoder; a model that is run by its own forward has none."""
         assert self._decoder is not None, self.notice

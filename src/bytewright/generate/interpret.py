@@ -1,4 +1,4 @@
-"""Look inside a model: next-token probabilities, loss per token, attention weights and the logit lens.
+"""Look inside a model: next-token probabilities, losses, attention weights, residual norms, logit lens.
 
 All functions handle ids, work for both implementations and for parts of plugins, and change nothing in the
 model. Attention weights are those of the reference attention, computed from the inputs that the layers of the
@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from bytewright.errors import UsageError, wrong_value
-from bytewright.generate.reference import check_ids
+from bytewright.generate.generator import Generator
+from bytewright.generate.reference import check_ids, check_prompts
+from bytewright.generate.sampling import SamplingConfig, check_chosen, choose_tokens, draw_uniforms
 from bytewright.model.layers import at_least_float32, softmax
 from bytewright.model.transformer import TransformerLM
 
@@ -95,21 +97,96 @@ def logit_lens(model: TransformerLM, ids: Sequence[int], *, top: int = 1) -> lis
     """
     if not 1 <= top <= model.config.vocab_size:
         raise wrong_value("top", f"from 1 to {model.config.vocab_size}", top)
-    last = model.layers[-1]
-    outputs: list[Tensor] = []
-    handle = last.register_forward_hook(lambda _, __, output: outputs.append(output))
-    try:
-        with _recorded_inputs(list(model.layers)) as inputs:
-            model.hidden_states(_prompt(model, ids))
-    finally:
-        handle.remove()
     found = []
-    for hidden in (*inputs, *outputs):
+    for hidden in _residual_stream(model, ids):
         scaled = model.head_input(hidden)
         logits = at_least_float32(scaled @ model.output_weight.to(scaled.dtype).T)
         best = softmax(logits, dim=-1).topk(top, dim=-1)
         found.append(LensLayer(best.indices, best.values))
     return found
+
+
+@torch.no_grad()
+def residual_norms(model: TransformerLM, ids: Sequence[int]) -> Float[Tensor, "states seq"]:
+    """Return the Euclidean norm of the residual stream at every position.
+
+    Row 0 is of the embeddings, row i of the output of layer i.
+    """
+    return torch.stack([at_least_float32(hidden).norm(dim=-1) for hidden in _residual_stream(model, ids)])
+
+
+class ChosenToken(NamedTuple):
+    """A token that generation chose, and the logits that it was chosen from."""
+
+    id: int
+    logits: Float[Tensor, " vocab"]
+
+
+@torch.no_grad()
+def stream_with_logits(
+    generator: Generator, prompt: Sequence[int], sampling: SamplingConfig
+) -> Iterator[ChosenToken]:
+    """Yield the tokens that `Generator.generate` chooses for one prompt, each with its logits.
+
+    A stop token ends the sequence as there, but is yielded too. `sampling.slide` is not supported.
+    """
+    check_prompts(generator.config, [prompt])
+    uniforms = draw_uniforms(sampling.seed, 0, sampling.max_new_tokens).to(generator.device)
+    room = generator.config.context_length - len(prompt)
+    score_next = _next_scorer(generator, prompt, min(room, sampling.max_new_tokens))
+    last: int | None = None
+    for place, uniform in enumerate(uniforms[:room]):
+        logits = score_next(last)
+        last = int(choose_tokens(logits, sampling, uniform))
+        check_chosen([last], place, sampling.sampler)
+        yield ChosenToken(last, at_least_float32(logits))
+        if last in sampling.stop_tokens:
+            return
+
+
+def _next_scorer(
+    generator: Generator, prompt: Sequence[int], num_steps: int
+) -> Callable[[int | None], Float[Tensor, " vocab"]]:
+    """Return a function that appends a token to the prompt and returns the logits of the next one.
+
+    It appends nothing if the token is None, which it must be in the first call.
+    """
+    ids = torch.tensor(list(prompt), device=generator.device)
+    if not generator.has_decoder:
+
+        def score_whole(id: int | None) -> Tensor:
+            nonlocal ids
+            if id is not None:
+                ids = torch.cat((ids, ids.new_tensor([id])))
+            logits: Tensor = generator.model(ids)[-1]
+            return logits
+
+        return score_whole
+    decoder = generator.decoder
+    cache = decoder.new_cache(1, len(prompt) + num_steps)
+    length = len(prompt)
+
+    def score_next(id: int | None) -> Tensor:
+        nonlocal length
+        if id is None:
+            return decoder.read(cache, ids.unsqueeze(0), ids.new_tensor([length]))[0]
+        position, token = ids.new_tensor([length]), ids.new_tensor([id])
+        length += 1
+        return decoder.step(cache, token, position, length, aligned=True)[0]
+
+    return score_next
+
+
+def _residual_stream(model: TransformerLM, ids: Sequence[int]) -> list[Float[Tensor, "seq d_model"]]:
+    """Return the input of the first layer, and the output of every layer."""
+    outputs: list[Tensor] = []
+    handle = model.layers[-1].register_forward_hook(lambda _, __, output: outputs.append(output))
+    try:
+        with _recorded_inputs(list(model.layers)) as inputs:
+            model.hidden_states(_prompt(model, ids))
+    finally:
+        handle.remove()
+    return [*inputs, *outputs]
 
 
 @contextmanager

@@ -76,6 +76,11 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     return list(stop_tokens_of(tokenizer)[:1]) or tokenizer.encode("\n")
 
 
+def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the ids of a text as the beginning of a document: after an end token and a line break."""
+    return [*stop_tokens_of(tokenizer)[:1], *tokenizer.encode("\n" + text)]
+
+
 def stop_tokens_of(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the ids of all special tokens; each of them ends a text."""
     return tuple(sorted(tokenizer.special_tokens.values()))

@@ -25,7 +25,7 @@ import bytewright
 from bytewright.serve.completions import json_response
 from bytewright.serve.guard import Guard, GuardOptions, RejectedError
 from bytewright.serve.protocol import check_keys, read_object
-from bytewright.studio import calculator, runs, tokenizers
+from bytewright.studio import calculator, inside, runs, tokenizers, write
 from bytewright.studio.context import Studio
 
 STATIC = Path(__file__).with_name("static")
@@ -60,6 +60,8 @@ class View:
 VIEWS = (
     View("runs", runs.make_routes),
     View("tokenizer", tokenizers.make_routes),
+    View("write", write.make_routes),
+    View("inside", inside.make_routes),
     View("calculator", calculator.make_routes),
 )
 

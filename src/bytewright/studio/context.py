@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 
 from bytewright.serve.guard import RejectedError
 from bytewright.studio.folder import Folder
+from bytewright.studio.models import Models
 
 NUM_THREADS = 4
 MAX_STREAMS = 48
@@ -22,10 +23,11 @@ Result = TypeVar("Result")
 
 
 class Studio:
-    """The folder that a studio shows, threads for its work, and its open streams."""
+    """The folder that a studio shows, its models in memory, threads for its work, and its open streams."""
 
     def __init__(self, path: Path) -> None:
         self.folder = Folder(path)
+        self.models = Models(self.folder)
         self.num_streams = 0
         self.is_stopping = asyncio.Event()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="studio")

@@ -17,12 +17,13 @@ next one. Pre-tokenisation by the patterns gpt2 and gpt4 has a boundary at the e
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bytewright.corpus.storybook.grammar import Call, Choice, Mention, Part, Parts, StoryGrammar
 
-MAX_CACHED_WORDS = 400_000
+MAX_CACHED_WORDS = 200_000
 """The caches are emptied when they hold this many words."""
 WORD_BOUNDARY = re.compile(r"(?<=\S)(?= )")
 PLAIN_WORD = re.compile(r"\S+")
@@ -77,7 +78,10 @@ _Tail = tuple[str, State, float]
 
 
 class Continuations:
-    """Extends the prefixes of the stories of one grammar; intermediate results are cached."""
+    """Extends the prefixes of the stories of one grammar; intermediate results are cached.
+
+    Several threads may use it.
+    """
 
     def __init__(self, grammar: StoryGrammar) -> None:
         self.grammar = grammar
@@ -92,19 +96,21 @@ class Continuations:
         self._options: dict[tuple[int, ...], list[_Options]] = {}
         self._tails: dict[tuple[Facts, _Rest | None, bool], list[_Tail]] = {}
         self._num_cached = 0
+        self._lock = threading.Lock()
 
     def start(self, before: str = "", after: str = "") -> Belief:
         """Return the belief before a story that stands between two fixed texts."""
-        rest = self._push((before, self._start, after), None)
-        return {(self._open, rest): 1.0}
+        with self._lock:
+            return {(self._open, self._push((before, self._start, after), None)): 1.0}
 
     def words(self, belief: Belief) -> list[Word]:
         """Return all words that can follow, each with its probability and the belief after it."""
         found: dict[tuple[str, bool], dict[State, float]] = {}
-        for (facts, rest), probability in belief.items():
-            for text, state, share in self._find_tails(facts, rest, False):
-                states = found.setdefault((text, state[1] is None), {})
-                states[state] = states.get(state, 0.0) + probability * share
+        with self._lock:
+            for (facts, rest), probability in belief.items():
+                for text, state, share in self._find_tails(facts, rest, False):
+                    states = found.setdefault((text, state[1] is None), {})
+                    states[state] = states.get(state, 0.0) + probability * share
         return [Word(text, ends, sum(states.values()), states) for (text, ends), states in found.items()]
 
     # Words: the texts that a rest can produce up to the next boundary

@@ -23,5 +23,7 @@
 export const VIEWS = [
   { name: "runs", title: "Runs" },
   { name: "tokenizer", title: "Tokenizer" },
+  { name: "write", title: "Write" },
+  { name: "inside", title: "Inside" },
   { name: "calculator", title: "Calculator" },
 ];

@@ -1,0 +1,144 @@
+"""Models of runs for the views Write and Inside: loaded on first use, at most two of them in memory.
+
+A model is loaded again when its run has a new best checkpoint. `TrueTokens` adds the true probabilities of
+the storybook to a model that was trained on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+from bytewright.corpus.storybook import NextTokens, Position, Storybook
+from bytewright.errors import BytewrightError
+from bytewright.experiments.records import read_corpus_name
+from bytewright.generate import Generator
+from bytewright.model import TransformerLM
+from bytewright.studio.folder import Folder
+from bytewright.tokenizer import Tokenizer
+from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList
+from bytewright.train.run import Run, open_model
+from bytewright.train.setup import select_device
+
+MAX_MODELS = 2
+MAX_POSITIONS = 300
+"""How many positions of texts are kept, so that a branch continues without reading its text again."""
+RECOGNISED_CHARACTERS = 60
+"""A sample that begins like a story for so many characters is one."""
+
+
+class OpenModel:
+    """A loaded model with its tokenizer."""
+
+    def __init__(self, run: Run, checkpoint: Path) -> None:
+        saved = open_model(run.path)
+        self.checkpoint = checkpoint
+        self.tokenizer: Tokenizer = run.tokenizer
+        self.model: TransformerLM = saved.load(device=select_device("auto"))
+        self.model.eval()
+        self.num_ids = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
+        self.is_of_storybook = is_of_storybook(run)
+
+    @functools.cached_property
+    def generator(self) -> Generator:
+        """The packed weights for generation."""
+        return Generator(self.model)
+
+    @functools.cached_property
+    def true_tokens(self) -> TrueTokens:
+        """The true probabilities of stories; raises if the tokenizer does not support them."""
+        return TrueTokens(self.tokenizer)
+
+    def token_text(self, id: int) -> str:
+        """Return a token as text; bytes that are not UTF-8 are escaped."""
+        if id >= self.tokenizer.vocab_size:
+            return f"id {id}"
+        return self.tokenizer.decode_bytes([id]).decode("utf-8", "backslashreplace")
+
+
+class TrueTokens:
+    """True next-token probabilities, with the positions of recent texts in memory."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._next: NextTokens = Storybook.load().next_tokens(tokenizer)
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[int, ...], Position | None] = OrderedDict()
+
+    def positions(self, ids: Sequence[int]) -> list[Position | None]:
+        """Return the positions before each token and after the last, as `NextTokens.positions`."""
+        with self._lock:
+            found = self._next.positions(ids[:1])
+            for length in range(2, len(ids) + 1):
+                found.append(self._extend(tuple(ids[:length]), found[-1]))
+            return found
+
+    def after(self, ids: Sequence[int], before: Position | None) -> Position | None:
+        """Return the position after `ids`, given the one before the last of them."""
+        with self._lock:
+            return self._extend(tuple(ids), before)
+
+    def _extend(self, ids: tuple[int, ...], before: Position | None) -> Position | None:
+        if ids in self._known:
+            self._known.move_to_end(ids)
+            return self._known[ids]
+        found = self._next.start() if ids[-1] == self._next.end else before and before.after(ids[-1])
+        self._known[ids] = found
+        if len(self._known) > MAX_POSITIONS:
+            self._known.popitem(last=False)
+        return found
+
+
+class Models:
+    """The models of a folder by the id of their run. All methods may be called from any thread."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, OpenModel] = OrderedDict()
+
+    def get(self, id: str) -> OpenModel:
+        """Return the model of the best checkpoint of a run; load it unless it is in memory."""
+        run = self.folder.find_run(id)
+        with self._lock:
+            checkpoint = open_model(run.path).checkpoint
+            opened = self._open.pop(id, None)
+            if opened is None or opened.checkpoint != checkpoint:
+                while len(self._open) >= MAX_MODELS:
+                    self._open.popitem(last=False)
+                opened = None  # frees the earlier checkpoint before the new one is loaded
+                opened = OpenModel(run, checkpoint)
+            self._open[id] = opened
+            return opened
+
+    def list_runs(self) -> list[dict[str, object]]:
+        """Return the runs that have a checkpoint and a tokenizer, those written last first."""
+        found = sorted(self.folder.scan().runs.values(), key=lambda run: (-run.modified, run.name))
+        return [{"id": run.id, "name": run.name} for run in found if has_model(Run(run.path))]
+
+
+def has_model(run: Run) -> bool:
+    """Return whether a run has a checkpoint and a tokenizer."""
+    try:
+        steps = CheckpointList(run.path / CHECKPOINTS).steps()
+    except (BytewrightError, OSError):
+        return False
+    return bool(steps) and run.tokenizer_path is not None
+
+
+def is_of_storybook(run: Run) -> bool:
+    """Return whether a run was trained on the storybook, by the record of its data or by its last sample."""
+    try:
+        name = read_corpus_name(run.settings.get("data.train"))
+        if name is not None:
+            return name == "storybook"
+        samples = run.samples
+    except BytewrightError:
+        return False
+    if not samples:
+        return False
+    text = samples[max(samples)].strip()
+    parse = Storybook.load().parse(text)
+    return parse.leaves_at is None or parse.leaves_at >= RECOGNISED_CHARACTERS

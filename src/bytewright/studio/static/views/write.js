@@ -1,0 +1,422 @@
+/**
+ * Write with a model: the text token by token, the distribution before each token, and branches.
+ *
+ * A branch is a list of tokens. Each token has its surprise in bits and the distribution before it, in which
+ * another token can be chosen: that starts a new branch. Branches are kept until the user leaves the view.
+ */
+import { isAbort, postJson, showError, streamEvents } from "../lib/api.js";
+import { lineChart } from "../lib/chart.js";
+import { choice, field, h, select, slider } from "../lib/dom.js";
+import { bits, noModels, percent, pickModel, tokenLabel } from "../lib/model_picker.js";
+
+const MAX_BRANCHES = 24;
+const FULL_HEAT = { bits: 10, true_bits: 10, excess: 3 }; // bits with the strongest colour
+const TOP_K = [0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500];
+const LENGTHS = [10, 20, 50, 100, 200, 300, 400, 500];
+const ENDINGS = { stop: "The text is complete.", length: "The limit of tokens is reached.", context: "The context of the model is full.", user: "Stopped." };
+
+export async function mount(element, context) {
+  const { params, signal } = context;
+  const picker = await pickModel(context, () => clear());
+  const heading = h("header", {}, h("h1", {}, "Write"), h("p", {}, "Every token with its surprise. Choose another candidate to branch."));
+  if (picker.empty) {
+    element.append(heading, noModels());
+    return;
+  }
+  const number = (name, value) => (params.has(name) && Number.isFinite(Number(params.get(name))) ? Number(params.get(name)) : value);
+
+  // Controls
+  const prompt = h("textarea", { rows: 3, spellcheck: "false" });
+  prompt.value = params.get("prompt") ?? "Once upon a time,";
+  const keep = (name) => (value) => context.setParams({ [name]: value });
+  const temperature = slider({ label: "Temperature", value: number("temperature", 1), min: 0, max: 2, step: 0.05, format: (value) => (value ? value.toFixed(2) : "0: likeliest"), onInput: keep("temperature") });
+  const topP = slider({ label: "Top-p", value: number("top_p", 1), min: 0.05, max: 1, step: 0.05, format: (value) => (value < 1 ? value.toFixed(2) : "off"), onInput: keep("top_p") });
+  const topK = slider({ label: "Top-k", value: number("top_k", 0), values: TOP_K, format: (value) => (value ? String(value) : "off"), onInput: keep("top_k") });
+  const length = slider({ label: "New tokens", value: number("length", 200), values: LENGTHS, onInput: keep("length") });
+  const seed = h("input", { type: "number", min: 0, step: 1, max: 4294967295 });
+  seed.value = number("seed", 1);
+  seed.addEventListener("change", () => context.setParams({ seed: seed.value }));
+  const compare = select([["auto", "for runs on the storybook"], ["yes", "always"], ["no", "never"]], params.get("grammar") ?? "auto", (value) => {
+    context.setParams({ grammar: value === "auto" ? null : value });
+    clear();
+  });
+  const writeButton = h("button", { type: "submit", class: "primary" }, "Write");
+  const scoreButton = h("button", { type: "button", onclick: () => start(false) }, "Score only");
+  const moreButton = h("button", { type: "button", disabled: true, onclick: () => extend(current) }, "Continue");
+  const stopButton = h("button", { type: "button", disabled: true, onclick: () => stop() }, "Stop");
+  const form = h(
+    "form",
+    { class: "card write-form", onsubmit: (event) => (event.preventDefault(), start(true)) },
+    picker.element,
+    field("Beginning of the text", prompt),
+    temperature,
+    topP,
+    topK,
+    length,
+    field("Seed", seed, "The same seed and settings give the same text."),
+    field("True probabilities", compare),
+    h("div", { class: "row" }, writeButton, stopButton, moreButton, scoreButton),
+  );
+
+  // The text
+  const tokens = h("div", { class: "tokens", role: "listbox", "aria-label": "Tokens of the text", tabindex: 0 });
+  const status = h("p", { class: "quiet write-status", role: "status" }, "Press Write. The text appears here.");
+  const colours = h("div", { class: "row" });
+  const scale = h("span", { class: "heat-scale quiet" });
+  const figures = h("dl", { class: "figures write-figures" });
+  const chartBox = h("div", {});
+  const chart = lineChart(chartBox, { height: 210, signal });
+  const branchList = h("ul", { class: "branches" });
+  const text = h("section", { class: "card" }, h("div", { class: "row" }, h("h2", {}, "Text"), h("span", { class: "end" }, colours)), tokens, h("div", { class: "row" }, status, h("span", { class: "end" }, scale)), figures);
+  const surprise = h("section", { class: "card" }, chartBox);
+  const branchCard = h("section", { class: "card" }, h("h2", {}, "Branches"), branchList);
+
+  // The distribution
+  const distributionTitle = h("h2", {}, "Next token");
+  const facts = h("dl", { class: "figures facts" });
+  const candidates = h("div", { class: "candidates" });
+  const distribution = h("section", { class: "card distribution", "aria-live": "off" }, distributionTitle, facts, candidates);
+
+  element.append(heading, h("div", { class: "write-grid" }, h("div", { class: "write-left" }, form, branchCard), h("div", { class: "write-text" }, text, surprise), distribution));
+
+  let branches = [];
+  let current = null;
+  let selected = null; // the index of the selected token in the current branch
+  let follows = true; // whether the selection follows the last token
+  let colour = "bits";
+  let hasTruth = false;
+  let busy = null;
+  let numBranches = 0;
+  let drawing = 0;
+
+  function settings() {
+    const grammar = { auto: null, yes: true, no: false }[compare.value];
+    return { run: picker.run(), temperature: temperature.get(), top_p: topP.get(), top_k: topK.get(), seed: Math.max(0, Math.floor(Number(seed.value) || 0)), grammar };
+  }
+
+  /** Read the beginning of the text as a new branch, and continue it if `writes`. */
+  async function start(writes) {
+    stop();
+    context.setParams({ prompt: prompt.value, run: picker.run() });
+    const job = begin("Reading the text…");
+    try {
+      const read = await postJson("/api/write/read", { ...settings(), text: prompt.value }, { signal: job.signal });
+      setTruth(read.grammar);
+      addBranch({ parent: null, at: read.tokens.length, start: read.start, tokens: read.tokens, next: read.next, reason: "" });
+      finish(job);
+      if (writes) await extend(current);
+      else status.textContent = `${read.tokens.length} tokens. Choose a token to continue.`;
+    } catch (error) {
+      fail(job, error);
+    }
+  }
+
+  /** Generate tokens at the end of a branch. */
+  async function extend(branch) {
+    stop();
+    const job = begin("Writing…");
+    branch.next = null;
+    branch.reason = "";
+    let reason = "";
+    try {
+      const ids = [...branch.start, ...branch.tokens.map((token) => token.id)];
+      await streamEvents("/api/write/stream", {
+        signal: job.signal,
+        body: { ...settings(), ids, max_tokens: length.get() },
+        onEvent(name, data) {
+          if (name === "end") reason = data.reason;
+          if (name !== "token") return;
+          branch.tokens.push(data);
+          if (branch === current) appendToken(branch.tokens.length - 1);
+        },
+      });
+      branch.reason = reason || "user";
+      finish(job);
+      context.announce(`${branch.tokens.length} tokens. ${ENDINGS[branch.reason]}`);
+    } catch (error) {
+      fail(job, error);
+    }
+  }
+
+  function begin(message) {
+    busy = new AbortController();
+    const job = busy;
+    signal.addEventListener("abort", () => job.abort(), { signal: job.signal });
+    status.textContent = message;
+    status.classList.remove("error");
+    showState();
+    return job;
+  }
+
+  function finish(job) {
+    if (busy === job) busy = null;
+    showState();
+    if (current?.reason) status.textContent = ENDINGS[current.reason];
+    showBranches();
+  }
+
+  function fail(job, error) {
+    if (isAbort(error)) return;
+    finish(job);
+    status.textContent = error.message;
+    status.classList.add("error");
+  }
+
+  function stop() {
+    busy?.abort();
+    busy = null;
+    showState();
+  }
+
+  function showState() {
+    stopButton.disabled = !busy;
+    moreButton.disabled = Boolean(busy) || !current || ["stop", "context"].includes(current.reason);
+  }
+
+  function clear() {
+    stop();
+    branches = [];
+    current = null;
+    numBranches = 0;
+    show(null);
+    showBranches();
+    status.textContent = "Press Write. The text appears here.";
+  }
+
+  function setTruth(value) {
+    hasTruth = value;
+    if (!hasTruth && colour !== "bits") colour = "bits";
+    const options = [["bits", "model’s surprise"], ["true_bits", "true surprise"], ["excess", "excess"]];
+    colours.replaceChildren(
+      hasTruth
+        ? choice("Colour of the tokens", options, colour, (value) => {
+            colour = value;
+            paint();
+          })
+        : h("small", { class: "quiet" }, "True probabilities are available for models of the storybook only."),
+    );
+  }
+
+  // Branches
+
+  function addBranch(branch) {
+    numBranches += 1;
+    branches.push({ number: numBranches, ...branch });
+    if (branches.length > MAX_BRANCHES) branches.shift();
+    show(branches.at(-1));
+    showBranches();
+  }
+
+  /** Start a branch in which token `index` of the current branch is another one. */
+  function branchAt(index, candidate) {
+    const branch = current;
+    const before = branch.tokens[index]?.before ?? branch.next;
+    const token = { id: candidate.id, text: candidate.text, bits: -Math.log2(candidate.p), before };
+    if (candidate.true !== undefined) token.true_bits = candidate.true > 0 ? -Math.log2(candidate.true) : null;
+    stop();
+    const ends = candidate.text === "<|endoftext|>";
+    addBranch({ parent: branch, at: index, start: branch.start, tokens: [...branch.tokens.slice(0, index), token], next: null, reason: ends ? "stop" : "" });
+    select_(index, { follow: true });
+    if (ends) {
+      status.textContent = ENDINGS.stop;
+      showState();
+    } else extend(current);
+  }
+
+  function showBranches() {
+    branchList.replaceChildren(
+      ...branches.map((branch) => {
+        const depth = Math.min(4, depthOf(branch));
+        const first = branch.parent ? `${tokenLabel(branch.tokens[branch.at].text)}` : "from the beginning";
+        const sums = sum(branch);
+        const detail = `${branch.tokens.length} tokens, ${bits(sums.bits / Math.max(1, branch.tokens.length))} bits each`;
+        return h(
+          "li",
+          { style: { "--depth": depth } },
+          h("button", { type: "button", class: "plain branch", "aria-pressed": String(branch === current), onclick: () => (stop(), show(branch), showBranches()) }, h("b", {}, `${branch.number}`), " ", branch.parent ? h("span", {}, `token ${branch.at + 1}: `, h("code", {}, first)) : first, h("small", { class: "quiet" }, detail)),
+        );
+      }),
+    );
+    if (!branches.length) branchList.append(h("li", { class: "quiet" }, "None yet."));
+  }
+
+  function depthOf(branch) {
+    return branch.parent ? 1 + depthOf(branch.parent) : 0;
+  }
+
+  // The text
+
+  function show(branch) {
+    current = branch;
+    selected = null;
+    follows = true;
+    tokens.replaceChildren(...(branch?.tokens ?? []).map((token, index) => tokenElement(token, index)));
+    if (branch?.next) tokens.append(h("span", { class: "token next-place", role: "option", dataset: { index: branch.tokens.length } }, "…"));
+    if (branch?.tokens.length) select_(branch.next ? branch.tokens.length : branch.tokens.length - 1, { follow: true });
+    else showDistribution();
+    if (branch?.reason) status.textContent = ENDINGS[branch.reason];
+    showState();
+    showSums();
+  }
+
+  function appendToken(index) {
+    tokens.querySelector(".next-place")?.remove();
+    const isAtEnd = tokens.scrollTop + tokens.clientHeight > tokens.scrollHeight - 40;
+    tokens.append(tokenElement(current.tokens[index], index));
+    if (follows) select_(index, { follow: true });
+    if (isAtEnd) tokens.scrollTop = tokens.scrollHeight;
+    showSums();
+  }
+
+  function tokenElement(token, index) {
+    const shown = token.text === "\n" ? "↵\n" : tokenIsEnd(token) ? " ⟨end⟩" : token.text;
+    const place = h("span", { class: "token", role: "option", id: `token-${index}`, "aria-selected": "false", dataset: { index }, title: titleOf(token) }, shown);
+    heat(place, token);
+    return place;
+  }
+
+  const tokenIsEnd = (token) => token.text === "<|endoftext|>";
+
+  function titleOf(token) {
+    if (token.bits === undefined) return tokenLabel(token.text);
+    if (token.true_bits === undefined) return `${tokenLabel(token.text)}: ${bits(token.bits)} bits`;
+    return `${tokenLabel(token.text)}: model ${bits(token.bits)} bits, truly ${token.true_bits === null ? "impossible here" : `${bits(token.true_bits)} bits`}`;
+  }
+
+  function valueOf(token) {
+    if (colour !== "excess") return token[colour] ?? 0;
+    return typeof token.true_bits === "number" ? token.bits - token.true_bits : 0;
+  }
+
+  function heat(place, token) {
+    const value = valueOf(token) / FULL_HEAT[colour];
+    place.style.setProperty("--heat", Math.min(1, Math.abs(value)).toFixed(3));
+    place.classList.toggle("cool", value < 0);
+    place.classList.toggle("outside", token.true_bits === null);
+  }
+
+  function paint() {
+    for (const place of tokens.children) {
+      const token = current?.tokens[Number(place.dataset.index)];
+      if (token) heat(place, token);
+    }
+    scale.replaceChildren(
+      ...(colour === "excess" ? [h("span", {}, `−${FULL_HEAT.excess}`), h("i", { class: "both" })] : [h("span", {}, "0"), h("i", {})]),
+      h("span", {}, `${FULL_HEAT[colour]} bits`),
+    );
+  }
+
+  function select_(index, { follow = false, focus = false } = {}) {
+    tokens.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
+    selected = index;
+    follows = follow;
+    const place = tokens.children[index];
+    place?.setAttribute("aria-selected", "true");
+    if (place?.id) tokens.setAttribute("aria-activedescendant", place.id);
+    if (focus && place) place.scrollIntoView({ block: "nearest" });
+    showDistribution();
+  }
+
+  tokens.addEventListener("click", (event) => {
+    const place = event.target.closest(".token");
+    if (place) select_(Number(place.dataset.index));
+  });
+  tokens.addEventListener("keydown", (event) => {
+    const last = tokens.children.length - 1;
+    const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity };
+    if (event.key === "Enter") candidates.querySelector("button")?.focus();
+    else if (event.key in moves && last >= 0) select_(Math.min(last, Math.max(0, (selected ?? 0) + moves[event.key])), { focus: true });
+    else return;
+    event.preventDefault();
+  });
+  candidates.addEventListener("keydown", (event) => {
+    const buttons = [...candidates.querySelectorAll("button")];
+    const at = buttons.indexOf(document.activeElement);
+    if (event.key === "Escape") tokens.focus();
+    else if (event.key === "ArrowDown") buttons[Math.min(buttons.length - 1, at + 1)]?.focus();
+    else if (event.key === "ArrowUp") buttons[Math.max(0, at - 1)]?.focus();
+    else return;
+    event.preventDefault();
+  });
+
+  // Sums and the chart
+
+  function sum(branch) {
+    const total = { bits: 0, true: 0, excess: 0, known: 0, outside: 0, leaves: null };
+    branch.tokens.forEach((token, index) => {
+      total.bits += token.bits ?? 0;
+      if (typeof token.true_bits === "number") {
+        total.known += 1;
+        total.true += token.true_bits;
+        total.excess += token.bits - token.true_bits;
+      } else if (token.true_bits === null) total.leaves ??= index;
+    });
+    return total;
+  }
+
+  function showSums() {
+    cancelAnimationFrame(drawing);
+    drawing = requestAnimationFrame(() => {
+      const branch = current ?? { tokens: [] };
+      const total = sum(branch);
+      const count = branch.tokens.length;
+      const rows = [
+        ["Tokens", String(count), ""],
+        ["Model", `${bits(total.bits, 1)} bits`, count ? `${bits(total.bits / count)} per token` : ""],
+      ];
+      if (hasTruth) {
+        rows.push(["Truly", `${bits(total.true, 1)} bits`, total.known ? `${bits(total.true / total.known)} per token` : ""]);
+        rows.push(["Excess", `${bits(total.excess, 1)} bits`, total.known ? `${bits(total.excess / total.known, 3)} per token` : ""]);
+        rows.push(["In the grammar", count ? (total.leaves === null ? "all of it" : `until token ${total.leaves}`) : "–", total.leaves === null ? "" : "sums count tokens in it"]);
+      }
+      figures.replaceChildren(...rows.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, note)))));
+      const series = [{ name: "model", colour: "var(--c1)", points: branch.tokens.map((token, index) => [index + 1, token.bits]) }];
+      if (hasTruth) series.push({ name: "grammar", colour: "var(--c2)", points: branch.tokens.map((token, index) => [index + 1, token.true_bits]) });
+      chart.update({ title: "Surprise of each token", x: { label: "token" }, y: { label: "bits" }, series, references: [] });
+    });
+  }
+
+  // The distribution at the selected token
+
+  function showDistribution() {
+    const token = current?.tokens[selected];
+    const before = token ? token.before : current?.next;
+    distributionTitle.replaceChildren("Token ", selected === null ? "" : String(selected + 1), token ? h("code", {}, ` ${tokenLabel(token.text)}`) : "");
+    if (!before) {
+      facts.replaceChildren();
+      candidates.replaceChildren(h("p", { class: "quiet" }, current ? "No token is predicted here." : "Select a token of the text to see what else was possible."));
+      return;
+    }
+    const truth = before.true_entropy !== undefined;
+    const rows = [];
+    const pair = (model, true_) => [h("span", { class: "of-model" }, model), truth ? h("span", { class: "of-truth" }, true_) : null];
+    if (token) rows.push(["Surprise, bits", pair(bits(token.bits), token.true_bits === null ? "impossible" : bits(token.true_bits))]);
+    rows.push(["Entropy, bits", pair(bits(before.entropy), bits(before.true_entropy))]);
+    if (token && truth) rows.push(["Excess, bits", token.true_bits === null ? "–" : bits(token.bits - token.true_bits)]);
+    if (truth) rows.push(["Expected excess", bits(before.expected_excess, 3)]);
+    if (truth) rows.push(["Possible tokens", String(before.num_possible)]);
+    facts.replaceChildren(...rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    const index = selected;
+    const largest = Math.max(...before.candidates.map((each) => Math.max(each.p, each.true ?? 0)));
+    const bar = (share, kind) => h("i", { class: `bar ${kind}`, style: { "--share": `${(100 * share) / largest}%` } });
+    candidates.replaceChildren(
+      h("div", { class: "candidate-head quiet" }, h("span", {}, "token"), h("span", {}, h("span", { class: "of-model" }, "model"), truth ? h("span", { class: "of-truth" }, "grammar") : null, h("span", { class: "drawn" }, "drawn with"))),
+      ...before.candidates.map((each) =>
+        h(
+          "button",
+          { type: "button", class: "plain candidate", "aria-current": token && each.id === token.id ? "true" : null, onclick: () => branchAt(index, each), title: "Continue with this token in a new branch" },
+          h("code", {}, tokenLabel(each.text)),
+          h("span", { class: "bars" }, bar(each.p, "model"), truth ? bar(each.true, "truth") : null),
+          h("span", { class: "numbers" }, h("span", { class: "of-model" }, percent(each.p)), truth ? h("span", { class: "of-truth" }, percent(each.true)) : null, h("span", { class: "drawn quiet" }, percent(each.drawn))),
+        ),
+      ),
+    );
+  }
+
+  setTruth(false);
+  colours.replaceChildren();
+  paint();
+  show(null);
+  showBranches();
+  if (params.has("prompt") && params.get("auto") === "1") start(true).catch((error) => showError(candidates, error));
+}
