@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from bytewright.errors import UsageError
-from bytewright.generate import SamplingConfig
+from bytewright.generate import Generator, SamplingConfig, generate
 from bytewright.generate.interpret import (
     attention_weights_by_layer,
     logit_lens,
     predict_next_token,
+    residual_norms,
+    stream_with_logits,
     token_losses,
 )
 from bytewright.generate.reference import generate_reference
@@ -125,3 +127,53 @@ def test_ids_that_the_model_cannot_read_are_rejected() -> None:
         token_losses(model, [1])
     with pytest.raises(UsageError):
         logit_lens(model, IDS, top=0)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_residual_norms_are_those_of_the_embeddings_and_of_every_layer(choice: str) -> None:
+    model = make_model(choice)
+    norms = residual_norms(model, IDS)
+    assert norms.shape == (model.config.num_layers + 1, len(IDS))
+    outputs: list[Tensor] = []
+    handles = [
+        layer.register_forward_hook(lambda _, __, output: outputs.append(output)) for layer in model.layers
+    ]
+    model.hidden_states(torch.tensor(IDS))
+    for handle in handles:
+        handle.remove()
+    torch.testing.assert_close(norms[1:], torch.stack([output.square().sum(-1).sqrt() for output in outputs]))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_streamed_tokens_are_those_of_generate_with_the_logits_of_the_model(
+    choice: str, temperature: float
+) -> None:
+    model = make_model(choice)
+    sampling = SamplingConfig(max_new_tokens=12, temperature=temperature, top_k=20, seed=5)
+    (expected,) = generate(model, [IDS], sampling)
+    chosen = list(stream_with_logits(Generator(model), IDS, sampling))
+    assert [token.id for token in chosen] == expected.ids
+    whole = model(torch.tensor(IDS + expected.ids[:-1]))[len(IDS) - 1 :]
+    torch.testing.assert_close(torch.stack([token.logits for token in chosen]), whole)
+
+
+def test_streamed_tokens_end_with_the_stop_token_or_the_context() -> None:
+    model = make_model()
+    sampling = SamplingConfig(max_new_tokens=100, seed=1)
+    room = model.config.context_length - len(IDS)
+    chosen = [token.id for token in stream_with_logits(Generator(model), IDS, sampling)]
+    assert len(chosen) == room
+    stop = chosen[room // 2]
+    stopped = SamplingConfig(max_new_tokens=100, seed=1, stop_tokens=(stop,))
+    expected = chosen[: chosen.index(stop) + 1]
+    assert [token.id for token in stream_with_logits(Generator(model), IDS, stopped)] == expected
+
+
+def test_a_model_without_a_decoder_streams_by_its_own_forward() -> None:
+    model = make_model()
+    generator = Generator(model)
+    sampling = SamplingConfig(max_new_tokens=6, temperature=0.0)
+    expected = [token.id for token in stream_with_logits(generator, IDS, sampling)]
+    generator._decoder = None
+    assert [token.id for token in stream_with_logits(generator, IDS, sampling)] == expected

@@ -31,10 +31,15 @@ export function tokenLabel(text) {
   return text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
 }
 
+/** Return a token in quotation marks. */
+export function quoted(text) {
+  return `“${tokenLabel(text)}”`;
+}
+
 /** Return 0.0123 as "1.2 %". */
 export function percent(value) {
-  if (value >= 0.9995) return value >= 1 ? "100 %" : "> 99.9 %";
-  if (value > 0 && value < 0.0005) return "< 0.1 %";
+  if (value > 0.9995 && value < 1) return ">99.9 %";
+  if (value > 0 && value < 0.0005) return "<0.1 %";
   return `${(100 * value).toFixed(1)} %`;
 }
 

@@ -6,7 +6,7 @@ import { isAbort, postJson } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { field, h } from "../lib/dom.js";
 import { formatFigure } from "../lib/format.js";
-import { noModels, percent, pickModel, tokenLabel } from "../lib/model_picker.js";
+import { noModels, percent, pickModel, quoted, tokenLabel } from "../lib/model_picker.js";
 
 const EXAMPLE = "Once upon a time, a brave mouse named Tom lived in the quiet woods of Foxwood. Tom loved his red kite.";
 
@@ -23,7 +23,7 @@ export async function mount(element, context) {
   const status = h("p", { class: "quiet inside-status", role: "status" }, "");
   const form = h("form", { class: "card inside-form", onsubmit: (event) => (event.preventDefault(), look()) }, h("div", {}, picker.element), field("Text", text), h("div", { class: "row" }, h("button", { class: "primary" }, "Look inside"), status));
 
-  const tokens = h("div", { class: "tokens inside-tokens", role: "listbox", "aria-label": "Tokens; colours are attention weights", tabindex: 0 });
+  const tokens = h("div", { class: "story inside-story", role: "listbox", "aria-label": "Tokens; colours are attention weights", tabindex: 0 });
   const tokensNote = h("p", { class: "quiet inside-note" });
   const grid = h("div", { class: "heads" });
   const headTitle = h("h2", {}, "One head");
@@ -37,7 +37,7 @@ export async function mount(element, context) {
     heading,
     form,
     h("section", { class: "card" }, h("h2", {}, "Text"), tokensNote, tokens),
-    h("div", { class: "inside-columns" }, h("section", { class: "card" }, h("h2", {}, "Attention of all heads"), h("p", { class: "quiet" }, "Rows are tokens, columns the tokens they attend to. Darker is more, on a square-root scale."), grid), h("section", { class: "card" }, headTitle, readout, map)),
+    h("div", { class: "inside-columns" }, h("section", { class: "card" }, h("h2", {}, "Attention of all heads"), h("p", { class: "quiet" }, "Rows are tokens, columns the tokens they attend to. Stronger colour is more, on a square-root scale."), grid), h("section", { class: "card" }, headTitle, readout, map)),
     h("section", { class: "card" }, normsBox),
     h("section", { class: "card" }, h("h2", {}, "Logit lens"), h("p", { class: "quiet" }, "The likeliest next token after each token, if the model ended after a layer. Stronger colour is more probable."), lensNote, h("div", { class: "scroll lens-scroll", tabindex: -1 }, lensTable)),
   );
@@ -51,7 +51,8 @@ export async function mount(element, context) {
   let lensColumn = 0;
   let job = null;
 
-  const label = (index) => tokenLabel(data.texts[data.ids[index]]);
+  const label = (index) => quoted(data.texts[data.ids[index]]);
+  const plain = (index) => tokenLabel(data.texts[data.ids[index]].trim() || data.texts[data.ids[index]]);
 
   async function look() {
     job?.abort();
@@ -98,7 +99,7 @@ export async function mount(element, context) {
     tokens.replaceChildren(
       ...data.ids.map((id, index) => {
         const shown = data.texts[id];
-        return h("span", { class: "token", role: "option", id: `inside-${index}`, dataset: { index } }, shown === "\n" ? "↵\n" : shown === "<|endoftext|>" ? "⟨end⟩" : shown);
+        return h("span", { class: "piece", role: "option", id: `inside-${index}`, dataset: { index } }, shown === "\n" ? "↵\n" : shown === "<|endoftext|>" ? "⟨end⟩" : shown);
       }),
     );
   }
@@ -114,7 +115,7 @@ export async function mount(element, context) {
   }
 
   tokens.addEventListener("click", (event) => {
-    const place = event.target.closest(".token");
+    const place = event.target.closest(".piece");
     if (place) selectToken(Number(place.dataset.index));
   });
   tokens.addEventListener("keydown", (event) => {
@@ -185,7 +186,7 @@ export async function mount(element, context) {
   function showHead() {
     if (!weights) {
       map.replaceChildren();
-      tokensNote.textContent = `Selected: token ${at + 1}, ${label(at)}.`;
+      tokensNote.textContent = `Selected: token ${at + 1} ${label(at)}.`;
       return;
     }
     for (const button of grid.querySelectorAll(".head")) button.setAttribute("aria-pressed", String(Number(button.dataset.layer) === layer && Number(button.dataset.head) === head));
@@ -198,7 +199,7 @@ export async function mount(element, context) {
     const labels = [];
     for (let index = 0; index < count; index += step) {
       const place = `${(100 * (index + 0.5)) / count}%`;
-      labels.push(h("span", { class: "map-row", style: { top: place } }, label(index)), h("span", { class: "map-column", style: { left: place } }, label(index)));
+      labels.push(h("span", { class: "map-row", style: { top: place } }, plain(index)), h("span", { class: "map-column", style: { left: place } }, plain(index)));
     }
     const row = h("i", { class: "map-cursor", style: { top: `${(100 * at) / count}%`, height: `${100 / count}%`, left: "0", width: "100%" } });
     const column = h("i", { class: "map-cursor", style: { left: `${(100 * (key ?? at)) / count}%`, width: `${100 / count}%`, top: "0", height: "100%" } });
@@ -209,9 +210,9 @@ export async function mount(element, context) {
       place.style.setProperty("--heat", Math.sqrt(weightOf(layer, head, at, index)).toFixed(3));
       place.title = index <= at ? `weight ${weightOf(layer, head, at, index).toFixed(3)}` : "";
     }
-    tokensNote.textContent = `Colours: the weights of each token for token ${at + 1}, ${label(at)}, in layer ${layer}, head ${head}.`;
+    tokensNote.textContent = `Colours: the weights of each token for token ${at + 1} ${label(at)} in layer ${layer}, head ${head}.`;
     const strongest = Array.from({ length: at + 1 }, (_, index) => index).sort((a, b) => weightOf(layer, head, at, b) - weightOf(layer, head, at, a)).slice(0, 3);
-    readout.textContent = key === null ? `Token ${at + 1}, ${label(at)}, attends to ${strongest.map((index) => `${label(index)} ${weightOf(layer, head, at, index).toFixed(2)}`).join(", ")}.` : `Token ${at + 1}, ${label(at)}, to token ${key + 1}, ${label(key)}: weight ${key > at ? "0 (later token)" : weightOf(layer, head, at, key).toFixed(3)}.`;
+    readout.textContent = key === null ? `Token ${at + 1} ${label(at)} attends to ${strongest.map((index) => `${label(index)} ${weightOf(layer, head, at, index).toFixed(2)}`).join(", ")}.` : `Token ${at + 1} ${label(at)} to token ${key + 1} ${label(key)}: weight ${key > at ? "0 (later token)" : weightOf(layer, head, at, key).toFixed(3)}.`;
   }
 
   map.addEventListener("click", (event) => {
@@ -253,7 +254,7 @@ export async function mount(element, context) {
       h(
         "tr",
         {},
-        h("th", { scope: "row" }, h("small", { class: "quiet" }, `${index + 1} `), label(index)),
+        h("th", { scope: "row" }, h("small", { class: "quiet" }, `${index + 1} `), tokenLabel(data.texts[data.ids[index]])),
         data.lens.map((state, column) => h("td", { tabindex: -1, dataset: { index, column }, style: { "--heat": state.p[index][0].toFixed(3) }, title: percent(state.p[index][0]) }, tokenLabel(data.texts[state.ids[index][0]]))),
       ),
     );
@@ -270,7 +271,7 @@ export async function mount(element, context) {
     cell?.setAttribute("aria-selected", "true");
     cell?.setAttribute("tabindex", "0");
     const state = data.lens[lensColumn];
-    const list = state.ids[at].map((id, place) => `${tokenLabel(data.texts[id])} ${percent(state.p[at][place])}`).join(", ");
+    const list = state.ids[at].map((id, place) => `${quoted(data.texts[id])} ${percent(state.p[at][place])}`).join(", ");
     const actual = at + 1 < data.ids.length ? ` The text continues with ${label(at + 1)}.` : "";
     lensNote.textContent = `After ${label(at)} (token ${at + 1}), ${lensColumn ? `layer ${lensColumn - 1}` : "embeddings"}: ${list}.${actual}`;
   }

@@ -59,7 +59,7 @@ export async function mount(element, context) {
   );
 
   // The text
-  const tokens = h("div", { class: "tokens", role: "listbox", "aria-label": "Tokens of the text", tabindex: 0 });
+  const tokens = h("div", { class: "story", role: "listbox", "aria-label": "Tokens of the text", tabindex: 0 });
   const status = h("p", { class: "quiet write-status", role: "status" }, "Press Write. The text appears here.");
   const colours = h("div", { class: "row" });
   const scale = h("span", { class: "heat-scale quiet" });
@@ -251,7 +251,7 @@ export async function mount(element, context) {
     selected = null;
     follows = true;
     tokens.replaceChildren(...(branch?.tokens ?? []).map((token, index) => tokenElement(token, index)));
-    if (branch?.next) tokens.append(h("span", { class: "token next-place", role: "option", dataset: { index: branch.tokens.length } }, "…"));
+    if (branch?.next) tokens.append(h("span", { class: "piece next-place", role: "option", dataset: { index: branch.tokens.length } }, "…"));
     if (branch?.tokens.length) select_(branch.next ? branch.tokens.length : branch.tokens.length - 1, { follow: true });
     else showDistribution();
     if (branch?.reason) status.textContent = ENDINGS[branch.reason];
@@ -270,7 +270,7 @@ export async function mount(element, context) {
 
   function tokenElement(token, index) {
     const shown = token.text === "\n" ? "↵\n" : tokenIsEnd(token) ? " ⟨end⟩" : token.text;
-    const place = h("span", { class: "token", role: "option", id: `token-${index}`, "aria-selected": "false", dataset: { index }, title: titleOf(token) }, shown);
+    const place = h("span", { class: "piece", role: "option", id: `token-${index}`, "aria-selected": "false", dataset: { index }, title: titleOf(token) }, shown);
     heat(place, token);
     return place;
   }
@@ -318,7 +318,7 @@ export async function mount(element, context) {
   }
 
   tokens.addEventListener("click", (event) => {
-    const place = event.target.closest(".token");
+    const place = event.target.closest(".piece");
     if (place) select_(Number(place.dataset.index));
   });
   tokens.addEventListener("keydown", (event) => {
@@ -365,9 +365,10 @@ export async function mount(element, context) {
         ["Model", `${bits(total.bits, 1)} bits`, count ? `${bits(total.bits / count)} per token` : ""],
       ];
       if (hasTruth) {
-        rows.push(["Truly", `${bits(total.true, 1)} bits`, total.known ? `${bits(total.true / total.known)} per token` : ""]);
-        rows.push(["Excess", `${bits(total.excess, 1)} bits`, total.known ? `${bits(total.excess / total.known, 3)} per token` : ""]);
-        rows.push(["In the grammar", count ? (total.leaves === null ? "all of it" : `until token ${total.leaves}`) : "–", total.leaves === null ? "" : "sums count tokens in it"]);
+        const mean = (value, digits) => (total.known ? `${bits(value / total.known, digits)} per token` : "");
+        rows.push(["Truly", `${bits(total.true, 1)} bits`, mean(total.true, 2)]);
+        rows.push(["Excess", `${bits(total.excess, 1)} bits`, mean(total.excess, 3)]);
+        rows.push(["In the grammar", total.leaves === null ? "all" : `${total.known} tokens`, total.leaves === null ? "" : "true bits and excess are of these"]);
       }
       figures.replaceChildren(...rows.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, note)))));
       const series = [{ name: "model", colour: "var(--c1)", points: branch.tokens.map((token, index) => [index + 1, token.bits]) }];
@@ -400,7 +401,7 @@ export async function mount(element, context) {
     const largest = Math.max(...before.candidates.map((each) => Math.max(each.p, each.true ?? 0)));
     const bar = (share, kind) => h("i", { class: `bar ${kind}`, style: { "--share": `${(100 * share) / largest}%` } });
     candidates.replaceChildren(
-      h("div", { class: "candidate-head quiet" }, h("span", {}, "token"), h("span", {}, h("span", { class: "of-model" }, "model"), truth ? h("span", { class: "of-truth" }, "grammar") : null, h("span", { class: "drawn" }, "drawn with"))),
+      h("div", { class: "candidate-head quiet" }, h("span", {}, "token"), h("span", {}, h("span", { class: "of-model" }, "model"), truth ? h("span", { class: "of-truth" }, "grammar") : null, h("span", { class: "drawn", title: "The probability under the temperature and filters" }, "drawn"))),
       ...before.candidates.map((each) =>
         h(
           "button",
