@@ -307,7 +307,7 @@ def load_options(arguments: argparse.Namespace, shape: str) -> Any:
 
     from bytewright.generate.fused_step import StepOptions
 
-    found = json.loads(arguments.results.read_text()).get("tiles", []) if arguments.results else []
+    found = json.loads(arguments.results.read_text()).get("tiles", []) if arguments.results.exists() else []
     return best_options([row for row in found if row.get("shape") == shape], StepOptions())
 
 
