@@ -10,10 +10,12 @@ import json
 import tomllib
 from functools import cache
 from itertools import pairwise
-from math import log, sqrt
+from math import log
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median
 from typing import Any
+
+from bytewright.laws.inference import compare_means
 
 DOCS = Path(__file__).parent
 LAB = "2026-11-15-lab"
@@ -81,18 +83,23 @@ def finals(name: str, label: str) -> list[float]:
 
 
 def gap(ours: list[float], theirs: list[float]) -> tuple[float, float]:
-    """Return the difference of two means and its standard error."""
-    error = sqrt(stdev(ours) ** 2 / len(ours) + stdev(theirs) ** 2 / len(theirs))
-    return mean(ours) - mean(theirs), error
+    """Return the difference of two means over seeds and half of its 95 % t interval.
+
+    Lists of one length are of the same seeds, in order, and are compared seed by seed.
+    """
+    apart = 0 if len(ours) == len(theirs) else len(ours)
+    found = compare_means(dict(enumerate(ours)), dict(enumerate(theirs, apart)))
+    assert found is not None
+    return found.value, found.half_width()
 
 
 def difference(name: str, label: str, base: str) -> tuple[float, float]:
-    """Return how far the mean loss of a label is above that of another one, and the standard error."""
+    """Return how far the mean loss of a label is above that of another one, and half of the t interval."""
     return gap(finals(name, label), finals(name, base))
 
 
 def signed(value: float, error: float | None = None, digits: int = 4) -> str:
-    """Write a difference with its sign and, if it has one, its standard error."""
+    """Write a difference with its sign and, if it has one, half of its interval."""
     text = f"{value:+.{digits}f}".replace("-", "−")
     text = text[1:] if not float(f"{value:.{digits}f}") else text
     return text if error is None else f"{text} ± {error:.{digits}f}"

@@ -167,6 +167,7 @@ FIGURES = [
     f"norms): {without('with beta2 of 0.95')}",
 ]
 GIVEN = {
+    "95 % t interval": "the usual level",
     "10 × 10 weight": "the question",
     "random 512 × 512 matrix": "the shape that the script draws",
     "decay of 0.03 instead of 0.1": "the settings of the runs",

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from records import DOCS
 
 from bytewright.experiments.sweep import read_sweep
+from bytewright.laws.inference import CONFIDENCE, student_quantile
 from bytewright.train.config import TrainConfig
 from bytewright.train.outcome import DIVERGED_RISE
 
@@ -42,6 +43,10 @@ def prepare(folder):
 
 PLAN = [f"{trial.name} {trial.config.num_steps}" for trial in trials]
 FIGURES = [
+    # How the report compares settings
+    f"a confidence of {CONFIDENCE:.0%}".replace("%", " %"),
+    f"extends {student_quantile(CONFIDENCE, 2):.1f} standard errors to each side, with five "
+    f"{student_quantile(CONFIDENCE, 4):.1f}",
     # Executing a sweep
     f"not finite for {TrainConfig.max_refused} steps in",
     f"ended more than {DIVERGED_RISE:g} nat above",
