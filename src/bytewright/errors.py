@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
+from typing import Any, Self
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 42
@@ -40,6 +41,15 @@ class BytewrightError(Exception):
         """The setting, field, option or argument that is wrong."""
         self.expected = expected
         self.found = found
+
+    @classmethod
+    def at(cls, path: str | PathLike[str], problem: object, **fields: Any) -> Self:
+        """Return the error about the file or folder `path`, which begins the message.
+
+        >>> str(FormatError.at("a.npy", "is truncated"))
+        'a.npy: is truncated'
+        """
+        return cls(f"{path}: {problem}", path=path, **fields)
 
 
 class UsageError(BytewrightError, ValueError):

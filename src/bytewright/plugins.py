@@ -212,7 +212,7 @@ def read_plugins(run: Path) -> list[RecordedPlugin]:
         return []
     records = atomic.read_document(file, max_bytes=MAX_PLUGIN_BYTES).get("plugins")
     if not isinstance(records, list) or not all(map(_is_record, records)):
-        raise FormatError(f"{file}: is not a list of plugins with path, sha256, copy and parts", path=file)
+        raise FormatError.at(file, "is not a list of plugins with path, sha256, copy and parts")
     return [
         RecordedPlugin(
             path=record["path"],
@@ -288,4 +288,4 @@ def _registry_of(key: str, run: Path) -> Registry:
     for registry in REGISTRIES:
         if registry.key == key:
             return registry
-    raise FormatError(f"{run / PLUGINS}: {key} is not the key of a part", path=run / PLUGINS, key=key)
+    raise FormatError.at(run / PLUGINS, f"{key} is not the key of a part", key=key)

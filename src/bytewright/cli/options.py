@@ -177,8 +177,7 @@ def open_texts(sources: Sequence[str | Path], *, clean: bool, copy: bool = False
 
     for source in sources:
         if "://" in str(source):
-            message = f"{source}: URLs are read with --cluster only, for example --cluster local:2"
-            raise UsageError(message, path=source)
+            raise UsageError.at(source, "URLs are read with --cluster only, for example --cluster local:2")
         if str(source) != STDIN and not glob.has_magic(str(source)):
             require_source(Path(source))
     with open_sources(sources, clean=clean and copy) as files:

@@ -170,7 +170,7 @@ def _blocks(source: gzip.GzipFile, packed: Path) -> Iterator[bytes]:
         while block := source.read(4 * BLOCK):
             yield block
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FormatError(f"{packed}: invalid gzip data ({error})", path=packed, expected="gzip") from None
+        raise FormatError.at(packed, f"invalid gzip data ({error})", expected="gzip") from None
 
 
 def download(
@@ -217,7 +217,7 @@ def _open_part(target: Path) -> Iterator[BinaryIO]:
         try:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{target}: another process is downloading this file", path=target) from None
+            raise UsageError.at(target, "another process is downloading this file") from None
         yield part
 
 

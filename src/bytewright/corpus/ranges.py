@@ -89,7 +89,7 @@ def _expand_url(url: str) -> list[str]:
         names = (PurePosixPath(found) for found in paths)
         visible = [str(name) for name in names if not name.name.startswith(".") and system.size(str(name))]
     if not visible:
-        raise UsageError(f"{url}: no file with text found", path=url)
+        raise UsageError.at(url, "no file with text found")
     return [system.unstrip_protocol(found) for found in visible]
 
 

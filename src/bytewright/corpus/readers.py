@@ -101,7 +101,7 @@ def read_chunks(
     compression, kind = _split_suffixes(path)
     with filesystem.explain("read", path):
         if not compression and find_compression(path) is not None:
-            raise UsageError(f"{path}: unsupported compression; decompress the file first", path=path)
+            raise UsageError.at(path, "unsupported compression; decompress the file first")
         if kind == ".parquet":
             yield from _chunks_of_rows(path, field, clean, progress)
             return
@@ -215,7 +215,7 @@ def _split_suffixes(path: Path) -> tuple[str, str]:
     compression = suffixes.pop() if suffixes and suffixes[-1] in DECOMPRESS else ""
     kind = KINDS.get(suffixes[-1], ".txt") if suffixes else ".txt"
     if compression and kind == ".parquet":
-        raise UsageError(f"{path}: a compressed Parquet file; decompress it first", path=path)
+        raise UsageError.at(path, "a compressed Parquet file; decompress it first")
     return compression, kind
 
 
@@ -273,7 +273,7 @@ def _decompress(
                 current = None
         num_read += len(block)
     if current is not None:
-        raise FormatError(f"{path}: truncated {name} data: the stream does not end", path=path, expected=name)
+        raise FormatError.at(path, f"truncated {name} data: the stream does not end", expected=name)
 
 
 def _gather(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -363,7 +363,7 @@ def _lines(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
             rest, length = [line], len(line)
         if length > LONGEST_LINE:
             problem = f"a line has more than {LONGEST_LINE} bytes; the file is probably not JSON Lines"
-            raise FormatError(f"{path}: {problem}", path=path, expected=LONGEST_LINE)
+            raise FormatError.at(path, problem, expected=LONGEST_LINE)
     if length:
         yield b"".join(rest)
 
@@ -407,7 +407,7 @@ def _chunks_of_rows(path: Path, field: str, clean: bool, progress: ByteProgress 
             names = file.schema_arrow.names
             if field not in names:
                 listed = ", ".join(map(repr, names))
-                raise FormatError(f"{path}: no column {field!r}; found {listed}", path=path, key=field)
+                raise FormatError.at(path, f"no column {field!r}; found {listed}", key=field)
             _check_expansion(path, total, _claimed_bytes(file, field))
             num_bytes = 0
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[field]):
@@ -424,8 +424,7 @@ def _chunks_of_rows(path: Path, field: str, clean: bool, progress: ByteProgress 
                 if progress is not None:
                     progress(total * number // max(file.metadata.num_rows, 1), total)
     except arrow.ArrowException as error:
-        message = f"{path}: invalid Parquet ({first_line(error)})"
-        raise FormatError(message, path=path, expected="Parquet") from None
+        raise FormatError.at(path, f"invalid Parquet ({first_line(error)})", expected="Parquet") from None
 
 
 def _claimed_bytes(file: Any, field: str) -> int:
@@ -470,4 +469,4 @@ def import_extra(module: str, path: Path) -> Any:
     except ImportError:
         package = module.split(".")[0]
         problem = f"reading this file needs {package}; install it with pip install 'bytewright[corpus]'"
-        raise UsageError(f"{path}: {problem}", path=path, expected=package) from None
+        raise UsageError.at(path, problem, expected=package) from None

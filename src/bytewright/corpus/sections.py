@@ -7,14 +7,17 @@ comment. The notations of the storybook and of the world book interpret the item
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from bytewright.errors import FormatError
 
 ITEM = re.compile(r"(?:(?P<weight>\d+) )?(?:\[(?P<guard>[^\]]*)\] )?(?P<text>.*)")
+TOKEN = re.compile(r"\{([^{}]*)\}|([(|)])|([^{}(|)]+)")
 INDENT = 4
+
+Slot = TypeVar("Slot")
 
 
 @dataclass(frozen=True)
@@ -110,3 +113,43 @@ def _item(place: Place, line: str) -> Item:
     if not weight or not match["text"]:
         place.reject(f"expected a weight of at least 1 and a text, found {line!r}")
     return Item(place, weight, match["guard"] or "", match["text"])
+
+
+def read_template(
+    text: str,
+    place: Place,
+    read_slot: Callable[[str], Slot],
+    add_choice: Callable[[Sequence[tuple[str | Slot, ...]]], Slot],
+) -> tuple[str | Slot, ...]:
+    """Return the parts of a template with slots in braces, such as `{He} (sat|ran) {where}`.
+
+    `read_slot` returns the part for a text in braces, and `add_choice` that for the texts between bars.
+
+    >>> read_template("{He} (sat|ran).", Place("example", 1), str.upper, str)
+    ('HE', ' ', "[('sat',), ('ran',)]", '.')
+    """
+    tokens = list(TOKEN.finditer(text))
+    if "".join(token[0] for token in tokens) != text:
+        place.reject(f"unmatched brace in {text!r}")
+
+    def read_branches(at: int) -> tuple[list[tuple[str | Slot, ...]], int]:
+        """Return the texts between bars up to the closing parenthesis, and the position of the latter."""
+        branches: list[list[str | Slot]] = [[]]
+        while at < len(tokens) and tokens[at][0] != ")":
+            slot, mark, literal = tokens[at].groups()
+            if mark == "|":
+                branches.append([])
+            elif mark == "(":
+                inner, at = read_branches(at + 1)
+                if len(inner) < 2:
+                    place.reject("parentheses need at least two texts, separated by |")
+                branches[-1].append(add_choice(inner))
+            else:
+                branches[-1].append(literal if slot is None else read_slot(slot))
+            at += 1
+        return [tuple(branch) for branch in branches], at
+
+    branches, end = read_branches(0)
+    if end != len(tokens) or len(branches) != 1:
+        place.reject(f"unmatched parenthesis or bar in {text!r}")
+    return branches[0]

@@ -59,7 +59,7 @@ def expand_source(source: atomic.StrPath) -> list[Path]:
             return paths
         files = [file for each in paths for file in list_files(each) if file.stat().st_size]
     if not files:
-        raise UsageError(f"{path}: all files are empty", path=path)
+        raise UsageError.at(path, "all files are empty")
     return files
 
 
@@ -80,9 +80,9 @@ def list_files(folder: Path) -> list[Path]:
     for file in below:
         with filesystem.explain("read", file):
             if not stat.S_ISREG(file.stat().st_mode):
-                raise UsageError(f"{file}: expected a regular file in a folder of texts", path=file)
+                raise UsageError.at(file, "expected a regular file in a folder of texts")
     if not below:
-        raise UsageError(f"{folder}: the folder contains no files", path=folder)
+        raise UsageError.at(folder, "the folder contains no files")
     return sorted(below)
 
 

@@ -84,7 +84,7 @@ def _check_names(sources: Sequence[StrPath], target: StrPath) -> None:
     if not sources:
         raise UsageError("expected at least one source file", key="source")
     if (suffix := Path(target).suffix.lower()) in OTHER_SUFFIXES:
-        raise UsageError(f"{target}: a plain text file must not be named *{suffix}", path=target)
+        raise UsageError.at(target, f"a plain text file must not be named *{suffix}")
     for source in sources:
         atomic.check_not_input(source, target)
 

@@ -188,13 +188,12 @@ def _check_shard(folder: Path, shard: Shard, which: str, dtype: np.dtype[Any]) -
     except StorageError as error:
         if path.exists():
             raise
-        raise FormatError(f"{path}: {which} is missing; {remedy}", path=path) from error
+        raise FormatError.at(path, f"{which} is missing; {remedy}") from error
     except BytewrightError as error:
         raise FormatError(f"{error} ({which}); {remedy}", path=path) from error
     if (len(ids), ids.dtype) != (shard.num_tokens, dtype):
         problem = f"has {len(ids)} ids ({ids.dtype}), but the index says {shard.num_tokens} ({dtype})"
-        message = f"{path}: {which} {problem}; {remedy}"
-        raise FormatError(message, path=path, expected=shard.num_tokens, found=len(ids))
+        raise FormatError.at(path, f"{which} {problem}; {remedy}", expected=shard.num_tokens, found=len(ids))
 
 
 def _verify(folder: Path, tokens: ShardedIds, shards: Sequence[Shard], manifest: Manifest) -> None:
@@ -208,7 +207,7 @@ def _verify(folder: Path, tokens: ShardedIds, shards: Sequence[Shard], manifest:
             if (highest := int(chunk.max())) >= manifest.vocabulary_size:
                 place, limit = begin + int(np.argmax(chunk)), manifest.vocabulary_size
                 message = f"token id {highest} at position {place} is outside the vocabulary ({limit})"
-                raise FormatError(f"{path}: {message}", path=path, expected=limit, found=highest)
+                raise FormatError.at(path, message, expected=limit, found=highest)
         if (found := own.hexdigest()) != shard.sha256:
             message = (
                 f"{path}: shard {number} of {len(shards)} has the SHA-256 {found[:12]}…, but the index says"

@@ -187,7 +187,7 @@ class TokenFile:
                 f"was encoded with tokenizer {found[:12]}…, but {fingerprint[:12]}… is used here;"
                 " encode the text again, or name the other tokenizer"
             )
-            raise TokenizerError(f"{path}: {problem}", path=path, key=key, expected=fingerprint, found=found)
+            raise TokenizerError.at(path, problem, key=key, expected=fingerprint, found=found)
 
 
 class TokenFileWriter:
@@ -260,7 +260,7 @@ class TokenFileWriter:
             expected, found, path = self._vocabulary_size, int(chunk[place]), self.path
             position = self.num_tokens + place
             problem = f"token id {found} at position {position} is outside the vocabulary ({expected})"
-            raise TokenizerError(f"{path}: {problem}", path=path, expected=expected, found=found)
+            raise TokenizerError.at(path, problem, expected=expected, found=found)
         data = np.ascontiguousarray(chunk, dtype=self._dtype).data
         hashing = self._hasher.submit(self._digest.update, data)  # while the system copies the same bytes
         self._stream.write(data)

@@ -163,7 +163,7 @@ def execute_run(planned: PlannedRun, data: DataConfig | None, context: SweepCont
     if planned.is_sampled:
         if outcome["status"] != "complete":
             reason = f"the run {outcome['status']}: {outcome['reason']}"
-            raise UsageError(f"{planned.run}: no model to sample from; {reason}", path=planned.run)
+            raise UsageError.at(planned.run, f"no model to sample from; {reason}")
         context.engines.clear()  # free the memory for generation
     return outcome
 
@@ -280,7 +280,7 @@ def _sample(trial: Trial, planned: PlannedRun, context: SweepContext) -> dict[st
     model = context.folder / trial.model_name
     state, detail = find_state(model_of(trial), model)
     if state != "done":
-        raise UsageError(f"{model}: no model to sample from ({detail})", path=model)
+        raise UsageError.at(model, f"no model to sample from ({detail})")
     stories, ended = generate_stories(model, trial.sampling, device=trial.config.device)
     is_storybook = trial.corpus is not None and trial.corpus.storybook is not None
     figures = score_stories(stories, ended, text_files(trial.config.data)[0] if is_storybook else None)

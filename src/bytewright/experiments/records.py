@@ -132,7 +132,7 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
     """Read the record of the texts at `path` that were sampled from the run at `model`."""
     outcome = Run(path).outcome
     if not isinstance(outcome.get("figures"), dict) or not isinstance(outcome.get("sampling"), dict):
-        raise UsageError(f"{path}: its outcome.json does not describe sampled texts", path=path)
+        raise UsageError.at(path, "its outcome.json does not describe sampled texts")
     check_no_link(path / "stories.txt", path)
     stories = atomic.read_text(path / "stories.txt") if (path / "stories.txt").is_file() else ""
     return RunRecord(
@@ -182,7 +182,7 @@ def read_corpus_name(data: object) -> str | None:
 def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, Any]:
     value = outcome.get(name) or {}
     if not isinstance(value, dict):
-        raise FormatError(f"{run}: {name} in its outcome should be a JSON object", path=run, key=name)
+        raise FormatError.at(run, f"{name} in its outcome should be a JSON object", key=name)
     return value
 
 

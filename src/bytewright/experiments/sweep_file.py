@@ -147,7 +147,7 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
 def _read_base(path: Path) -> dict[str, Any]:
     fields = read_toml(path, max_bytes=MAX_RECIPE_BYTES)
     if "base" in fields or "question" in fields:
-        raise BaseRecipeError(f"{path}: is a sweep, not a recipe; a sweep starts from a recipe", path=path)
+        raise BaseRecipeError.at(path, "is a sweep, not a recipe; a sweep starts from a recipe")
     return fields
 
 

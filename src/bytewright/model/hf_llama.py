@@ -80,7 +80,7 @@ def read_llama(folder: atomic.StrPath) -> TransformerLM:
     for name, expected in weight_shapes(config).items():
         theirs = names[name]
         if theirs not in found:
-            raise FormatError(f"{file}: the weight {theirs!r} is missing", path=file, key=theirs)
+            raise FormatError.at(file, f"the weight {theirs!r} is missing", key=theirs)
         weight = found.pop(theirs)
         if tuple(weight.shape) != expected or not weight.is_floating_point():
             message = (
@@ -133,7 +133,7 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load(atomic.read_bytes(file))
     except safetensors.SafetensorError as error:
-        raise FormatError(f"{file}: is not a safetensors file, or is damaged ({error})", path=file) from None
+        raise FormatError.at(file, f"is not a safetensors file, or is damaged ({error})") from None
     except KeyError as error:
         message = f"{file}: holds weights of type {error}, which torch does not have"
         raise FormatError(message, path=file, found=error.args[0]) from None
@@ -199,7 +199,7 @@ def read_llama_config(file: Path) -> ModelConfig:
             norm_options={} if epsilon == EPSILON else {"eps": epsilon},
         )
     except UsageError as error:
-        raise FormatError(f"{file}: {error}", path=file, key=error.key, found=error.found) from None
+        raise FormatError.at(file, error, key=error.key, found=error.found) from None
     if config.context_length > MAX_CONTEXT:  # the sizes of the weights do not reveal a wrong context
         raise root["max_position_embeddings"].error(f"at most {MAX_CONTEXT}")
     if _optional_integer(root.get("head_dim"), config.d_head) != config.d_head:

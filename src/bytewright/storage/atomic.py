@@ -237,8 +237,7 @@ def open_folder(path: StrPath) -> Folder:
         if not folder.is_dir():
             raise OSError(errno.ENOTDIR if folder.exists() else errno.ENOENT, "not a folder")
         if not (folder / MANIFEST).exists():
-            message = f"{folder}: has no {MANIFEST}, so it was not written by Bytewright"
-            raise FormatError(message, path=folder)
+            raise FormatError.at(folder, f"has no {MANIFEST}, so it was not written by Bytewright")
     return Folder(folder, *read_manifest(folder / MANIFEST))
 
 

@@ -51,13 +51,12 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
             values[field.name] = convert(kinds[field.name], fields[field.name], source, path + field.name)
         elif field.default is field.default_factory is dataclasses.MISSING:
             key = path + field.name
-            raise UsageError(f"{source}: {key} is missing", path=source, key=key)
+            raise UsageError.at(source, f"{key} is missing", key=key)
     try:
         return cls(**values)
     except UsageError as error:
         name = error.key if error.key is None or error.key.startswith(path) else path + error.key
-        message = f"{source}: {error}"
-        raise UsageError(message, path=source, key=name, expected=error.expected, found=error.found) from None
+        raise UsageError.at(source, error, key=name, expected=error.expected, found=error.found) from None
 
 
 def convert(kind: Any, value: object, source: str, name: str) -> object:

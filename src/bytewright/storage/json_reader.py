@@ -33,21 +33,21 @@ def read_text(path: StrPath, *, max_bytes: int | None = None) -> str:
     try:
         return read_bytes(path, max_bytes=max_bytes).decode()
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path}: byte {error.start} is not UTF-8 ({error.reason})", path=path) from None
+        raise FormatError.at(path, f"byte {error.start} is not UTF-8 ({error.reason})") from None
 
 
 def read_lines(path: StrPath) -> list[str]:
     """Return the lines of a UTF-8 file; a byte order mark, a carriage return or an empty line is an error."""
     text = read_text(path)
     if text.startswith("\ufeff"):
-        raise FormatError(f"{path}: begins with a byte order mark; expected plain UTF-8", path=path)
+        raise FormatError.at(path, "begins with a byte order mark; expected plain UTF-8")
     lines = text.removesuffix("\n").split("\n") if text else []
     for number, line in enumerate(lines, start=1):
         problem = (
             "is empty" if not line else "has a carriage return; expected LF line ends" if "\r" in line else ""
         )
         if problem:
-            raise FormatError(f"{path}: line {number} {problem}", path=path, key=f"line {number}")
+            raise FormatError.at(path, f"line {number} {problem}", key=f"line {number}")
     return lines
 
 
@@ -60,9 +60,9 @@ def read_toml(path: StrPath, *, max_bytes: int | None = None) -> dict[str, Any]:
     except FormatError:
         raise
     except RecursionError:
-        raise FormatError(f"{path}: is not valid TOML (nested too deeply)", path=path) from None
+        raise FormatError.at(path, "is not valid TOML (nested too deeply)") from None
     except ValueError as error:  # also an integer of thousands of digits
-        raise FormatError(f"{path}: is not valid TOML ({error})", path=path) from None
+        raise FormatError.at(path, f"is not valid TOML ({error})") from None
 
 
 def read_json(path: StrPath, *, max_bytes: int | None = None) -> object:
@@ -91,9 +91,9 @@ def parse_json(text: str, source: StrPath) -> object:
         _check_depth(value)
         return value
     except RecursionError:
-        raise FormatError(f"{source}: is not valid JSON (nested too deeply)", path=source) from None
+        raise FormatError.at(source, "is not valid JSON (nested too deeply)") from None
     except ValueError as error:
-        raise FormatError(f"{source}: is not valid JSON ({error})", path=source) from None
+        raise FormatError.at(source, f"is not valid JSON ({error})") from None
 
 
 def _make_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -230,7 +230,7 @@ class Json:
         """Return the value of a key of an object; a missing key is an error."""
         if key not in self.as_object():
             place = self._step(key)
-            raise FormatError(f"{self.file}: {place} is missing", path=self.file, key=place)
+            raise FormatError.at(self.file, f"{place} is missing", key=place)
         return self.get(key)
 
     def get(self, key: str) -> Json:
@@ -246,7 +246,7 @@ class Json:
         for key in self.as_object():
             if key not in known:
                 place = self._step(key)
-                raise FormatError(f"{self.file}: {place} is an unknown key", path=self.file, key=place)
+                raise FormatError.at(self.file, f"{place} is an unknown key", key=place)
 
     def as_object(self) -> dict[str, object]:
         """Return the value as an object."""

@@ -69,7 +69,7 @@ class Folder:
             return self.read_bytes(name).decode()
         except UnicodeDecodeError as error:
             path = self.path / name
-            raise FormatError(f"{path}: byte {error.start} is not UTF-8", path=path) from None
+            raise FormatError.at(path, f"byte {error.start} is not UTF-8") from None
 
     def read_json(self, name: str) -> object:
         """Return the value of one JSON file."""
@@ -86,7 +86,7 @@ class Folder:
     def _entry(self, name: str) -> Entry:
         if name not in self.files:
             path = self.path / MANIFEST
-            raise FormatError(f"{path}: does not list the file {name!r}", path=path, key=name)
+            raise FormatError.at(path, f"does not list the file {name!r}", key=name)
         return self.files[name]
 
     def _compare(self, name: str, found: Entry) -> None:
@@ -100,7 +100,7 @@ class Folder:
             )
         else:
             return
-        raise FormatError(f"{path}: {problem}", path=path, expected=expected, found=found)
+        raise FormatError.at(path, problem, expected=expected, found=found)
 
 
 def dump_manifest(about: Mapping[str, object], files: Mapping[str, Entry]) -> bytes:
@@ -114,7 +114,7 @@ def read_manifest(path: Path) -> tuple[Mapping[str, object], dict[str, Entry]]:
 
     def expect(condition: bool, problem: str) -> None:
         if not condition:
-            raise FormatError(f"{path}: {problem}", path=path)
+            raise FormatError.at(path, problem)
 
     fields = read_document(path, max_bytes=MAX_MANIFEST_BYTES)
     found = fields.get("format")

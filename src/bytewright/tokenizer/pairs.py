@@ -59,7 +59,7 @@ def encode_pairs(
                 ids = np.concatenate([asked, answer, [end]])
                 writer.append(ids, num_documents=1, mask=np.arange(len(ids)) >= len(asked))
         if not writer.num_documents:
-            raise UsageError(f"{source}: holds no pairs", path=source)
+            raise UsageError.at(source, "holds no pairs")
     return TokenFile.open(target)
 
 

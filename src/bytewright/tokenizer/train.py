@@ -245,7 +245,7 @@ def files_of(source: StrPath | Sequence[StrPath]) -> list[Path]:
     for file in files:
         check_plain_text(file)
     if not any(file.stat().st_size for file in files if file.is_file()) and all(map(Path.is_file, files)):
-        raise UsageError(f"{files[0]}: the file is empty", path=files[0])
+        raise UsageError.at(files[0], "the file is empty")
     return files
 
 

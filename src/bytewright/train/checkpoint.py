@@ -118,21 +118,20 @@ def unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
     try:
         return _unpack(tensors, skeleton, source)
     except RecursionError:
-        raise FormatError(f"{source}: is nested too deeply to be a saved state", path=source) from None
+        raise FormatError.at(source, "is nested too deeply to be a saved state") from None
 
 
 def _unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
     match skeleton:
         case {"tensor": str() as place, **rest} if not rest:
             if place not in tensors:
-                raise FormatError(f"{source}: the tensor {place!r} is missing", path=source, key=place)
+                raise FormatError.at(source, f"the tensor {place!r} is missing", key=place)
             return tensors[place]
         case {"dict": list() as items, **rest} if not rest:
             tree = {}
             for item in items:
                 if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str | int):
-                    message = f"{source}: {str(item)[:60]!r} is not a key and a value"
-                    raise FormatError(message, path=source, found=item)
+                    raise FormatError.at(source, f"{str(item)[:60]!r} is not a key and a value", found=item)
                 tree[item[0]] = _unpack(tensors, item[1], source)
             return tree
         case {"tuple": list() as items, **rest} if not rest:
@@ -143,8 +142,7 @@ def _unpack(tensors: Mapping[str, Tensor], skeleton: Any, source: str) -> Any:
             return [_unpack(tensors, item, source) for item in skeleton]
         case None | bool() | int() | float() | str():
             return skeleton
-    message = f"{source}: {str(skeleton)[:60]!r} is not part of a saved state"
-    raise FormatError(message, path=source, found=skeleton)
+    raise FormatError.at(source, f"{str(skeleton)[:60]!r} is not part of a saved state", found=skeleton)
 
 
 def write_tensors(
@@ -195,7 +193,7 @@ def read_tensors(data: bytes, source: str) -> tuple[dict[str, Tensor], dict[str,
         length = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + length])
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise FormatError(f"{source}: is not a safetensors file ({error})", path=source) from None
+        raise FormatError.at(source, f"is not a safetensors file ({error})") from None
     return tensors, header.get("__metadata__") or {}
 
 
@@ -240,7 +238,7 @@ class SavedState:
             # The optimizer checks its own state; the weights were checked above, so nothing fails after it.
             load_state(optimizer, self.optimizer)
         except FormatError as error:
-            raise FormatError(f"{self.source}: {error}", path=self.source) from None
+            raise FormatError.at(self.source, error) from None
         getattr(model, "_orig_mod", model).load_state_dict(self.weights)
 
 
@@ -271,7 +269,7 @@ class StateRows:
         try:
             load_state(optimizer, self.cut_state(saved.optimizer))
         except FormatError as error:
-            raise FormatError(f"{saved.source}: {error}", path=saved.source) from None
+            raise FormatError.at(saved.source, error) from None
         self.load_weights(saved.weights, model)
 
     def cut_state(self, state_dict: Any) -> Any:
@@ -328,12 +326,10 @@ def check_weights(expected: Mapping[str, Shape], weights: Mapping[str, Tensor], 
     """Raise if `weights` differ from `expected` in names or shapes."""
     for name in expected:
         if name not in weights:
-            message = f"{source}: the weight {name!r} of this model is missing"
-            raise FormatError(message, path=source, key=name)
+            raise FormatError.at(source, f"the weight {name!r} of this model is missing", key=name)
     for name, weight in weights.items():
         if name not in expected:
-            message = f"{source}: holds a weight {name!r}, which this model does not have"
-            raise FormatError(message, path=source, key=name)
+            raise FormatError.at(source, f"holds a weight {name!r}, which this model does not have", key=name)
         if tuple(weight.shape) != expected[name]:
             raise FormatError(
                 f"{source}: the weight {name!r} has the shape {tuple(weight.shape)}, "
@@ -421,4 +417,4 @@ def map_file(folder: atomic.Folder, name: str) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise FormatError(f"{path}: is not a safetensors file ({error})", path=path) from None
+        raise FormatError.at(path, f"is not a safetensors file ({error})") from None

@@ -39,8 +39,7 @@ class CheckpointList:
         folder = open_checkpoint(self.at(step))
         state = folder.read_json(STATE)
         if not isinstance(state, dict) or state.get("step") != step or "optimizer" not in state:
-            message = f"{folder.path / STATE}: is not the state of step {step}"
-            raise FormatError(message, path=folder.path / STATE)
+            raise FormatError.at(folder.path / STATE, f"is not the state of step {step}")
         return state
 
     def prune(self, keep_last: int, *others: int | None) -> None:
@@ -62,7 +61,7 @@ def open_checkpoint(path: Path) -> atomic.Folder:
     folder = atomic.open_folder(path)
     if folder.about.get("kind") != FORMAT:
         kind = folder.about.get("kind")
-        raise FormatError(f"{path}: is not a checkpoint but {kind!r}", path=path, expected=FORMAT, found=kind)
+        raise FormatError.at(path, f"is not a checkpoint but {kind!r}", expected=FORMAT, found=kind)
     return folder
 
 
@@ -72,14 +71,13 @@ def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
     if which not in ("best", "last"):
         raise UsageError(f"which must be 'best' or 'last', not {which!r}", key="which", found=which)
     if not path.exists():
-        raise UsageError(f"{path}: there is neither a run nor a checkpoint of that name", path=path)
+        raise UsageError.at(path, "there is neither a run nor a checkpoint of that name")
     if (path / STATE).is_file():
         return path
     checkpoints = CheckpointList(path / CHECKPOINTS)
     steps = checkpoints.steps()
     if not steps:
-        message = f"{path}: holds no checkpoint; it is not a run, or its model was not kept"
-        raise UsageError(message, path=path)
+        raise UsageError.at(path, "holds no checkpoint; it is not a run, or its model was not kept")
     if which == "best":
         best = open_checkpoint(checkpoints.at(steps[-1])).read_json(STATE)
         if isinstance(best, dict) and best.get("best_step") in steps:

@@ -36,7 +36,7 @@ def read_recipe(
     """
     fields = _with_overrides(read_toml(path, max_bytes=MAX_RECIPE_BYTES), overrides)
     if "question" in fields:
-        raise UsageError(f"{path}: is a sweep, not a recipe; run it with `bytewright sweep`", path=path)
+        raise UsageError.at(path, "is a sweep, not a recipe; run it with `bytewright sweep`")
     if model is not None and isinstance(fields.setdefault("model", {}), dict):
         fields["model"] = model.to_dict() | fields["model"]
     return build(TrainConfig, fields, source=str(path))
@@ -71,7 +71,7 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[ModelConfig, T
 def _build_model(fields: Mapping[str, Any], path: Path) -> ModelConfig:
     """Return the model config of the fields of a recipe or of a run."""
     if not isinstance(fields.get("model", {}), dict):
-        raise FormatError(f"{path}: model must be a table with the sizes of a model", path=path, key="model")
+        raise FormatError.at(path, "model must be a table with the sizes of a model", key="model")
     if isinstance(base := fields.get("base"), str):
         message = f"{path}: is a sweep; use its base recipe, {base}, instead"
         raise FormatError(message, path=path, key="base", found=base)

@@ -79,7 +79,7 @@ class Run:
         if not run.path.exists():
             raise UsageError(f"{path} does not exist", path=path)
         if not run.exists and not run.is_imported:
-            raise UsageError(f"{path}: is not a run: it has no {CONFIG}", path=path)
+            raise UsageError.at(path, f"is not a run: it has no {CONFIG}")
         return run
 
     @classmethod
@@ -326,7 +326,7 @@ def check_no_link(path: Path, run: Path) -> None:
     """Raise if a text of a run is behind a symbolic link: a report must not show files from elsewhere."""
     links = [each for each in (path, *path.parents) if each.is_relative_to(run) and each != run]
     if any(each.is_symlink() for each in links):
-        raise FormatError(f"{path}: is read through a symbolic link; replace the link by a copy", path=path)
+        raise FormatError.at(path, "is read through a symbolic link; replace the link by a copy")
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def read_run_config(path: Path) -> TrainConfig:
         if (path / CHECKPOINTS).is_dir():
             message = f"{path} is an imported model, which has no training to continue; start a run from it"
             raise UsageError(f"{message} with `bytewright train RECIPE --init {path}`", path=path)
-        raise UsageError(f"{path}: is not a run: it has no {CONFIG}", path=path)
+        raise UsageError.at(path, f"is not a run: it has no {CONFIG}")
     check_loaded(path)
     config = read_config(path / CONFIG)
     check_recorded(path, flatten(to_plain(config)))

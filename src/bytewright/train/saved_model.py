@@ -44,12 +44,11 @@ def read_model_config(checkpoint: Path) -> ModelConfig:
     """Read the config of a checkpoint's model from its manifest."""
     fields = open_checkpoint(checkpoint).about.get("model")
     if not isinstance(fields, dict):
-        raise FormatError(f"{checkpoint}: its manifest does not describe the model", path=checkpoint)
+        raise FormatError.at(checkpoint, "its manifest does not describe the model")
     try:
         config = build(ModelConfig, fields, source="its manifest")
     except UsageError as error:
-        message = f"{checkpoint}: {error}"
-        raise FormatError(message, path=checkpoint, key=error.key, found=error.found) from None
+        raise FormatError.at(checkpoint, error, key=error.key, found=error.found) from None
     if config.context_length > MAX_CONTEXT:  # the weights do not limit it
         message = f"{checkpoint}: its context length is {config.context_length}; the limit is {MAX_CONTEXT}"
         raise FormatError(message, path=checkpoint, key="context_length", found=config.context_length)
@@ -88,7 +87,7 @@ def read_optimizer(checkpoint: Path) -> Any:
     folder = open_checkpoint(checkpoint)
     state = folder.read_json(STATE)
     if not isinstance(state, dict) or "optimizer" not in state:
-        raise FormatError(f"{checkpoint / STATE}: is not the state of a checkpoint", path=checkpoint / STATE)
+        raise FormatError.at(checkpoint / STATE, "is not the state of a checkpoint")
     return unpack(read_file(folder, "optimizer.safetensors"), state["optimizer"], str(checkpoint))
 
 
@@ -141,7 +140,7 @@ def read_checkpoint_file(src: str | os.PathLike[str] | Readable) -> SavedState:
         source, data = str(getattr(src, "name", "checkpoint")), src.read()
     tensors, metadata = read_tensors(data, source)
     if metadata.get("format") != FORMAT or not re.fullmatch(r"\d{1,18}", metadata.get("iteration", "")):
-        raise FormatError(f"{source}: is a safetensors file, but not a checkpoint of Bytewright", path=source)
+        raise FormatError.at(source, "is a safetensors file, but not a checkpoint of Bytewright")
     skeleton = atomic.parse_json(metadata.get("optimizer", ""), source)
     return SavedState(
         source=source,

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -272,6 +272,25 @@ def checkpoint_bytes(config: TrainConfig) -> int:
     return weights + state_bytes(config.model, config.optimizer) + 2**20
 
 
+@dataclass(frozen=True)
+class StepParts:
+    """What a step uses besides its config: a loss and an optimizer of the caller, and masked data."""
+
+    loss: Loss | None = None
+    masked: bool = False
+    factory: OptimizerFactory | None = None
+
+    def losses(self, config: TrainConfig) -> dict[str, Any]:
+        """Return the arguments of a step that concern its loss."""
+        measured = masked_language_model_loss if self.masked else language_model_loss
+        trained = self.loss or make_loss(config.loss.name, config.loss.options, masked=self.masked)
+        return {"loss": trained, "measured_loss": self.loss or measured, "masked": self.masked}
+
+
+BUILT_IN = StepParts()
+"""The loss and the optimizer that the config names, and data without a mask."""
+
+
 class StepEngine:
     """The model, optimizer and step of a config, in their initial state."""
 
@@ -279,26 +298,21 @@ class StepEngine:
         self,
         config: TrainConfig,
         device: torch.device,
-        *,
-        loss: Loss | None = None,
-        masked: bool = False,
-        factory: OptimizerFactory | None = None,
+        parts: StepParts = BUILT_IN,
         world: RankGroup | None = None,
     ) -> None:
         self.memory = DevicePeakMemory(device)
         self.sharded: ShardedModel | None = None
         self.rows: StateRows | None = None
         self.model = build_model(config, device)
-        self.factory = factory
-        self.optimizer = build_optimizer(self.model, config.optimizer, factory)
+        self.factory = parts.factory
+        self.optimizer = build_optimizer(self.model, config.optimizer, self.factory)
         self.step = TrainStep(
             self.model,
             self.optimizer,
             max_grad_norm=config.optimizer.max_grad_norm,
             backend=choose_backend(config, device),
-            loss=loss or make_loss(config.loss.name, config.loss.options, masked=masked),
-            measured_loss=loss or (masked_language_model_loss if masked else language_model_loss),
-            masked=masked,
+            **parts.losses(config),
             reduction=Reduction(world, config.parallel.reduction),
         )
 
@@ -335,10 +349,7 @@ class ShardedStepEngine:
         self,
         config: TrainConfig,
         device: torch.device,
-        *,
-        loss: Loss | None = None,
-        masked: bool = False,
-        factory: OptimizerFactory | None = None,
+        parts: StepParts = BUILT_IN,
         world: RankGroup | None = None,
     ) -> None:
         from bytewright.parallel.shard import ShardedModel
@@ -347,7 +358,7 @@ class ShardedStepEngine:
 
         self.memory = DevicePeakMemory(device)
         skeleton = TransformerLM(config.model, device="meta", dtype=torch.float32)
-        rule = build_optimizer(skeleton, config.optimizer, factory)
+        rule = build_optimizer(skeleton, config.optimizer, parts.factory)
         is_whole = has_own_modules(skeleton)
         self.sharded = ShardedModel(
             build_model(config, torch.device("cpu")) if is_whole else build_blank_model(config),
@@ -366,9 +377,7 @@ class ShardedStepEngine:
             self.optimizer,
             max_grad_norm=config.optimizer.max_grad_norm,
             backend=choose_backend(config, device),
-            loss=loss or make_loss(config.loss.name, config.loss.options, masked=masked),
-            measured_loss=loss or (masked_language_model_loss if masked else language_model_loss),
-            masked=masked,
+            **parts.losses(config),
         )
 
 
@@ -383,38 +392,27 @@ class CompiledStepCache:
         self._last: StepEngine | None = None
         self._made_for: object = None
 
-    def make_room(
-        self,
-        config: TrainConfig,
-        device: torch.device,
-        *,
-        loss: Loss | None = None,
-        masked: bool = False,
-        factory: OptimizerFactory | None = None,
-    ) -> None:
+    def make_room(self, config: TrainConfig, device: torch.device, parts: StepParts) -> None:
         """Release the last engine, unless a run of `config` can reuse it."""
         # With a time budget every run compiles, so that the time of all runs of a sweep includes compilation.
-        if self._made_for != _key(config, device, loss, masked, factory) or config.budget.minutes is not None:
+        if self._made_for != _key(config, device, parts) or config.budget.minutes is not None:
             self.clear()
 
     def engine_for(
         self,
         config: TrainConfig,
         device: torch.device,
-        *,
-        loss: Loss | None = None,
-        masked: bool = False,
-        factory: OptimizerFactory | None = None,
+        parts: StepParts = BUILT_IN,
         world: RankGroup | None = None,
     ) -> StepEngine | ShardedStepEngine:
         """Return an engine in the initial state of `config`; the engine returned before becomes invalid."""
-        self.make_room(config, device, loss=loss, masked=masked, factory=factory)
+        self.make_room(config, device, parts)
         if config.parallel.strategy == "shard":
             self.clear()
-            return ShardedStepEngine(config, device, loss=loss, masked=masked, factory=factory, world=world)
+            return ShardedStepEngine(config, device, parts, world)
         if self._last is None:
-            self._last = StepEngine(config, device, loss=loss, masked=masked, factory=factory, world=world)
-            self._made_for = _key(config, device, loss, masked, factory)
+            self._last = StepEngine(config, device, parts, world)
+            self._made_for = _key(config, device, parts)
         else:
             self._last.start_over(config)
         return self._last
@@ -433,17 +431,11 @@ class CompiledStepCache:
             torch.cuda.empty_cache()
 
 
-def _key(
-    config: TrainConfig,
-    device: torch.device,
-    loss: Loss | None,
-    masked: bool,
-    factory: OptimizerFactory | None,
-) -> object:
+def _key(config: TrainConfig, device: torch.device, parts: StepParts) -> object:
     """Return everything that compiled code depends on: runs with equal keys can share an engine."""
     rule = dataclasses.replace(config.optimizer, lr=1.0, muon_lr=1.0)
     shape = config.batch_size, config.accumulate, config.parallel
     # A notebook may register another part under the same name.
     of_model = [part.class_of(config.model) for part in PARTS.values()]
-    parts = of_model, config.loss, losses[config.loss.name], factory or optimizers[config.optimizer.name]
-    return config.model, rule, parts, shape, config.precision, config.compile, device, loss, masked
+    named = of_model, config.loss, losses[config.loss.name], optimizers[config.optimizer.name]
+    return config.model, rule, named, shape, config.precision, config.compile, device, parts

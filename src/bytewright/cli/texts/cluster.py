@@ -59,7 +59,7 @@ def train_tokenizer_on(
             progress=lambda done, total: show("cut", done, total, "bytes"),
         )
         if not ranges:
-            raise UsageError(f"{found[0]}: the texts are empty", path=found[0])
+            raise UsageError.at(found[0], "the texts are empty")
         with open_cluster(cluster) as (executor, num_workers):
             table = count_on(
                 executor,

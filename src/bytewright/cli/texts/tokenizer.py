@@ -408,11 +408,9 @@ class ConvertTokenizer:
         from bytewright.tokenizer import formats
 
         if self.to == "huggingface" and self.out.suffix != ".json":
-            message = f"{self.out}: the name must end in .json, which identifies this format"
-            raise UsageError(message, path=self.out)
+            raise UsageError.at(self.out, "the name must end in .json, which identifies this format")
         if self.to == "tiktoken" and self.out.suffix == ".json":
-            message = f"{self.out}: the name must not end in .json, which identifies huggingface"
-            raise UsageError(message, path=self.out)
+            raise UsageError.at(self.out, "the name must not end in .json, which identifies huggingface")
         atomic.check_target(self.out, folder=self.to in ("bytewright", "gpt2"), replace=self.replace)
         vocabulary = options.load_vocabulary(self.tokenizer, self.special_tokens, self.pattern)
         match self.to:

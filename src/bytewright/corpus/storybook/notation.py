@@ -33,7 +33,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from bytewright.corpus.sections import Item, Place, Section, read_sections
+from bytewright.corpus.sections import Item, Place, Section, read_sections, read_template
 from bytewright.corpus.storybook.grammar import (
     ARTICLE,
     CAPITAL,
@@ -55,7 +55,6 @@ from bytewright.corpus.storybook.grammar import (
 
 HEADING = re.compile(r"(syllables|plot|beat|phrase|words) ([a-z_]+)(?:: ([a-z_]+(?:, [a-z_]+)*))?")
 CONDITION = re.compile(r"([a-z_]+)(?:\.([a-z_]+))?(!?=)(\S+)")
-TOKEN = re.compile(r"\{([^{}]*)\}|([(|)])|([^{}(|)]+)")
 REFERENCE = re.compile(r"(?:([aA]) )?([A-Za-z_]+)(?:\.([a-z_]+))?")
 
 
@@ -179,39 +178,13 @@ class _Reader:
         return [self._spaced(self._template(section, text.replace(" / ", "\n")))]
 
     def _template(self, section: Section, text: str) -> Parts:
-        tokens = list(TOKEN.finditer(text))
-        if "".join(token[0] for token in tokens) != text:
-            self.place.reject(f"unmatched brace in {text!r}")
-        branches, end = self._branches(section, tokens, 0)
-        if end != len(tokens) or len(branches) != 1:
-            self.place.reject(f"unmatched parenthesis or bar in {text!r}")
-        return branches[0]
+        def add_choice(branches: Sequence[Parts]) -> Part:
+            number = sum(name.startswith(f"{section.name}(") for name in self.rules) + 1
+            name = f"{section.name}({number})"
+            self.rules[name] = Choice(name, tuple(Alternative(1, (), parts) for parts in branches))
+            return Call(name)
 
-    def _branches(
-        self, section: Section, tokens: Sequence[re.Match[str]], start: int
-    ) -> tuple[list[Parts], int]:
-        """Return the texts between bars up to the closing parenthesis, and the position of the latter."""
-        branches: list[list[Part]] = [[]]
-        at = start
-        while at < len(tokens) and tokens[at][0] != ")":
-            reference, mark, literal = tokens[at].groups()
-            if mark == "|":
-                branches.append([])
-            elif mark == "(":
-                inner, at = self._branches(section, tokens, at + 1)
-                branches[-1].append(self._inline(section, inner))
-            else:
-                branches[-1].append(literal if reference is None else self._reference(reference))
-            at += 1
-        return [tuple(branch) for branch in branches], at
-
-    def _inline(self, section: Section, branches: Sequence[Parts]) -> Call:
-        if len(branches) < 2:
-            self.place.reject("parentheses need at least two texts, separated by |")
-        number = sum(name.startswith(f"{section.name}(") for name in self.rules) + 1
-        name = f"{section.name}({number})"
-        self.rules[name] = Choice(name, tuple(Alternative(1, (), parts) for parts in branches))
-        return Call(name)
+        return read_template(text, self.place, self._reference, add_choice)
 
     def _reference(self, text: str) -> Part:
         match = REFERENCE.fullmatch(text)

@@ -8,30 +8,13 @@ from __future__ import annotations
 
 from bytewright._native import WorldbookWriter
 from bytewright.corpus.storybook.grammar import Call
+from bytewright.corpus.worldbook import slots
 from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.machine import Machine
-from bytewright.corpus.worldbook.slots import (
-    NAME,
-    THING,
-    TURNS,
-    Fact,
-    Form,
-    Holder,
-    Nest,
-    Number,
-    Part,
-    Person,
-    Pick,
-    Pronoun,
-    Repeat,
-    Result,
-    Thing,
-    Turn,
-)
 from bytewright.corpus.worldbook.world import FIRST, LAST
 
 Instruction = tuple[int, int, int, int, int]
-FORMS: tuple[Form, ...] = ("plain", "article", "capital")
+FORMS: tuple[slots.Form, ...] = ("plain", "article", "capital")
 OPERATIONS = ("=", "+", "-", "*")
 
 
@@ -52,8 +35,10 @@ def make_writer(machine: Machine) -> WorldbookWriter:
         rules=rules,
         genres=[(compiler.rules[name], weight) for name, weight in grammar.genres.items()],
         facts=[compiler.lexicons[name] for name in grammar.facts],
-        turns=[(compiler.rules[name], weight) for name, weight in zip(TURNS, grammar.turns, strict=True)],
-        things_and_names=(compiler.lexicons[THING], compiler.lexicons[NAME]),
+        turns=[
+            (compiler.rules[name], weight) for name, weight in zip(slots.TURNS, grammar.turns, strict=True)
+        ],
+        things_and_names=(compiler.lexicons[slots.THING], compiler.lexicons[slots.NAME]),
         num_variables=len(compiler.variables),
         recency=list(machine.recency),
         limits=(
@@ -82,24 +67,24 @@ class _Compiler:
             for rule in grammar.rules.values()
             for alternative in rule.alternatives
             for part in alternative.parts
-            if isinstance(part, Pick) and part.variable is not None
+            if isinstance(part, slots.Pick) and part.variable is not None
         }
 
-    def instruction(self, part: Part) -> Instruction:
+    def instruction(self, part: slots.Part) -> Instruction:
         """Return the instruction of a part."""
         operation, *arguments = self._encode(part)
         padded = [*arguments, *[-1] * (4 - len(arguments))]
         return operation, padded[0], padded[1], padded[2], padded[3]
 
-    def _encode(self, part: Part) -> tuple[int, ...]:
+    def _encode(self, part: slots.Part) -> tuple[int, ...]:
         match part:
             case str():
                 return 0, self._text(part)
             case Call(name):
                 return 1, self.rules[name]
-            case Nest(name):
+            case slots.Nest(name):
                 return 2, self.rules[name]
-            case Pick(name, form, variable, other):
+            case slots.Pick(name, form, variable, other):
                 return (
                     3,
                     self.lexicons[name],
@@ -107,24 +92,24 @@ class _Compiler:
                     self._variable(variable),
                     self._variable(other),
                 )
-            case Repeat(variable, form):
+            case slots.Repeat(variable, form):
                 lexicon = self.lexicons[self.lexicon_of[variable]]
                 return 4, self._variable(variable), lexicon, FORMS.index(form)
-            case Person(which):
+            case slots.Person(which):
                 return (("new", "other", "same").index(which) + 5,)
-            case Fact(number, form):
+            case slots.Fact(number, form):
                 return 8, number, FORMS.index(form)
-            case Pronoun(forms):
+            case slots.Pronoun(forms):
                 return 9, self._text(forms[0]), self._text(forms[1])
-            case Number(operation, low, high):
+            case slots.Number(operation, low, high):
                 return 10, OPERATIONS.index(operation), low, high
-            case Result():
+            case slots.Result():
                 return (11,)
-            case Turn():
+            case slots.Turn():
                 return (12,)
-            case Thing(which, form):
+            case slots.Thing(which, form):
                 return ("new", "old", "same").index(which) + 13, FORMS.index(form)
-            case Holder(which):
+            case slots.Holder(which):
                 return (("first", "next", "now").index(which) + 16,)
 
     def _text(self, text: str) -> int:

@@ -11,28 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bytewright.corpus.storybook.grammar import Call
+from bytewright.corpus.worldbook import slots
 from bytewright.corpus.worldbook.choices import Between, Options, Recent, SectionEnd, Someone, Word
 from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.pens import Derivation, Pen
-from bytewright.corpus.worldbook.slots import (
-    NAME,
-    THING,
-    TURNS,
-    Fact,
-    Holder,
-    Nest,
-    Number,
-    Part,
-    Person,
-    Pick,
-    Pronoun,
-    Repeat,
-    Result,
-    Rule,
-    Thing,
-    Turn,
-    zipf_weights,
-)
 from bytewright.corpus.worldbook.world import World, is_woman, spell_name
 
 
@@ -77,10 +59,12 @@ class Machine:
     def __init__(self, grammar: WorldGrammar, world: World) -> None:
         self.grammar = grammar
         self.world = world
-        self.recency = zipf_weights(grammar.limits.max_things)
+        self.recency = slots.zipf_weights(grammar.limits.max_things)
         self._genres = list(grammar.genres)
         self._genre_firsts = [grammar.firsts_of(Call(genre)) for genre in self._genres]
-        self._turn_firsts = [grammar.firsts_of(Call(rule)) for rule in TURNS] if grammar.uses_things else []
+        self._turn_firsts = (
+            [grammar.firsts_of(Call(rule)) for rule in slots.TURNS] if grammar.uses_things else []
+        )
         self._options = {
             name: [
                 Options(grammar.firsts[name], [each.weight for each in rule.alternatives]),
@@ -104,7 +88,7 @@ class Machine:
                 break
         return pen.finish()
 
-    def _write_rule(self, rule: Rule, pen: Pen, state: _State, frame: _Frame) -> None:
+    def _write_rule(self, rule: slots.Rule, pen: Pen, state: _State, frame: _Frame) -> None:
         pen.rule = rule.name
         number = 0
         if len(rule.alternatives) > 1:
@@ -118,47 +102,47 @@ class Machine:
                 self._write_slot(part, pen, state, frame)
                 pen.rule = rule.name
 
-    def _write_slot(self, part: Part, pen: Pen, state: _State, frame: _Frame) -> None:
+    def _write_slot(self, part: slots.Part, pen: Pen, state: _State, frame: _Frame) -> None:
         grammar = self.grammar
         match part:
             case Call(name):
                 self._write_rule(grammar.rules[name], pen, state, frame)
-            case Nest(name):
+            case slots.Nest(name):
                 pen.depth += 1
                 self._write_rule(grammar.rules[name], pen, state, _Frame())
                 pen.depth -= 1
-            case Pick(name, form, variable, other):
+            case slots.Pick(name, form, variable, other):
                 taken = () if other is None else (frame.words[other][1],)
                 number = pen.choose("word", Word(grammar.lexicons[name], form, taken))
                 if variable is not None:
                     frame.words[variable] = (name, number)
-            case Repeat(variable, form):
+            case slots.Repeat(variable, form):
                 name, number = frame.words[variable]
                 pen.mention("mention", grammar.lexicons[name].forms[form][number])
-            case Person("same"):
+            case slots.Person("same"):
                 pen.mention("mention", spell_name(frame.number))
-            case Person(which):
+            case slots.Person(which):
                 excluded = frame.main if which == "other" else None
                 frame.rank = pen.choose("person", Someone(self.world, excluded))
                 frame.number = self.world.number_of(frame.rank)
                 if which == "new":
                     frame.main = frame.rank
-            case Fact(kind, form):
+            case slots.Fact(kind, form):
                 lexicon = grammar.lexicons[grammar.facts[kind]]
                 value = self.world.fact(frame.number, kind, len(lexicon.words))
                 pen.mention("fact", lexicon.forms[form][value], rank=frame.rank)
-            case Pronoun(forms):
+            case slots.Pronoun(forms):
                 pen.mention("pronoun", forms[0 if is_woman(frame.number) else 1])
-            case Number(operation, low, high):
+            case slots.Number(operation, low, high):
                 number = pen.choose("number", Between(low, high))
                 frame.result = _combine(frame.result, operation, number)
-            case Result():
+            case slots.Result():
                 pen.mention("result", str(frame.result))
-            case Turn():
+            case slots.Turn():
                 self._write_turn(pen, state, frame)
-            case Thing():
+            case slots.Thing():
                 self._write_thing(part, pen, state)
-            case Holder(which):
+            case slots.Holder(which):
                 self._write_holder(which, pen, state)
             case _:
                 raise AssertionError(part)
@@ -167,7 +151,7 @@ class Machine:
 
     def _write_turn(self, pen: Pen, state: _State, frame: _Frame) -> None:
         turn = pen.choose("turn", Options(self._turn_firsts, self.turn_weights(len(state.things))))
-        rule = self.grammar.rules[TURNS[turn]]
+        rule = self.grammar.rules[slots.TURNS[turn]]
         self._write_rule(rule, pen, state, frame)
         if rule.name == "introduce":
             assert state.new_thing is not None
@@ -183,8 +167,8 @@ class Machine:
             return introduce, 0, 0
         return (introduce if num_things < self.grammar.limits.max_things else 0), *others
 
-    def _write_thing(self, part: Thing, pen: Pen, state: _State) -> None:
-        lexicon = self.grammar.lexicons[THING]
+    def _write_thing(self, part: slots.Thing, pen: Pen, state: _State) -> None:
+        lexicon = self.grammar.lexicons[slots.THING]
         if part.which == "new":
             excluded = [thing.number for thing in state.things]
             state.new_thing = pen.choose("thing", Word(lexicon, part.form, excluded))
@@ -196,7 +180,7 @@ class Machine:
             pen.mention("mention", lexicon.forms[part.form][state.things[0].number])
 
     def _write_holder(self, which: str, pen: Pen, state: _State) -> None:
-        lexicon = self.grammar.lexicons[NAME]
+        lexicon = self.grammar.lexicons[slots.NAME]
         if which == "first":
             state.first_holder = pen.choose("holder", Word(lexicon, "plain"))
             return

@@ -36,40 +36,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from bytewright.corpus.sections import Item, Place, Section, read_sections
+from bytewright.corpus.sections import Item, Place, Section, read_sections, read_template
 from bytewright.corpus.storybook.grammar import Call
+from bytewright.corpus.worldbook import slots
 from bytewright.corpus.worldbook.grammar import Limits, WorldGrammar
-from bytewright.corpus.worldbook.slots import (
-    PRONOUNS,
-    TURNS,
-    Fact,
-    Form,
-    Holder,
-    Lexicon,
-    Nest,
-    Number,
-    Operation,
-    Part,
-    Person,
-    Pick,
-    Pronoun,
-    Repeat,
-    Result,
-    Rule,
-    Template,
-    Thing,
-    Turn,
-    called_rules,
-    zipf_weights,
-)
 
 HEADING = re.compile(r"(limits|genres|facts|turns|words|zipf|join|pairs|range|rule) ([a-z_]+)(:)?")
 LEXICONS = ("words", "zipf", "join", "pairs", "range")
-TOKEN = re.compile(r"\{([^{}]*)\}|([(|)])|([^{}(|)]+)")
 NUMBER = re.compile(r"#([+*-]?)(\d+)-(\d+)")
 SLOT = re.compile(r"(?:([aA]) )?(?:([a-z]+)=)?([A-Za-z_]+)(?:\.([A-Za-z]+))?(?:-([a-z]+))?")
 
-OPERATIONS: Mapping[str, Operation] = {"": "=", "+": "+", "-": "-", "*": "*"}
+OPERATIONS: Mapping[str, slots.Operation] = {"": "=", "+": "+", "-": "-", "*": "*"}
 THINGS: Mapping[str | None, Literal["new", "old", "same"]] = {None: "same", "new": "new", "old": "old"}
 HOLDERS: Mapping[str | None, Literal["first", "next", "now"]] = {
     None: "now",
@@ -87,9 +64,9 @@ class _Reader:
     def __init__(self, sections: Sequence[Section], end: Place) -> None:
         self.sections = sections
         self.place = end
-        self.rules: dict[str, Rule] = {}
+        self.rules: dict[str, slots.Rule] = {}
         self.names = {each.name for each in sections if each.kind == "rule"}
-        self.lexicons: dict[str, Lexicon] = {}
+        self.lexicons: dict[str, slots.Lexicon] = {}
         self.facts: tuple[str, ...] = ()
 
     def read(self) -> WorldGrammar:
@@ -105,7 +82,7 @@ class _Reader:
         turns = {item.text: item.weight for item in self._items("turns")}
         limits = {item.text.split()[0]: int(item.text.split()[1]) for item in self._items("limits")}
         self._check_names(genres)
-        weights = tuple(turns.get(rule, 0) for rule in TURNS)
+        weights = tuple(turns.get(rule, 0) for rule in slots.TURNS)
         return WorldGrammar(self.rules, self.lexicons, genres, self.facts, weights, Limits(**limits))
 
     def _items(self, kind: str) -> list[Item]:
@@ -120,19 +97,19 @@ class _Reader:
             if name not in used:
                 used.add(name)
                 for alternative in self.rules[name].alternatives:
-                    waiting += called_rules(alternative.parts)
+                    waiting += slots.called_rules(alternative.parts)
         if unused := set(self.rules) - used:
             self.place.reject(f"unused: {', '.join(sorted(unused))}")
 
     # Lexicons
 
-    def _lexicon(self, section: Section) -> Lexicon:
+    def _lexicon(self, section: Section) -> slots.Lexicon:
         words: list[str] = []
         for item in section.items:
             self.place = item.place
             words += self._words(section.kind, item.text)
-        weights = zipf_weights(len(words)) if section.kind == "zipf" else (1,) * len(words)
-        return Lexicon(section.name, tuple(words), weights)
+        weights = slots.zipf_weights(len(words)) if section.kind == "zipf" else (1,) * len(words)
+        return slots.Lexicon(section.name, tuple(words), weights)
 
     def _words(self, kind: str, text: str) -> list[str]:
         if kind == "range":
@@ -155,84 +132,60 @@ class _Reader:
     # Rules
 
     def _read_rule(self, section: Section) -> None:
-        alternatives: list[Template] = []
+        alternatives: list[slots.Template] = []
         for item in section.items:
             self.place = item.place
-            alternatives.append(Template(item.weight, self._template(section.name, item.text)))
-        self.rules[section.name] = Rule(section.name, tuple(alternatives))
+            alternatives.append(slots.Template(item.weight, self._template(section.name, item.text)))
+        self.rules[section.name] = slots.Rule(section.name, tuple(alternatives))
 
-    def _template(self, rule: str, text: str) -> tuple[Part, ...]:
-        tokens = list(TOKEN.finditer(text))
-        if sum(len(token[0]) for token in tokens) != len(text):
-            self.place.reject(f"unmatched brace in {text!r}")
-        branches, end = self._branches(rule, tokens, 0)
-        if end != len(tokens) or len(branches) != 1:
-            self.place.reject(f"unmatched parenthesis or bar in {text!r}")
-        return branches[0]
+    def _template(self, rule: str, text: str) -> tuple[slots.Part, ...]:
+        def add_choice(branches: Sequence[tuple[slots.Part, ...]]) -> slots.Part:
+            number = sum(name.startswith(f"{rule}(") for name in self.rules) + 1
+            name = f"{rule}({number})"
+            self.rules[name] = slots.Rule(name, tuple(slots.Template(1, parts) for parts in branches))
+            return Call(name)
 
-    def _branches(
-        self, rule: str, tokens: Sequence[re.Match[str]], start: int
-    ) -> tuple[list[tuple[Part, ...]], int]:
-        """Return the texts between bars up to the closing parenthesis, and the position of the latter."""
-        branches: list[list[Part]] = [[]]
-        at = start
-        while at < len(tokens) and tokens[at][0] != ")":
-            slot, mark, literal = tokens[at].groups()
-            if mark == "|":
-                branches.append([])
-            elif mark == "(":
-                inner, at = self._branches(rule, tokens, at + 1)
-                branches[-1].append(self._inline(rule, inner))
-            else:
-                branches[-1].append(literal if slot is None else self._slot(slot))
-            at += 1
-        return [tuple(branch) for branch in branches], at
+        return read_template(text, self.place, self._slot, add_choice)
 
-    def _inline(self, rule: str, branches: Sequence[tuple[Part, ...]]) -> Call:
-        if len(branches) < 2:
-            self.place.reject("parentheses need at least two texts, separated by |")
-        number = sum(name.startswith(f"{rule}(") for name in self.rules) + 1
-        name = f"{rule}({number})"
-        self.rules[name] = Rule(name, tuple(Template(1, parts) for parts in branches))
-        return Call(name)
-
-    def _slot(self, text: str) -> Part:
+    def _slot(self, text: str) -> slots.Part:
         if text == "#":
-            return Result()
+            return slots.Result()
         if text == "turn":
-            return Turn()
+            return slots.Turn()
         if match := NUMBER.fullmatch(text):
             operation, low, high = match.groups()
-            return Number(OPERATIONS[operation], int(low), int(high))
+            return slots.Number(OPERATIONS[operation], int(low), int(high))
         if text.startswith("nest "):
-            return Nest(text.removeprefix("nest "))
+            return slots.Nest(text.removeprefix("nest "))
         match = SLOT.fullmatch(text)
         if not match:
             self.place.reject(f"expected a slot, found {{{text}}}")
         indefinite, variable, name, property_, other = match.groups()
         is_capital = (property_ or name)[0].isupper()
-        form: Form = "article" if indefinite else "capital" if is_capital else "plain"
+        form: slots.Form = "article" if indefinite else "capital" if is_capital else "plain"
         return self._resolve(name.lower(), property_ and property_.lower(), form, variable, other)
 
     def _resolve(
-        self, name: str, property_: str | None, form: Form, variable: str | None, other: str | None
-    ) -> Part:
+        self, name: str, property_: str | None, form: slots.Form, variable: str | None, other: str | None
+    ) -> slots.Part:
         if name == "person":
             if property_ in (None, "other", "name"):
-                return Person("same" if property_ == "name" else "other" if property_ else "new")
-            if property_ in PRONOUNS:
-                woman, man = PRONOUNS[property_]
-                return Pronoun((woman.capitalize(), man.capitalize()) if form == "capital" else (woman, man))
+                return slots.Person("same" if property_ == "name" else "other" if property_ else "new")
+            if property_ in slots.PRONOUNS:
+                woman, man = slots.PRONOUNS[property_]
+                return slots.Pronoun(
+                    (woman.capitalize(), man.capitalize()) if form == "capital" else (woman, man)
+                )
             if property_ in self.facts:
-                return Fact(self.facts.index(property_), form)
+                return slots.Fact(self.facts.index(property_), form)
         elif name == "thing":
             if property_ in (None, "new", "old"):
-                return Thing(THINGS[property_], form)
+                return slots.Thing(THINGS[property_], form)
         elif name == "holder":
             if property_ in (None, "first", "next"):
-                return Holder(HOLDERS[property_])
+                return slots.Holder(HOLDERS[property_])
         elif property_ is None and name in self.lexicons:
-            return Pick(name, form, variable, other)
+            return slots.Pick(name, form, variable, other)
         elif property_ is None:
-            return Call(name) if name in self.names else Repeat(name, form)
+            return Call(name) if name in self.names else slots.Repeat(name, form)
         return self.place.reject(f"{{{name}.{property_}}} is not defined")

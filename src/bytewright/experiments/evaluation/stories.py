@@ -72,8 +72,7 @@ def generate_stories(
     tokenizer = saved.run.tokenizer
     end = tokenizer.special_tokens.get(END_OF_TEXT)
     if end is None:
-        message = f"{run}: the tokenizer has no {END_OF_TEXT}, so the model cannot end a story"
-        raise UsageError(message, path=run)
+        raise UsageError.at(run, f"the tokenizer has no {END_OF_TEXT}, so the model cannot end a story")
     place = select_device(device)
     model = saved.load(device=place, precision=saved.generation_precision(place))
     prompt = [end, *tokenizer.encode(plan.prompt)]

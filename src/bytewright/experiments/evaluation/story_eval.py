@@ -135,7 +135,7 @@ def evaluate_text(
     try:
         text = StoryTokens.read(file, saved.run.tokenizer)
     except UsageError as error:
-        raise UsageError(f"{run}: {error}", path=run, key=error.key) from None
+        raise UsageError.at(run, error, key=error.key) from None
     model = saved.load(device=select_device(device), precision=saved.training_precision)
     derived = find_derivations(file, len(text.stories))
     try:
@@ -143,7 +143,7 @@ def evaluate_text(
             return _evaluate_world(model, text, derived, progress)
         evaluation = text.evaluate(model, progress)
     except UsageError as error:
-        raise UsageError(f"{file}: {error}", path=file) from None
+        raise UsageError.at(file, error) from None
     return TextEvaluation(evaluation, find_floor(file, len(text.stories)))
 
 

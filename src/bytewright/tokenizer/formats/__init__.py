@@ -66,18 +66,17 @@ def read_vocabulary(
     if not is_folder and path.suffix != ".json":
         return read_tiktoken(path, special_tokens=special_tokens, pattern=pattern or "gpt2")
     if is_folder and not names:
-        raise FormatError(f"{path}: the folder is empty; expected a tokenizer in it", path=path)
+        raise FormatError.at(path, "the folder is empty; expected a tokenizer in it")
     if len(names & set(GPT2_FILES)) == 1 and names.isdisjoint({"vocabulary.json", "tokenizer.json"}):
         found, missing = sorted(GPT2_FILES, key=names.__contains__, reverse=True)
         message = f"{path}: {missing} is missing; GPT-2's format needs it next to {found}"
         raise FormatError(message, path=path, expected=missing, found=found)
     if pattern is not None:
-        raise UsageError(f"{path}: contains its pattern, so none can be given", path=path, key="pattern")
+        raise UsageError.at(path, "contains its pattern, so none can be given", key="pattern")
     if names.issuperset(GPT2_FILES):
         return read_gpt2(path / "vocab.json", path / "merges.txt", special_tokens)
     if special_tokens:
-        message = f"{path}: contains its special tokens, so none can be given"
-        raise UsageError(message, path=path, key="special_tokens")
+        raise UsageError.at(path, "contains its special tokens, so none can be given", key="special_tokens")
     if not is_folder or "tokenizer.json" in names:
         return read_huggingface(path / "tokenizer.json" if is_folder else path)
     return read_bytewright(path)

@@ -151,7 +151,7 @@ def read_ids(vocab: Json) -> dict[str, int]:
             raise vocab[spelling].error("an integer")
         if id in owner:
             problem = f"{shorten(owner[id])} and {shorten(spelling)} have the same id {shorten(id)}"
-            raise FormatError(f"{vocab.file}: {problem}", path=vocab.file, found=id)
+            raise FormatError.at(vocab.file, problem, found=id)
         owner[id] = spelling
         ids[spelling] = id
     return ids

@@ -84,7 +84,7 @@ def _read_ranks(path: atomic.StrPath) -> dict[int, bytes]:
             tokens[int(rank)] = token
             line_of[token] = number
             continue
-        raise FormatError(f"{path}: line {number}: {problem}", path=path)
+        raise FormatError.at(path, f"line {number}: {problem}")
     return tokens
 
 

@@ -268,7 +268,7 @@ def read_step(checkpoint: Path) -> int:
     """Return the step of a checkpoint, from its manifest."""
     step = atomic.open_folder(checkpoint).about.get("step")
     if not isinstance(step, int):
-        raise FormatError(f"{checkpoint}: its manifest does not name a step", path=checkpoint, key="step")
+        raise FormatError.at(checkpoint, "its manifest does not name a step", key="step")
     return step
 
 

@@ -73,6 +73,7 @@ from bytewright.train.session.resume_policy import (
 from bytewright.train.setup import (
     CompiledStepCache,
     Inputs,
+    StepParts,
     build_model,
     seed_step,
     select_device,
@@ -127,14 +128,12 @@ class Trainer:
         self.sample, self.probe, self.final_checkpoint, self.clock = sample, probe, final_checkpoint, clock
         self.device = self.world.connect(select_device(config.device))
         engines = engines or CompiledStepCache()
-        parts: dict[str, Any] = {"loss": loss, "masked": inputs.is_masked, "factory": optimizer}
-        engines.make_room(config, self.device, **parts)
+        parts = StepParts(loss, inputs.is_masked, optimizer)
+        engines.make_room(config, self.device, parts)
         self.store = TokenStore(inputs.train, self.device, mask=inputs.train_mask)
         self.validation = self._open_validation()
         # The memory of the data, which is loaded already, does not count.
-        engine = engines.engine_for(
-            config, self.device, loss=loss, masked=inputs.is_masked, factory=optimizer, world=self.world
-        )
+        engine = engines.engine_for(config, self.device, parts, self.world)
         self.model, self.optimizer = engine.model, engine.optimizer
         self.sharded, self.rows = engine.sharded, engine.rows
         self.train_step, self.memory = engine.step, engine.memory
