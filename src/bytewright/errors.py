@@ -148,7 +148,7 @@ def first_line(error: BaseException) -> str:
 def escape_controls(text: str, keep: str = "") -> str:
     r"""Return `text` with characters that are not printable escaped, except those in `keep`.
 
-    Escape text from a file before it is shown on a terminal: the terminal would execute control characters,
+    Escape text from a file before it is shown on a terminal. The terminal would execute control characters,
     line breaks and changes of the writing direction. Lone surrogates cannot be encoded.
 
     >>> print(escape_controls("run\x1b[2J\n\udcff"))

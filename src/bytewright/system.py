@@ -104,7 +104,7 @@ class DevicePeakMemory:
     """The peak memory of a training run on `device` since `begin`, minus the memory in use at the start.
 
     On a GPU the allocator counts it. On a CPU it is the kernel's high-water mark of the resident memory,
-    which includes pages of the token file that were read; only Linux has this figure. Building a model and
+    which includes pages of the token file that were read. Only Linux has this figure. Building a model and
     compiling its first step have peaks of their own: `begin` discards them, except for memory that malloc
     keeps on a CPU.
     """
@@ -196,7 +196,7 @@ def keep_freed_memory() -> Iterator[None]:
 def return_freed_memory() -> Iterator[None]:
     """Suspend `keep_freed_memory`: return kept memory to the system, and large blocks when they are freed.
 
-    Work between steps, such as an evaluation, would otherwise fragment the kept memory. glibc 2.36 does not
+    Work between steps, such as an evaluation, would otherwise fragment the kept memory: glibc 2.36 does not
     reuse a freed aligned block for a request of the same size. The process would then hold the memory of the
     steps and, several times, that of the other work.
     """

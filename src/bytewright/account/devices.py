@@ -91,9 +91,9 @@ DEVICES: Mapping[str, Device] = {
     "rtx5090": _geforce("RTX 5090", tflops=104.8, gb_per_second=1792, gb=32, watts=575),
 }
 """GPUs by the name that `find_device` accepts. The sources are NVIDIA's data sheets of A100, H100, H200 and
-HGX B200; for GeForce cards the white papers "Ampere GA102 GPU Architecture", "Ada GPU Architecture" and "RTX
-Blackwell GPU Architecture" and the pages of the cards. Memory is counted with 10⁹ bytes to a GB, so a part of
-it remains for the driver."""
+HGX B200. For GeForce cards they are the white papers "Ampere GA102 GPU Architecture", "Ada GPU Architecture"
+and "RTX Blackwell GPU Architecture" and the pages of the cards. Memory is counted with 10⁹ bytes to a GB, so
+a part of it remains for the driver."""
 
 NAMES: Mapping[str, str] = {
     "A100-SXM4-80GB": "a100",

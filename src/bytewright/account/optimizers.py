@@ -13,7 +13,7 @@ At best a rule reads θ, g and its state and writes θ and its state: 7·4 bytes
 tensors of AdamW. This is half an operation per byte, so memory bandwidth limits it on every device.
 
 The stated counts are exact. Tests count the operations of the reference rules, and the bytes that the fused
-rules move without a compiler, when each operation is one pass over memory (`eager_update_bytes`). The costs
+rules move without a compiler (`eager_update_bytes`): then each operation is one pass over memory. The costs
 of other optimizers are measured: one update is traced, operation by operation (`trace_update`).
 
 The reference rules update one parameter at a time and need little temporary memory. The fused rules update
@@ -158,8 +158,8 @@ def eager_update_bytes(config: ModelConfig, optimizer: AnyOptimizer, device: Dev
 def update_temporaries(x: StepShape, optimizer: AnyOptimizer, *, is_fused: bool) -> int:
     """Return the bytes of temporaries during the update.
 
-    The reference rules need a few tensors of the size of the largest parameter, the fused rules a few of the
-    size of the whole group.
+    The reference rules need a few tensors of the size of the largest parameter. The fused rules need a few of
+    the size of the whole group.
     """
     shares = list_shares(x.config, optimizer)
     if shares is None:

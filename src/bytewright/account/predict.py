@@ -60,8 +60,8 @@ sheet and with rates measured in the same process. Runs of these sizes reach 0.5
 from batch 64 on, but 0.49 at batch 16 and 0.28 at batch 1.
 
 On a CPU: the speeds of docs/results/2026-11-15-two-cores.md at batch 8: compiled 1,358 tokens/s in fp32 and
-2,286 in bf16, eager 1.62 s per step. They are compared with the 187 and 418 GFLOP/s of the same page, and
-with a copy at 30 GB/s that was measured later on the same cores."""
+2,286 in bf16, eager 1.62 s per step. They are compared with the 187 and 418 GFLOP/s of the same page. The
+copy at 30 GB/s was measured later on the same cores."""
 
 
 HEAP_SHARE, CODE_BYTES = 1.27, 30_000_000

@@ -1,7 +1,7 @@
 """What the ranks of a run send to each other in a training step.
 
-N is the number of parameters, R the number of ranks and P the number of parts of a batch (`accumulate`), each
-of which one rank computes. Gradients and weights are sent as 4 bytes per number. Sent by one rank per step:
+N is the number of parameters, R the number of ranks and P the number of parts of a batch (`accumulate`). One
+rank computes each part. Gradients and weights are sent as 4 bytes per number. Sent by one rank per step:
 
     replicate, exact   4·N·(R-1)/R for each node of the tree inside its share of the parts (one if P/R is a
                        power of two), and once more to gather the sum

@@ -4,8 +4,8 @@ With a utilisation, seconds = FLOPs / (peak · MFU). The MFU (model FLOPs utilis
 that the model's matrix products reach. It must be measured and depends on the sizes. The roofline is computed
 for each part of a step. A part takes at least flops / peak seconds for its arithmetic, and at least bytes /
 bandwidth seconds for its memory traffic. The larger of the two is its lower bound. The sum of these bounds is
-a lower bound of the step. One measured step gives the efficiency, the share of the roofline that a machine
-reaches, and with it the time of other sizes can be predicted.
+a lower bound of the step. One measured step gives the efficiency: the share of the roofline that a machine
+reaches. With it the time of other sizes can be predicted.
 
 The traffic is that of the fused implementation, in the letters of `activations`. A product moves
 s·(m·k + k·n + m·n) bytes. Attention reads q, k, v and writes the result; its backward pass moves twice as

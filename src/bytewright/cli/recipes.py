@@ -124,8 +124,8 @@ def _check_commands(shipped: ShippedRecipe | None, recipe: Path) -> list[DataCom
 class ListParts:
     """List the norms, feed-forward layers, losses, optimizers and other parts that a recipe can name.
 
-    Each part is listed with the key of a recipe that selects it, its options and their defaults. --plugin
-    adds the parts of your own Python file.
+    Each part is listed with the key of a recipe that selects it, its options and their defaults. The option
+    --plugin adds the parts of your own Python file.
 
     For example:
       bytewright parts

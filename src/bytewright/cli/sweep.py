@@ -214,9 +214,9 @@ OPTIONAL_COLUMNS = ("started", "plugins", "tokens", "seconds", "tokens_per_secon
 class ListRuns:
     """List the runs in a folder and its subfolders with their key figures.
 
-    --where selects runs by a condition on any figure or setting, or on the variant of a sweep. --sort sorts
-    them by a figure or setting; a minus before its name means descending order. A setting can be given by its
-    full name or by its last part.
+    --where selects runs by a condition on any figure or setting, or on the variant of a sweep. The option
+    --sort sorts them by a figure or setting; a minus before its name means descending order. A setting can be
+    given by its full name or by its last part.
 
     For example:
       bytewright runs

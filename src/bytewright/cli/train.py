@@ -32,10 +32,10 @@ IS_ALONE = "RANK" not in os.environ
 class Train:
     """Train a model from a recipe, and save everything in a new folder.
 
-    A recipe is a TOML file, or the name of one that comes with Bytewright (`bytewright recipes` lists them);
-    --set replaces any of its values. --make-data makes the data of such a recipe. The run can be stopped at
-    any time: Ctrl-C and SIGTERM save a checkpoint first; a second signal stops at once. `bytewright resume`
-    continues with identical results, also after a crash.
+    A recipe is a TOML file, or the name of one that comes with Bytewright (`bytewright recipes` lists them).
+    The option --set replaces any of its values, and --make-data makes the data of such a recipe. The run can
+    be stopped at any time: Ctrl-C and SIGTERM save a checkpoint first; a second signal stops at once.
+    `bytewright resume` continues with identical results, also after a crash.
 
     With --init the run starts from the weights of another model, for fine-tuning with a schedule of its own.
     The recipe can then leave [model] out. Weights and tokenizer must fit; a larger model.vocab_size adds
@@ -215,8 +215,8 @@ class Evaluate:
     The whole file is measured in windows of the model's context; tokens after the last whole window are left
     out. Training measures at most eval_tokens of the file, so its figures can differ. Losses of different
     tokenizers cannot be compared; bits per byte can. With --stories, each story of a text is measured as a
-    whole, and compared with the known entropy if the text is from the storybook or from the world book. For
-    the latter, tables show which choices cost the model more bits than the true probabilities.
+    whole. If the text is from the storybook or the world book, the result is compared with the known entropy.
+    For the latter, tables show which choices cost the model more bits than the true probabilities.
 
     For example:
       bytewright evaluate runs/base

@@ -1,7 +1,7 @@
 """Sources of text: two generated books, public corpora, and readers of common file formats.
 
 Read `readers` first. It yields the documents of text, JSON Lines and Parquet files. `sources` finds the files
-that a user names, `plain_text` recognises binary files, `text` writes documents as one plain text file,
+that a user names, `plain_text` recognises binary files, and `text` writes documents as one plain text file.
 `stats` counts words and documents, and `download` fetches public corpora. `storybook` and `worldbook`
 generate text with known entropy, `books` recognises from which of them a text is, and `sections` reads the
 outline of their grammars. In text files `END_OF_TEXT` ends a document. Depends on `storage`.

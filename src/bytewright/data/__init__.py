@@ -1,8 +1,8 @@
 """Token ids: files on disk and the batches that training draws from them.
 
-Read `tokenfile` first (memory-mapped ids with a manifest that names their tokenizer), then `dataset` (several
-token files as one), `sampler` (which tokens a step trains on) and `rng` (orders from a seed). Depends on
-`errors` and `storage`.
+Read `tokenfile` first: memory-mapped ids with a manifest that names their tokenizer. `dataset` joins several
+token files, `sampler` selects the tokens of a step, and `rng` derives orders from a seed. Depends on `errors`
+and `storage`.
 """
 
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter, dtype_for

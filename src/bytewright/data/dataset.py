@@ -5,7 +5,7 @@ The manifest of a dataset has the same fields as that of one token file with all
 the concatenated ids. A dataset therefore trains exactly as one file, and a run can be resumed with either.
 
 `TokenFile.open` opens a dataset if its path is a folder. Shards are mapped when they are read, at most
-`MOST_MAPPED` at a time, so the number of shards is not limited by the number of open files.
+`MOST_MAPPED` at a time. So the limit of open files does not limit the number of shards.
 """
 
 from __future__ import annotations

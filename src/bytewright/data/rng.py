@@ -23,7 +23,7 @@ class Permutation:
     """A bijection on 0 … size-1, selected by `key` and computed for each position separately.
 
     A position is split into `high * width + low`. In turn, a hash of each half is added to the other half,
-    modulo the other half's range. This is a Feistel network on two nearly equal ranges: each round can be
+    modulo the other half's range. This is a Feistel network on two nearly equal ranges. Each round can be
     inverted, so the result is a bijection on `width * height ≥ size` numbers. A result that is not below
     `size` is mapped again until it is. This follows a cycle of the bijection, so it is again a bijection.
 

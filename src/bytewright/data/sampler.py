@@ -98,7 +98,7 @@ class WindowSampler:
     """The windows of each step: every window once per epoch, in an order that depends on `seed` and epoch.
 
     A batch that reaches the end of an epoch continues in the next one. Ranks use adjacent shares of the same
-    global batch, so with a constant global batch the tokens of a step do not depend on the number of ranks.
+    global batch. So with a constant global batch the tokens of a step do not depend on the number of ranks.
 
     >>> sampler = WindowSampler(num_tokens=13, context_length=3, batch_size=2, seed=0)
     >>> sampler.num_windows
@@ -169,8 +169,8 @@ class DocumentSampler:
 def find_documents(tokens: Corpus, end: int, context_length: int) -> Int64[np.ndarray, " documents"]:
     """Return where a window starts for each document: at the end token before it.
 
-    Documents without a whole window after that token are left out, and so is the first document of a file,
-    which has no end token before it.
+    Documents without a whole window after that token are left out. So is the first document of a file, which
+    has no end token before it.
 
     >>> find_documents(np.array([5, 0, 6, 7, 0, 8, 0, 9], dtype=np.uint16), end=0, context_length=3).tolist()
     [1, 4]

@@ -2,7 +2,7 @@
 
 A `CorpusConfig` describes a generated book or a text file. `prepare_corpus` creates the missing files below
 one folder and reuses the others. Folder names contain a hash of the inputs of the text (the grammar of the
-book, or the contents of the file), so stale files are never reused. Files are written atomically, so an
+book, or the contents of the file). So stale files are never reused. Files are written atomically, so an
 interrupted preparation can be continued. `corpus.json` records the entropy of generated validation text,
 which is the floor of the loss. `token_digests` identifies data by the hash of their tokens.
 """

@@ -5,7 +5,7 @@ its checkpoint. A run that diverges is recorded with the reason. A run that does
 again with smaller parts. The `outcome.json` of a run is written last and marks it as done. A sweep that is
 killed at any time and started again therefore ends with the same numbers.
 
-`execute_plan` trains in this process, where consecutive runs share a compiled step: for short runs on a GPU,
+`execute_plan` trains in this process, where consecutive runs share a compiled step. For short runs on a GPU,
 starting a process and compiling would take longest. `run_commands` runs several processes at once.
 """
 

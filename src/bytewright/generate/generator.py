@@ -5,8 +5,8 @@ All sequences of a batch step together. Each sequence ends separately: at a stop
 sequences. `DeviceSteps` does the work on the device with the decoder and its cache, and `_Batch` the
 bookkeeping on the host. On a GPU the host checks for ended sequences only every `STEPS_BETWEEN_CHECKS` steps.
 
-`WindowSteps` computes whole texts again for each token: by the model's own `forward` if the decoder cannot
-run the model (`model_check`), and past the context if a sliding window is requested.
+`WindowSteps` computes whole texts again for each token. It is used if the decoder cannot run the model
+(`model_check`), and past the context if a sliding window is requested.
 """
 
 from __future__ import annotations

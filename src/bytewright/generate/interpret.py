@@ -2,7 +2,7 @@
 
 All functions handle ids, work for both implementations and for parts of plugins, and change nothing in the
 model. Attention weights are those of the reference attention, computed from the inputs that the layers of the
-model receive: fused attention never has them in memory.
+model receive. Fused attention never has them in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def token_losses(
 ) -> Float[Tensor, " seq_minus_one"]:
     """Return -ln p of each token after the first, given the tokens before it.
 
-    A text longer than the context is read in windows that overlap by half, so every token after the first
+    A text longer than the context is read in windows that overlap by half. So every token after the first
     window has at least half a context before it. `progress` receives the scored tokens and their total.
     """
     check_ids(model.config, ids, "ids")

@@ -90,8 +90,8 @@ class PackedMatrix:
     """A weight in the layout whose products with about `num_rows` rows are fastest; any number is allowed.
 
     On a CPU in float32, `linear` reaches half of the memory bandwidth. Transposed weights make a product with
-    one row twice as fast, unless the result is the shorter side. oneDNN's blocked layout makes products with
-    several rows up to twice as fast. Other devices and types use the plain layout.
+    one row twice as fast, unless the result is the shorter side. The blocked layout of oneDNN makes products
+    with several rows up to twice as fast. Other devices and types use the plain layout.
     """
 
     def __init__(self, weight: Float[Tensor, "d_out d_in"], num_rows: int) -> None:

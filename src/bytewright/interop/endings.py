@@ -5,9 +5,9 @@ In the others, one fact has another value: a name, a promise, an animal. The che
 all labels. Exactly one ending gives a consistent story. Each of the others contradicts the story in that one
 fact. After a story with the other value it would be consistent, so no ending is wrong by itself.
 
-The *distance* of a question is the length of its dependency: how many sentences before the ending must be
-read until the checker rules out all wrong endings. A model answers by the log-probability of each ending. Its
-accuracy by distance shows how far back it uses the text; guessing scores one quarter.
+The *distance* of a question is the length of its dependency. It is the number of sentences before the ending
+that the checker must read to reject all wrong endings. A model answers by the log-probability of each ending.
+Its accuracy by distance shows how far back it uses the text; guessing scores one quarter.
 
 `write_tasks` writes questions as tasks of lm-evaluation-harness, one task per range of distances.
 `score_questions` scores a model without the harness.

@@ -168,7 +168,7 @@ class BytewrightLM(TemplateLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return the continuation of each text, up to one of the task's stop strings.
 
-        The context is shortened at its beginning, so that the requested number of new tokens has room; at
+        The context is truncated at its beginning, so that the requested number of new tokens has room. At
         most half of the model's context is new.
         """
         from lm_eval.models.utils import normalize_gen_kwargs

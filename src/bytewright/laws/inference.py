@@ -2,7 +2,7 @@
 
 A mean over n seeds has an uncertain standard error, because the spread is estimated from the same n values.
 Student's t distribution accounts for it: with three seeds, an interval of 95 % extends 4.3 standard errors to
-each side, not 2. If several settings are compared with one baseline, some difference looks large by chance;
+each side, not 2. If several settings are compared with one baseline, some difference looks large by chance.
 Holm's correction keeps the probability of any such error below the stated level.
 """
 
@@ -99,7 +99,7 @@ class Difference:
 def compare_means(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
     """Return the difference of the means of two settings, given their values by seed.
 
-    Seeds that both settings have are compared in pairs, if there are two or more: runs with one seed read the
+    Seeds that both settings have are compared in pairs, if there are two or more. Runs with one seed read the
     same batches, so part of the noise cancels. Otherwise the two means are independent (Welch's test). None
     if both have too few seeds for a standard error.
     """

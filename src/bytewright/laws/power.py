@@ -1,8 +1,9 @@
 """Fit sums of power laws, y = E + sum over k of c_k x_k^-p_k, by variable projection.
 
-For given exponents p the model is linear in E and c. *Variable projection* solves this inner problem exactly
-and searches only over the exponents: one for an envelope, two for a law in N and D. All coefficients are
-non-negative. With at most three of them, the inner problem is solved for every set of positive ones.
+For given exponents p the model is linear in E and c. The method *variable projection* solves this inner
+problem exactly and searches only over the exponents: one for an envelope, two for a law in N and D. All
+coefficients are non-negative. With at most three of them, the inner problem is solved for every set of
+positive ones.
 
 Objectives:
 

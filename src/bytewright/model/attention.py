@@ -39,7 +39,7 @@ Positions = Integer[Tensor, "*#batch seq"]
 class RotaryPositionalEmbedding(Layer):
     """Rotate the pairs (2i, 2i + 1) of a vector at position p by the angle p·θ^(-2i/d_k).
 
-    The dot product of two rotated vectors depends only on the difference of their angles, so scores depend on
+    The dot product of two rotated vectors depends only on the difference of their angles. So scores depend on
     the distance of two tokens and not on their positions. Tables hold cos and sin for every position; they
     are not parameters and are not saved.
     """
@@ -173,7 +173,7 @@ class MultiHeadSelfAttention(Layer):
 
         It keeps q, k and v of every head, the scores, their exponentials, the weights, and the merged result.
         A compiler recomputes the exponentials. The products of scores and weighting are one pass, of which a
-        kernel skips the masked half; its backward pass recomputes the scores: 7 products instead of 6.
+        kernel skips the masked half. Its backward pass recomputes the scores: 7 products instead of 6.
         """
         if positions[x.config.position] not in (RotaryPositionalEmbedding, NoPosition):
             return None

@@ -4,8 +4,8 @@
 None; the properties `ffn_width` and `kv_heads` then derive them from the other sizes. The fields stay None,
 so that `dataclasses.replace(config, d_model=768)` derives them again.
 
-The norm, the position encoding, the attention and the feed-forward layer are parts: a field has the name of
-one that is registered in `bytewright.registry`, and a second field has its options. `PARTS` lists these
+The norm, the position encoding, the attention and the feed-forward layer are parts. One field has the name of
+a part that is registered in `bytewright.registry`, and a second field has its options. `PARTS` lists these
 fields. `model.parts` constructs the parts and documents what a part must provide.
 """
 
@@ -120,8 +120,8 @@ class ModelConfig:
     num_kv_heads: int | None = None
     """Key/value heads, each shared by num_heads / num_kv_heads query heads; None: num_heads."""
     mup_base_width: int | None = None
-    """Maximal update parametrisation (muP): the learning rate is that of a model with this `d_model`, and
-    rates, initial head and logits are scaled from there to `d_model`. None: standard parametrisation."""
+    """Maximal update parametrisation (muP). The learning rate is that of a model with this `d_model`; rates,
+    initial head and logits are scaled from there to `d_model`. None: standard parametrisation."""
     implementation: Implementation = "fused"
     """Layer classes to use; both implementations have the same parameters under the same names."""
 

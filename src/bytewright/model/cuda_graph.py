@@ -24,10 +24,10 @@ def capture(function: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Resul
 
     torch keeps one cuBLAS workspace per stream and captures all graphs on the same stream. Without the two
     calls below, a graph can contain the address of a workspace that lies in the memory pool of an earlier
-    graph, or in the general pool. That memory is released when the earlier graph is deleted and any user of
-    the process clears the workspaces, as `torch.compile(mode="reduce-overhead")` does, and the next replay
-    fails. The first call makes the capture allocate a workspace in the graph's own pool, which is freed with
-    the graph. The second call keeps later captures from using it.
+    graph, or in the general pool. That memory is released when the earlier graph is deleted and the
+    workspaces are cleared, as `torch.compile(mode="reduce-overhead")` does. Then the next replay fails. The
+    first call makes the capture allocate a workspace in the graph's own pool, which is freed with the graph.
+    The second call keeps later captures from using it.
     """
     graph = torch.cuda.CUDAGraph()
     torch._C._cuda_clearCublasWorkspaces()

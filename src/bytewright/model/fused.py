@@ -1,7 +1,7 @@
 """The fused layers and loss: the results of the reference modules with fewer and larger operations.
 
 Each class inherits the parameters, names and initialisation of its reference class and overrides only
-`forward`, so a state dict of one loads into the other. They are faster because of:
+`forward`. So a state dict of one loads into the other. They are faster because of:
 
 - one product for q, k and v, and one for gate and up. The weights are joined in each call: a copy that is
   small compared with the product, and free if they are cast to bfloat16 anyway;

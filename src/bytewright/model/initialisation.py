@@ -1,7 +1,7 @@
 """The initial weights of a model, as a function of a seed and the names of its modules.
 
-Each built-in module with weights, and each part of a user that has `reset_parameters`, draws its weights from
-a random stream of its own, which the seed and its full name select. So the weights of a module depend neither
+Each built-in module with weights, and each part of a user that has `reset_parameters`, has a random stream of
+its own. The seed and the full name of the module select the stream. So the weights of a module depend neither
 on the modules before it nor on the process that draws them. A part of a user without `reset_parameters` keeps
 the weights of its constructor.
 """

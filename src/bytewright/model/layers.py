@@ -177,8 +177,8 @@ def check_range(name: str, indices: Tensor, size: int) -> None:
 class _LookUp(torch.autograd.Function):
     """weight[ids] with a deterministic gradient.
 
-    The gradient of a row is a sum over all positions of its id. torch's indexing, compiled or not, adds them
-    in the order in which its threads finish.
+    The gradient of a row is a sum over all positions of its id. The indexing of torch, compiled or not, adds
+    them in the order in which its threads finish.
     """
 
     @staticmethod

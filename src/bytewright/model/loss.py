@@ -2,7 +2,7 @@
 
 A loss is a function of the hidden states, the output matrix and the targets. It returns one number, the mean
 over all positions. The logits are `hidden @ output_weight.T`. If it has a parameter `masked`, it can be used
-with masked data: with True, it returns the mean over the positions whose target is not `IGNORED`. All other
+with masked data. With True, it returns the mean over the positions whose target is not `IGNORED`. All other
 parameters are options (`[loss.options]`). `of_logits` makes a loss from a function of logits; it supports
 masked data:
 
@@ -94,7 +94,7 @@ def of_logits(function: Callable[..., Tensor]) -> Loss:
 
     The function gets logits in at least float32, of shape (rows, vocab), and targets of shape (rows,). It
     returns the loss of each row; that of a row that does not count is discarded. It is called for a chunk of
-    rows at a time, and again in the backward pass, so that the logits of a whole batch never exist at once.
+    rows at a time, and again in the backward pass. So the logits of a whole batch never exist at once.
     """
 
     @functools.wraps(function)

@@ -7,8 +7,8 @@ this process alone, and no method uses torch.distributed. A world has two groups
   take the same branch, never synchronise with a GPU for it, and notice at once that a rank has died;
 - the data group exchanges gradients: NCCL if every rank of the machine has its own GPU, otherwise gloo.
 
-Values are sent as JSON. A failed collective raises `LostRankError` on one rank, which names the ranks that
-died, and `ReportedError` on the others, so that a run ends with one message.
+Values are sent as JSON. A failed collective raises `LostRankError`, which names the ranks that died, on one
+rank. The others raise `ReportedError`, so a run ends with one message.
 """
 
 from __future__ import annotations

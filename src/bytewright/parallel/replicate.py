@@ -4,7 +4,7 @@ A batch has the same number of equal parts whatever the number of ranks. Rank r 
 them. The gradients of all parts are added in fp32, in one of two ways:
 
 - `exact`: in the order of the fixed tree (`tree`). Each rank adds the nodes inside its share. One all-to-all
-  sends slice r of every node to rank r, which adds the rest of the tree on its slice, and one all-gather
+  sends slice r of every node to rank r, which adds the rest of the tree on its slice. Then one all-gather
   returns the sum. If a share is one node, each rank sends 2·N·(R-1)/R numbers, as in a ring all-reduce of N.
 - `fast`: each rank adds its parts one after the other, then one all-reduce in buckets adds the ranks. The
   order of additions depends on the number of ranks and on the backend. `overlap` starts it in the backward
@@ -37,7 +37,7 @@ class Reduction:
 
     A step calls `start_sum` and adds the gradients of its parts. With several ranks it then calls `pack`,
     `exchange` and `unpack`. Only `exchange` communicates, so the work before and after it can be captured in
-    CUDA graphs: the buffers stay where they are from the second step on.
+    CUDA graphs. The buffers have fixed addresses from the second step on.
     """
 
     def __init__(self, world: RankGroup | None = None, kind: ReductionKind = "exact") -> None:
@@ -103,7 +103,8 @@ class _Buffers:
     """The buffers of a reduction: one row per node of this rank, and the slices of all nodes that it adds.
 
     A row holds the gradients, the losses of all parts of the batch (zero for parts of other ranks, so that
-    their sum is exact) and padding to a multiple of the number of ranks. gloo exchanges CPU memory only.
+    their sum is exact) and padding to a multiple of the number of ranks. The backend gloo exchanges CPU
+    memory only.
     """
 
     def __init__(self, world: RankGroup, kind: ReductionKind, tensors: Tensors, num_own: int) -> None:

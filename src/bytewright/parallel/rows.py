@@ -2,7 +2,7 @@
 
 Both are functions of shapes and of the number of ranks. `account.ranks` predicts memory and communication
 from them. `Rows` are the rows of one tensor that a rank stores. They are loaded from the whole tensor, and
-gathered on rank 0, one tensor at a time; so no rank ever needs the memory of a second model.
+gathered on rank 0, one tensor at a time. So no rank ever needs the memory of a second model.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 A rank computes whole parts of the batch. Before a block is computed, forward or backward, its rows are
 gathered from all ranks; afterwards they are released. After the backward pass of a block the ranks exchange
 its gradients, and each rank keeps the sum for its own rows. So a rank stores 1/R of weights, gradients and
-optimizer state, and the whole of one or two blocks, of the embeddings or of the head for a moment.
+optimizer state. It has one or two whole blocks, the embeddings or the head in memory only while they are
+used.
 
 Reduction "exact": in round i, rank r computes part i·R + r. The R parts of a round are adjacent, so the owner
-of a row receives them in one all-to-all, adds them in their order to the tree of `tree`, and never keeps the
-gradient of a single part. The sum has the same bits for every number of ranks, and for "replicate".
+of a row receives them in one all-to-all. It adds them in their order to the tree of `tree`, and never keeps
+the gradient of a single part. The sum has the same bits for every number of ranks, and for "replicate".
 Reduction "fast": the reduce-scatter of FSDP2, whose order of additions depends on the number of ranks.
 """
 

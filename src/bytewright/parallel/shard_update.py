@@ -195,7 +195,7 @@ def _store(flat: FlatGroup, weights: Tensor, state: Mapping[str, Tensor], accept
 class MatrixExchange:
     """Orthogonalises matrices whose rows are shared out: each by its owner, one after the other.
 
-    A stack of matrices would be faster, but its height, and with it the order of additions in a product,
+    A stack of matrices would be faster. But its height, and with it the order of additions in a product,
     could depend on the number of ranks.
     """
 

@@ -1,9 +1,9 @@
 """The fixed binary tree in which the gradients of the parts of a batch are added.
 
-Floating-point addition depends on its order. The tree fixes the order by the number of parts alone: a node of
-n parts has as its left child the first 2ᵏ of them, the largest power of two below n, and as its right child
-the others. A process that computes some of the parts can therefore add the nodes that lie inside its share,
-and another process can add the rest, without changing one bit of the sum.
+Floating-point addition depends on its order. The tree fixes the order by the number of parts alone. The left
+child of a node of n parts has the first 2ᵏ of them, the largest power of two below n. The right child has the
+others. So a process that computes some of the parts can add the nodes inside its share, and another process
+can add the rest. The sum has the same bits.
 
 `add_by_tree` is the reference. `TreeSum` adds the same tree while the parts arrive one after the other, and
 holds at most ⌊log₂ n⌋ + 1 unfinished nodes.

@@ -1,8 +1,8 @@
 """Which runs are comparable, by which metric, and their entropy floor.
 
 Runs are comparable if they were validated on the same text. The metric is the validation loss if they read
-the same tokens, bits per byte if their tokenizers differ, and the training loss if no run was validated.
-`compare_runs` returns one `Comparison` per validation text.
+the same tokens, and bits per byte if their tokenizers differ. If no run was validated, it is the training
+loss. `compare_runs` returns one `Comparison` per validation text.
 """
 
 from __future__ import annotations

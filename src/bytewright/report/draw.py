@@ -1,7 +1,7 @@
 """Render charts as SVG: lines over linear or logarithmic axes, and dots with their spread.
 
-`draw_chart` returns SVG that scales with the page, follows light and dark mode, is readable in black and
-white, and has a title and description for screen readers. A cross marks where a diverged series leaves the
+`draw_chart` returns SVG that scales with the page, follows light and dark mode, and is readable in black and
+white. It has a title and a description for screen readers. A cross marks where a diverged series leaves the
 chart. Lines are labelled at their ends if there is room, and in a legend below otherwise.
 """
 

@@ -1,7 +1,7 @@
 """Text of one choice: ids to whole characters, stop strings, and log-probabilities with text offsets.
 
-`ChoiceText.feed` returns text that is final: it never ends inside a character, and it holds back an end that
-may be the beginning of a stop string. The text does not depend on how the ids arrive.
+`ChoiceText.feed` returns text that is final: it never ends inside a character, or inside a possible beginning
+of a stop string. The text does not depend on how the ids arrive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Count the words of a corpus, and encode it, on the workers of an executor.
 
 The results do not depend on the workers. Counting: each task returns a table of (word, count), and the tables
-are merged as a binary tree, so the merges are those of one process. Encoding: each task writes one token file
+are merged as a binary tree. The merges are those of one process. Encoding: each task writes one token file
 (shard) into a dataset, and the shards, concatenated, have the ids of `Tokenizer.encode_file`. A shard's name
 is a hash of everything its ids depend on. Encoding again therefore skips complete shards.
 

@@ -209,8 +209,8 @@ class Tokenizer:
         are safe cuts, so memory depends on the longest document. An existing token file is replaced. The
         target must not be a source. If a file does not end with `<|endoftext|>`, it is added before the next.
 
-        The threads encode; the calling thread finds the ends of documents and writes, which bounds the speed:
-        on a machine with 16 cores, it grows up to 4 threads, to 1.8 GB of text per second.
+        The threads encode; the calling thread finds the ends of documents and writes, which bounds the speed.
+        On a machine with 16 cores, it grows up to 4 threads, to 1.8 GB of text per second.
         """
         sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
         for path in sources:

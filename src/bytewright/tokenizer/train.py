@@ -1,9 +1,9 @@
 """Train tokenizers with the fused implementation.
 
 The merges are exactly those of `reference.train_bpe_reference`, for any number of threads. Training has two
-phases, counting words and learning merges; both report progress. The text comes from files and folders, or
-from a `WordCounter` that contains the words of other texts (`count_texts`, `count_words`), or from a
-`WordTable` that several processes have counted (`cluster.count_on`).
+phases, counting words and learning merges; both report progress. The text comes from files and folders.
+Instead of files, a `WordCounter` can contain the words of other texts (`count_texts`, `count_words`), and a
+`WordTable` those that several processes have counted (`cluster.count_on`).
 """
 
 from __future__ import annotations

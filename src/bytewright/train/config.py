@@ -274,8 +274,8 @@ class ParallelConfig:
     ranks does not change one bit of the result. Fast: less memory and communication, in an order that depends
     on the number of ranks."""
     threads: int | None = None
-    """CPU threads per rank; by default torch decides. Some CPU kernels round differently with another number,
-    so a run records it when it starts, and a resume with an exact reduction uses the recorded number."""
+    """CPU threads per rank; by default torch decides. Some CPU kernels round differently with another number.
+    So a run records it when it starts, and a resume with an exact reduction uses the recorded number."""
 
     def __post_init__(self) -> None:
         check_positive({"threads": self.threads}, "parallel.")
@@ -305,7 +305,7 @@ class TrainConfig:
     batch_size: int = 32
     """Windows of `model.context_length` tokens per update."""
     accumulate: int = 1
-    """Number of parts of a batch, computed one after the other to save memory, or by several ranks; must
+    """Number of parts of a batch, computed one after the other to save memory, or by several ranks. It must
     divide the batch size, and be a multiple of the number of ranks."""
     seed: int = 0
     """Determines the initial weights and the order of the data."""

@@ -121,8 +121,8 @@ def check_kinds(settings: Mapping[str, Any], source: Path) -> None:
 def to_plain(config: TrainConfig, *, run: Path | None = None) -> dict[str, Any]:
     """Return a config as JSON values; `build` converts them back to an equal config.
 
-    With `run`, the paths of the data are relative to that folder, as in the files of a run, so that a run can
-    be moved together with its data.
+    With `run`, the paths of the data are relative to that folder, as in the files of a run. So a run can be
+    moved together with its data.
     """
     if run is not None:
         config = dataclasses.replace(config, data=config.data.relative_to(run))

@@ -1,8 +1,8 @@
 """Build the parts of a run from its config: data, device, model, optimizer and compiled step.
 
-All data is opened and checked here, before any computation: token files must be intact, of one tokenizer,
+All data is opened and checked here, before any computation. Token files must be intact, of one tokenizer,
 within the model's vocabulary, and at least one window long. The initial weights depend only on the config,
-its seed and the names of modules (`initialise`): they are drawn on the CPU, and the global random state is
+its seed and the names of modules (`initialise`). They are drawn on the CPU, and the global random state is
 left unchanged. `CompiledStepCache` lets successive runs of the same shape share a compiled step.
 """
 

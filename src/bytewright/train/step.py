@@ -50,7 +50,7 @@ class TrainStep:
     what `measure` returns; by default it is `loss`.
 
     The loss of a step is the mean over all its tokens. With `masked`, it is the mean over all tokens that
-    count (whose target is not `IGNORED`): the loss of each part is weighted by its number of such tokens.
+    count (whose target is not `IGNORED`). The loss of each part is weighted by its number of such tokens.
     `loss` must then return the mean over the tokens that count.
 
     `reduction` adds the gradients of the parts; by default those of this process, exactly. `seed_part` is

@@ -24,8 +24,8 @@ class Export:
 
     hf is a folder that `transformers` loads as a LlamaForCausalLM. gguf is a file that llama.cpp loads; it
     needs the package gguf (pip install gguf). Both compute the same logits. A model with an option that the
-    format lacks is rejected: post-norm or no norm, no positions, no gate. hf also lacks norms of queries and
-    keys. gguf also lacks patterns of the tokenizer other than gpt2, gpt4 and that of Qwen 2.
+    format lacks is rejected: post-norm or no norm, no positions, no gate. The format hf also lacks norms of
+    queries and keys, and gguf patterns of the tokenizer other than gpt2, gpt4 and that of Qwen 2.
 
     For example:
       bytewright export runs/base --to hf --out base-hf

@@ -141,9 +141,9 @@ class TokenLosses(_OfModel):
 class ShowAttention(_OfModel):
     """Print which earlier tokens each attention head weights, by the reference attention.
 
-    Without --layer and --head, print one line per head: the mean weight on the token itself, on the one
-    before it and on the first one, and the mean distance. With both, draw the weights of that head: one row
-    per token, one column per earlier token, darker for higher weights. --json has all weights.
+    Without --layer and --head, print one line per head. It has the mean weights on the token itself, on the
+    previous token and on the first one, and the mean distance. With both, draw the weights of that head: one
+    row per token, one column per earlier token, darker for higher weights. --json has all weights.
 
     For example:
       bytewright attention runs/tiny --prompt 'Once there was a kitten, and her name was'

@@ -206,8 +206,8 @@ class ListTokens:
 class CompareTokenizers:
     """Show what two tokenizers share, the first merge at which they differ, and how well they compress texts.
 
-    The first different merge is shown with the counts of both choices in each text at that point, so give
-    the texts that the tokenizers were trained on.
+    The first different merge is shown with the counts of both choices in each text at that point. Give the
+    texts that the tokenizers were trained on.
 
     For example:
       bytewright tokenizer compare stories-10k news-32k

@@ -2,8 +2,8 @@
 
 A *variable* has weighted values. A *rule* has weighted alternatives, each a sequence of literal text,
 mentions of variables and calls of other rules. A value or an alternative may have a *guard*: it can only be
-chosen if variables drawn earlier have certain values. Each probability is a ratio of integers: the weight of
-the chosen alternative divided by the sum of the weights of all alternatives whose guard holds. Rules are not
+chosen if variables drawn earlier have certain values. Each probability is a ratio of integers. It is the
+weight of the chosen alternative divided by the weights of all alternatives whose guard holds. Rules are not
 recursive, so the number of stories is finite.
 
 Mentions and calls may be modified. `{a thing}` yields "a kite" or "an umbrella", whatever the first word

@@ -3,30 +3,31 @@
 **Documents.** A document has 1 to 256 sections, separated by blank lines. After n sections it ends with
 probability 1 / (n + 2), so lengths follow a power law. The genre of each section is drawn from a Pólya urn
 that is new for each document: a section adds weight to its genre. The genres are *people* (facts about
-persons of the world), *tale* (fables with fables inside), *things* (objects change hands, and somebody asks
-who has them), *sums* (arithmetic), and *walk* (prose with a Zipfian vocabulary).
+persons of the world), *tale* (fables with fables inside), and *things* (objects change hands, and somebody
+asks who has them). Two others are *sums* (arithmetic) and *walk* (prose with a Zipfian vocabulary).
 
 **Choices.** `worldbook.grammar` has the templates. Each choice has integer weights, so its probability is a
 ratio of integers. The probability of a document is the product of these ratios along its derivation. Some
-texts follow from earlier choices and have 0 bits: a fact about a named person, the holder of a thing, a sum,
-the teller of a tale that ends.
+texts follow from earlier choices and have 0 bits. Examples are a fact about a named person, the holder of a
+thing, and a sum.
 
 **What is hashed.** Persons are drawn with p_i ∝ i^-s. A keyed bijection maps rank i to a number, the number
 spells the name, and a hash of (world seed, number) yields each fact. Nothing is stored (`world`). Documents
 are functions of (world, split, seed, index), so each can be generated without those before it.
 
 **One derivation.** One machine (`machine`) generates and parses; the difference is the pen that makes the
-choices. Everything that is drawn shows in the text at once, the alternatives of a rule have beginnings that
+choices. The text shows each outcome where it is drawn. The alternatives of a rule have beginnings that
 exclude each other, and words end at boundaries. So the text determines each choice from left to right.
 `grammar` checks these conditions.
 
-**Entropy.** The sum over the choices of their entropy times their expected number of occurrences (`entropy`):
-by substitution over rules and depths, over the number of things in play, and over the counts of the urn.
+**Entropy.** The entropy of a document is a sum over all choices: the entropy of the choice times the expected
+number of its occurrences (`entropy`). It is computed by substitution over rules and depths, over the number
+of things in play, and over the counts of the urn.
 
 **Curves.** `curves` states what a model cannot know after n mentions, and what does not fit into N
 parameters.
 
-Start with `book`. `slots` and `grammar` define the templates, `notation` reads them, `choices` has the
+Start with `book`. `slots` and `grammar` define the templates, and `notation` reads them. `choices` has the
 distributions, `pens` and `machine` generate and parse, and `fused` compiles a grammar for the generator in
 Rust. `files` writes text files with manifests, and `check` examines what a model has written.
 """

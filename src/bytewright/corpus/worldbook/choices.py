@@ -1,7 +1,7 @@
 """The kinds of choices: distributions with integer weights whose outcomes can be drawn and recognised.
 
-Each distribution can do four things: draw an outcome, recognise the outcome in a text, state its probability
-as a ratio of integers, and list all outcomes. Drawing and recognising are inverse to each other. So one
+Each distribution draws an outcome, recognises the outcome in a text, and lists all outcomes. It states the
+probability of an outcome as a ratio of integers. Drawing and recognising are inverse to each other. So one
 machine generates documents and parses them, and both state the same ratios.
 """
 

@@ -5,11 +5,11 @@ their facts, however large it is. The *capacity curve*: a model of N parameters 
 parameter can hold the facts of a limited number of people. At best these are the most frequent ones.
 
 Both curves are exact sums over the buckets of `World`. For s > 1 and an unlimited number of people they are
-power laws: the unseen share falls as n^-(1 - 1/s), and the share that does not fit falls as N^-(s - 1). The
+power laws. The unseen share falls as n^-(1 - 1/s), and the share that does not fit falls as N^-(s - 1). The
 product of a share and the bits that the facts of a mention cost without knowledge is the excess loss in bits
 per mention.
 
-A mention states only some facts, a learner may need to read a fact several times, and a model is limited by
+A mention states only some facts, and a learner may need to read a fact several times. A model is limited by
 data and by capacity at once. `unknown_share` takes all of this into account. `predict_fact_excess` returns
 the excess in bits per document.
 """
@@ -185,8 +185,8 @@ def predict_fact_excess(
 ) -> float:
     """Return the bits per document that unknown facts cost after n mentions.
 
-    With the default values it is a bound for every learner: a fact is a hash, so whoever has not read it pays
-    its full bits.
+    With the default values it is a bound for every learner: a fact is a hash, so a learner that has not read
+    it pays its full bits.
     """
     return mentions.per_document * math.fsum(
         rate

@@ -1,7 +1,7 @@
 """Compute the exact entropy of a document from the probabilities of the grammar.
 
-The entropy is the sum over all choices of the entropy of the choice times the expected number of its
-occurrences, because each text has one derivation. Nothing is sampled.
+Each text has one derivation. So the entropy is the sum over all choices of the entropy of the choice times
+the expected number of its occurrences. Nothing is sampled.
 
 - *Rules* without things have an expectation of their own: e = H + P e', where H is the entropy of the choice
   of an alternative and P the expected number of calls of each rule. The unknowns are indexed by rule and

@@ -2,7 +2,7 @@
 
 `DrawingPen` draws the choices from random numbers and writes a document. `ReadingPen` recognises them in a
 text. Both record the same derivation: every choice with its span in the text, its ratio, and the
-circumstances that make it easy or hard to predict.
+circumstances on which its difficulty depends.
 """
 
 from __future__ import annotations

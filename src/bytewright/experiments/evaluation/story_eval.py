@@ -2,7 +2,7 @@
 
 Each story is read from the end token before it to its own end token. Its first token is predicted from the
 preceding end token alone, and its own end token is predicted too. A source that writes one document after
-another is coded the same way, so the bits of a model are comparable with the -log2 p of the source.
+another is coded the same way. So the bits of a model are comparable with the -log2 p of the source.
 
     ids    = [end] + story + [end]
     bits   = sum of -log2 p(ids[i] | ids[:i]) for i = 1, 2, …

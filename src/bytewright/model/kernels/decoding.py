@@ -1,8 +1,8 @@
 """Triton kernels of decoding one token: its attention, and a norm with gains in float32.
 
-`attend_and_store` starts from the joined projection of the newest token of every sequence. In one launch it
-normalises and rotates q and k, writes the new key and value into the cache, and computes a running softmax
-over the slots in use. `generate.decoder` computes the same with tensor operations on other devices.
+`attend_and_store` starts from the joined projection of the newest token of every sequence. One launch
+normalises and rotates q and k, and writes the new key and value into the cache. Then it computes a running
+softmax over the slots in use. `generate.decoder` computes the same with tensor operations on other devices.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Neither file contains the pattern, which is GPT-2's, or marks special tokens, wh
 atomically, but not the pair.
 
 Tokens are spelled in a printable alphabet, which the other formats share. A visible character of Latin-1
-stands for its byte, and the other 68 bytes are mapped to the characters from U+0100 on: a space is `Ġ`, a
-line end `Ċ`. A merge is two spellings separated by a space.
+stands for its byte. The other 68 bytes are mapped to the characters from U+0100 on: a space is `Ġ`, a line
+end `Ċ`. A merge is two spellings separated by a space.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def _read_added_tokens(added: Json, ids: dict[str, int]) -> dict[str, int]:
 def _without_idle_merges(merges: list[Merge]) -> list[Merge] | tuple[Merge, ...]:
     """Return one merge per token for a file made from ranks, which lists every pair that produces a token.
 
-    The other merges have no effect if each token is reachable and all pairs of a token are adjacent: then
+    The other merges have no effect if each token is reachable and all pairs of a token are adjacent. Then
     this is merging by rank (see `formats.tiktoken`).
     """
     products = [left + right for left, right in merges]

@@ -10,7 +10,7 @@ must be the same, with two exceptions:
 
 The run records its source in init.json: path, step, and the SHA-256 of the weights as a checkpoint of them
 stores them (model.safetensors). Its first checkpoint, of step 0, holds the weights, so a resume does not need
-the source; only a run that was killed before this checkpoint reads the source again.
+the source. Only a run that was killed before this checkpoint reads the source again.
 """
 
 from __future__ import annotations

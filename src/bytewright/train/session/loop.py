@@ -1,10 +1,10 @@
 """The training loop: run steps until the budget is spent; record, evaluate, sample and save when due.
 
 `start` opens or creates a run and calls `Trainer.run`. The batch and the learning rate of a step depend on
-its number alone, and everything else that the next step depends on is in the checkpoint. So a run that is
-killed at any moment and resumed has the same weights, optimizer state and metrics as an uninterrupted one,
-except `metrics.MEASURED_FIELDS`. `step` computes one update, `recorder` and `checkpoint` store results,
-`outcome` names why a run ended. This module decides *when* each of them acts.
+its number alone. Everything else that the next step depends on is in the checkpoint. So a run that is killed
+at any moment and resumed has the same weights, optimizer state and metrics as an uninterrupted one, except
+`metrics.MEASURED_FIELDS`. `step` computes one update, `recorder` and `checkpoint` store results, `outcome`
+names why a run ended. This module decides *when* each of them acts.
 
 Under torchrun every rank executes this loop with its share of each batch; `ranks` describes what differs.
 """

@@ -1,10 +1,10 @@
 """Try the parts of users before a run starts, each once on a small input.
 
 A part that fails, or returns another shape or type than its kind requires, raises `UsageError` with its file
-and line, before the folder of the run is created. A trial also finds two mistakes that would cause wrong
-results without an error. One is a layer whose output depends on later positions, which contain the answer.
-The other is a layer that states `acts_per_position` although it mixes positions. Built-in parts are not
-tried.
+and line. This happens before the folder of the run is created. A trial also finds two mistakes that would
+cause wrong results without an error. One is a layer whose output depends on later positions, which contain
+the answer. The other is a layer that states `acts_per_position` although it mixes positions. Built-in parts
+are not tried.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ def check_plan(plan: list[list[int]], *, step: int, num_steps: int | None) -> No
 class Recorder:
     """Collects the results of one session's steps and writes its metrics.
 
-    `windows_of` returns the windows of a step's batch, `utilisation` the MFU for a speed in tokens per
-    second, `peak_memory` the peak of allocated bytes, or None if unknown, and `clock` seconds.
+    `windows_of` returns the windows of a step's batch, and `utilisation` the MFU for a speed in tokens per
+    second. `peak_memory` returns the peak of allocated bytes, or None if unknown, and `clock` seconds.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ affects what is learned is rejected. These may change:
   whose decay has not begun, can continue longer; half a cosine cannot.
 
 `resume(run, changes={"budget.steps": 2000})` changes the config under this rule. If the decay of a schedule
-that can be lengthened has begun, the run continues from its last checkpoint before the decay; `prune` keeps
+that can be lengthened has begun, the run continues from its last checkpoint before the decay. `prune` keeps
 this checkpoint. So the longer run has the bits of a run that was that long from the start.
 """
 
