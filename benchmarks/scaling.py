@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import functools
 import itertools
+import json
 import math
 import tempfile
 import time
@@ -59,6 +60,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=3, help="runs that share the GPU")
     parser.add_argument("--scale", choices=("smoke",), help="a small size of the same sweeps, for a CPU")
     parser.add_argument("--documents", type=int, default=1000, help="test documents of any length")
+    parser.add_argument("--earlier", type=Path, help="results of an earlier call; not repeated")
     parser.add_argument("--work", type=Path, help="folder for texts and runs; by default a temporary one")
     return parser.parse_args()
 
@@ -338,9 +340,11 @@ def main() -> None:
             data = texts.prepare_large()
             evaluation = texts.read_documents()
             record = Record(options.json, evaluation, texts, options.scale)
+            if options.earlier:
+                record.runs = json.loads(options.earlier.read_text())["runs"]
             print(f"{time.monotonic() - start:.0f} s: the data is ready; {texts.seconds}", flush=True)
             rates = unique([make_task(trial, RATES, data) for trial in sweeps[RATES]], [])
-            pool.run(rates, evaluation, record.add, default_speed)
+            pool.run(unique(rates, names(record)), evaluation, record.add, default_speed)
             base = trials[0].config
             record.lr = record.choose_rate(base.model.d_model, base.optimizer.lr)
             print(f"{time.monotonic() - start:.0f} s: the rate is {record.lr}", flush=True)
