@@ -103,7 +103,7 @@ def _generate(
         results = map_in_processes(tell, _ranges(STORIES_PER_TASK), min(num_workers, usable_cores()))
     else:
         ranges = _ranges(STORIES_PER_REMOTE_TASK)
-        results = executors.map_in_processes(executor, tell, ranges, num_workers=num_workers)
+        results = executors.map_in_order(executor, tell, ranges, num_workers=num_workers)
     with closing(results):
         for stories in results:
             yield from stories
