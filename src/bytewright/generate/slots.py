@@ -183,7 +183,7 @@ class SlotBatch:
         cache = self._view(num_rows)
         logits = self.decoder.step(cache, self.ids[:num_rows], self.positions[:num_rows], num_slots)
         self.positions[:num_rows].add_(1).clamp_(max=self.capacity - 1)
-        # Rows of one kind at a time, so that no row pays for the filters of another.
+        # Rows of one kind at a time, so that filters of one row do not slow down another.
         for kind in {self.kinds[slot] for slot in active}:
             rows = torch.tensor([slot for slot in active if self.kinds[slot] == kind])
             uniforms = self.uniforms[rows, self.num_chosen[rows]]

@@ -11,7 +11,7 @@ from bytewright.laws.points import FLOPS_PER_PARAMETER_AND_TOKEN, Points
 from bytewright.laws.power import Objective, PowerFit, Vector, fit_power_laws
 
 MIN_DISTINCT = 3
-"""The least number of different N and of different D: two cannot tell a power law from a constant."""
+"""The least number of different N and of different D: two do not distinguish a power law from a constant."""
 LAW_FIELDS = ("limit", "size_scale", "size_exponent", "data_scale", "data_exponent")
 SYMBOLS = dict(zip(LAW_FIELDS, ("E", "A", "a", "B", "b"), strict=True))
 

@@ -22,8 +22,8 @@ works, in the way that is given in brackets:
     acts_per_position True if each position is transformed separately, so that text can be generated with a
                       cache of keys and values                            [the whole text is computed again]
     costs             class method, `StepShape` to `Costs`                [measured by tracing]
-    llama_weights     its weights' names in a Llama                       [export is refused]
-    llama_options     its options' names in the config.json of a Llama    [export is refused if one is set]
+    llama_weights     its weights' names in a Llama                       [export is rejected]
+    llama_options     its options' names in the config.json of a Llama    [export is rejected if one is set]
     no_llama_because  the reason why it cannot be exported, a sentence
 
 A statement describes exactly one class: subclasses do not inherit it.

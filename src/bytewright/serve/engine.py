@@ -29,9 +29,9 @@ from bytewright.generate.slots import CHUNK_TOKENS, PromptChunk, Round, RowDraws
 from bytewright.model import TransformerLM
 
 STEPS_PER_ROUND = 4
-"""On a GPU, the number of steps between two looks at their tokens."""
+"""On a GPU, the number of steps between two copies of their tokens to the host."""
 LONGEST_RETRY = 60
-"""The largest number of seconds after which a rejected client is told to try again."""
+"""The largest value of `Retry-After` for a rejected client, in seconds."""
 
 
 class EngineError(BytewrightError):
@@ -60,9 +60,9 @@ class Update:
 
     ids: Sequence[int] = ()
     scores: Sequence[TokenScore] = ()
-    """One for each of `ids`, if the job asks for scores."""
+    """One for each of `ids`, if the job requests scores."""
     prompt_scores: Sequence[TokenScore] = ()
-    """One for each token of the prompt but the first, if the job asks for them."""
+    """One for each token of the prompt but the first, if the job requests them."""
     reason: Reason | None = None
     """Why the job ended; None while it continues."""
     error: str | None = None

@@ -23,7 +23,7 @@ from bytewright.storage.json_reader import Json, parse_json
 from bytewright.tokenizer import Tokenizer
 
 MAX_CHOICES = 128
-"""The largest number of texts that one request may ask for."""
+"""The largest number of texts per request."""
 MAX_LOGPROBS = 20
 MAX_STOPS, MAX_STOP_LENGTH = 16, 1000
 DEFAULT_MAX_TOKENS = 16

@@ -97,11 +97,11 @@ class Mentions:
     rates: Mapping[str, float]
     """The probability that a mention states a fact, by the name of the fact."""
     bits: Mapping[str, float]
-    """The bits of each fact for a reader who does not know it."""
+    """The bits of each fact for a model that has not stored it."""
 
     @property
     def bits_per_mention(self) -> float:
-        """The bits of the facts of a mention for a reader who knows none of them."""
+        """The bits of the facts of a mention for a model that has stored none of them."""
         return math.fsum(self.rates[name] * self.bits[name] for name in self.rates)
 
     @property
@@ -156,9 +156,9 @@ def unknown_share(
     num_needed: int = 1,
     num_people: float = math.inf,
 ) -> float:
-    """Return the share of mentions whose fact a learner does not know after n mentions.
+    """Return the share of mentions whose fact a learner cannot predict after n mentions.
 
-    A mention states the fact with probability `rate`. The learner knows it if the person is one of the
+    A mention states the fact with probability `rate`. The learner can predict it if the person is one of the
     `num_people` most frequent ones, and if at least `num_needed` of the n mentions have stated it.
     """
     sizes = np.array([bucket.size for bucket in world.buckets], dtype=np.float64)
@@ -186,7 +186,7 @@ def predict_fact_excess(
     """Return the bits per document that unknown facts cost after n mentions.
 
     With the default values it is a bound for every learner: a fact is a hash, so a learner that has not read
-    it pays its full bits.
+    it needs its full bits.
     """
     return mentions.per_document * math.fsum(
         rate

@@ -1,8 +1,8 @@
-"""The machine that executes a grammar: it asks a pen for each choice, and keeps the state of the world.
+"""The machine that executes a grammar: a pen makes the choices, the machine stores the state.
 
-Things: a turn introduces a thing with its first holder, moves a thing in play to another holder, or asks who
-has a thing. A thing in play is chosen by its position in the order of last mention. The present holder
-follows from the turns before, so it has 0 bits, however long ago the last of them was.
+Things: a turn introduces a thing with its first holder, moves a thing in play to another holder, or contains
+a question about the holder. A thing in play is chosen by its position in the order of last mention. The
+present holder follows from the turns before, so it has 0 bits, however long ago the last of them was.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class RowLaunch(NamedTuple):
     is_whole: bool = False
     """One iteration reads the row, and its gradient is computed from registers."""
     keeps_in_cache: bool = False
-    """The first pass asks the L2 cache to keep the row, the second to drop it."""
+    """The first pass marks the row to stay in the L2 cache, the second marks it for eviction."""
 
 
 ALIGNED_BYTES, ALIGNED_ROWS = 16, 64
