@@ -14,6 +14,7 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run import open_model, write_imported_model
 from conftest import RunCommand
+from story_runs import train_on_stories
 
 TEXT = "The dog ran.\n"
 
@@ -30,6 +31,28 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> P
         torch.manual_seed(0)
         write_imported_model(folder, TransformerLM(config), vocabulary)
     return folder
+
+
+@pytest.fixture(scope="module")
+def storybook_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_on_stories(tmp_path_factory.mktemp("stories"))
+
+
+def test_next_prints_the_true_probabilities_of_a_model_of_the_storybook(
+    storybook_run: Path, run: RunCommand
+) -> None:
+    printed = json.loads(run("next", storybook_run, "--top", "400", "--json").out)
+    assert {row["shown"]: row["true_probability"] for row in printed["next"] if row["true_probability"]} == {
+        r"\n": 1.0
+    }
+    assert printed["true_entropy_bits"] == pytest.approx(0)
+    printed = json.loads(run("next", storybook_run, "--prompt", "Once", "--top", "400", "--json").out)
+    assert sum(row["true_probability"] for row in printed["next"]) == pytest.approx(1)
+    shown = run("next", storybook_run, "--prompt", "Once", "--top", "3").out
+    assert shown.splitlines()[0].split() == ["token", "id", "probability", "true", "probability"]
+    outside = json.loads(run("next", storybook_run, "--prompt", "Zebras", "--json").out)
+    assert "true_entropy_bits" not in outside
+    assert "true_probability" not in outside["next"][0]
 
 
 @pytest.fixture(scope="module")

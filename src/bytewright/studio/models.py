@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bytewright.corpus.storybook import NextTokens, Position, Storybook
 from bytewright.errors import BytewrightError
-from bytewright.experiments.records import read_corpus_name
+from bytewright.experiments.evaluation.story_eval import is_of_storybook
 from bytewright.generate import Generator
 from bytewright.model import TransformerLM
 from bytewright.studio.folder import Folder
@@ -26,8 +26,6 @@ from bytewright.train.setup import select_device
 MAX_MODELS = 2
 MAX_POSITIONS = 300
 """How many positions of texts are kept, so that a branch continues without reading its text again."""
-RECOGNISED_CHARACTERS = 60
-"""A sample that begins like a story for so many characters is one."""
 
 
 class OpenModel:
@@ -126,19 +124,3 @@ def has_model(run: Run) -> bool:
     except (BytewrightError, OSError):
         return False
     return bool(steps) and run.tokenizer_path is not None
-
-
-def is_of_storybook(run: Run) -> bool:
-    """Return whether a run was trained on the storybook, by the record of its data or by its last sample."""
-    try:
-        name = read_corpus_name(run.settings.get("data.train"))
-        if name is not None:
-            return name == "storybook"
-        samples = run.samples
-    except BytewrightError:
-        return False
-    if not samples:
-        return False
-    text = samples[max(samples)].strip()
-    parse = Storybook.load().parse(text)
-    return parse.leaves_at is None or parse.leaves_at >= RECOGNISED_CHARACTERS

@@ -227,7 +227,7 @@ def _describe_token(
     }
     if place is not None:
         true = place.probabilities.get(id, 0.0)
-        found["true_bits"] = -math.log2(true) if true else None
+        found["true_bits"] = abs(math.log2(true)) if true else None
     return found
 
 

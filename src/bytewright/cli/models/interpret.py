@@ -16,6 +16,7 @@ from bytewright.errors import UsageError, wrong_value
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bytewright.corpus.storybook import Position
     from bytewright.generate.interpret import LensLayer
     from bytewright.model import TransformerLM
     from bytewright.tokenizer import Tokenizer
@@ -54,6 +55,9 @@ class _OfModel:
 class NextTokens(_OfModel):
     """Print the most probable next tokens after a prompt, without temperature or filters.
 
+    If the run was trained on the storybook, the true probabilities of its grammar are printed too, unless no
+    story begins with the prompt.
+
     For example:
       bytewright next runs/tiny --prompt 'Once upon a' --top 5
     """
@@ -71,17 +75,40 @@ class NextTokens(_OfModel):
 
         model, tokenizer = self._open()
         _check_top(self.top, tokenizer)
-        probabilities = predict_next_token(model, encode_prompt(tokenizer, self.prompt))
+        ids = encode_prompt(tokenizer, self.prompt)
+        probabilities = predict_next_token(model, ids)
         best = probabilities[: tokenizer.vocab_size].topk(self.top)
+        truth = self._find_truth(tokenizer, ids)
         rows = [
             {**_describe(tokenizer, id), "probability": probability}
+            | ({} if truth is None else {"true_probability": truth.probabilities.get(id, 0.0)})
             for id, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
         if self.json:
-            print(json.dumps({"prompt": self.prompt, "next": rows}))
+            entropy = {} if truth is None else {"true_entropy_bits": truth.entropy}
+            print(json.dumps({"prompt": self.prompt, "next": rows, **entropy}))
             return
-        shown = [(row["shown"], str(row["id"]), f"{row['probability']:.4f}") for row in rows]
-        console.print_table(("token", "id", "probability"), shown)
+        names = [name for name in ("probability", "true_probability") if name in rows[0]]
+        shown = [(row["shown"], str(row["id"]), *(f"{row[name]:.4f}" for name in names)) for row in rows]
+        console.print_table(("token", "id", *(name.replace("_", " ") for name in names)), shown)
+        if truth is not None:
+            console.stdout().print(
+                f"\nIn the grammar {len(truth.probabilities):,} tokens are possible; their entropy is"
+                f" {truth.entropy:.3f} bits."
+            )
+
+    def _find_truth(self, tokenizer: Tokenizer, ids: Sequence[int]) -> Position | None:
+        """Return what the grammar of the storybook allows after the prompt, if the run was trained on it."""
+        from bytewright.corpus.storybook import Storybook
+        from bytewright.experiments.evaluation.story_eval import is_of_storybook
+        from bytewright.train.run import open_model
+
+        if not is_of_storybook(open_model(self.path, which=self.which).run):
+            return None
+        try:
+            return Storybook.load().next_tokens(tokenizer).positions(ids)[-1]
+        except UsageError:  # a tokenizer that encodes words together
+            return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,7 @@ class Position:
     @property
     def entropy(self) -> float:
         """The entropy of the next token in bits: the smallest expected -log2 p of any prediction."""
-        return -math.fsum(p * math.log2(p) for p in self.probabilities.values())
+        return abs(math.fsum(p * math.log2(p) for p in self.probabilities.values()))  # no -0.0
 
     def after(self, id: int) -> Position | None:
         """Return the place after one more token; None if no story continues with it."""

@@ -33,12 +33,16 @@ from bytewright.data.sampler import Tokens
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.evaluation.token_eval import compute_losses, evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import ExcessReport, account_excess, find_derivations
+from bytewright.experiments.records import read_corpus_name
 from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DeviceName
-from bytewright.train.run import Which, open_model
+from bytewright.train.run import Run, Which, open_model
 from bytewright.train.setup import count_token_bytes, select_device
+
+RECOGNISED_CHARACTERS = 60
+"""A text that begins like a story for so many characters is one."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,22 @@ def find_floor(file: Path, num_stories: int) -> np.ndarray[tuple[int], np.dtype[
     except BytewrightError:  # not UTF-8, so not from the storybook
         return None
     return np.array(bits) if len(bits) == num_stories else None
+
+
+def is_of_storybook(run: Run) -> bool:
+    """Return whether a run was trained on the storybook, by the record of its data or by its last sample."""
+    try:
+        name = read_corpus_name(run.settings.get("data.train"))
+        if name is not None:
+            return name == "storybook"
+        samples = run.samples
+    except BytewrightError:
+        return False
+    if not samples:
+        return False
+    text = samples[max(samples)].strip()
+    parse = Storybook.load().parse(text)
+    return parse.leaves_at is None or parse.leaves_at >= RECOGNISED_CHARACTERS
 
 
 def split_stories(

@@ -186,7 +186,7 @@ export async function mount(element, context) {
   function setTruth(value) {
     hasTruth = value;
     if (!hasTruth && colour !== "bits") colour = "bits";
-    const options = [["bits", "model’s surprise"], ["true_bits", "true surprise"], ["excess", "excess"]];
+    const options = [["bits", "surprise"], ["true_bits", "true surprise"], ["excess", "excess"]];
     colours.replaceChildren(
       hasTruth
         ? choice("Colour of the tokens", options, colour, (value) => {
