@@ -6,6 +6,8 @@ README. A page without figures needs no script. A script may define:
     FIGURES   a list of texts that the page must contain, with the computed figures in them, and of tables as
               lists of rows with the headings first
     GIVEN     texts with figures that nothing computes, such as settings, each with its source
+    SECTIONS  texts and tables by the name of a section: what the page has between <!-- begin: NAME --> and
+              <!-- end: NAME -->, such as a section that depends on whether a result exists
     PICTURES  files next to the page, each with its expected content
     prepare   a function of a temporary folder that returns names for the examples of the page
 
@@ -27,6 +29,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +57,8 @@ def check(page: Path, names: dict[str, Any] | None = None) -> list[str]:
     """Return everything that is wrong with a page; nothing for a page whose figures are all correct."""
     text = page.read_text()
     names = load(page) if names is None else names
-    figures, given = names.get("FIGURES", []), names.get("GIVEN", {})
+    sections, given = names.get("SECTIONS", {}), names.get("GIVEN", {})
+    figures = [*names.get("FIGURES", []), *(it for blocks in sections.values() for it in blocks)]
     texts = Counter(" ".join(it.split()) for it in figures if isinstance(it, str))
     tables = [as_cells(it) for it in figures if not isinstance(it, str)]
     problems, covered = run_examples(text, names), []
@@ -71,6 +75,11 @@ def check(page: Path, names: dict[str, Any] | None = None) -> list[str]:
         found = [table.span() for table in TABLE.finditer(text) if cells_of(table[0]) == rows]
         covered += found
         problems += [] if found else [f"no such table in the page:\n{render_table(rows)}"]
+    problems += [
+        f"the section {name} is not current"
+        for name in sections
+        if write_section(text, name, sections[name]) != text
+    ]
     for name, content in names.get("PICTURES", {}).items():
         if not (page.parent / name).exists() or (page.parent / name).read_text() != content:
             problems.append(f"{name} is not the picture that the script draws")
@@ -163,6 +172,16 @@ def refresh(text: str, figures: Sequence[str | Table]) -> str:
     return TABLE.sub(renew, text)
 
 
+def write_section(text: str, name: str, blocks: Sequence[str | Table]) -> str:
+    """Replace the text between the marks of a section by texts, filled, and tables."""
+    start, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
+    before, found, rest = text.partition(start)
+    assert found, f"the page has no {start}"
+    assert end in rest, f"the page has no {end}"
+    written = [fill(it, 118) + "\n" if isinstance(it, str) else render_table(it) for it in blocks]
+    return before + start + "\n" + "\n".join(written) + "\n" + rest[rest.index(end) :]
+
+
 def blank(text: str) -> str:
     """Replace everything but line breaks by spaces."""
     return re.sub(r"[^\n]", " ", text)
@@ -171,7 +190,10 @@ def blank(text: str) -> str:
 if __name__ == "__main__":
     for page in map(Path.resolve, map(Path, sys.argv[1:])):
         names = load(page)
-        page.write_text(refresh(page.read_text(), names.get("FIGURES", [])))
+        text = refresh(page.read_text(), names.get("FIGURES", []))
+        for name, blocks in names.get("SECTIONS", {}).items():
+            text = write_section(text, name, blocks)
+        page.write_text(text)
         for name, content in names.get("PICTURES", {}).items():
             (page.parent / name).write_text(content)
         print("\n".join(check(page, names)) or f"{page.name}: all figures are correct")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from figures import EXAMPLE, ROOT, cells_of, check, load, refresh, render_table
+from figures import EXAMPLE, ROOT, cells_of, check, load, refresh, render_table, write_section
 
 HANDBOOK = sorted((ROOT / "docs" / "handbook").glob("*.md"))
 RECORDS = {"tokenizer-optimisation-log.md", "2026-11-18-training-kernels.md"}
@@ -118,6 +118,17 @@ def test_a_page_that_its_script_does_not_confirm_is_named(
 ) -> None:
     page.with_suffix(".py").write_text(SCRIPT.replace(before, after))
     assert problem in "\n".join(check(page))
+
+
+def test_a_section_that_is_not_current_is_named_and_can_be_written(page: Path) -> None:
+    page.write_text(PAGE + "\n<!-- begin: runs -->\nOld text.\n<!-- end: runs -->\n\nAfterwards.\n")
+    script = page.with_suffix(".py")
+    script.write_text(SCRIPT + '\nSECTIONS = {"runs": ["There were 17 runs.", [("a", "b"), (1, 22)]]}\n')
+    assert "the section runs is not current" in check(page)
+    page.write_text(write_section(page.read_text(), "runs", load(page)["SECTIONS"]["runs"]))
+    assert check(page) == []
+    assert "Old text" not in page.read_text()
+    assert page.read_text().endswith("Afterwards.\n")
 
 
 def test_figures_of_a_page_without_a_script_are_named(page: Path) -> None:

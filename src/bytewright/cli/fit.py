@@ -42,7 +42,7 @@ class FitLaw:
         Path | None,
         tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: the folder of the input)"),
     ] = None
-    """The folder of fit.html and fit.json."""
+    """The folder of fit.html, fit.md with its figures, and fit.json."""
 
     objective: Literal["linear", "log", "huber"] = "log"
     """What the fit minimises: squares of the residuals, squares of those of the logarithm, or Huber's

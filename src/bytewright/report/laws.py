@@ -13,6 +13,7 @@ from bytewright.laws.bootstrap import Estimate
 from bytewright.laws.isoflop import find_levels
 from bytewright.laws.law import LAW_FIELDS, SYMBOLS
 from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series, format_value
+from bytewright.report.markdown import write_markdown
 from bytewright.report.page import Block, Cell, Figure, KeyFigures, Page, PageSection, Table, write_html
 from bytewright.storage import atomic
 from bytewright.train.metrics import finite
@@ -26,9 +27,11 @@ INTERVAL_NOTE = (
 
 
 def write_law_report(analysis: Analysis, folder: Path) -> Path:
-    """Write fit.html and fit.json; return the path of the HTML file."""
+    """Write fit.html, fit.md with its figures, and fit.json; return the path of the HTML file."""
+    page = build_law_page(analysis)
     atomic.write_json(folder / "fit.json", finite(to_json(analysis)))
-    write_html(build_law_page(analysis), folder / "fit.html")
+    write_markdown(page, folder / "fit.md")
+    write_html(page, folder / "fit.html")
     return folder / "fit.html"
 
 
