@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import errno
 import hashlib
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from bytewright import plugins
 from bytewright.errors import FormatError, StorageError, UsageError
@@ -106,6 +108,7 @@ def test_a_module_that_was_imported_before_is_not_executed_again(
         ("def f():\n    return 1 / 0\nf()\n", 2, ZeroDivisionError),
         ("import json\n\njson.loads('{')\n", 3, json.JSONDecodeError),
         ("raise SystemExit('bye')", 1, SystemExit),
+        ("import asyncio\nraise asyncio.CancelledError('bye')", 2, asyncio.CancelledError),
         ('from bytewright.registry import losses\nlosses.register("a b")', 2, UsageError),
         (SOURCE + "\nlosses.register('odd')(print)\n", 8, UsageError),
     ],
@@ -119,6 +122,20 @@ def test_an_error_in_a_plugin_names_file_and_line(
     assert f"{path}, line {line}: " in str(caught.value)
     assert type(caught.value.__cause__) is cause
     assert "odd" not in losses  # nothing remains of a file that fails
+
+
+def test_a_signal_that_arrives_while_a_plugin_is_executed_is_not_an_error_of_it(write: Write) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        load_plugin(write("raise KeyboardInterrupt"))
+
+
+@pytest.mark.parametrize("change", ["device('meta')", "dtype(torch.float64)"])
+def test_a_plugin_that_changes_the_defaults_of_torch_is_rejected(write: Write, change: str) -> None:
+    path = write(f"import torch\ntorch.set_default_{change}\n")
+    with rejects(UsageError, path=path, key="plugin"):
+        load_plugin(path)
+    assert torch.get_default_device().type == "cpu"
+    assert torch.zeros(1).dtype == torch.float32
 
 
 def test_a_missing_file_and_a_folder_are_rejected(tmp_path: Path) -> None:

@@ -115,14 +115,45 @@ def _execute(plugin: Plugin, shown: Path) -> None:
     sys.modules[module.__name__] = module  # dataclasses and `inspect` find the source through it
     try:
         code = compile(plugin.source, str(plugin.path), "exec", dont_inherit=True)
-        exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:
+        with _unchanged_defaults():
+            exec(code, module.__dict__)
+    except BaseException as error:
+        if _is_signal(error):
+            raise
         unload_plugin(plugin.path)
         line = _line_of(error, plugin.path)
         place = f"{shown}, line {line}" if line else str(shown)
         what = "" if isinstance(error, UsageError | SyntaxError) else f"{type(error).__name__}: "
         message = error.msg if isinstance(error, SyntaxError) else first_line(error)
         raise UsageError(f"{place}: {what}{message}", path=shown, key="plugin", found=line) from error
+
+
+def _is_signal(error: BaseException) -> bool:
+    """Return whether a signal raised an exception: Ctrl-C, or SIGTERM by a class of Bytewright."""
+    is_ours = type(error).__module__.startswith("bytewright.") and not isinstance(error, Exception)
+    return is_ours or isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
+@contextmanager
+def _unchanged_defaults() -> Iterator[None]:
+    """Raise if the block changes the device or the type of new tensors in all of torch; change it back."""
+    torch = sys.modules.get("torch")
+    before = ("cpu", "torch.float32") if torch is None else _read_defaults(torch)
+    yield
+    torch = sys.modules.get("torch")
+    if torch is None or (found := _read_defaults(torch)) == before:
+        return
+    torch.set_default_device(before[0])
+    torch.set_default_dtype(getattr(torch, before[1].removeprefix("torch.")))
+    message = (
+        f"it changes torch's default device or type to {' and '.join(found)}, which all other code uses too;"
+        " pass device= and dtype= to the tensors of the plugin"
+    )
+    raise UsageError(message, key="plugin", expected=before, found=found)
+
+
+def _read_defaults(torch: Any) -> tuple[str, str]:
+    return str(torch.get_default_device()), str(torch.get_default_dtype())
 
 
 def _line_of(error: BaseException, path: Path) -> int | None:
@@ -151,8 +182,8 @@ def errors_of_part(registry: Registry, name: str, action: str) -> Iterator[None]
     """
     try:
         yield
-    except Exception as error:
-        is_users = registry.plugin_of(name) is not None
+    except BaseException as error:
+        is_users = registry.plugin_of(name) is not None and not _is_signal(error)
         if not is_users or isinstance(error, BytewrightError) or is_out_of_memory(error):
             raise
         place = place_in_plugin(error) or str(registry.plugin_of(name))

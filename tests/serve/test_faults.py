@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -14,6 +15,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from bytewright.serve.app import make_app
+from bytewright.serve.server import ServerOptions, _Server, configure, listening_socket
+from bytewright.serve.service import Service
 from servers import HANG_SECONDS, RunningServer, running_server, write_run
 
 LIMITS = ("--slots", "2", "--max-waiting", "6", "--max-body-kb", "64")
@@ -91,6 +95,33 @@ def test_slow_headers_end_the_connection(server: RunningServer) -> None:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: ")
         with contextlib.suppress(ConnectionResetError):
             assert read_all(connection) == b""
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_a_request_that_has_arrived_when_the_server_ends_is_answered(is_accepted: bool) -> None:
+    """The event loop has not read the request, or not accepted its connection, when `shutdown` begins."""
+
+    async def answer() -> bytes:
+        options = ServerOptions(port=0)
+        service = Service(options.engine)
+        config = configure(make_app(service, options.guard), options)
+        with listening_socket(options) as listener:
+            server = _Server(config, service, options, announce=lambda text: None)
+            config.load()
+            server.lifespan = config.lifespan_class(config)
+            await server.startup([listener])
+            port = listener.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", port), HANG_SECONDS) as connection:
+                if is_accepted:
+                    while not server.server_state.connections:
+                        await asyncio.sleep(0.01)
+                head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+                connection.sendall(f"{head}Content-Length: 15\r\n\r\n".encode() + b'{"prompt": "a"}')
+                service.drain()
+                await server.shutdown([listener])
+                return read_all(connection)
+
+    assert asyncio.run(answer()).startswith(b"HTTP/1.1 503 ")
 
 
 @pytest.mark.parametrize("drain_seconds", ["300", "0"])

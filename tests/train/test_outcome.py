@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from bytewright.experiments.results import read_results
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
 from bytewright.train import train
+from bytewright.train.checkpoint_list import CheckpointList
 from bytewright.train.metrics import read_metrics
 from bytewright.train.outcome import Ending, RunStatus, find_status, status_from_outcome
 from bytewright.train.run import Run
@@ -299,3 +301,25 @@ def test_the_sentences_of_earlier_versions_are_read_as_typed_events(tmp_path: Pa
     records = list(read_metrics(log))
     assert [record["event"] for record in records] == list(sentences.values())
     assert [describe_event(record) for record in records] == list(sentences)
+
+
+@pytest.mark.parametrize("num_good", [0, 2])
+def test_a_run_of_fewer_steps_than_max_refused_that_ends_with_nan_weights_has_diverged(
+    tmp_path: Path, quiet: Console, num_good: int
+) -> None:
+    calls = [0]
+
+    def breaking(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        calls[0] += torch.is_grad_enabled()
+        if calls[0] == num_good + 1:
+            with torch.no_grad():
+                model.lm_head.weight[0, 0] = math.nan
+        return language_model_loss(model, ids, targets)
+
+    config = make_config(tmp_path, max_refused=50, budget={"steps": 5}, save_every=2)
+    with pytest.raises(DivergenceError):
+        train(config, tmp_path / "run", console=quiet, loss=breaking)
+    status = Run.open(tmp_path / "run").status
+    assert (status.state, status.ending) == ("diverged", Ending.DIVERGED)
+    saved = CheckpointList(tmp_path / "run" / "checkpoints").steps()
+    assert saved == ([2] if num_good else [])

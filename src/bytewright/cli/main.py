@@ -151,17 +151,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED, once=True)
+    except Terminated:
+        return _fail("terminated", TERMINATED, once=True)
+    except BaseException as error:
         if is_out_of_memory(error):
             advice = "use a smaller batch, or split it with --set accumulate=N of train"
             return _fail(f"there is not enough memory ({first_line(error)}); {advice}", 1)
         if place := _place_in_plugin(error):
             return _fail(f"{place}: {type(error).__name__}: {first_line(error)}", UsageError.exit_code)
         raise
-    except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED, once=True)
-    except Terminated:
-        return _fail("terminated", TERMINATED, once=True)
 
 
 def _place_in_plugin(error: BaseException) -> str | None:

@@ -29,6 +29,8 @@ from bytewright.serve.service import EngineOptions, LoadedModel, Service
 
 MAX_HEADER_BYTES = 2**16
 SEND_BUFFER_BYTES = 2**16
+ARRIVAL_SECONDS = 0.3
+"""How long a connection may take to send its request when the server ends; it is answered with 503."""
 LAST_SECONDS = 5
 """How long open connections may take to receive their last bytes when the server ends."""
 
@@ -105,6 +107,7 @@ def configure(app: Any, options: ServerOptions) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Protocol,
+        loop="asyncio",
         ws="none",
         log_config=None,
         log_level="warning",
@@ -180,6 +183,28 @@ class _Server(AnnouncedServer):
                 await self.service.stop()
                 return True
         return bool(await super().on_tick(counter))
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Accept and answer what has arrived, then close all connections.
+
+        The system resets a connection that is closed while it holds data that was not read.
+        """
+        await _take_turns()  # accept what waits
+        loop = asyncio.get_running_loop()
+        for server in self.servers:
+            for listener in server.sockets:
+                loop.remove_reader(listener.fileno())
+        await _take_turns()  # asyncio loses a connection whose server is closed before it has a transport
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(ARRIVAL_SECONDS)
+        await super().shutdown(sockets)
+
+
+async def _take_turns() -> None:
+    """Let the event loop poll its sockets, run their handlers, and run what these start."""
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 class TimedProtocol(H11Protocol):

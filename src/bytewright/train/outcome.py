@@ -188,7 +188,10 @@ def _judge_log(
 ) -> RunStatus:
     refused = refused_in_a_row(records)
     last_step = lines[-1]["step"] if lines else 0
-    if refused and refused[-1] > last_step and len(refused) >= settings.get("max_refused", 10):
+    # A run that ends with weights that are not finite records how many steps it had refused by then.
+    limit = ended.get("limit") if ending is Ending.DIVERGED else None
+    max_refused = limit if isinstance(limit, int) else settings.get("max_refused", 10)
+    if refused and refused[-1] > last_step and len(refused) >= max_refused:
         detail = f"the loss or gradient was not finite from step {refused[0]} on"
         return RunStatus("diverged", Ending.DIVERGED, step, detail)
     by_budget = _find_spent_limit(settings, lines, ending, ended, num_steps)

@@ -302,6 +302,8 @@ class Trainer:
             fields["limit"] = getattr(self.config.budget, ending.value)
         elif ending is Ending.SIGNAL:
             fields["detail"] = (signals.received or signal.SIGINT).name
+        elif isinstance(error, DivergenceError) and error.key == "weights":
+            fields["limit"] = error.found
         elif error is not None and ending is not Ending.DIVERGED:
             fields["detail"] = first_line(error)
         with contextlib.suppress(StorageError):  # a full disk: the status then follows from the other lines
@@ -345,6 +347,8 @@ class Trainer:
         def due(every: int) -> bool:
             return bool(every) and (is_last or step % every == 0)
 
+        if is_last:
+            self._check_learned()
         save_due = due(config.save_every) and (self.final_checkpoint or not is_last)
         if save_due and not is_last:
             self.recorder.process_results()
@@ -369,6 +373,24 @@ class Trainer:
         elif is_last:
             self.recorder.flush()  # the records must survive a power cut, as those before a checkpoint do
         return save_due
+
+    def _check_learned(self) -> None:
+        """Raise `DivergenceError` at the end of a run whose weights are not finite, or that accepted no step.
+
+        A run can be shorter than `max_refused`.
+        """
+        self.recorder.process_results()
+        refused = self.progress.refused_in_a_row
+        if not refused:
+            return
+        rows = [one.local for one in self.sharded.rows.values()] if self.sharded else self.model.parameters()
+        is_broken = not all(bool(torch.isfinite(weights).all()) for weights in rows)
+        if refused >= self.progress.step or self.world.largest([is_broken])[0]:
+            message = (
+                f"{self.writer.path}: the last {refused} steps had a loss or gradient that is not finite, and"
+                " the weights cannot be used; train with a lower learning rate"
+            )
+            raise DivergenceError(message, path=self.writer.path, key="weights", found=refused)
 
     def _separate_memory(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for work between steps, whose memory is not added to that of steps on a CPU."""
