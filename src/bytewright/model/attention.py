@@ -188,20 +188,6 @@ class MultiHeadSelfAttention(Layer):
             per_head("weighting", "attention_weighting", x.T, h),
         ]
         kernel_flops = sum(one.flops for one in in_kernel) * 7 // 4 * (x.T + 1) // x.T
-        kept = keep_qk_norm(x) if x.config.qk_norm else []
-        kept += [Kept("q, k and v of every head", 3 * x.s * queries)]
-        kept += [Kept("scores", (x.s if x.compiled else WIDE) * x.A, "attention matrices")]
-        if not x.compiled:
-            kept += [Kept("exponentials", WIDE * x.A, "attention matrices")]
-        kept += [
-            Kept("mask", x.T * x.T, "attention matrices"),
-            Kept("maximum and sum of every row", 2 * WIDE * x.N * x.H),
-            Kept("weights of the average", x.s * x.A, "attention matrices", is_freed_early=True),
-            Kept("attended", x.s * queries, is_freed_early=True),
-        ]
-        if x.precision == "bf16":
-            kept += [Kept("q, k and v weights", x.s * d * (d + 2 * c), "weight copies")]
-            kept += [Kept("output weight in bf16", x.s * d * d, "weight copies")]
         return Costs(
             parameters={"dd": 2, "dc": 2} | ({"h": 2} if x.config.qk_norm else {}),
             matmuls=[
@@ -211,7 +197,7 @@ class MultiHeadSelfAttention(Layer):
                 *in_kernel,
                 x.product("output", "output_projection", d, d),
             ],
-            kept=kept,
+            kept=keep_scores(x),
             # The weights are freed; the gradient of the quotient needs five tensors of the size of the scores
             backward_bytes=(2 * x.s if x.compiled else 5 * WIDE) * x.A + x.s * queries + WIDE * d * d,
             passes=[
@@ -290,6 +276,26 @@ class MultiHeadSelfAttention(Layer):
 
 EAGER_ROTATION = {"fp32": 36 + 53, "bf16": 32 + 50}
 """Bytes per rotated number of q and k, forward and backward: four products, two sums, one concatenation."""
+
+
+def keep_scores(x: StepShape) -> list[Kept]:
+    """Return the tensors that the reference attention keeps."""
+    d, c, queries = x.d, x.c, x.N * x.d
+    kept = keep_qk_norm(x) if x.config.qk_norm else []
+    kept += [Kept("q, k and v of every head", 3 * x.s * queries)]
+    kept += [Kept("scores", (x.s if x.compiled else WIDE) * x.A, "attention matrices")]
+    if not x.compiled:
+        kept += [Kept("exponentials", WIDE * x.A, "attention matrices")]
+    kept += [
+        Kept("mask", x.T * x.T, "attention matrices"),
+        Kept("maximum and sum of every row", 2 * WIDE * x.N * x.H),
+        Kept("weights of the average", x.s * x.A, "attention matrices", is_freed_early=True),
+        Kept("attended", x.s * queries, is_freed_early=True),
+    ]
+    if x.precision == "bf16":
+        kept += [Kept("q, k and v weights", x.s * d * (d + 2 * c), "weight copies")]
+        kept += [Kept("output weight in bf16", x.s * d * d, "weight copies")]
+    return kept
 
 
 def keep_qk_norm(x: StepShape) -> list[Kept]:

@@ -49,6 +49,7 @@ from bytewright.train.run_files import (
 if TYPE_CHECKING:  # these import torch or the native extension, which reading a run does not need
     import torch
 
+    from bytewright.data.tokenfile import TokenFile
     from bytewright.model import TransformerLM
     from bytewright.tokenizer import Tokenizer, Vocabulary
     from bytewright.train.checkpoint import CheckpointFolder
@@ -479,13 +480,11 @@ def evaluate_run(
     """
     import torch
 
-    from bytewright.data.tokenfile import TokenFile
     from bytewright.model import language_model_loss
     from bytewright.model.fused import masked_language_model_loss
-    from bytewright.tokenizer.formats import read_vocabulary_of
     from bytewright.train.evaluate import EvaluationSet
     from bytewright.train.saved_model import read_model_config
-    from bytewright.train.setup import count_token_bytes, open_tokens, select_device
+    from bytewright.train.setup import open_tokens, select_device
 
     saved = open_model(path, which=which)
     config = saved.config
@@ -494,11 +493,7 @@ def evaluate_run(
         raise UsageError(f"{path} has no validation data of its own; name a token file to evaluate on")
     model_config = read_model_config(saved.checkpoint)
     tokens = open_tokens(file, model_config)
-    token_bytes = None
-    if saved.run.tokenizer_path is not None:
-        token_bytes = count_token_bytes(read_vocabulary_of(tokens, saved.run.tokenizer_path))
-    elif config and config.data.train.exists():
-        tokens.require_tokenizer(TokenFile.open(config.data.train).manifest.tokenizer_fingerprint)
+    token_bytes = _count_bytes(saved, tokens)
     target = select_device(device)
     model = saved.load(device=target, precision=saved.training_precision)
     evaluation_set = EvaluationSet(
@@ -515,6 +510,18 @@ def evaluate_run(
     is_own = config and config.data.validation and file.resolve() == config.data.validation.resolve()
     recorded = _find_recorded_loss(saved, config) if config and is_own else None
     return RunEvaluation(saved.checkpoint, file, evaluation, recorded)
+
+
+def _count_bytes(saved: SavedModel, tokens: TokenFile) -> Any:
+    """Return the bytes of each token if the run has its tokenizer; reject tokens of another tokenizer."""
+    from bytewright.tokenizer.formats import read_vocabulary_of
+    from bytewright.train.setup import count_token_bytes
+
+    if saved.run.tokenizer_path is not None:
+        return count_token_bytes(read_vocabulary_of(tokens, saved.run.tokenizer_path))
+    if saved.config and saved.config.data.train.exists():
+        tokens.require_tokenizer(type(tokens).open(saved.config.data.train).manifest.tokenizer_fingerprint)
+    return None
 
 
 def _find_recorded_loss(saved: SavedModel, config: TrainConfig) -> RecordedLoss | None:

@@ -103,14 +103,18 @@ class TrainStep:
         self._parameters = [parameter for flat in flat_groups for parameter in flat.parameters]
         self._gradients = [view for flat in flat_groups for view in flat.gradient_views]
         self._is_captured = bool(backend == "inductor" and self._parameters and self._parameters[0].is_cuda)
-        self._overlapped: OverlappedSum | None = None
-        if self._parameters and not self._is_captured and self.reduction.can_overlap(self._parameters[0]):
-            own = {id(parameter) for parameter in self._parameters}
-            ordered = [parameter for parameter in model.parameters() if id(parameter) in own]
-            self._overlapped = OverlappedSum(ordered, self.reduction.world)
+        self._overlapped = self._overlap_sum()
         self._take_fused = self._captured(self._fused_step)
         self._compute_share = self._captured(self._pack_share)
         self._finish = self._captured(self._unpack_and_update)
+
+    def _overlap_sum(self) -> OverlappedSum | None:
+        """Return the sum of gradients that overlaps with the backward pass, if it can."""
+        if not self._parameters or self._is_captured or not self.reduction.can_overlap(self._parameters[0]):
+            return None
+        own = {id(parameter) for parameter in self._parameters}
+        ordered = [parameter for parameter in self.model.parameters() if id(parameter) in own]
+        return OverlappedSum(ordered, self.reduction.world)
 
     def _captured(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         return CudaGraphFunction(function) if self._is_captured else function

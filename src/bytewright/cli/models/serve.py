@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -105,10 +106,6 @@ class Serve:
                 f"serve needs packages that are not installed ({error}); pip install 'bytewright[serve]'"
             )
             raise UsageError(message) from None
-        from bytewright.train.run import open_model
-
-        saved = open_model(self.path, which=self.which)
-        tokenizer = saved.run.tokenizer
         guard = GuardOptions(
             host=self.host,
             allowed_hosts=self.allowed_host,
@@ -121,18 +118,8 @@ class Serve:
             max_waiting=self.max_waiting,
             max_waiting_tokens=self.max_waiting_tokens,
         )
-
-        def load() -> LoadedModel:
-            from bytewright.serve.service import LoadedModel
-            from bytewright.train.setup import select_device
-
-            device = select_device(self.device)
-            precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
-            model = saved.load(device=device, precision=precision).eval()
-            return LoadedModel(model, tokenizer, self.name or self.path.resolve().name)
-
         serve(
-            load,
+            self._open(),
             ServerOptions(
                 port=self.port,
                 guard=guard,
@@ -143,6 +130,24 @@ class Serve:
             ),
             announce=lambda line: console.stderr().print(line, soft_wrap=True, highlight=False),
         )
+
+    def _open(self) -> Callable[[], LoadedModel]:
+        """Check the run, and return a function that loads its model."""
+        from bytewright.train.run import open_model
+
+        saved = open_model(self.path, which=self.which)
+        tokenizer = saved.run.tokenizer
+
+        def load() -> LoadedModel:
+            from bytewright.serve.service import LoadedModel
+            from bytewright.train.setup import select_device
+
+            device = select_device(self.device)
+            precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
+            model = saved.load(device=device, precision=precision).eval()
+            return LoadedModel(model, tokenizer, self.name or self.path.resolve().name)
+
+        return load
 
 
 def default_slots(num_cores: int) -> int:
