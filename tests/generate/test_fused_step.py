@@ -16,7 +16,7 @@ from bytewright.model.layers import EPSILON, rms_norm
 from model_choices import small_config
 
 pytest.importorskip("triton")
-from bytewright.generate.fused_step import FusedStep, StepOptions, StepTiles, supports
+from bytewright.generate.fused_step import FusedStep, StepOptions, StepTiles, supports_fused_step
 from bytewright.model.kernels import decoding_products
 from bytewright.model.kernels.decoding_products import LargestLogits, Tiles
 
@@ -126,10 +126,10 @@ def test_a_step_equals_that_of_the_decoder(changes: dict[str, Any], num_rows: in
 
 def test_models_with_other_parts_are_not_supported() -> None:
     for choice in ("default", "tied", "no-norm", "qk-norm", "ffn-silu"):
-        assert supports(Decoder(TransformerLM(small_config(choice)).bfloat16()))
+        assert supports_fused_step(Decoder(TransformerLM(small_config(choice)).bfloat16()))
     for choice in ("post-norm", "all-at-once"):
-        assert not supports(Decoder(TransformerLM(small_config(choice)).bfloat16()))
-    assert not supports(Decoder(TransformerLM(small_config("default")).half()))
+        assert not supports_fused_step(Decoder(TransformerLM(small_config(choice)).bfloat16()))
+    assert not supports_fused_step(Decoder(TransformerLM(small_config("default")).half()))
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:

@@ -83,7 +83,7 @@ class FitLaw:
             print_report(laws.table_of_optima(analysis), "Best use of compute")
         print_report(laws.table_of_recovery(analysis), "Recovery of E")
         if analysis.predictions:
-            print_report(laws.table_of_predictions(analysis), "Predicted exponents")
+            print_report(laws.table_of_exponents(analysis), "Predicted exponents")
         for note in analysis.notes:
             console.print_remark(note)
         console.print_line(str(page))

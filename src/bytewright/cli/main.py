@@ -108,7 +108,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "serve": ("models.serve", "Serve", "answer requests for completions over HTTP"),
     "studio": ("models.studio", "OpenStudio", "show runs, tokenizers and models on a local page"),
     "evaluate": ("train", "Evaluate", "measure a model on a token file"),
-    "next": ("models.interpret", "NextTokens", "print the most probable next tokens after a prompt"),
+    "next": ("models.interpret", "ShowNextTokens", "print the most probable next tokens after a prompt"),
     "losses": ("models.interpret", "TokenLosses", "print the loss of every token of a text"),
     "attention": ("models.interpret", "ShowAttention", "show the attention weights of a model"),
     "lens": ("models.interpret", "ShowLens", "show the predictions after each layer of a model"),

@@ -161,7 +161,7 @@ class Decoder:
         if self.has_kernel:
             from bytewright.generate import fused_step
 
-            if fused_step.supports(self):
+            if fused_step.supports_fused_step(self):
                 self.fused_step = fused_step.FusedStep(self, options or fused_step.StepOptions())
         return self.fused_step is not None
 

@@ -76,7 +76,7 @@ class StepOptions:
 
 @dataclass(frozen=True)
 class FusedStep:
-    """The steps of a decoder whose parts `supports` accepts."""
+    """The steps of a decoder whose parts `supports_fused_step` accepts."""
 
     decoder: Decoder
     options: StepOptions = field(default_factory=StepOptions)
@@ -208,7 +208,7 @@ class FusedStep:
         )
 
 
-def supports(decoder: Decoder) -> bool:
+def supports_fused_step(decoder: Decoder) -> bool:
     """Return whether `FusedStep` has kernels for all parts of a decoder."""
     norms = [norm for block in decoder.blocks for norm in block.norms or ()]
     norms += [] if decoder.final_norm is None else [decoder.final_norm]

@@ -152,7 +152,7 @@ def _known(value: float | None) -> str | None:
     return None if value is None else format_value(value, 5)
 
 
-def table_of_predictions(analysis: Analysis) -> Table:
+def table_of_exponents(analysis: Analysis) -> Table:
     """Return the exponents that the world predicts next to the measured ones."""
     rows: list[list[Cell]] = [
         [
@@ -298,7 +298,7 @@ def _limits(dots: Sequence[Dot], floor: float | None) -> tuple[float, float]:
 
 
 def _prediction_blocks(analysis: Analysis) -> list[Block]:
-    return [table_of_predictions(analysis)] if analysis.predictions else []
+    return [table_of_exponents(analysis)] if analysis.predictions else []
 
 
 def _residual_figure(analysis: Analysis) -> Figure:

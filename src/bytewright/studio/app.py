@@ -68,7 +68,7 @@ VIEWS = (
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
-def make_app(studio: Studio, options: GuardOptions, *, lifespan: Lifespan | None = None) -> ASGIApp:
+def make_studio_app(studio: Studio, options: GuardOptions, *, lifespan: Lifespan | None = None) -> ASGIApp:
     """Return the app of a studio: the page, and the endpoints of all views."""
     files = read_static()
 

@@ -121,10 +121,10 @@ def predict_costs(body: Json) -> dict[str, Any]:
     )
     if not 0 <= setup.num_tokens <= MAX_TOKENS:
         raise body["num_tokens"].error(f"a number from 0 to {MAX_TOKENS:,}")
-    return describe_costs(config, setup)
+    return describe_prediction(config, setup)
 
 
-def describe_costs(config: ModelConfig, setup: TrainingSetup) -> dict[str, Any]:
+def describe_prediction(config: ModelConfig, setup: TrainingSetup) -> dict[str, Any]:
     """Return all figures of the page."""
     costs, parameters, flops = training_costs(config, setup), count_parameters(config), count_flops(config)
     memory = training_memory(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from bytewright.serve.guard import RejectedError
-from bytewright.studio.folder import Folder
+from bytewright.studio.folder import StudioFolder
 from bytewright.studio.models import Models
 
 NUM_THREADS = 4
@@ -26,7 +26,7 @@ class Studio:
     """The folder that a studio shows, its models in memory, threads for its work, and its open streams."""
 
     def __init__(self, path: Path) -> None:
-        self.folder = Folder(path)
+        self.folder = StudioFolder(path)
         self.models = Models(self.folder)
         self.num_streams = 0
         self.is_stopping = asyncio.Event()

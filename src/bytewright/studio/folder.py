@@ -49,7 +49,7 @@ class Scan:
     """Whether all folders were searched; False if there are more than `MAX_FOLDERS`."""
 
 
-class Folder:
+class StudioFolder:
     """The folder that a studio shows. All methods may be called from any thread."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:

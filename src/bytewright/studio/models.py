@@ -17,7 +17,7 @@ from bytewright.errors import BytewrightError
 from bytewright.experiments.evaluation.story_eval import is_of_storybook
 from bytewright.generate import Generator
 from bytewright.model import TransformerLM
-from bytewright.studio.folder import Folder
+from bytewright.studio.folder import StudioFolder
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList
 from bytewright.train.run import Run, open_model
@@ -92,7 +92,7 @@ class TrueTokens:
 class Models:
     """The models of a folder by the id of their run. All methods may be called from any thread."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: StudioFolder) -> None:
         self.folder = folder
         self._lock = threading.Lock()
         self._open: OrderedDict[str, OpenModel] = OrderedDict()

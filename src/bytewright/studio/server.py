@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 
 from bytewright.serve.server import AnnouncedServer, ServerOptions, configure, listening_socket
-from bytewright.studio.app import make_app
+from bytewright.studio.app import make_studio_app
 from bytewright.studio.context import Studio
 
 
@@ -29,7 +29,7 @@ def run_studio(path: Path, options: ServerOptions, *, announce: Callable[[str], 
         yield
         studio.stop()
 
-    app = make_app(studio, options.guard, lifespan=lifespan)
+    app = make_studio_app(studio, options.guard, lifespan=lifespan)
     server = _Server(configure(app, options), studio, announce)
     try:
         with listening_socket(options) as listener:

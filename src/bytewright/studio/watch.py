@@ -20,7 +20,7 @@ from typing import Any
 from bytewright.errors import BytewrightError
 from bytewright.experiments.records import read_floor
 from bytewright.studio.context import Studio
-from bytewright.studio.folder import Folder, Found, Scan
+from bytewright.studio.folder import Found, Scan, StudioFolder
 from bytewright.train.metrics import finite, is_finite
 from bytewright.train.run import Run
 
@@ -100,7 +100,7 @@ class WatchedRun:
 class RunTable:
     """All runs below the folder. Methods may be called from any thread."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: StudioFolder) -> None:
         self.folder = folder
         self.version = 0
         self.runs: dict[str, WatchedRun] = {}

@@ -52,7 +52,7 @@ class _OfModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NextTokens(_OfModel):
+class ShowNextTokens(_OfModel):
     """Print the most probable next tokens after a prompt, without temperature or filters.
 
     If the run was trained on the storybook, the true probabilities of its grammar are printed too, unless no

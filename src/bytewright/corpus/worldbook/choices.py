@@ -75,7 +75,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class LexiconWord:
     """A word of a lexicon, other than the `excluded` ones."""
 
     lexicon: Lexicon

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from bytewright.corpus.storybook.grammar import Call
 from bytewright.corpus.worldbook import slots
-from bytewright.corpus.worldbook.choices import Between, Options, Recent, SectionEnd, Someone, Word
+from bytewright.corpus.worldbook.choices import Between, LexiconWord, Options, Recent, SectionEnd, Someone
 from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.pens import Derivation, Pen
 from bytewright.corpus.worldbook.world import World, is_woman, spell_name
@@ -113,7 +113,7 @@ class Machine:
                 pen.depth -= 1
             case slots.Pick(name, form, variable, other):
                 taken = () if other is None else (frame.words[other][1],)
-                number = pen.choose("word", Word(grammar.lexicons[name], form, taken))
+                number = pen.choose("word", LexiconWord(grammar.lexicons[name], form, taken))
                 if variable is not None:
                     frame.words[variable] = (name, number)
             case slots.Repeat(variable, form):
@@ -171,7 +171,7 @@ class Machine:
         lexicon = self.grammar.lexicons[slots.THING]
         if part.which == "new":
             excluded = [thing.number for thing in state.things]
-            state.new_thing = pen.choose("thing", Word(lexicon, part.form, excluded))
+            state.new_thing = pen.choose("thing", LexiconWord(lexicon, part.form, excluded))
         elif part.which == "old":
             numbers = [thing.number for thing in state.things]
             position = pen.choose("recent thing", Recent(lexicon, part.form, numbers, self.recency))
@@ -182,11 +182,11 @@ class Machine:
     def _write_holder(self, which: str, pen: Pen, state: _State) -> None:
         lexicon = self.grammar.lexicons[slots.NAME]
         if which == "first":
-            state.first_holder = pen.choose("holder", Word(lexicon, "plain"))
+            state.first_holder = pen.choose("holder", LexiconWord(lexicon, "plain"))
             return
         thing = state.things[0]
         if which == "next":
-            thing.holder = pen.choose("holder", Word(lexicon, "plain", (thing.holder,)))
+            thing.holder = pen.choose("holder", LexiconWord(lexicon, "plain", (thing.holder,)))
             thing.moves += 1
         else:
             pen.mention(
