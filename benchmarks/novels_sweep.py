@@ -74,15 +74,13 @@ SETTINGS = (
     FORMER,
     Setting(True, 1e-3, 1.0, 80),
     Setting(True, 1e-3, 1.0, 40),
-    Setting(True, 2e-3, 1.0, 80),
-    Setting(True, 1e-3, 0.3, 80),
+    Setting(True, 2e-3, 1.0, 40),
     Setting(True, 1e-3, 0.3, 40),
+    Setting(True, 1e-3, 2.0, 40),
+    Setting(False, 1e-3, 1.0, 40),
+    Setting(True, 2e-3, 1.0, 80),
     Setting(True, 1e-3, 2.0, 80),
-    Setting(False, 1e-3, 1.0, 80),
-    Setting(True, 2e-3, 2.0, 40),
     Setting(True, 5e-4, 1.0, 80),
-    Setting(False, 1e-3, 0.3, 40),
-    Setting(True, 2e-3, 0.3, 40),
 )
 PEER_RATES = (5e-4, 1e-3)
 NUM_SEEDS = 3
@@ -277,8 +275,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="the folder that author_split.py created")
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--limit", type=float, default=330.0, help="seconds after which everything ends")
-    parser.add_argument("--slots", type=int, default=3, help="runs that share the GPU")
+    parser.add_argument("--limit", type=float, default=290.0, help="seconds after which everything ends")
+    parser.add_argument("--slots", type=int, default=2, help="runs that share the GPU")
     parser.add_argument("--no-peer", action="store_true", help="without the GPT-2 of transformers")
     parser.add_argument("--set", action="append", default=[], help="replace a value of learning.toml")
     options = parser.parse_args()

@@ -61,6 +61,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--scale", choices=("smoke",), help="a small size of the same sweeps, for a CPU")
     parser.add_argument("--documents", type=int, default=1000, help="test documents of any length")
     parser.add_argument("--earlier", type=Path, help="results of an earlier call; not repeated")
+    parser.add_argument("--sweeps", nargs="+", default=[RATES, *LEVELS], help="the sweeps of recipes to run")
     parser.add_argument("--work", type=Path, help="folder for texts and runs; by default a temporary one")
     return parser.parse_args()
 
@@ -196,7 +197,8 @@ class Record:
         true_bits = documents.true_bits[chosen].sum(axis=0)
         points = []
         for run in self.runs:
-            if "error" in run or run["lr"] != self.lr or not math.isfinite(run[f"{name}_loss"]):
+            is_level = run.get("sweep") in (RATES, *LEVELS)
+            if "error" in run or run["lr"] != self.lr or not is_level:
                 continue
             excess: dict[str, float] = {}
             for (kind, _, _), above in zip(
@@ -321,10 +323,8 @@ def main() -> None:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="scaling") as temporary:
         work = options.work or Path(temporary)
-        sweeps = {
-            name: read_sweep(RECIPES / f"{name}.toml", scale=options.scale).trials
-            for name in (RATES, *LEVELS)
-        }
+        files = {name: RECIPES / f"{name}.toml" for name in options.sweeps}
+        sweeps = {name: read_sweep(file, scale=options.scale).trials for name, file in files.items()}
         trials = [trial for name in sweeps for trial in sweeps[name]]
         texts = Texts(work / "texts", trials[0], options.documents)
         small = texts.prepare_small()
@@ -343,12 +343,13 @@ def main() -> None:
             if options.earlier:
                 record.runs = json.loads(options.earlier.read_text())["runs"]
             print(f"{time.monotonic() - start:.0f} s: the data is ready; {texts.seconds}", flush=True)
-            rates = unique([make_task(trial, RATES, data) for trial in sweeps[RATES]], [])
+            rates = unique([make_task(trial, RATES, data) for trial in sweeps.get(RATES, [])], [])
             pool.run(unique(rates, names(record)), evaluation, record.add, default_speed)
-            base = trials[0].config
+            base = read_sweep(RECIPES / f"{RATES}.toml", scale=options.scale).trials[0].config
             record.lr = record.choose_rate(base.model.d_model, base.optimizer.lr)
             print(f"{time.monotonic() - start:.0f} s: the rate is {record.lr}", flush=True)
-            tasks = [make_task(trial, name, data, record.lr) for name in LEVELS for trial in sweeps[name]]
+            others = [name for name in options.sweeps if name != RATES]
+            tasks = [make_task(trial, name, data, record.lr) for name in others for trial in sweeps[name]]
             first = [task for task in tasks if task.config.seed == 0]
             pool.run(unique(first, names(record)), evaluation, record.add, default_speed)
             further = [task for task in tasks if task.config.seed != 0]
