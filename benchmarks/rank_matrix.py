@@ -102,7 +102,7 @@ class Jobs:
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        log = (self.folder / f"log-{time.monotonic_ns()}.txt").open("w")
+        log = (self.folder / f"{Path(arguments[0]).name}.log").open("a")
         return subprocess.Popen(
             [*command, __file__, "--worker", *arguments],
             stdout=log,
@@ -201,7 +201,9 @@ def train_group(jobs: Jobs, num_ranks: int, kinds: Sequence[Kind], options: argp
         write_config(jobs.folder, names[-1], changes)
     with jobs.claim(num_ranks):
         process = jobs.start(None if num_ranks == 1 else num_ranks, *(str(jobs.folder / n) for n in names))
-        jobs.finish(process)
+        is_done = jobs.finish(process)
+    if not is_done:
+        jobs.errors[f"{names[0]} and others"] = (jobs.folder / f"{names[0]}.log").read_text()[-300:]
     for name in names:
         if (failure := jobs.folder / f"{name}.error").exists():
             jobs.errors[name] = failure.read_text()
