@@ -29,7 +29,7 @@ import torch
 from harness import describe_machine, installed_versions, source_commit, write_report
 from rich.console import Console
 from rich.table import Table
-from run_pool import Result, RunPool, Task
+from run_pool import Result, RunPool, Task, read_earlier, select_new
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import write_stories
@@ -294,9 +294,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--limit", type=float, default=250.0, help="seconds after which everything ends")
     parser.add_argument("--slots", type=int, default=2, help="runs that share the GPU")
+    parser.add_argument("--earlier", type=Path, help="results of an earlier call; not repeated")
     parser.add_argument("--test", action="store_true", help="a small size, for a CPU")
     options = parser.parse_args()
-    start, plan, runs = time.monotonic(), TEST if options.test else Plan(), list[Result]()
+    start, plan = time.monotonic(), TEST if options.test else Plan()
+    runs = read_earlier(options.earlier)
     on_gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     about = {
         "machine": describe_machine() | {"cuda": on_gpu},
@@ -325,10 +327,11 @@ def main() -> None:
         try:
             pool.warm_up(warm_up_task(variant) for variant in variants)
             rates = [(variant, lr) for variant in variants for lr in variant.rates]
-            pool.run([make_task(v, plan, texts, lr, 0) for v, lr in rates], measure, add, lambda _: SPEED)
+            first = [make_task(variant, plan, texts, lr, 0) for variant, lr in rates]
+            pool.run(select_new(first, runs), measure, add, lambda _: SPEED)
             seeds = [(v, seed) for seed in range(1, plan.num_seeds) for v in variants]
             further = [make_task(v, plan, texts, best_rate(v, runs), seed) for v, seed in seeds]
-            pool.run(further, measure, add, lambda _: SPEED)
+            pool.run(select_new(further, runs), measure, add, lambda _: SPEED)
         finally:
             pool.close()
     print(f"{time.monotonic() - start:.0f} s in all")

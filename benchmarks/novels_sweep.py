@@ -30,7 +30,7 @@ import torch
 from harness import describe_machine, installed_versions, source_commit, write_report
 from rich.console import Console
 from rich.table import Table
-from run_pool import Result, RunPool, Task
+from run_pool import Result, RunPool, Task, read_earlier, select_new
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -277,10 +277,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--limit", type=float, default=290.0, help="seconds after which everything ends")
     parser.add_argument("--slots", type=int, default=2, help="runs that share the GPU")
+    parser.add_argument("--earlier", type=Path, help="results of an earlier call; not repeated")
     parser.add_argument("--no-peer", action="store_true", help="without the GPT-2 of transformers")
     parser.add_argument("--set", action="append", default=[], help="replace a value of learning.toml")
     options = parser.parse_args()
-    start, runs, data = time.monotonic(), list[Result](), options.data.absolute()
+    start, runs, data = time.monotonic(), read_earlier(options.earlier), options.data.absolute()
     on_gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     about = {
         "machine": describe_machine() | {"cuda": on_gpu},
@@ -332,14 +333,14 @@ def main() -> None:
             if not options.no_peer:
                 peer.start()
             measure = AuthorMeasure(data)
-            pool.run([make(setting) for setting in SETTINGS], measure, add_ours, lambda _: SPEED)
+            first = select_new(map(make, SETTINGS), runs)
+            pool.run(first, measure, add_ours, lambda _: SPEED)
             pool.deadline = deadline
             chosen = {FORMER.name: FORMER}
             chosen |= {each.name: each for each in SETTINGS if each.name == best_setting(runs, "ours")}
             seeds = [(each, seed) for seed in range(1, NUM_SEEDS) for each in reversed(chosen.values())]
-            pool.run(
-                [make(each, seed) for each, seed in seeds], AuthorMeasure(data), add_ours, lambda _: SPEED
-            )
+            further = select_new((make(each, seed) for each, seed in seeds), runs)
+            pool.run(further, measure, add_ours, lambda _: SPEED)
             while peer.pid is not None and peer.is_alive() and time.monotonic() < deadline:
                 drain(1.0)
             drain()

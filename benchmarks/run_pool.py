@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
 import multiprocessing
 import os
 import time
@@ -84,6 +85,18 @@ def work(pipe: Connection, folder: Path, num_threads: int) -> None:
             engines.clear()
             traceback.print_exc()
             pipe.send((task.name, {"error": f"{type(error).__name__}: {error}"[:500]}))
+
+
+def read_earlier(path: Path | None) -> list[Result]:
+    """Return the complete runs of an earlier call, which need not be repeated."""
+    runs = json.loads(path.read_text())["runs"] if path else []
+    return [run for run in runs if "error" not in run]
+
+
+def select_new(tasks: Iterable[Task], runs: Iterable[Result]) -> list[Task]:
+    """Return the tasks that `runs` does not have."""
+    done = {run["name"] for run in runs}
+    return [task for task in tasks if task.name not in done]
 
 
 class Member:
