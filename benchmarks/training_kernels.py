@@ -1,4 +1,4 @@
-"""Compare training steps with and without single kernels, the previous source and a plain compiled baseline.
+"""Compare training steps with the previous source, a plain compiled baseline and variants.
 
     python benchmarks/training_kernels.py --device cuda --old BEFORE/src --json kernels.json
 
@@ -25,9 +25,6 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-ALL = ("loss", "head", "embedding", "heads", "attention")
-"""The switches of `bytewright.model.kernels.ENABLED`."""
-
 SHAPES: dict[str, dict[str, int]] = {
     "base": {
         "vocab_size": 10_000, "context_length": 256, "d_model": 512, "d_ff": 1344, "num_layers": 4,
@@ -54,9 +51,11 @@ class Contestant:
     label: str
     source: str = "new"
     """"new", "old" or "plain"."""
-    switches: tuple[str, ...] = ALL
     changes: dict[str, Any] = field(default_factory=dict)
     """Settings of the model that differ from the shape."""
+    environment: dict[str, str] = field(default_factory=dict)
+    logits_at_once: int = 0
+    """Number of logits that the loss computes at a time, if it differs from the default."""
     is_profiled: bool = False
     process: subprocess.Popen[str] | None = None
     error: str = ""
@@ -72,9 +71,10 @@ class Contestant:
         paths = [str(source), str(HERE), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         environment |= {"TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "1"}
+        environment |= self.environment
         job = {
-            "source": self.source, "switches": self.switches, "shape": shape, "changes": self.changes,
-            "device": options.device, "compile": not options.no_compile,
+            "source": self.source, "shape": shape, "changes": self.changes, "device": options.device,
+            "compile": not options.no_compile, "logits_at_once": self.logits_at_once,
         }  # fmt: skip
         command = [sys.executable, "-P", __file__, "--worker", json.dumps(job)]
         self.process = subprocess.Popen(
@@ -107,11 +107,6 @@ class Contestant:
             self.process.wait()
 
 
-def without(switch: str) -> tuple[str, ...]:
-    """Return all switches but one."""
-    return tuple(name for name in ALL if name != switch)
-
-
 def make_groups() -> list[list[tuple[str, list[Contestant]]]]:
     """Return the waves; each is a list of groups, a shape with its contestants."""
 
@@ -123,24 +118,29 @@ def make_groups() -> list[list[tuple[str, list[Contestant]]]]:
             *more,
         ]
 
+    prefer_lt = {"TORCH_BLAS_PREFER_CUBLASLT": "1"}
     first = [
-        ("12x768", main_group()),
+        (
+            "12x768",
+            main_group(
+                Contestant("cublasLt", environment=prefer_lt),
+                Contestant("larger chunks", logits_at_once=2**30),
+            ),
+        ),
         (
             "base",
             main_group(
-                Contestant("switches off", switches=()),
                 Contestant("4 kv heads", changes={"num_kv_heads": 4}),
                 Contestant("qk norm", changes={"qk_norm": True}),
             ),
         ),
     ]
     second = [
-        ("8x1024", main_group()),
+        ("8x1024", main_group(Contestant("cublasLt", environment=prefer_lt))),
         (
             "4x768",
             [
                 Contestant("new"),
-                *(Contestant(f"without {name}", switches=without(name)) for name in ALL[:4]),
                 Contestant("4 kv heads", changes={"num_kv_heads": 4}),
                 Contestant("qk norm", changes={"qk_norm": True}),
             ],
@@ -149,7 +149,6 @@ def make_groups() -> list[list[tuple[str, list[Contestant]]]]:
             "3x1024",
             [
                 Contestant("new"),
-                Contestant("without heads", switches=without("heads")),
                 Contestant("2 kv heads", changes={"num_kv_heads": 2}),
                 Contestant("qk norm", changes={"qk_norm": True}),
             ],
@@ -351,13 +350,13 @@ def build_our_step(job: dict[str, Any], sizes: dict[str, Any], dtype: Any) -> An
     """Return a step of our model with the settings of `model_peers`, which an old version may not have."""
     import torch
 
-    from bytewright.model import ModelConfig, TransformerLM, kernels
+    from bytewright.model import ModelConfig, TransformerLM, loss
     from bytewright.optim.build import build_optimizer
     from bytewright.train.config import OptimizerConfig
     from bytewright.train.step import TrainStep
 
-    if job["source"] == "new":
-        kernels.ENABLED.update(job["switches"])
+    if job["logits_at_once"]:
+        loss.LOGITS_AT_ONCE[job["device"]] = job["logits_at_once"]
     torch.manual_seed(0)
     model = TransformerLM(ModelConfig(**sizes, **job["changes"]), compute_dtype=dtype)
     model.to(job["device"])
@@ -375,9 +374,9 @@ def main() -> None:
         "--old", type=Path, default=HERE.parent / "src", help="package folder of the old version"
     )
     parser.add_argument("--only", nargs="*", help="shapes to measure; by default all")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=230, help="time limit of all measurements")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=145, help="time limit of all measurements")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, to test the script")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--no-checks", action="store_true")

@@ -70,6 +70,9 @@ LanguageModelLoss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
 KERNEL_HEADS, KERNEL_CONTEXT = (32, 64), 512
 """Head sizes and the longest context of our attention kernel; a test compares them with the kernel."""
 
+SPLIT_HEADS = (32, 64, 128, 256)
+"""Head sizes for which a kernel normalises and rotates q and k: powers of two."""
+
 
 def is_replaceable(module: Module) -> bool:
     """Return whether the weight of a module can be used without a call of its `forward`.
@@ -143,7 +146,9 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         rotates = positions[x.config.position] is RotaryPositionalEmbedding
         is_unfused = c != d and x.precision == "fp32" and x.device == "cuda"
         has_kernel = cls._has_kernel(x)
-        kept = keep_qk_norm(x) if x.config.qk_norm else []
+        kept = []
+        if x.config.qk_norm and not (x.has_kernels and x.config.d_head in SPLIT_HEADS):
+            kept = keep_qk_norm(x)
         if kept and not x.compiled and x.precision == "fp32":
             # Views of the joined projection, which is kept anyway
             kept[0] = kept[0]._replace(num_bytes=WIDE * x.N * (d + 2 * c) if is_unfused else 0)
@@ -169,13 +174,12 @@ class FusedSelfAttention(MultiHeadSelfAttention):
             kept=kept,
             backward_bytes=WIDE * d * d + (2 * WIDE * x.A + 2 * stream if is_unfused else backward),
             gradient_bytes=WIDE * d * (d + c) if is_view else 0,
-            passes=[costs.passes[0], *pass_over_qk(x, rotates=rotates and not has_kernel)],
+            passes=[costs.passes[0], *([] if has_kernel else pass_over_qk(x, rotates=rotates))],
         )
 
     @classmethod
     def _has_kernel(cls, x: StepShape) -> bool:
-        is_plain = not x.config.qk_norm and x.c == x.d
-        return x.has_kernels and is_plain and x.config.d_head in KERNEL_HEADS and x.T <= KERNEL_CONTEXT
+        return x.has_kernels and x.config.d_head in KERNEL_HEADS and x.T <= KERNEL_CONTEXT
 
     def forward(self, x: Hidden, token_positions: Positions | None = None) -> Hidden:
         """Return the attention of every position to itself and all before it; positions count from 0."""
@@ -223,12 +227,8 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         return attended.transpose(-3, -2).flatten(-2)
 
     def _heads_kernel_supports(self, qkv: Float[Tensor, "*batch seq qkv_width"]) -> bool:
-        if "heads" not in kernels.ENABLED or not kernels.supports(qkv):
-            return False
-        from bytewright.model.kernels.heads import SERVED_HEADS
-
         has_work = self.rope is not None or self.q_norm is not None
-        return has_work and qkv.ndim == 3 and self.d_head in SERVED_HEADS
+        return has_work and qkv.ndim == 3 and self.d_head in SPLIT_HEADS and kernels.supports(qkv)
 
     def _attend_after_kernel(self, qkv: Float[Tensor, "batch seq qkv_width"]) -> Hidden:
         from bytewright.model.kernels.heads import SplitHeads
@@ -245,9 +245,7 @@ class FusedSelfAttention(MultiHeadSelfAttention):
             return False
         from bytewright.model.kernels.attention import LONGEST, SERVED_HEADS
 
-        plain = self.q_norm is None and self.num_kv_heads == self.num_heads
-        plain = plain or "attention" in kernels.ENABLED
-        return plain and qkv.ndim == 3 and qkv.shape[-2] <= LONGEST and self.d_head in SERVED_HEADS
+        return qkv.ndim == 3 and qkv.shape[-2] <= LONGEST and self.d_head in SERVED_HEADS
 
     def _attend_by_kernel(
         self, qkv: Float[Tensor, "batch seq qkv_width"]

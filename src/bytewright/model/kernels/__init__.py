@@ -16,9 +16,6 @@ from torch import Tensor
 HALF_TYPES = (torch.bfloat16, torch.float16)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
-ENABLED: set[str] = set()
-"""Kernels that are used only where a benchmark enables them, because their gain is not yet measured."""
-
 OLDEST_GPU = (8, 0)
 """Compute capability: GPUs before Ampere lack bfloat16 and the shared memory that attention needs."""
 

@@ -100,57 +100,50 @@ def _split_halves(x, D: tl.constexpr):
 
 
 @triton.jit
-def _store_unrotated(
-    base, rows, stride, num_rows, gains, eps, cos, sin, from_base, x,
+def _store_gradient(
+    base, from_base, rows, stride, num_rows, gains, eps, cos, sin, first, second,
     NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of rows before norm and rotation, given that of the rows after them.
+    """Store the gradient of rows before norm and rotation, given the halves of that after them.
 
-    `from_base` holds the rows themselves. Returns the terms of the gradient of the gains, summed over the
-    rows, in two halves.
+    `from_base` holds the rows themselves. Returns the terms of the gradient of the gains, in two halves.
     """
     HALF: tl.constexpr = D // 2
-    first_sum, second_sum = tl.zeros([HALF], tl.float32), tl.zeros([HALF], tl.float32)
-    if NORM or ROTATE:
-        first, second = _split_halves(x, D)
-        if ROTATE:
-            c = _load_rows(cos, rows, HALF, num_rows, HALF)
-            s = _load_rows(sin, rows, HALF, num_rows, HALF)
-            first, second = first * c + second * s, second * c - first * s
-        if NORM:
-            x1 = _load_rows(from_base, rows, stride, num_rows, HALF).to(tl.float32)
-            x2 = _load_rows(from_base + HALF, rows, stride, num_rows, HALF).to(tl.float32)
-            inverse_rms = tl.rsqrt((tl.sum(x1 * x1, 1) + tl.sum(x2 * x2, 1)) / D + eps)[:, None]
-            x1, x2 = x1 * inverse_rms, x2 * inverse_rms
-            # Rows beyond the end have no gradient, and x is 0 there
-            first_sum, second_sum = tl.sum(first * x1, 0), tl.sum(second * x2, 0)
-            first *= tl.load(gains + tl.arange(0, HALF))[None, :]
-            second *= tl.load(gains + HALF + tl.arange(0, HALF))[None, :]
-            share = ((tl.sum(first * x1, 1) + tl.sum(second * x2, 1)) / D)[:, None]
-            first, second = (first - x1 * share) * inverse_rms, (second - x2 * share) * inverse_rms
-        _store_rows(base, rows, stride, num_rows, first, HALF)
-        _store_rows(base + HALF, rows, stride, num_rows, second, HALF)
-    else:
-        _store_rows(base, rows, stride, num_rows, x, D)
-    return first_sum, second_sum
+    terms1, terms2 = first, second
+    if ROTATE:
+        c = _load_rows(cos, rows, HALF, num_rows, HALF)
+        s = _load_rows(sin, rows, HALF, num_rows, HALF)
+        first, second = first * c + second * s, second * c - first * s
+    if NORM:
+        x1 = _load_rows(from_base, rows, stride, num_rows, HALF).to(tl.float32)
+        x2 = _load_rows(from_base + HALF, rows, stride, num_rows, HALF).to(tl.float32)
+        inverse_rms = tl.rsqrt(tl.sum(x1 * x1 + x2 * x2, 1) / D + eps)[:, None]
+        x1, x2 = x1 * inverse_rms, x2 * inverse_rms
+        terms1, terms2 = first * x1, second * x2  # 0 in rows beyond the end
+        first *= tl.load(gains + tl.arange(0, HALF))[None, :]
+        second *= tl.load(gains + HALF + tl.arange(0, HALF))[None, :]
+        share = (tl.sum(first * x1 + second * x2, 1) / D)[:, None]
+        first, second = (first - x1 * share) * inverse_rms, (second - x2 * share) * inverse_rms
+    _store_rows(base, rows, stride, num_rows, first, HALF)
+    _store_rows(base + HALF, rows, stride, num_rows, second, HALF)
+    return terms1, terms2
 
 
 @triton.jit
 def _forward(
-    qkv, gains, cos, sin, out, lse, num_rows, num_heads, kv_heads, scale, eps,
-    NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
+    qkv, gains, cos, sin, out, lse, num_rows, num_heads, scale, eps,
+    NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of queries of one head over all keys before them, with a running softmax."""
     # One grid axis for both: a second one has at most 65,535 programs, too few for large batches.
     num_blocks = tl.cdiv(num_rows, BLOCK_Q)
     block, pair = tl.program_id(0) % num_blocks, tl.program_id(0) // num_blocks
-    head = pair % num_heads
-    key_head = num_heads + head // (num_heads // kv_heads)
+    head, kv_heads = pair % num_heads, num_heads // GROUP
+    key_head = num_heads + head // GROUP
     start = (pair // num_heads).to(tl.int64) * num_rows
     stride = (num_heads + 2 * kv_heads) * D
-    qkv += start * stride
-    q_base, k_base = qkv + head * D, qkv + key_head * D
+    q_base, k_base = qkv + start * stride + head * D, qkv + start * stride + key_head * D
     v_base = k_base + kv_heads * D
     rows = block * BLOCK_Q + tl.arange(0, BLOCK_Q)
     q = _load_rotated(q_base, rows, stride, num_rows, gains + head * D, eps, cos, sin, NORM, ROTATE, D)
@@ -178,51 +171,52 @@ def _forward(
 
 @triton.jit
 def _backward(
-    qkv, gains, cos, sin, out, lse, dout, dqkv, dgains, dq_sums, num_rows, num_heads, kv_heads, scale_log2,
-    scale, eps,
-    NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr, GROUP: tl.constexpr,
+    qkv, gains, cos, sin, out, lse, dout, dqkv, dgains, dq_sums, num_rows, num_heads, scale_log2, scale, eps,
+    NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute all gradients of one key head of one sequence and of the query heads that use it.
 
-    BLOCK_K must be a multiple of BLOCK_Q. `dgains` has a row for each head of q and k of each sequence.
+    BLOCK_K must be a multiple of BLOCK_Q. `dgains` has a row for each head of q and k of each sequence. With
+    norms, the gradients of the queries are finished after the loop: inside it, registers are scarce.
     """
-    pair = tl.program_id(0)
-    kv_head, sequence = pair % kv_heads, pair // kv_heads
-    all_heads = num_heads + 2 * kv_heads
-    start = sequence.to(tl.int64) * num_rows
-    stride, out_stride = all_heads * D, num_heads * D
-    key_head = num_heads + kv_head
-    qkv += start * stride
-    dqkv += start * stride
-    dgains += sequence.to(tl.int64) * (num_heads + kv_heads) * D
-    k_base, dk_base = qkv + key_head * D, dqkv + key_head * D
-    v_base, dv_base = k_base + kv_heads * D, dk_base + kv_heads * D
     HALF: tl.constexpr = D // 2
     halves = tl.arange(0, HALF)
+    pair, kv_heads = tl.program_id(0), num_heads // GROUP
+    kv_head, sequence = pair % kv_heads, pair // kv_heads
+    start = sequence.to(tl.int64) * num_rows
+    stride, out_stride = (num_heads + 2 * kv_heads) * D, num_heads * D
+    first_head = kv_head * GROUP
+    qkv += start * stride + first_head * D
+    dqkv += start * stride + first_head * D
+    gains += first_head * D
+    dgains += (sequence.to(tl.int64) * (num_heads + kv_heads) + first_head) * D
+    to_key = (num_heads if GROUP == 1 else num_heads + kv_head - first_head) * D
+    k_base, dk_base = qkv + to_key, dqkv + to_key
+    v_base, dv_base = k_base + kv_heads * D, dk_base + kv_heads * D
+    out += start * out_stride + first_head * D
+    dout += start * out_stride + first_head * D
+    lse += (start * num_heads) + first_head * num_rows
+    dq_sums += ((start * num_heads) + first_head * num_rows) * D
     k_sum1, k_sum2 = tl.zeros([HALF], tl.float32), tl.zeros([HALF], tl.float32)
     for first_key in range(0, num_rows, BLOCK_K):
         keys = first_key + tl.arange(0, BLOCK_K)
-        k = _load_rotated(
-            k_base, keys, stride, num_rows, gains + key_head * D, eps, cos, sin, NORM, ROTATE, D
-        )
+        k = _load_rotated(k_base, keys, stride, num_rows, gains + to_key, eps, cos, sin, NORM, ROTATE, D)
         v = _load_rows(v_base, keys, stride, num_rows, D)
         dk = tl.zeros([BLOCK_K, D], tl.float32)
         dv = tl.zeros([BLOCK_K, D], tl.float32)
         for member in range(GROUP):
-            head = kv_head * GROUP + member
-            q_base, dq_base = qkv + head * D, dqkv + head * D
-            row_pair = sequence.to(tl.int64) * num_heads + head
-            q_sum1, q_sum2 = tl.zeros([HALF], tl.float32), tl.zeros([HALF], tl.float32)
+            at_q = member * D
+            sums = dq_sums + member * num_rows * D
             for first_row in range(first_key, num_rows, BLOCK_Q):
                 rows = first_row + tl.arange(0, BLOCK_Q)
                 q = _load_rotated(
-                    q_base, rows, stride, num_rows, gains + head * D, eps, cos, sin, NORM, ROTATE, D
+                    qkv + at_q, rows, stride, num_rows, gains + at_q, eps, cos, sin, NORM, ROTATE, D
                 )
-                upstream = _load_rows(dout + start * out_stride + head * D, rows, out_stride, num_rows, D)
-                attended = _load_rows(out + start * out_stride + head * D, rows, out_stride, num_rows, D)
+                upstream = _load_rows(dout + member * D, rows, out_stride, num_rows, D)
+                attended = _load_rows(out + member * D, rows, out_stride, num_rows, D)
                 delta = tl.sum(upstream.to(tl.float32) * attended.to(tl.float32), 1)
-                row_lse = tl.load(lse + row_pair * num_rows + rows, mask=rows < num_rows, other=float("inf"))
+                row_lse = tl.load(lse + member * num_rows + rows, mask=rows < num_rows, other=float("inf"))
                 scores = tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale_log2
                 p = tl.exp2(scores - row_lse[None, :])
                 p = tl.where(rows[None, :] >= keys[:, None], p, 0.0)
@@ -231,39 +225,45 @@ def _backward(
                 dv = tl.dot(p.to(q.dtype), upstream, dv, input_precision=PRECISION)
                 dk = tl.dot(ds, q, dk, input_precision=PRECISION)
                 dq = tl.dot(tl.trans(ds), k, input_precision=PRECISION)
-                sums = dq_sums + row_pair * num_rows * D
                 if first_key > 0:
                     dq += _load_rows(sums, rows, D, num_rows, D)
-                if first_row < first_key + BLOCK_K:  # later keys are masked for these queries
-                    terms1, terms2 = _store_unrotated(
-                        dq_base, rows, stride, num_rows, gains + head * D, eps, cos, sin, q_base, dq * scale,
-                        NORM, ROTATE, D,
+                if first_row < first_key + BLOCK_K and not NORM:  # later keys are masked for these queries
+                    first, second = _split_halves(dq * scale, D)
+                    _store_gradient(
+                        dqkv + at_q, qkv + at_q, rows, stride, num_rows, gains, eps, cos, sin, first, second,
+                        False, ROTATE, D,
                     )  # fmt: skip
-                    if NORM:
-                        q_sum1 += terms1
-                        q_sum2 += terms2
                 else:
                     _store_rows(sums, rows, D, num_rows, dq, D)
-            if NORM:
-                at_gain = dgains + head * D + halves
-                if first_key > 0:
-                    q_sum1 += tl.load(at_gain)
-                    q_sum2 += tl.load(at_gain + HALF)
-                    tl.debug_barrier()
-                tl.store(at_gain, q_sum1)
-                tl.store(at_gain + HALF, q_sum2)
         tl.debug_barrier()  # the sums are read again, possibly by other threads of this program
-        terms1, terms2 = _store_unrotated(
-            dk_base, keys, stride, num_rows, gains + key_head * D, eps, cos, sin, k_base, dk * scale,
+        first, second = _split_halves(dk * scale, D)
+        terms1, terms2 = _store_gradient(
+            dk_base, k_base, keys, stride, num_rows, gains + to_key, eps, cos, sin, first, second,
             NORM, ROTATE, D,
         )  # fmt: skip
         if NORM:
-            k_sum1 += terms1
-            k_sum2 += terms2
+            k_sum1 += tl.sum(terms1, 0)
+            k_sum2 += tl.sum(terms2, 0)
         _store_rows(dv_base, keys, stride, num_rows, dv, D)
     if NORM:
-        tl.store(dgains + key_head * D + halves, k_sum1)
-        tl.store(dgains + key_head * D + HALF + halves, k_sum2)
+        tl.store(dgains + to_key + halves, k_sum1)
+        tl.store(dgains + to_key + HALF + halves, k_sum2)
+        for member in range(GROUP):
+            at_q = member * D
+            sums = dq_sums + member * num_rows * D
+            q_sum1, q_sum2 = tl.zeros([BLOCK_Q, HALF], tl.float32), tl.zeros([BLOCK_Q, HALF], tl.float32)
+            for first_row in range(0, num_rows, BLOCK_Q):
+                rows = first_row + tl.arange(0, BLOCK_Q)
+                first = _load_rows(sums, rows, D, num_rows, HALF) * scale
+                second = _load_rows(sums + HALF, rows, D, num_rows, HALF) * scale
+                terms1, terms2 = _store_gradient(
+                    dqkv + at_q, qkv + at_q, rows, stride, num_rows, gains + at_q, eps, cos, sin, first,
+                    second, NORM, ROTATE, D,
+                )  # fmt: skip
+                q_sum1 += terms1
+                q_sum2 += terms2
+            tl.store(dgains + at_q + halves, tl.sum(q_sum1, 0))
+            tl.store(dgains + at_q + HALF + halves, tl.sum(q_sum2, 0))
 
 
 @torch.library.custom_op(
@@ -294,10 +294,11 @@ def rotary_attention(
     lse = qkv.new_empty(batch, num_heads, length, dtype=torch.float32)
     blocks, _ = BLOCKS[d_head]
     _forward[(triton.cdiv(length, blocks.queries) * batch * num_heads,)](
-        qkv, qkv if gains is None else gains, cos, sin, out, lse, length, num_heads, kv_heads,
+        qkv, qkv if gains is None else gains, cos, sin, out, lse, length, num_heads,
         LOG2E / math.sqrt(d_head), eps,
-        NORM=gains is not None, ROTATE=cos is not None, D=d_head, BLOCK_Q=blocks.queries,
-        BLOCK_K=blocks.keys, PRECISION=_precision(qkv), num_warps=blocks.num_warps, num_stages=1,
+        NORM=gains is not None, ROTATE=cos is not None, D=d_head, GROUP=num_heads // kv_heads,
+        BLOCK_Q=blocks.queries, BLOCK_K=blocks.keys, PRECISION=_precision(qkv), num_warps=blocks.num_warps,
+        num_stages=1,
     )  # fmt: skip
     return out, lse
 
@@ -329,12 +330,14 @@ def rotary_attention_backward(
     sequences = 0 if gains is None else batch
     dgains = qkv.new_empty(sequences, num_heads + kv_heads, d_head, dtype=torch.float32)
     _, blocks = BLOCKS[d_head]
+    if gains is not None:  # smaller blocks: the norms need registers
+        blocks = blocks._replace(queries=max(16, blocks.queries // 2))
     _backward[(batch * kv_heads,)](
         qkv, qkv if gains is None else gains, cos, sin, out, lse, dout, dqkv, dgains, dq_sums,
-        length, num_heads, kv_heads, LOG2E / math.sqrt(d_head), 1 / math.sqrt(d_head), eps,
-        NORM=gains is not None, ROTATE=cos is not None, D=d_head, BLOCK_Q=blocks.queries,
-        BLOCK_K=blocks.keys, PRECISION=_precision(qkv), GROUP=num_heads // kv_heads,
-        num_warps=blocks.num_warps, num_stages=1,
+        length, num_heads, LOG2E / math.sqrt(d_head), 1 / math.sqrt(d_head), eps,
+        NORM=gains is not None, ROTATE=cos is not None, D=d_head, GROUP=num_heads // kv_heads,
+        BLOCK_Q=blocks.queries, BLOCK_K=blocks.keys, PRECISION=_precision(qkv), num_warps=blocks.num_warps,
+        num_stages=1,
     )  # fmt: skip
     return dqkv, dgains.sum(0)
 

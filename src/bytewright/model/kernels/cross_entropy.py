@@ -9,7 +9,6 @@ times as long. The matrix is then padded with rows of zeros to a multiple of 64,
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 import triton
@@ -18,22 +17,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bytewright.data.sampler import IGNORED
-from bytewright.model import kernels
 
-BLOCK = 2048
-"""Logits that a program processes at a time; it loops over longer rows."""
+SHORT_ROW = 16_384
+"""Rows up to this many logits are read in blocks of 2,048 by 8 warps, longer ones in blocks of 8,192 by 16.
 
-
-class RowLaunch(NamedTuple):
-    """How the kernel of a row is launched: logits per iteration, warps, and whether the row stays on chip."""
-
-    block: int
-    num_warps: int
-    is_whole: bool = False
-    """One iteration reads the row, and its gradient is computed from registers."""
-    keeps_in_cache: bool = False
-    """The first pass marks the row to stay in the L2 cache, the second marks it for eviction."""
-
+Fewer programs then share a multiprocessor, and the L2 cache holds their rows until the second pass.
+"""
 
 ALIGNED_BYTES, ALIGNED_ROWS = 16, 64
 """The alignment of rows of logits, and the multiple to which the rows of an unaligned head are padded."""
@@ -42,16 +31,22 @@ LOG2E, LN2 = math.log2(math.e), math.log(2)
 
 
 @triton.jit
+def _load_logits(logits, columns, vocab_size, width):
+    # The mask of a load ends at the aligned width: one that ends at an odd number is loaded in single numbers
+    x = tl.load(logits + columns, mask=columns < width, other=float("-inf")).to(tl.float32)
+    return tl.where(columns < vocab_size, x, float("-inf"))
+
+
+@triton.jit
 def _row(
     logits, targets, losses, vocab_size, width,
     LOG2E: tl.constexpr, LN2: tl.constexpr, BLOCK: tl.constexpr, WITH_GRADIENT: tl.constexpr,
-    MASKED: tl.constexpr, IGNORED: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    MASKED: tl.constexpr, IGNORED: tl.constexpr,
 ):  # fmt: skip
     """Compute the loss of one row by a running log-sum-exp in base 2; overwrite it with softmax - onehot.
 
     Columns from the vocabulary size to `width` are padding; their probability and gradient are 0. With
-    `MASKED`, so are the loss and the gradient of a row whose target is `IGNORED`. `FIRST` and `SECOND` are
-    the eviction policies of the two passes over the row.
+    `MASKED`, so are the loss and the gradient of a row whose target is `IGNORED`.
     """
     row = tl.program_id(0)
     logits += row.to(tl.int64) * width
@@ -63,12 +58,7 @@ def _row(
     total = tl.zeros([BLOCK], tl.float32)
     for first in range(0, vocab_size, BLOCK):
         columns = first + tl.arange(0, BLOCK)
-        x = (
-            tl.load(
-                logits + columns, mask=columns < vocab_size, other=float("-inf"), eviction_policy=FIRST
-            ).to(tl.float32)
-            * LOG2E
-        )
+        x = _load_logits(logits, columns, vocab_size, width) * LOG2E
         new_largest = tl.maximum(largest, x)
         total = total * tl.exp2(largest - new_largest) + tl.exp2(x - new_largest)
         largest = new_largest
@@ -81,43 +71,11 @@ def _row(
     if WITH_GRADIENT:
         for first in range(0, width, BLOCK):
             columns = first + tl.arange(0, BLOCK)
-            x = (
-                tl.load(
-                    logits + columns, mask=columns < vocab_size, other=float("-inf"), eviction_policy=SECOND
-                ).to(tl.float32)
-                * LOG2E
-            )
+            x = _load_logits(logits, columns, vocab_size, width) * LOG2E
             gradient = tl.exp2(x - normaliser) - tl.where(columns == target, 1.0, 0.0)
             if MASKED:
                 gradient = tl.where(target == IGNORED, 0.0, gradient)
             tl.store(logits + columns, gradient.to(logits.dtype.element_ty), mask=columns < width)
-
-
-@triton.jit
-def _whole_row(
-    logits, targets, losses, vocab_size, width,
-    LOG2E: tl.constexpr, LN2: tl.constexpr, BLOCK: tl.constexpr, WITH_GRADIENT: tl.constexpr,
-    MASKED: tl.constexpr, IGNORED: tl.constexpr,
-):  # fmt: skip
-    """Compute the same as `_row` for a row of at most BLOCK logits, which is read once."""
-    row = tl.program_id(0)
-    logits += row.to(tl.int64) * width
-    target = tl.load(targets + row).to(tl.int32)
-    is_id = (target >= 0) & (target < vocab_size)
-    score = tl.load(logits + target, mask=is_id, other=float("nan")).to(tl.float32)
-    columns = tl.arange(0, BLOCK)
-    x = tl.load(logits + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32) * LOG2E
-    top = tl.max(x, 0)
-    normaliser = top + tl.log2(tl.sum(tl.exp2(x - top), 0))
-    loss = normaliser * LN2 - score
-    if MASKED:
-        loss = tl.where(target == IGNORED, 0.0, loss)
-    tl.store(losses + row, loss)
-    if WITH_GRADIENT:
-        gradient = tl.exp2(x - normaliser) - tl.where(columns == target, 1.0, 0.0)
-        if MASKED:
-            gradient = tl.where(target == IGNORED, 0.0, gradient)
-        tl.store(logits + columns, gradient.to(logits.dtype.element_ty), mask=columns < width)
 
 
 def cross_entropy_(
@@ -127,7 +85,6 @@ def cross_entropy_(
     with_gradient: bool,
     vocab_size: int | None = None,
     masked: bool = False,
-    launch: RowLaunch | None = None,
 ) -> Tensor:
     """Return -log softmax(row)[target] of every row; with `with_gradient`, `logits` become softmax - onehot.
 
@@ -135,26 +92,13 @@ def cross_entropy_(
     """
     num_rows, width = logits.shape
     losses = logits.new_empty(num_rows, dtype=torch.float32)
-    launch = launch or choose_launch(width)
-    kernel, constants = _whole_row, {}
-    if not launch.is_whole:
-        keep, drop = ("evict_last", "evict_first") if launch.keeps_in_cache else ("", "")
-        kernel, constants = _row, {"FIRST": keep, "SECOND": drop}
-    kernel[(num_rows,)](
+    block, num_warps = (2_048, 8) if width <= SHORT_ROW else (8_192, 16)
+    _row[(num_rows,)](
         logits, targets, losses, width if vocab_size is None else vocab_size, width,
-        LOG2E=LOG2E, LN2=LN2, BLOCK=launch.block, WITH_GRADIENT=with_gradient, MASKED=masked, IGNORED=IGNORED,
-        num_warps=launch.num_warps, **constants,
+        LOG2E=LOG2E, LN2=LN2, BLOCK=block, WITH_GRADIENT=with_gradient, MASKED=masked, IGNORED=IGNORED,
+        num_warps=num_warps,
     )  # fmt: skip
     return losses
-
-
-def choose_launch(width: int) -> RowLaunch:
-    """Return the launch of the kernel for rows of this many logits."""
-    if "loss" not in kernels.ENABLED:
-        return RowLaunch(BLOCK, 8)
-    if width <= 16_384:
-        return RowLaunch(triton.next_power_of_2(width), 16, is_whole=True)
-    return RowLaunch(8_192, 32, keeps_in_cache=True)
 
 
 @torch.library.custom_op(
@@ -175,7 +119,8 @@ def total_cross_entropy(
     matrix = _with_aligned_logits(weight.to(hidden.dtype))
     total = torch.zeros((), device=hidden.device)
     hidden_gradient = torch.empty_like(hidden) if wants_gradient else hidden.new_empty(0)
-    weight_gradient = torch.zeros_like(weight) if wants_gradient else weight.new_empty(0)
+    shape = matrix.shape if wants_gradient else (0,)
+    weight_gradient = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
     for first in range(0, len(hidden), chunk_size):
         chunk = slice(first, first + chunk_size)
         rows = hidden[chunk]
@@ -188,15 +133,15 @@ def total_cross_entropy(
             torch.mm(logits, matrix, out=hidden_gradient[chunk])
             _add_product(weight_gradient, logits.T, rows)
         del logits  # or they would stay alive while those of the next chunk are computed
-    return total, hidden_gradient, weight_gradient
+    return total, hidden_gradient, weight_gradient[: len(weight)]
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add the product of two matrices to `total`; rows of `a` beyond those of `total` are padding."""
-    if "head" in kernels.ENABLED and a.is_cuda and a.dtype != total.dtype:
-        torch.ops.aten.addmm.dtype_out(total, a[: len(total)], b, total.dtype, out=total)
+    """Add the product of two matrices to `total`, on a GPU in float32 by the product itself."""
+    if a.is_cuda and a.dtype != total.dtype:
+        torch.ops.aten.addmm.dtype_out(total, a, b, total.dtype, out=total)
     else:
-        total += (a @ b)[: len(total)]
+        total += a @ b
 
 
 def _with_aligned_logits(matrix: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """The gradient of an embedding table, summed in a fixed order.
 
 torch's implementations use atomics, so that the last bits differ from run to run, or process the ids one by
-one. Here positions are sorted by id once; then each program sums the rows of one id.
+one. Here positions are sorted by id once and cut into chunks. Each program sums the rows of each id in one
+chunk. A second kernel adds up the sums of ids that extend over several chunks. So the work of a program does
+not depend on how frequent an id is, and no program is started for an id that does not occur.
 """
 
 from __future__ import annotations
@@ -13,25 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bytewright.model import kernels
-
-ROWS, COLUMNS = 64, 64
-"""Block of the upstream gradient that a program adds at a time."""
-
-
-@triton.jit
-def _sum_rows(upstream, order, starts, out, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    id = tl.program_id(0)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    start, end = tl.load(starts + id), tl.load(starts + id + 1)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for first in range(start, end, ROWS):
-        places = first + tl.arange(0, ROWS)
-        rows = tl.load(order + places, mask=places < end, other=0)
-        mask = (places < end)[:, None] & (columns < width)[None, :]
-        values = tl.load(upstream + rows[:, None] * width + columns[None, :], mask=mask, other=0.0)
-        total += values.to(tl.float32)
-    tl.store(out + id.to(tl.int64) * width + columns, tl.sum(total, 0), mask=columns < width)
+ROWS = 32
+"""Sorted positions per chunk."""
 
 
 @triton.jit
@@ -88,25 +73,6 @@ def _add_carried(
         tl.store(place, total, mask=columns < width)
 
 
-def sum_segments(dout: Tensor, ids: Tensor, num_embeddings: int, *, rows: int = 32) -> Tensor:
-    """Return the sum of the rows of each id, chunk by chunk of the sorted positions."""
-    width = dout.shape[-1]
-    sorted_ids, order = torch.sort(ids.flatten().int(), stable=True)
-    num_chunks = triton.cdiv(len(order), rows)
-    out = dout.new_zeros(num_embeddings, width, dtype=torch.float32)
-    carried = dout.new_empty(num_chunks, width, dtype=torch.float32)
-    columns = min(1024, triton.next_power_of_2(width))
-    blocks = triton.cdiv(width, columns)
-    _sum_segments[(num_chunks, blocks)](
-        dout, sorted_ids, order, out, carried, len(order), width, ROWS=rows, COLUMNS=columns, num_warps=4
-    )
-    if num_chunks > 1:
-        _add_carried[(num_chunks - 1, blocks)](
-            sorted_ids, out, carried, len(order), width, num_chunks, ROWS=rows, COLUMNS=columns, num_warps=4
-        )
-    return out
-
-
 @torch.library.custom_op("bytewright::embed", mutates_args=(), schema="(Tensor weight, Tensor ids) -> Tensor")
 def embed(weight: Tensor, ids: Tensor) -> Tensor:
     """Return the row of every id."""
@@ -122,15 +88,19 @@ def embed_backward(dout: Tensor, ids: Tensor, num_embeddings: int) -> Tensor:
     """Return the gradient of the table in float32."""
     width = dout.shape[-1]
     dout = dout.contiguous()
-    if "embedding" in kernels.ENABLED:
-        return sum_segments(dout, ids, num_embeddings)
     sorted_ids, order = torch.sort(ids.flatten().int(), stable=True)
-    every_id = torch.arange(num_embeddings + 1, device=ids.device, dtype=torch.int32)
-    starts = torch.searchsorted(sorted_ids, every_id)
-    out = dout.new_empty(num_embeddings, width, dtype=torch.float32)
-    _sum_rows[(num_embeddings, triton.cdiv(width, COLUMNS))](
-        dout, order, starts, out, width, ROWS=ROWS, COLUMNS=COLUMNS
+    num_chunks = triton.cdiv(len(order), ROWS)
+    out = dout.new_zeros(num_embeddings, width, dtype=torch.float32)
+    carried = dout.new_empty(num_chunks, width, dtype=torch.float32)
+    columns = min(1024, triton.next_power_of_2(width))
+    blocks = triton.cdiv(width, columns)
+    _sum_segments[(num_chunks, blocks)](
+        dout, sorted_ids, order, out, carried, len(order), width, ROWS=ROWS, COLUMNS=columns
     )
+    if num_chunks > 1:
+        _add_carried[(num_chunks - 1, blocks)](
+            sorted_ids, out, carried, len(order), width, num_chunks, ROWS=ROWS, COLUMNS=columns
+        )
     return out
 
 

@@ -3,8 +3,7 @@
 The forward pass reads q and k from the projection and writes them normalised and rotated. The backward pass
 reads the gradients of q, k and v and writes the gradient of the joined projection, so that no other pass
 joins them. Rows of q and k are in halves (`fused.halves_from_pairs`). The gains are one row per head; their
-gradient is summed in a fixed order: each program sums its tokens, and the sums of all programs are added by
-torch.
+gradient is summed in a fixed order: each program sums its tokens, and torch adds the sums of all programs.
 """
 
 from __future__ import annotations
@@ -17,14 +16,11 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-SERVED_HEADS = (32, 64, 128, 256)
-"""Sizes of a head that the kernels support: powers of two."""
-
-TOKENS, HEADS = 8, 8
+TOKENS, HEADS = 4, 8
 """Tokens and heads of a block."""
 
-REPEATS = 16
-"""Blocks of tokens whose gradients of the gains one program of the backward pass sums."""
+NORM_TOKENS, NORM_HEADS = 8, 4
+"""The same in the backward pass of norms, which writes a sum of the gradients of the gains for each block."""
 
 
 @triton.jit
@@ -66,56 +62,50 @@ def _backward(
     num_tokens, length, num_heads, num_rotated, all_heads, eps,
     q_batch, q_row, q_head, k_batch, k_row, k_head, v_batch, v_row, v_head,
     NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
-    REPEATS: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the projection for a block of heads, and sum that of their gains."""
     HALF: tl.constexpr = D // 2
     rows, columns = tl.arange(0, TOKENS * HEADS), tl.arange(0, HALF)
-    head = tl.program_id(1) * HEADS + rows % HEADS
-    first_sum, second_sum = tl.zeros([HEADS, HALF], tl.float32), tl.zeros([HEADS, HALF], tl.float32)
-    for repeat in range(REPEATS):
-        token = (tl.program_id(0) * REPEATS + repeat) * TOKENS + rows // HEADS
-        batch, row = token // length, token % length
-        exists = token < num_tokens
-        inside = (columns < HALF)[None, :]
-        is_q = (exists & (head < num_heads))[:, None] & inside
-        is_k = (exists & (head >= num_heads) & (head < num_rotated))[:, None] & inside
-        is_v = (exists & (head >= num_rotated) & (head < all_heads))[:, None] & inside
-        first = _load_gradient(dq, batch, row, head, q_batch, q_row, q_head, columns, is_q)
-        second = _load_gradient(dq, batch, row, head, q_batch, q_row, q_head, columns + HALF, is_q)
-        k = head - num_heads
-        first += _load_gradient(dk, batch, row, k, k_batch, k_row, k_head, columns, is_k)
-        second += _load_gradient(dk, batch, row, k, k_batch, k_row, k_head, columns + HALF, is_k)
-        is_rotated = is_q | is_k
-        if ROTATE:
-            at_angle = row[:, None] * HALF + columns[None, :]
-            c = tl.load(cos + at_angle, mask=is_rotated, other=0.0)
-            s = tl.load(sin + at_angle, mask=is_rotated, other=0.0)
-            first, second = first * c + second * s, second * c - first * s
-        place = (token.to(tl.int64) * all_heads + head)[:, None] * D + columns[None, :]
-        if NORM:
-            x1 = tl.load(qkv + place, mask=is_rotated, other=0.0).to(tl.float32)
-            x2 = tl.load(qkv + place + HALF, mask=is_rotated, other=0.0).to(tl.float32)
-            inverse_rms = tl.rsqrt(tl.sum(x1 * x1 + x2 * x2, 1) / D + eps)[:, None]
-            x1, x2 = x1 * inverse_rms, x2 * inverse_rms
-            first_sum += tl.sum(tl.reshape(first * x1, [TOKENS, HEADS, HALF]), 0)
-            second_sum += tl.sum(tl.reshape(second * x2, [TOKENS, HEADS, HALF]), 0)
-            at_gain = gains + head[:, None] * D + columns[None, :]
-            first *= tl.load(at_gain, mask=is_rotated, other=0.0).to(tl.float32)
-            second *= tl.load(at_gain + HALF, mask=is_rotated, other=0.0).to(tl.float32)
-            share = (tl.sum(first * x1 + second * x2, 1) / D)[:, None]
-            first, second = (first - x1 * share) * inverse_rms, (second - x2 * share) * inverse_rms
-        v = head - num_rotated
-        first += _load_gradient(dv, batch, row, v, v_batch, v_row, v_head, columns, is_v)
-        second += _load_gradient(dv, batch, row, v, v_batch, v_row, v_head, columns + HALF, is_v)
-        tl.store(dqkv + place, first.to(dqkv.dtype.element_ty), mask=is_rotated | is_v)
-        tl.store(dqkv + place + HALF, second.to(dqkv.dtype.element_ty), mask=is_rotated | is_v)
+    token, head = tl.program_id(0) * TOKENS + rows // HEADS, tl.program_id(1) * HEADS + rows % HEADS
+    batch, row = token // length, token % length
+    exists = token < num_tokens
+    inside = (columns < HALF)[None, :]
+    is_q = (exists & (head < num_heads))[:, None] & inside
+    is_k = (exists & (head >= num_heads) & (head < num_rotated))[:, None] & inside
+    is_v = (exists & (head >= num_rotated) & (head < all_heads))[:, None] & inside
+    first = _load_gradient(dq, batch, row, head, q_batch, q_row, q_head, columns, is_q)
+    second = _load_gradient(dq, batch, row, head, q_batch, q_row, q_head, columns + HALF, is_q)
+    k = head - num_heads
+    first += _load_gradient(dk, batch, row, k, k_batch, k_row, k_head, columns, is_k)
+    second += _load_gradient(dk, batch, row, k, k_batch, k_row, k_head, columns + HALF, is_k)
+    is_rotated = is_q | is_k
+    if ROTATE:
+        at_angle = row[:, None] * HALF + columns[None, :]
+        c = tl.load(cos + at_angle, mask=is_rotated, other=0.0)
+        s = tl.load(sin + at_angle, mask=is_rotated, other=0.0)
+        first, second = first * c + second * s, second * c - first * s
+    place = (token.to(tl.int64) * all_heads + head)[:, None] * D + columns[None, :]
     if NORM:
-        head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-        place = (tl.program_id(0) * num_rotated + head)[:, None] * D + columns[None, :]
-        is_rotated = (head < num_rotated)[:, None] & (columns < HALF)[None, :]
-        tl.store(dgains + place, first_sum, mask=is_rotated)
-        tl.store(dgains + place + HALF, second_sum, mask=is_rotated)
+        x1 = tl.load(qkv + place, mask=is_rotated, other=0.0).to(tl.float32)
+        x2 = tl.load(qkv + place + HALF, mask=is_rotated, other=0.0).to(tl.float32)
+        inverse_rms = tl.rsqrt(tl.sum(x1 * x1 + x2 * x2, 1) / D + eps)[:, None]
+        x1, x2 = x1 * inverse_rms, x2 * inverse_rms
+        normed_head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+        at_sum = (tl.program_id(0) * num_rotated + normed_head)[:, None] * D + columns[None, :]
+        is_normed = (normed_head < num_rotated)[:, None] & inside
+        tl.store(dgains + at_sum, tl.sum(tl.reshape(first * x1, [TOKENS, HEADS, HALF]), 0), mask=is_normed)
+        at_sum += HALF
+        tl.store(dgains + at_sum, tl.sum(tl.reshape(second * x2, [TOKENS, HEADS, HALF]), 0), mask=is_normed)
+        at_gain = gains + head[:, None] * D + columns[None, :]
+        first *= tl.load(at_gain, mask=is_rotated, other=0.0).to(tl.float32)
+        second *= tl.load(at_gain + HALF, mask=is_rotated, other=0.0).to(tl.float32)
+        share = (tl.sum(first * x1 + second * x2, 1) / D)[:, None]
+        first, second = (first - x1 * share) * inverse_rms, (second - x2 * share) * inverse_rms
+    v = head - num_rotated
+    first += _load_gradient(dv, batch, row, v, v_batch, v_row, v_head, columns, is_v)
+    second += _load_gradient(dv, batch, row, v, v_batch, v_row, v_head, columns + HALF, is_v)
+    tl.store(dqkv + place, first.to(dqkv.dtype.element_ty), mask=is_rotated | is_v)
+    tl.store(dqkv + place + HALF, second.to(dqkv.dtype.element_ty), mask=is_rotated | is_v)
 
 
 @torch.library.custom_op(
@@ -170,15 +160,15 @@ def rotate_heads_backward(
     num_rotated = num_heads + dk.shape[2]
     all_heads = num_rotated + dv.shape[2]
     dqkv = dq.new_empty(batch, length, all_heads * d_head)
-    repeats = 1 if gains is None else REPEATS
-    num_blocks = triton.cdiv(batch * length, TOKENS * repeats)
+    tokens, heads = (TOKENS, HEADS) if gains is None else (NORM_TOKENS, NORM_HEADS)
+    num_blocks = triton.cdiv(batch * length, tokens)
     sums = dq.new_empty((0 if gains is None else num_blocks, num_rotated, d_head), dtype=torch.float32)
-    _backward[(num_blocks, triton.cdiv(all_heads, HEADS))](
+    _backward[(num_blocks, triton.cdiv(all_heads, heads))](
         dq, dk, dv, qkv, gains, cos, sin, dqkv, sums,
         batch * length, length, num_heads, num_rotated, all_heads, eps,
         *dq.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-        NORM=gains is not None, ROTATE=cos is not None, D=d_head, TOKENS=TOKENS, HEADS=HEADS,
-        REPEATS=repeats, num_warps=4,
+        NORM=gains is not None, ROTATE=cos is not None, D=d_head, TOKENS=tokens, HEADS=heads,
+        num_warps=4,
     )  # fmt: skip
     return dqkv, sums.sum(0)
 
