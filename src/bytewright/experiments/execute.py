@@ -34,14 +34,7 @@ from bytewright.errors import (
     first_line,
     is_out_of_memory,
 )
-from bytewright.experiments.corpora import (
-    CorpusConfig,
-    corpus_name,
-    no_progress,
-    prepare_corpus,
-    text_files,
-    token_digests,
-)
+from bytewright.experiments import corpora
 from bytewright.experiments.evaluation.stories import generate_stories, score_stories
 from bytewright.experiments.plan import (
     SAMPLER_KEY,
@@ -108,13 +101,13 @@ def prepare_data(trials: Sequence[Trial], context: SweepContext) -> dict[str, Da
     prepared: dict[str, DataConfig] = {}
     for trial in trials:
         if trial.corpus is not None and _key(trial.corpus, context.progress) not in prepared:
-            data = prepare_corpus(trial.corpus, context.data_root, context.progress)
+            data = corpora.prepare_corpus(trial.corpus, context.data_root, context.progress)
             prepared[_key(trial.corpus)] = data
     return prepared
 
 
-def _key(corpus: CorpusConfig, progress: PhaseProgress = no_progress) -> str:
-    return f"{corpus_name(corpus, progress)}/{corpus.vocab_size}"
+def _key(corpus: corpora.CorpusConfig, progress: PhaseProgress = corpora.no_progress) -> str:
+    return f"{corpora.corpus_name(corpus, progress)}/{corpus.vocab_size}"
 
 
 def execute_plan(
@@ -176,7 +169,7 @@ def _train(trial: Trial, run: Path, predicted: Mapping[str, float], context: Swe
     has_started = Run(run).exists
     if has_started:
         check_same_settings(trial, run)
-    data = token_digests(Run(run).config.data if has_started else trial.config.data)
+    data = corpora.token_digests(Run(run).config.data if has_started else trial.config.data)
     may_copy = context.keep == "metrics" and not run.exists()
     try:
         if may_copy and (identical := find_identical_run(trial.config, data, context.folder)):
@@ -283,7 +276,9 @@ def _sample(trial: Trial, planned: PlannedRun, context: SweepContext) -> dict[st
         raise UsageError.at(model, f"no model to sample from ({detail})")
     stories, ended = generate_stories(model, trial.sampling, device=trial.config.device)
     is_storybook = trial.corpus is not None and trial.corpus.storybook is not None
-    figures = score_stories(stories, ended, text_files(trial.config.data)[0] if is_storybook else None)
+    figures = score_stories(
+        stories, ended, corpora.text_files(trial.config.data)[0] if is_storybook else None
+    )
     atomic.write_text(planned.run / "stories.txt", "".join(story + SEPARATOR for story in stories))
     outcome = {
         "status": "complete",

@@ -17,13 +17,7 @@ from typing import Any, Literal
 from bytewright.account.devices import Device, machine_of
 from bytewright.corpus.readers import check_plain_text
 from bytewright.errors import UsageError
-from bytewright.experiments.corpora import (
-    CorpusConfig,
-    corpus_name,
-    no_progress,
-    token_digests,
-    token_folder,
-)
+from bytewright.experiments import corpora
 from bytewright.experiments.evaluation.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.formatting import PhaseProgress, format_size
@@ -71,7 +65,7 @@ def make_plan(
     *,
     only: Sequence[str] = (),
     jobs: int = 1,
-    progress: PhaseProgress = no_progress,
+    progress: PhaseProgress = corpora.no_progress,
 ) -> list[PlannedRun]:
     """Return the state and the predictions of every run of a sweep, or of the runs in `only`.
 
@@ -106,7 +100,7 @@ def _hash_texts(trials: Sequence[Trial], folder: Path, progress: PhaseProgress) 
     compared = [trial for trial in trials if Run(folder / trial.model_name).exists]
     for corpus in (trial.corpus for trial in compared if trial.corpus is not None):
         if all(path.is_file() for path in _texts(corpus)):
-            corpus_name(corpus, progress)
+            corpora.corpus_name(corpus, progress)
 
 
 def check_files_exist(trials: Iterable[Trial]) -> None:
@@ -224,7 +218,7 @@ def check_same_data(trial: Trial, before: DataConfig, run: Path) -> None:
             raise _mismatch(run, f"data.{name}", str(file), str(now))
 
 
-def check_same_corpus(corpus: CorpusConfig, found: Path, run: Path) -> None:
+def check_same_corpus(corpus: corpora.CorpusConfig, found: Path, run: Path) -> None:
     """Raise `UsageError` if `found`, the token folder of the run at `run`, is not that of `corpus`.
 
     The hash in its name identifies the corpus. If the text does not exist any more, only the names are
@@ -234,7 +228,7 @@ def check_same_corpus(corpus: CorpusConfig, found: Path, run: Path) -> None:
     has_same_name = found.match(f"{glob.escape(texts[0].stem)}-*/{size}") if texts else False
     if has_same_name and not all(path.is_file() for path in texts):
         return
-    wanted = token_folder(corpus)
+    wanted = corpora.token_folder(corpus)
     if not found.match(f"*-{wanted.parts[0].rpartition('-')[2]}/{size}"):
         raise _mismatch(run, "corpus", str(found), str(wanted))
 
@@ -243,7 +237,7 @@ def check_same_tokens(data: DataConfig, run: Path) -> None:
     """Raise `UsageError` if a token file differs from the one that the finished run at `run` recorded."""
     recorded = Run(run).outcome.get("data")
     before = recorded if isinstance(recorded, dict) else {}
-    for name, digest in token_digests(data).items():
+    for name, digest in corpora.token_digests(data).items():
         if before.get(name, digest) != digest:
             raise _mismatch(run, f"SHA-256 of {getattr(data, name)}", before[name], digest)
 
@@ -260,7 +254,7 @@ def check_same_sampling(plan: SamplingPlan, outcome: dict[str, Any], run: Path) 
         raise _mismatch(run, f"the plugin of the sampler {plan.sampler!r}", outcome.get("plugins"), plugins)
 
 
-def _texts(corpus: CorpusConfig) -> list[Path]:
+def _texts(corpus: corpora.CorpusConfig) -> list[Path]:
     return [path for path in (corpus.text, corpus.validation) if path is not None]
 
 

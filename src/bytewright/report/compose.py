@@ -19,14 +19,7 @@ from bytewright.experiments.inputs import describe_missing, describe_runs
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import RESULTS, SweepInfo, common, without_absolute_paths, write_results
 from bytewright.formatting import format_count_short, format_seconds
-from bytewright.report.compare import (
-    BITS,
-    Comparison,
-    compare_runs,
-    comparison_notes,
-    floor_of,
-    group_by_setting,
-)
+from bytewright.report import compare, tables
 from bytewright.report.figures import (
     axis_figures,
     learning_curves,
@@ -46,17 +39,6 @@ from bytewright.report.page import (
     Samples,
     Table,
     write_html,
-)
-from bytewright.report.tables import (
-    format_perplexity,
-    table_of_costs,
-    table_of_environment,
-    table_of_groups,
-    table_of_incomplete_runs,
-    table_of_predictions,
-    table_of_ratios,
-    table_of_seeds,
-    tables_of_settings,
 )
 from bytewright.train.metrics import SAMPLING_METRICS, Metric
 
@@ -88,18 +70,19 @@ def build_report(records: Sequence[RunRecord], about: SweepInfo | None = None) -
         return _report_one(records[0], about)
     about = about or describe_runs(records)
     if samples_text:
-        return _report_sampling(group_by_setting(records, about), about)
-    comparisons = compare_runs(records, about)
+        return _report_sampling(compare.group_by_setting(records, about), about)
+    comparisons = compare.compare_runs(records, about)
     groups = [group for part in comparisons for group in part.groups]
     sections = [
         PageSection("Results", _results(comparisons, about)),
         PageSection("Learning curves", _curves(comparisons, about)),
         PageSection("Samples", _samples(groups, comparisons[0].best)),
         PageSection(
-            "Cost", [*table_of_costs(groups), *table_of_ratios(groups), *speed_figures(groups, about)]
+            "Cost",
+            [*tables.table_of_costs(groups), *tables.table_of_ratios(groups), *speed_figures(groups, about)],
         ),
-        PageSection("Settings", tables_of_settings(records)),
-        PageSection("Environment", table_of_environment(records)),
+        PageSection("Settings", tables.tables_of_settings(records)),
+        PageSection("Environment", tables.table_of_environment(records)),
     ]
     return Page(
         title=about.name,
@@ -121,9 +104,9 @@ def _report_one(record: RunRecord, about: SweepInfo | None) -> Page:
         PageSection("Learning curves", blocks),
         PageSection("Samples", [Samples(samples)] if samples else []),
         PageSection("Schedule and gradients", schedule_figures(record)),
-        PageSection("Cost", table_of_predictions(record)),
-        PageSection("Settings", tables_of_settings([record])),
-        PageSection("Environment", table_of_environment([record])),
+        PageSection("Cost", tables.table_of_predictions(record)),
+        PageSection("Settings", tables.tables_of_settings([record])),
+        PageSection("Environment", tables.table_of_environment([record])),
     ]
     status = ": ".join(filter(None, [f"Status: {record.status}", record.reason])) + "."
     status = "" if record.status == "complete" else status
@@ -147,7 +130,7 @@ def _report_one(record: RunRecord, about: SweepInfo | None) -> Page:
 
 
 def _figures_of_runs(
-    comparisons: Sequence[Comparison], records: Sequence[RunRecord], about: SweepInfo
+    comparisons: Sequence[compare.Comparison], records: Sequence[RunRecord], about: SweepInfo
 ) -> KeyFigures:
     figures: list[tuple[str, str, str]] = []
     groups, metric, best = comparisons[0].groups, comparisons[0].metric, comparisons[0].best
@@ -186,8 +169,8 @@ def _describe_rank(groups: Sequence[Group], best: Group) -> str:
 
 
 def _gap(runs: Sequence[RunRecord], metric: Metric, value: float) -> list[tuple[str, str, str]]:
-    if floor := floor_of(runs, metric):
-        unit = metric.title if metric is BITS else metric.unit
+    if floor := compare.floor_of(runs, metric):
+        unit = metric.title if metric is compare.BITS else metric.unit
         return [("above the floor", f"{value - floor:.4f}", f"{unit}; the floor is {floor:.4f}")]
     return []
 
@@ -196,13 +179,13 @@ def _figures_of_one(record: RunRecord) -> KeyFigures:
     figures: list[tuple[str, str, str]] = []
     loss, bits = record.last("validation_loss"), record.last("bits_per_byte")
     if loss is not None:
-        perplexity = format_perplexity(loss)
+        perplexity = tables.format_perplexity(loss)
         figures.append(("validation loss", f"{loss:.4f}", f"nats per token; perplexity {perplexity}"))
     elif record.loss is not None:
         figures.append(("training loss", f"{record.loss:.4f}", "nats per token"))
     if bits is not None:
-        figures.append(("bits per byte", f"{bits:.4f}", BITS.unit))
-        figures += _gap([record], BITS, bits)
+        figures.append(("bits per byte", f"{bits:.4f}", compare.BITS.unit))
+        figures += _gap([record], compare.BITS, bits)
     if record.status == "imported" and "parameters" in record.measured:
         figures.append(("parameters", format_count_short(record.measured["parameters"]), "imported"))
     tokens = record.lines[-1].get("tokens") if record.lines else None
@@ -218,7 +201,7 @@ def _figures_of_one(record: RunRecord) -> KeyFigures:
 # Sections
 
 
-def _results(comparisons: Sequence[Comparison], about: SweepInfo) -> list[Block]:
+def _results(comparisons: Sequence[compare.Comparison], about: SweepInfo) -> list[Block]:
     blocks: list[Block] = []
     if about.expectation:
         blocks.append(f"Expected: {about.expectation}")
@@ -229,20 +212,26 @@ def _results(comparisons: Sequence[Comparison], about: SweepInfo) -> list[Block]
             " tables and charts, and there is no overall best run."
         )
     for part in comparisons:
-        floor = [FLOOR_NOTE] if floor_of(part.runs, part.metric) else []
-        table = table_of_groups(part.groups, part.metric, about, part.best if len(part.groups) > 1 else None)
+        floor = [FLOOR_NOTE] if compare.floor_of(part.runs, part.metric) else []
+        table = tables.table_of_groups(
+            part.groups, part.metric, about, part.best if len(part.groups) > 1 else None
+        )
         if len(comparisons) > 1:
             table = replace(table, caption=f"Validated on {part.text}. {table.caption}")
         blocks += _add_text_name(axis_figures(settled(part.groups), part.metric, about), part, comparisons)
-        blocks += [*floor, *comparison_notes(part.runs, part.metric)]
-        blocks += [table, *table_of_seeds(part.groups, part.metric), *table_of_incomplete_runs(part.groups)]
+        blocks += [*floor, *compare.comparison_notes(part.runs, part.metric)]
+        blocks += [
+            table,
+            *tables.table_of_seeds(part.groups, part.metric),
+            *tables.table_of_incomplete_runs(part.groups),
+        ]
     blocks += describe_missing(about)
     if about.notes:
         blocks.append(about.notes)
     return blocks
 
 
-def _curves(comparisons: Sequence[Comparison], about: SweepInfo) -> list[Block]:
+def _curves(comparisons: Sequence[compare.Comparison], about: SweepInfo) -> list[Block]:
     """Return the learning curves of each text; a text with a single setting has only one chart."""
     blocks: list[Block] = []
     for part in comparisons:
@@ -253,7 +242,7 @@ def _curves(comparisons: Sequence[Comparison], about: SweepInfo) -> list[Block]:
 
 
 def _add_text_name(
-    figures: Sequence[Figure], part: Comparison, comparisons: Sequence[Comparison]
+    figures: Sequence[Figure], part: compare.Comparison, comparisons: Sequence[compare.Comparison]
 ) -> Sequence[Figure]:
     """Add the name of the validation text to the titles of charts, if there are several texts."""
     if len(comparisons) == 1:

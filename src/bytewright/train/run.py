@@ -21,30 +21,12 @@ from bytewright.formatting import Progress
 from bytewright.plugins import RecordedPlugin, check_loaded, read_plugins
 from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
+from bytewright.train import run_files
 from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList, find_checkpoint, open_checkpoint
 from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
 from bytewright.train.metrics import MetricsReader, read_metrics
 from bytewright.train.outcome import RunStatus, find_status, step_limits
 from bytewright.train.recipe import check_fields, flatten, read_config
-from bytewright.train.run_files import (
-    CONFIG,
-    COSTS,
-    ENVIRONMENT,
-    FILE_NAMES,
-    INIT,
-    METRICS,
-    OUTCOME,
-    SAMPLES,
-    TOKENIZER,
-    RunWriter,
-    check_new_run,
-    describe_environment,
-    has_records,
-    is_locked,
-    read_if_present,
-    read_init,
-    read_run_config,
-)
 
 if TYPE_CHECKING:  # these import torch or the native extension, which reading a run does not need
     import torch
@@ -67,7 +49,7 @@ MAX_SAMPLE_BYTES = 2**20
 class Run:
     """A run in a folder. `Run(path)` checks nothing; `Run.open` raises if there is no run at `path`."""
 
-    FILE_NAMES = FILE_NAMES
+    FILE_NAMES = run_files.FILE_NAMES
     """The names that a run's folder uses."""
 
     def __init__(self, path: atomic.StrPath) -> None:
@@ -80,13 +62,13 @@ class Run:
         if not run.path.exists():
             raise UsageError(f"{path} does not exist", path=path)
         if not run.exists and not run.is_imported:
-            raise UsageError.at(path, f"is not a run: it has no {CONFIG}")
+            raise UsageError.at(path, f"is not a run: it has no {run_files.CONFIG}")
         return run
 
     @classmethod
     def create(cls, path: atomic.StrPath, config: TrainConfig) -> Run:
         """Create a run in a new or empty folder, without training it; `resume` starts it."""
-        RunWriter.create(Path(path), config).close()
+        run_files.RunWriter.create(Path(path), config).close()
         return cls(path)
 
     def __repr__(self) -> str:
@@ -95,7 +77,7 @@ class Run:
     @property
     def exists(self) -> bool:
         """Whether the folder holds a run that was started."""
-        return (self.path / CONFIG).is_file()
+        return (self.path / run_files.CONFIG).is_file()
 
     @property
     def is_imported(self) -> bool:
@@ -110,22 +92,22 @@ class Run:
     @property
     def has_environment(self) -> bool:
         """Whether the environment is on record; every run writes it before its config."""
-        return (self.path / ENVIRONMENT).is_file()
+        return (self.path / run_files.ENVIRONMENT).is_file()
 
     @property
     def has_outcome(self) -> bool:
         """Whether a sweep recorded an outcome in the folder: of a run, or of texts that it sampled."""
-        return (self.path / OUTCOME).is_file()
+        return (self.path / run_files.OUTCOME).is_file()
 
     @property
     def is_locked(self) -> bool:
         """Whether a process writes the run now."""
-        return is_locked(self.path)
+        return run_files.is_locked(self.path)
 
     @property
     def config(self) -> TrainConfig:
         """The resolved config, with absolute paths of the data."""
-        return read_run_config(self.path)
+        return run_files.read_run_config(self.path)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -137,8 +119,8 @@ class Run:
         if self.is_imported:
             model = open_checkpoint(self._checkpoint_list.at(0)).about.get("model")
             return flatten({"model": model if isinstance(model, dict) else {}, "init": self.init})
-        fields = read_if_present(self.path / CONFIG)
-        check_fields(fields, self.path / CONFIG)
+        fields = run_files.read_if_present(self.path / run_files.CONFIG)
+        check_fields(fields, self.path / run_files.CONFIG)
         settings = flatten(fields)
         for name in ("data.train", "data.validation", "data.tokenizer"):
             if isinstance(path := settings.get(name), str):
@@ -158,36 +140,36 @@ class Run:
     @property
     def environment(self) -> dict[str, Any]:
         """The machine and the versions that the run started with."""
-        return read_if_present(self.path / ENVIRONMENT)
+        return run_files.read_if_present(self.path / run_files.ENVIRONMENT)
 
     @property
     def init(self) -> dict[str, Any]:
         """Where the weights came from (source, sha256, step, optimizer); empty if they were random."""
-        return read_init(self.path)
+        return run_files.read_init(self.path)
 
     @property
     def costs(self) -> dict[str, Any]:
         """The predicted costs, and those counted on the model; empty if an earlier version wrote the run."""
-        return read_if_present(self.path / COSTS)
+        return run_files.read_if_present(self.path / run_files.COSTS)
 
     @property
     def outcome(self) -> dict[str, Any]:
         """What a sweep recorded about the run: labels, prediction, ending; empty without a sweep."""
-        return read_if_present(self.path / OUTCOME)
+        return run_files.read_if_present(self.path / run_files.OUTCOME)
 
     def write_outcome(self, outcome: Mapping[str, Any]) -> None:
         """Record how a sweep ended the run."""
-        atomic.write_document(self.path / OUTCOME, outcome)
+        atomic.write_document(self.path / run_files.OUTCOME, outcome)
 
     @property
     def records(self) -> list[dict[str, Any]]:
         """All records of the metrics log: metrics and events, in order."""
-        path = self.path / METRICS
+        path = self.path / run_files.METRICS
         return list(read_metrics(path)) if path.is_file() else []
 
     def follow_records(self) -> MetricsReader:
         """Return a reader of the metrics log that reads what is appended to it."""
-        return MetricsReader(self.path / METRICS)
+        return MetricsReader(self.path / run_files.METRICS)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -243,7 +225,7 @@ class Run:
     @property
     def samples(self) -> dict[int, str]:
         """The texts that the model wrote during training, by step."""
-        found, folder = {}, self.path / SAMPLES
+        found, folder = {}, self.path / run_files.SAMPLES
         for path in sorted(folder.glob("step-*.txt")) if folder.is_dir() else ():
             number = path.stem.removeprefix("step-")
             if STEP_NUMBER.fullmatch(number):
@@ -256,7 +238,7 @@ class Run:
     @property
     def tokenizer_path(self) -> Path | None:
         """The folder of the run's tokenizer, or None if it has none."""
-        path = self.path / TOKENIZER
+        path = self.path / run_files.TOKENIZER
         return path if path.is_dir() else None
 
     @property
@@ -300,7 +282,7 @@ class Run:
     @property
     def is_finished_without_checkpoint(self) -> bool:
         """Whether the run has ended and has no checkpoint to resume from, as runs of sweeps do."""
-        if not has_records(self.path) or self._checkpoint_list.steps():
+        if not run_files.has_records(self.path) or self._checkpoint_list.steps():
             return False
         return self.status.is_final
 
@@ -309,10 +291,10 @@ class Run:
 
         The new folder is locked during the copy. `outcome` is written last.
         """
-        with RunWriter.create(path, config):
+        with run_files.RunWriter.create(path, config):
             for file in sorted(f for f in self.path.rglob("*") if f.is_file() and not f.is_symlink()):
                 inner = file.relative_to(self.path)
-                if inner.parts[0] not in (CHECKPOINTS, OUTCOME) and not file.name.startswith("."):
+                if inner.parts[0] not in (CHECKPOINTS, run_files.OUTCOME) and not file.name.startswith("."):
                     atomic.write_bytes(path / inner, atomic.read_bytes(file), within=path)
             copied = Run(path)
             copied.write_outcome(outcome)
@@ -320,7 +302,10 @@ class Run:
 
     def change_setting(self, key: str, value: object) -> None:
         """Replace one top-level value of config.json."""
-        atomic.write_document(self.path / CONFIG, read_if_present(self.path / CONFIG) | {key: value})
+        atomic.write_document(
+            self.path / run_files.CONFIG,
+            run_files.read_if_present(self.path / run_files.CONFIG) | {key: value},
+        )
 
 
 def check_no_link(path: Path, run: Path) -> None:
@@ -346,7 +331,7 @@ class SavedModel:
         if not self.run.exists:
             return None
         with accepting_unknown_parts():
-            return read_config(self.run.path / CONFIG)
+            return read_config(self.run.path / run_files.CONFIG)
 
     @property
     def training_precision(self) -> Precision:
@@ -397,7 +382,7 @@ def import_llama(folder: atomic.StrPath, path: atomic.StrPath, *, with_tokenizer
     from bytewright.tokenizer.formats import read_huggingface
 
     folder, path = Path(folder), Path(path)
-    check_new_run(path)
+    run_files.check_new_run(path)
     model = read_llama(folder)
     vocabulary = read_huggingface(folder / "tokenizer.json") if with_tokenizer else None
     if vocabulary is not None and vocabulary.size > model.config.vocab_size:
@@ -421,19 +406,19 @@ def write_imported_model(
     from bytewright.tokenizer.formats import write_bytewright
     from bytewright.train.session.initial_weights import InitialWeights
 
-    check_new_run(path)
+    run_files.check_new_run(path)
     with atomic.explain("write", path):
         path.mkdir(parents=True, exist_ok=True)
-    atomic.write_document(path / ENVIRONMENT, describe_environment(), within=path)
+    atomic.write_document(path / run_files.ENVIRONMENT, run_files.describe_environment(), within=path)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     atomic.write_document(
-        path / COSTS, {"predicted": {}, "counted": {"parameters": num_parameters}}, within=path
+        path / run_files.COSTS, {"predicted": {}, "counted": {"parameters": num_parameters}}, within=path
     )
     if source is not None:
         init = InitialWeights(source=source, weights=model.state_dict())
-        atomic.write_document(path / INIT, init.describe(path), within=path)
+        atomic.write_document(path / run_files.INIT, init.describe(path), within=path)
     if vocabulary is not None:
-        write_bytewright(vocabulary, path / TOKENIZER, within=path)
+        write_bytewright(vocabulary, path / run_files.TOKENIZER, within=path)
     run = Run(path)
     run.checkpoints.save(model, _NoOptimizer(), {"step": 0})
     return run

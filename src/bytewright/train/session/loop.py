@@ -41,31 +41,19 @@ from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.build import OptimizerFactory, has_built_in_rule, read_peak_rates, set_rates
 from bytewright.parallel.rank_group import RankGroup
 from bytewright.system import keep_freed_memory, pause_garbage_collection, return_freed_memory
+from bytewright.train import outcome
 from bytewright.train.checkpoint import check_savable, load_weights
 from bytewright.train.config import LossConfig, TrainConfig
 from bytewright.train.evaluate import EVALUATED_AT_ONCE, Evaluation, EvaluationSet, measure_norms
 from bytewright.train.metrics import RANK_MEMORY, RANK_SENT, MetricsLog
-from bytewright.train.outcome import (
-    BUDGET_ENDINGS,
-    Ending,
-    StopSignals,
-    ending_of_error,
-    find_budget_ending,
-)
 from bytewright.train.recipe import to_plain
 from bytewright.train.run_files import (
     RunWriter,
 )
+from bytewright.train.session import ranks
 from bytewright.train.session.console import Display, TensorBoard, make_display
 from bytewright.train.session.costs import describe_costs
 from bytewright.train.session.initial_weights import InitialWeights, load_optimizer_state
-from bytewright.train.session.ranks import (
-    Decision,
-    SilentDisplay,
-    SilentLog,
-    check_same_weights,
-    decide,
-)
 from bytewright.train.session.recorder import Recorder, StepPlanner, TrainState
 from bytewright.train.session.resume_policy import (
     find_step_before_decay,
@@ -95,7 +83,7 @@ class TrainResult:
     step: int
     validation_loss: float | None
     best_step: int | None
-    ending: Ending
+    ending: outcome.Ending
     received: signal.Signals | None
     """The signal that ended the session, or None if the run is complete."""
     num_new_steps: int
@@ -194,7 +182,7 @@ class Trainer:
         self.writer.write_costs(describe_costs(self.config, self.device))
         with contextlib.ExitStack() as stack:
             metrics, position = self.writer.metrics, self.progress.metrics_position
-            log = MetricsLog(metrics, position) if self.world.is_main else SilentLog(metrics)
+            log = MetricsLog(metrics, position) if self.world.is_main else ranks.SilentLog(metrics)
             stack.callback(log.close)
             self._open_recorder(log, stack, is_restart)
             if environment_changes and self._find_ending() is None:
@@ -202,13 +190,13 @@ class Trainer:
             stack.enter_context(pause_garbage_collection())
             if self.device.type == "cpu":
                 stack.enter_context(keep_freed_memory())
-            signals = stack.enter_context(StopSignals())
+            signals = stack.enter_context(outcome.StopSignals())
             try:
                 ending = self._take_steps(signals)
                 self._record_ending(log, ending, signals)
             except BaseException as error:
                 if log.position or not is_out_of_memory(error):  # `train` discards a run without records
-                    self._record_ending(log, ending_of_error(error), signals, error)
+                    self._record_ending(log, outcome.ending_of_error(error), signals, error)
                 raise
             finally:
                 self.writer.check_unchanged()  # also if a write failed for that reason, to name the folder
@@ -218,7 +206,7 @@ class Trainer:
             None if self.evaluation is None else self.evaluation.loss,
             self.progress.best_step,
             ending,
-            signals.received if ending is Ending.SIGNAL else None,
+            signals.received if ending is outcome.Ending.SIGNAL else None,
             self._session_steps,
         )
 
@@ -253,10 +241,10 @@ class Trainer:
         elif is_restart:
             title += ", again from step 0: no checkpoint was saved"
         is_shown = self.world.is_main
-        self.recorder.display = self.display(self.console, title) if is_shown else SilentDisplay()
+        self.recorder.display = self.display(self.console, title) if is_shown else ranks.SilentDisplay()
         stack.callback(self.recorder.display.close)
 
-    def _take_steps(self, signals: StopSignals) -> Ending:
+    def _take_steps(self, signals: outcome.StopSignals) -> outcome.Ending:
         if self._has_new_weights:
             self._save()
         ending = self._decide(signals).ending
@@ -270,23 +258,23 @@ class Trainer:
             # A rank alone must not act on a signal that arrived since all ranks decided.
             received = signals.received if self.world.num_ranks == 1 else decision.received
             if received and ending is None:
-                ending, signals.received = Ending.SIGNAL, received
+                ending, signals.received = outcome.Ending.SIGNAL, received
                 if not saved:
                     self._save()
                     if self.progress.since_line:
                         self._record_stop()
         return ending
 
-    def _decide(self, signals: StopSignals) -> Decision:
+    def _decide(self, signals: outcome.StopSignals) -> ranks.Decision:
         """Return what this step means for the run; the same on all ranks."""
-        own = Decision(self._find_ending(), self.progress.num_steps, signals.received)
-        decision = decide(self.world, own)
+        own = ranks.Decision(self._find_ending(), self.progress.num_steps, signals.received)
+        decision = ranks.decide(self.world, own)
         if decision.num_steps is not None and decision.num_steps != self.progress.num_steps:
             self.progress.set_length(decision.num_steps)
         return decision
 
-    def _find_ending(self) -> Ending | None:
-        return find_budget_ending(
+    def _find_ending(self) -> outcome.Ending | None:
+        return outcome.find_budget_ending(
             self.config,
             step=self.progress.step,
             num_steps=self.progress.num_steps,
@@ -294,17 +282,21 @@ class Trainer:
         )
 
     def _record_ending(
-        self, log: MetricsLog, ending: Ending, signals: StopSignals, error: BaseException | None = None
+        self,
+        log: MetricsLog,
+        ending: outcome.Ending,
+        signals: outcome.StopSignals,
+        error: BaseException | None = None,
     ) -> None:
         """Record and show the event `ended`; it follows the last checkpoint, so a resume truncates it."""
         fields: dict[str, Any] = {"step": self.progress.step, "event": "ended", "ending": ending.value}
-        if ending in BUDGET_ENDINGS:
+        if ending in outcome.BUDGET_ENDINGS:
             fields["limit"] = getattr(self.config.budget, ending.value)
-        elif ending is Ending.SIGNAL:
+        elif ending is outcome.Ending.SIGNAL:
             fields["detail"] = (signals.received or signal.SIGINT).name
         elif isinstance(error, DivergenceError) and error.key == "weights":
             fields["limit"] = error.found
-        elif error is not None and ending is not Ending.DIVERGED:
+        elif error is not None and ending is not outcome.Ending.DIVERGED:
             fields["detail"] = first_line(error)
         with contextlib.suppress(StorageError):  # a full disk: the status then follows from the other lines
             log.write_last(fields)
@@ -452,7 +444,7 @@ class Trainer:
         """Write the checkpoint of this step, and remove those that are no longer needed."""
         self.writer.check_unchanged()
         if self.config.parallel.strategy == "replicate":
-            check_same_weights(self.world, self.model)
+            ranks.check_same_weights(self.world, self.model)
         with self.recorder.untimed():
             self.recorder.flush()
             state = dataclasses.asdict(self.progress)

@@ -25,46 +25,21 @@ from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.build import OptimizerFactory
 from bytewright.parallel.rank_group import RankGroup
 from bytewright.storage import atomic
+from bytewright.train import run_files, setup
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import to_plain
-from bytewright.train.run_files import (
-    CONFIG,
-    RunWriter,
-    check_new_run,
-    check_space,
-    discard_run,
-    find_environment_changes,
-    has_records,
-    read_run_config,
-)
+from bytewright.train.session import ranks
 from bytewright.train.session.console import Display, import_summary_writer
 from bytewright.train.session.initial_weights import InitialWeights, read_recorded
 from bytewright.train.session.loop import Probe, Sampler, Trainer, TrainResult
 from bytewright.train.session.part_check import check_parts
-from bytewright.train.session.ranks import (
-    check_same,
-    check_shares,
-    open_writer,
-    recorded_threads,
-    use_threads,
-)
 from bytewright.train.session.recorder import TrainState
 from bytewright.train.session.resume_policy import (
     change_config,
     check_not_finished,
     check_saved,
     find_step_to_continue,
-)
-from bytewright.train.setup import (
-    CompiledStepCache,
-    Inputs,
-    check_strategy,
-    checkpoint_bytes,
-    make_window_sampler,
-    open_inputs,
-    select_device,
-    text_sampler_of,
 )
 
 
@@ -83,7 +58,7 @@ class SessionOptions(TypedDict, total=False):
     optimizer: OptimizerFactory | None
     """Builds any `torch.optim.Optimizer` from model and config, instead of the one that the config names. A
     resume needs it too; the run does not record it. A registered optimizer has neither disadvantage."""
-    engines: CompiledStepCache | None
+    engines: setup.CompiledStepCache | None
     """Reuses the compiled step of the previous run; without it, every run compiles its own."""
     final_checkpoint: bool
     """Whether the end of the run is saved; False if only the metrics are of interest."""
@@ -109,16 +84,16 @@ def train(
         if "world" not in options:
             options["world"] = stack.enter_context(RankGroup.open())
         world = options["world"]
-        if world.restart_count and (run / CONFIG).exists():
+        if world.restart_count and (run / run_files.CONFIG).exists():
             return _restart(config, run, **options)
-        stack.enter_context(use_threads(config.parallel.threads))
+        stack.enter_context(ranks.use_threads(config.parallel.threads))
         return _train(config, run, init, **options)
 
 
 def _restart(config: TrainConfig, run: Path, **options: Unpack[SessionOptions]) -> TrainResult:
     """Resume the run that torchrun started with this config before a rank failed."""
     with options["world"].agree():
-        if to_plain(read_run_config(run), run=run) != to_plain(config, run=run):
+        if to_plain(run_files.read_run_config(run), run=run) != to_plain(config, run=run):
             message = (
                 f"{run} holds another run than the one that torchrun starts again; choose another folder"
             )
@@ -134,27 +109,29 @@ def _train(
 ) -> TrainResult:
     world = options["world"]
     with world.agree():
-        inputs = open_inputs(config)
+        inputs = setup.open_inputs(config)
         if init is not None:
             if not isinstance(init, InitialWeights):
                 init = InitialWeights.read(init, mapped=is_sharded(config))
             fitted = init.fit(config.model, inputs)
-        sampler = make_window_sampler(config, inputs)
+        sampler = setup.make_window_sampler(config, inputs)
         if options.get("sample") is None:
-            options["sample"] = text_sampler_of(config, inputs)
-        check_parts(config, select_device(config.device))
+            options["sample"] = setup.text_sampler_of(config, inputs)
+        check_parts(config, setup.select_device(config.device))
         if config.tensorboard:
             import_summary_writer()
-        check_shares(config, world)
-        check_strategy(config, options.get("optimizer"))
+        ranks.check_shares(config, world)
+        setup.check_strategy(config, options.get("optimizer"))
         if world.is_main:
-            check_new_run(run)
-            check_space(run, checkpoint_bytes(config) * (config.keep_last + 3))
-    check_same(world, config, inputs)
+            run_files.check_new_run(run)
+            run_files.check_space(run, setup.checkpoint_bytes(config) * (config.keep_last + 3))
+    ranks.check_same(world, config, inputs)
     config = dataclasses.replace(config, data=config.data.absolute())
     try:
         described = None if init is None else init.describe(run)
-        with open_writer(world, run, lambda: RunWriter.create(run, config, init=described)) as writer:
+        with ranks.open_writer(
+            world, run, lambda: run_files.RunWriter.create(run, config, init=described)
+        ) as writer:
             if inputs.vocabulary is not None:
                 writer.write_tokenizer(inputs.vocabulary)
             trainer = Trainer(config, inputs, sampler, writer, **options)
@@ -163,13 +140,17 @@ def _train(
                     trainer.start_from(fitted)
                 except BytewrightError:
                     if world.is_main:
-                        discard_run(run)  # the state of another optimizer: nothing has been computed yet
+                        run_files.discard_run(
+                            run
+                        )  # the state of another optimizer: nothing has been computed yet
                     raise
                 del init, fitted  # as large as the model
             return trainer.run()
     except (MemoryError, RuntimeError) as error:
-        if world.is_main and is_out_of_memory(error) and not has_records(run):
-            discard_run(run)  # nothing is lost, and the same folder can be used with a smaller batch
+        if world.is_main and is_out_of_memory(error) and not run_files.has_records(run):
+            run_files.discard_run(
+                run
+            )  # nothing is lost, and the same folder can be used with a smaller batch
         raise
 
 
@@ -186,20 +167,20 @@ def resume(
         if "world" not in options:
             options["world"] = stack.enter_context(RankGroup.open())
         world = options["world"]
-        writer = stack.enter_context(open_writer(world, run, lambda: RunWriter.open(run)))
+        writer = stack.enter_context(ranks.open_writer(world, run, lambda: run_files.RunWriter.open(run)))
         with world.agree():
             config, inputs, saved, progress = _read_saved_run(writer, changes, world)
-            check_strategy(config, options.get("optimizer"))
-            sampler = make_window_sampler(config, inputs)
+            setup.check_strategy(config, options.get("optimizer"))
+            sampler = setup.make_window_sampler(config, inputs)
             if options.get("sample") is None:
-                options["sample"] = text_sampler_of(config, inputs)
-        check_same(world, config, inputs, progress.step)
+                options["sample"] = setup.text_sampler_of(config, inputs)
+        ranks.check_same(world, config, inputs, progress.step)
         if changes:  # after all checks; a kill between the two leaves the run with its former length
             writer.checkpoints.remove_after(progress.step)
             writer.write_config(config)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not stored it yet
             writer.write_tokenizer(inputs.vocabulary)
-        stack.enter_context(use_threads(recorded_threads(run, config)))
+        stack.enter_context(ranks.use_threads(ranks.recorded_threads(run, config)))
         trainer = Trainer(config, inputs, sampler, writer, **options)
         if saved is not None:
             saved.load_into(trainer.model, trainer.optimizer, trainer.rows)
@@ -207,22 +188,22 @@ def resume(
             del saved  # as large as the model and its optimizer
         elif (init := read_recorded(run, mapped=is_sharded(config))) is not None:
             trainer.start_from(init.fit(config.model, inputs))
-        is_restart = trainer.progress.step == 0 and has_records(run)
-        return trainer.run(environment_changes=find_environment_changes(run), is_restart=is_restart)
+        is_restart = trainer.progress.step == 0 and run_files.has_records(run)
+        return trainer.run(environment_changes=run_files.find_environment_changes(run), is_restart=is_restart)
 
 
 def _read_saved_run(
-    writer: RunWriter, changes: Mapping[str, Any] | None, world: RankGroup
-) -> tuple[TrainConfig, Inputs, SavedState | None, TrainState]:
+    writer: run_files.RunWriter, changes: Mapping[str, Any] | None, world: RankGroup
+) -> tuple[TrainConfig, setup.Inputs, SavedState | None, TrainState]:
     """Return the config, the data and the checkpoint that a run continues from, all checked."""
     run = writer.path
-    config = read_run_config(run)
+    config = run_files.read_run_config(run)
     check_not_finished(writer, config)
     if changes:
         config = change_config(config, changes, run)
-    check_shares(config, world)
+    ranks.check_shares(config, world)
     try:
-        inputs = open_inputs(config)
+        inputs = setup.open_inputs(config)
     except StorageError as error:
         if error.errno == errno.ENOENT:
             advice = f"`bytewright resume {run} --set data.train=…`"
