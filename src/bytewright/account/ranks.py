@@ -100,11 +100,7 @@ class Groups:
 
 
 def sent_bytes(
-    config: ModelConfig,
-    ranks: Ranks,
-    *,
-    optimizer: AnyOptimizer = "adamw",
-    device: DeviceKind = "cuda",
+    config: ModelConfig, ranks: Ranks, *, optimizer: AnyOptimizer = "adamw", device: DeviceKind = "cuda"
 ) -> dict[str, int]:
     """Return the bytes that rank 0 sends to the other ranks in a step, by purpose.
 

@@ -39,8 +39,7 @@ class FitLaw:
     ]
 
     out: Annotated[
-        Path | None,
-        tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: the folder of the input)"),
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: the folder of the input)")
     ] = None
     """The folder of fit.html, fit.md with its figures, and fit.json."""
 

@@ -105,10 +105,7 @@ class Train:
             if world.is_main:
                 console.print_remark(f"reading the weights of {source}")
             init = InitialWeights.read(
-                source,
-                which=self.init_which,
-                with_optimizer=self.init_optimizer,
-                mapped=world.num_ranks > 1,
+                source, which=self.init_which, with_optimizer=self.init_optimizer, mapped=world.num_ranks > 1
             )
         elif self.init_optimizer:
             raise UsageError("--init-optimizer needs --init with a source", key="--init-optimizer")

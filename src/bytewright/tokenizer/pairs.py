@@ -63,9 +63,7 @@ def encode_pairs(
     return TokenFile.open(target)
 
 
-def _in_batches(
-    pairs: Iterator[tuple[int, tuple[str, ...]]],
-) -> Iterator[list[tuple[int, tuple[str, ...]]]]:
+def _in_batches(pairs: Iterator[tuple[int, tuple[str, ...]]]) -> Iterator[list[tuple[int, tuple[str, ...]]]]:
     batch = []
     for pair in pairs:
         batch.append(pair)

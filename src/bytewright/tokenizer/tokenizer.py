@@ -80,10 +80,7 @@ class Tokenizer:
 
     @classmethod
     def from_files(
-        cls,
-        vocab_path: str | Path,
-        merges_path: str | Path,
-        special_tokens: Sequence[str] | None = None,
+        cls, vocab_path: str | Path, merges_path: str | Path, special_tokens: Sequence[str] | None = None
     ) -> Tokenizer:
         """Return the tokenizer in GPT-2 style files `vocab.json` and `merges.txt`."""
         return cls.from_vocabulary(read_gpt2(vocab_path, merges_path, special_tokens))

@@ -185,11 +185,7 @@ RANK_MEMORY = "rank_memory_bytes"
 """The peak memory of each rank, in records of runs on several ranks."""
 RANK_SENT = "rank_sent_bytes"
 """Bytes of weights and gradients that rank 0 has sent in a step, in records of runs on several ranks."""
-MEASURED_FIELDS = (
-    *(name for name, metric in METRICS.items() if metric.is_measured),
-    RANK_MEMORY,
-    RANK_SENT,
-)
+MEASURED_FIELDS = (*(name for name, metric in METRICS.items() if metric.is_measured), RANK_MEMORY, RANK_SENT)
 
 SENTENCES_OF_EARLIER_VERSIONS = {
     "refused: ": "refused_step",

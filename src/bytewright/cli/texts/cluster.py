@@ -149,11 +149,5 @@ def write_stories_on(cluster: str, out: Path, size: int, *, seed: int, split: Sp
         console.phase_progress("stories", "bytes") as progress,
     ):
         return write_stories(
-            out,
-            size,
-            seed=seed,
-            split=split,
-            executor=executor,
-            num_workers=num_workers,
-            progress=progress,
+            out, size, seed=seed, split=split, executor=executor, num_workers=num_workers, progress=progress
         )

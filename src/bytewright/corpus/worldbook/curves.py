@@ -149,12 +149,7 @@ def _expect_parts(grammar: WorldGrammar, rule: str) -> dict[str, float]:
 
 
 def unknown_share(
-    world: World,
-    num_mentions: float,
-    *,
-    rate: float = 1.0,
-    num_needed: int = 1,
-    num_people: float = math.inf,
+    world: World, num_mentions: float, *, rate: float = 1.0, num_needed: int = 1, num_people: float = math.inf
 ) -> float:
     """Return the share of mentions whose fact a learner cannot predict after n mentions.
 

@@ -190,10 +190,7 @@ class Machine:
             thing.moves += 1
         else:
             pen.mention(
-                "recall",
-                lexicon.words[thing.holder],
-                distance=pen.at - thing.known_at,
-                moves=thing.moves,
+                "recall", lexicon.words[thing.holder], distance=pen.at - thing.known_at, moves=thing.moves
             )
 
 

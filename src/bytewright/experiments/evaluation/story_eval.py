@@ -152,10 +152,7 @@ def evaluate_text(
 
 
 def _evaluate_world(
-    model: TransformerLM,
-    text: StoryTokens,
-    derived: list[tuple[str, Derivation]],
-    progress: Progress | None,
+    model: TransformerLM, text: StoryTokens, derived: list[tuple[str, Derivation]], progress: Progress | None
 ) -> TextEvaluation:
     token_bits = evaluate_tokens(model, text.stories, text.end, progress=progress)
     evaluation = StoryEvaluation(

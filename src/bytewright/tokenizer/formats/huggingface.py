@@ -73,7 +73,7 @@ def to_tokenizer_json(vocabulary: Vocabulary) -> bytes:
                 "vocab": spell_with_special_tokens(vocabulary),
                 "merges": spell_merges(vocabulary.merges),
             },
-        },
+        }
     )
 
 

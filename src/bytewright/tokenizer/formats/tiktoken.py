@@ -48,10 +48,7 @@ def write_tiktoken(vocabulary: Vocabulary, path: atomic.StrPath) -> None:
 
 
 def read_tiktoken(
-    path: atomic.StrPath,
-    *,
-    special_tokens: Mapping[str, int] | Iterable[str] = (),
-    pattern: str = "gpt2",
+    path: atomic.StrPath, *, special_tokens: Mapping[str, int] | Iterable[str] = (), pattern: str = "gpt2"
 ) -> Vocabulary:
     """Return the vocabulary of a ranks file; special tokens without ids get the next free ones."""
     pattern = name_of_pattern(pattern)

@@ -29,13 +29,7 @@ from rich.console import Console
 from bytewright.account import flops_utilisation, peak_flops
 from bytewright.account.flops import extra_loss_flops
 from bytewright.data.sampler import Batch, DocumentSampler, TokenStore, WindowSampler
-from bytewright.errors import (
-    DivergenceError,
-    StorageError,
-    UsageError,
-    first_line,
-    is_out_of_memory,
-)
+from bytewright.errors import DivergenceError, StorageError, UsageError, first_line, is_out_of_memory
 from bytewright.model import TransformerLM
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.build import OptimizerFactory, has_built_in_rule, read_peak_rates, set_rates
@@ -47,25 +41,14 @@ from bytewright.train.config import LossConfig, TrainConfig
 from bytewright.train.evaluate import EVALUATED_AT_ONCE, Evaluation, EvaluationSet, measure_norms
 from bytewright.train.metrics import RANK_MEMORY, RANK_SENT, MetricsLog
 from bytewright.train.recipe import to_plain
-from bytewright.train.run_files import (
-    RunWriter,
-)
+from bytewright.train.run_files import RunWriter
 from bytewright.train.session import ranks
 from bytewright.train.session.console import Display, TensorBoard, make_display
 from bytewright.train.session.costs import describe_costs
 from bytewright.train.session.initial_weights import InitialWeights, load_optimizer_state
 from bytewright.train.session.recorder import Recorder, StepPlanner, TrainState
-from bytewright.train.session.resume_policy import (
-    find_step_before_decay,
-)
-from bytewright.train.setup import (
-    CompiledStepCache,
-    Inputs,
-    StepParts,
-    build_model,
-    seed_step,
-    select_device,
-)
+from bytewright.train.session.resume_policy import find_step_before_decay
+from bytewright.train.setup import CompiledStepCache, Inputs, StepParts, build_model, seed_step, select_device
 from bytewright.train.step import has_own_modules
 
 Sampler = Callable[[TransformerLM, int], str]

@@ -15,12 +15,7 @@ from typing import Any, TypedDict, Unpack
 
 from rich.console import Console
 
-from bytewright.errors import (
-    BytewrightError,
-    StorageError,
-    UsageError,
-    is_out_of_memory,
-)
+from bytewright.errors import BytewrightError, StorageError, UsageError, is_out_of_memory
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.build import OptimizerFactory
 from bytewright.parallel.rank_group import RankGroup
