@@ -1,7 +1,7 @@
 """Datasets: folders of token files (shards) that are read as one array.
 
 `index.json` lists the shards in order. It is written last and atomically, so every listed shard is complete.
-The manifest of a dataset has the same fields as that of one token file with all ids: its `sha256` is that of
+The manifest of a dataset has the same fields as that of one token file with all ids. Its `sha256` is that of
 the concatenated ids. A dataset therefore trains exactly as one file, and a run can be resumed with either.
 
 `TokenFile.open` opens a dataset if its path is a folder. Shards are mapped when they are read, at most

@@ -3,7 +3,7 @@
 The decoder does not call the modules of a model but uses their weights. It would ignore a subclass, a hook, a
 parametrization or a replaced `forward`. `reason_against_cache` therefore checks every module of the model
 itself, not its config. Norms and feed-forward layers without a packed version are allowed if their class
-states that it acts per position (`model.parts`); the decoder calls these modules (`list_users_classes`).
+states that it acts per position (`model.parts`). The decoder calls these modules (`list_users_classes`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which models can be exported, and the names of their weights in other formats; all exporters use this.
 
 Both formats, the folder of `transformers` ("hf") and GGUF, describe a Llama. Three conditions must hold.
-Every part states its names in a Llama (`model.parts`), a Llama can express the value of every option, and the
+Every part states its names in a Llama (`model.parts`), and a Llama can express the value of every option. The
 modules of the model are those that its config names. `check_export` raises otherwise. A part or an option
 without a statement is rejected, because the other program could compute something else.
 """

@@ -102,8 +102,8 @@ class Reduction:
 class _Buffers:
     """The buffers of a reduction: one row per node of this rank, and the slices of all nodes that it adds.
 
-    A row holds the gradients, the losses of all parts of the batch (zero for parts of other ranks, so that
-    their sum is exact) and padding to a multiple of the number of ranks. The backend gloo exchanges CPU
+    A row holds the gradients, the losses of all parts of the batch, and padding to a multiple of the number
+    of ranks. Losses of parts of other ranks are zero, so their sum is exact. The backend gloo exchanges CPU
     memory only.
     """
 

@@ -93,7 +93,7 @@ def split_by_text(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     """Return runs by the name of the text that they were validated on.
 
     Texts are identified by their SHA-256. If one is unknown, the first known of these identifies the text:
-    the folder of the sweep's corpus, the SHA-256 of the tokens, the path of the token file.
+    the folder of the corpus, the SHA-256 of the tokens, the path of the token file.
     """
     have_digests = all("text" in record.validation for record in records)
     found: dict[str, list[RunRecord]] = {}

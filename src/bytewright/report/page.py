@@ -1,8 +1,8 @@
 """A report as a value, and its rendering as one self-contained HTML file without scripts or requests.
 
-A `Page` is a title, a lead, and sections of blocks: paragraphs (plain strings; `backticks` make code), key
-figures, charts with their data, tables, and samples of text. `markdown` renders the same page as Markdown
-with SVG files. All text is escaped, since a model can generate markup.
+A `Page` is a title, a lead, and sections of blocks. Blocks are paragraphs (plain strings; `backticks` make
+code), key figures, charts with their data, tables, and samples of text. `markdown` renders the same page as
+Markdown with SVG files. All text is escaped, since a model can generate markup.
 
     page = Page(title="Learning rate", lead="Which one?", sections=[PageSection("Curves", [Figure(chart)])])
     write_html(page, Path("report.html"))

@@ -136,8 +136,8 @@ def cross(x: float, y: float, *, size: float = 4.5, title: str = "") -> str:
 def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Return label positions that are `gap` apart and between `low` and `high`.
 
-    Minimises the sum of squared moves: labels that would overlap form a block, which is centred on the mean
-    of the positions wanted (isotonic regression by pooling adjacent violators).
+    Minimises the sum of squared moves by isotonic regression (pooling adjacent violators). Labels that would
+    overlap form a block, which is centred on the mean of the positions wanted.
 
     >>> spread_labels([50.0, 52.0, 90.0], 10.0, 0.0, 100.0)
     [46.0, 56.0, 90.0]

@@ -1,7 +1,7 @@
 """The tables of a report: final values, cost, predictions, settings and environment of runs.
 
-Values come with the figures that qualify them: the spread over seeds, the difference to the baseline with its
-t interval and p-value, the prediction next to the measurement.
+Tables show values with the spread over seeds, the difference to the baseline with its t interval and p-value,
+and the prediction next to the measurement.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def train_tokenizer(
 
     Pairs rarer than `min_count` are not merged. If no pair is left, the vocabulary is smaller and `stopped`
     states the reason. A `pattern` that is not a name in `PATTERNS` is a regular expression in the syntax of
-    Rust's `fancy-regex`, which differs in places from Python's `regex` (see `Vocabulary`).
+    `fancy-regex` of Rust. It differs in places from `regex` of Python (see `Vocabulary`).
     """
     specials = check_special_tokens(special_tokens)
     check_vocab_size(vocab_size, specials)

@@ -9,7 +9,7 @@ replayed. Every other `torch.optim.Optimizer` is called by its `step`.
 A batch is computed in parts. `parallel.replicate.Reduction` adds their gradients, also over several ranks,
 each of which computes a share of the parts. The work before and after the exchange is then captured
 separately. With a fast reduction and without CUDA graphs, `OverlappedSum` exchanges gradients during the
-backward pass; a compiled backward pass returns all of them at its end.
+backward pass. A compiled backward pass returns all of them at its end.
 """
 
 from __future__ import annotations

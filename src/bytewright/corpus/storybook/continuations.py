@@ -6,7 +6,7 @@ The probability of a prefix is the sum over its states, and `words` extends a be
 
 The plot is drawn as late as possible. A variable is left open until a guard or a mention needs it. Then the
 state is split by what the guards and the texts distinguish, not by value: `[pal!=none]` makes two states, not
-thirty-three. This is exact. A choice depends on the plot through its guards only, and within a state each of
+thirty-three. This is exact. A choice depends on the plot through its guards only. Within a state each of
 these guards is either true for all possible values or false for all of them.
 
 A *word* extends up to the next space that follows a character other than white space, so it begins with its

@@ -8,9 +8,9 @@ between two line breaks, followed by the end token. Text files contain stories i
 
 Token boundaries are treated exactly. A token can end inside a word, and it can be the end of one word and the
 beginning of another one. So the probabilities of all next words are computed first (`continuations`), and
-each word is encoded as a whole; words are encoded independently of each other. The tokens so far
-select the words whose encoding begins with them. A prefix that no story has, such as a cut-off token at the
-end of a prompt, has no next token here, although a model assigns probabilities to all tokens.
+each word is encoded as a whole. Words are encoded independently of each other. The tokens so far select the
+words whose encoding begins with them. A prefix that no story has, such as a cut-off token at the end of a
+prompt, has no next token here. A model assigns probabilities to all tokens.
 
 Probabilities are sums and products of positive floats, so their relative error is below 1e-12.
 """

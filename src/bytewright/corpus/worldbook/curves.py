@@ -153,8 +153,9 @@ def unknown_share(
 ) -> float:
     """Return the share of mentions whose fact a learner cannot predict after n mentions.
 
-    A mention states the fact with probability `rate`. The learner can predict it if the person is one of the
-    `num_people` most frequent ones, and if at least `num_needed` of the n mentions have stated it.
+    A mention states the fact with probability `rate`. The learner can predict it if two conditions hold: the
+    person is one of the `num_people` most frequent ones, and at least `num_needed` of the n mentions have
+    stated it.
     """
     sizes = np.array([bucket.size for bucket in world.buckets], dtype=np.float64)
     firsts = np.array([bucket.first for bucket in world.buckets], dtype=np.float64)
@@ -180,7 +181,7 @@ def predict_fact_excess(
 ) -> float:
     """Return the bits per document that unknown facts cost after n mentions.
 
-    With the default values it is a bound for every learner: a fact is a hash, so a learner that has not read
+    With the default values it is a bound for every learner. A fact is a hash, so a learner that has not read
     it needs its full bits.
     """
     return mentions.per_document * math.fsum(
