@@ -1,4 +1,4 @@
-"""Check and measure the fused decoding step: kernels, steps, whole generations, and the engine of the server.
+"""Check and measure the fused decoding step: steps, whole generations, and the engine of the server.
 
     python benchmarks/decoding.py --json decoding.json [--base FOLDER]                 # a GPU
     TRITON_INTERPRET=1 python benchmarks/decoding.py --device cpu --json decoding.json   # tests this script
@@ -10,11 +10,9 @@ FOLDER has the sources (`src`) of another commit to compare with. The sections:
 - check: logits of steps compared with the model's forward in float32, with all kinds of parts; ids compared
   with the reference generator in float32; equal bits in two runs.
 - rows: ids of requests alone and among others, from the engine with 256 slots.
-- tiles: time of every kernel with several tile sizes (`decoding_tiles`), for 1 and 32 rows.
-- steps: time of a captured step as before, fused, with the fastest tiles, and with single options changed.
-- generation: tokens per second of calls after prompts of 16 and 768 tokens; generation-base: with FOLDER;
-  peer: with `transformers`.
-- profile: number of kernels of a step and the time of each.
+- steps: time of a captured step, as it is and with single options changed.
+- generation: tokens per second of calls after prompts of 16 and 768 tokens, and the share of the memory
+  bandwidth; generation-base: with FOLDER; peer: with `transformers`.
 - engine: `serving_engine.py` with 256 slots.
 """
 
@@ -26,6 +24,7 @@ import functools
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,9 +42,11 @@ from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.decoder import Decoder
 from bytewright.model import ModelConfig, TransformerLM
 
-SECTIONS = ("tiles", "check", "steps", "rows", "generation", "generation-base", "profile", "engine", "peer")
-COMPILED_BEFORE = {"tiles": "check", "steps": "rows"}
-"""Sections that run in shares first, to compile, next to a section that measures no time."""
+SECTIONS = ("check", "rows", "steps", "generation", "generation-base", "engine", "peer")
+SHARES = {"check": 4, "rows": 1, "steps": 8}
+"""Sections that run first, all at once and in shares: checks, and the compilation of steps."""
+BANDWIDTH = 4.8e12
+"""Bytes per second of the memory of an H200."""
 TINY = ModelConfig(vocab_size=100, context_length=32, d_model=32, num_layers=1, num_heads=2)
 CASES = (("gpt2", 1, 16), ("gpt2", 1, 768), ("gpt2", 32, 16), ("gpt2", 32, 768), ("base", 1, 16))
 """Shape, batch size and tokens of a prompt."""
@@ -75,23 +76,23 @@ def main() -> None:
         "commit": source_commit(),
         "versions": installed_versions(["torch", "triton", "transformers"]),
     }
-    for section in arguments.sections:
-        if section in results:
-            continue
-        begun = time.monotonic()
-        partner = COMPILED_BEFORE.get(section) if arguments.device == "cuda" else None
-        with tempfile.TemporaryDirectory() as folder:
-            if partner:
-                jobs = [Job(section, arguments, end, folder, (n, 8)) for n in range(8)]
-                if partner in arguments.sections:
-                    count = 4 if partner == "check" else 1
-                    others = [Job(partner, arguments, end, folder, (n, count)) for n in range(count)]
-                    results[partner] = [row for job in others for row in job.wait()]
-                compiled = [job.wait()[0].get("error", "") for job in jobs]
-                console.print(f"   compiled in {time.monotonic() - begun:.0f} s {set(compiled) or ''}"[:300])
-            results[section] = Job(section, arguments, end, folder, None).wait()
-        console.print(f"== {section}: {time.monotonic() - begun:.0f} s", style="bold")
-        arguments.json.write_text(json.dumps(results, indent=1))
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.device == "cuda":
+            begun = time.monotonic()
+            shares = {section: count for section, count in SHARES.items() if section in arguments.sections}
+            jobs = {
+                section: [Job(section, arguments, end, folder, (n, count)) for n in range(count)]
+                for section, count in shares.items()
+            }
+            found = {section: [row for job in jobs[section] for row in job.wait()] for section in jobs}
+            results.update({section: rows for section, rows in found.items() if section != "steps"})
+            console.print(f"== checks and compilation: {time.monotonic() - begun:.0f} s", style="bold")
+        for section in arguments.sections:
+            if section not in results:
+                begun = time.monotonic()
+                results[section] = Job(section, arguments, end, folder, None).wait()
+                console.print(f"== {section}: {time.monotonic() - begun:.0f} s", style="bold")
+            arguments.json.write_text(json.dumps(results, indent=1))
     for section in arguments.sections:
         print_rows(console, section, results[section])
 
@@ -103,12 +104,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=190)
+    parser.add_argument("--seconds", type=float, default=145)
     parser.add_argument("--base", type=Path, help="folder with src of another commit")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--section", help=argparse.SUPPRESS)
     parser.add_argument("--share", type=int, nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -130,7 +130,7 @@ class Job:
             self.error = "no time left" if left < 5 else "no --base"
             return
         command = [sys.executable, __file__, "--device", arguments.device, "--section", section]
-        command += ["--results", str(arguments.json), "--seconds", str(left), "--json", str(self.path)]
+        command += ["--seconds", str(left), "--json", str(self.path)]
         command += [] if share is None else ["--share", *map(str, share)]
         environment = dict(os.environ)
         if section == "generation-base":
@@ -173,12 +173,9 @@ def guarded(rows: Rows, label: dict[str, Any], measure: Callable[[], dict[str, A
 
 
 def fuse(decoder: Decoder, options: Any = None) -> Decoder:
-    """Let a decoder take fused steps, in the interpreter too."""
-    from bytewright.generate.fused_step import FusedStep, StepOptions
+    """Let a decoder take fused steps with some options, in the interpreter too."""
+    from bytewright.generate.fused_step import FusedStep
 
-    options = options or StepOptions()
-    if decoder.device.type == "cpu":
-        options = dataclasses.replace(options, overlap=False)
     decoder.fused_step = FusedStep(decoder, options)
     return decoder
 
@@ -235,8 +232,7 @@ def check_logits(config: ModelConfig, precision: str, batch_size: int, device: s
     all_logits = []
     for name in ("before", "fused", "fused again"):
         decoder = Decoder(model, batch_size)
-        if name != "before":
-            fuse(decoder)
+        decoder.fused_step = None if name == "before" else fuse(decoder).fused_step
         cache = decoder.new_cache(batch_size, config.context_length)
         decoder.read(cache, ids[:, :length], lengths)
         logits = []
@@ -269,49 +265,38 @@ def check_ids(shape: str) -> dict[str, Any]:
         sampling = dataclasses.replace(sampling, max_new_tokens=24, seed=3)
         same = []
         for batch in (prompts, prompts[1:2]):
-            generator = Generator(model, len(batch))
-            fuse(generator.decoder)
-            ours = [completion.ids for completion in generator.generate(batch, sampling)]
+            completions = Generator(model, len(batch)).generate(batch, sampling)
+            ours = [completion.ids for completion in completions]
             theirs = [generate_reference(model, it, sampling, row).ids for row, it in enumerate(batch)]
             same += [a == b for a, b in zip(ours, theirs, strict=True)]
         result[name] = f"{sum(same)}/{len(same)}"
     return result
 
 
-# -- tiles
+# -- steps
 
 
-def measure_tiles(arguments: argparse.Namespace) -> Rows:
-    """Measure all tiles, for one row and for 32 rows."""
-    from decoding_tiles import sweep
+def variants_of(num_rows: int) -> dict[str, Any]:
+    """Return the options of steps to compare, by name; None are those of `options_for`."""
+    from bytewright.generate.fused_step import options_for
+    from bytewright.model.kernels.decoding_products import Tiles
 
-    on_gpu = arguments.device == "cuda"
-    deadline = time.monotonic() + arguments.seconds - 10
-    rows: Rows = []
-    dtype = precision_of(arguments)
-    with torch.inference_mode():
-        for shape, num_rows in (("gpt2", 1), ("gpt2", 32), ("base", 1)) if on_gpu else (("gpt2", 1),):
-            decoder = Decoder(model_of(shape, arguments.device, dtype), num_rows)
-            position = SHAPES[shape].context_length * 7 // 8
-            share = tuple(arguments.share) if arguments.share else None
-            found = sweep(
-                decoder, num_rows, position=position, share=share, few=not on_gpu, deadline=deadline
-            )
-            rows += [{"shape": shape, **row} for row in found]
-    return rows
-
-
-def load_options(arguments: argparse.Namespace, shape: str) -> Any:
-    """Return the options with the fastest tiles that the section `tiles` found."""
-    from decoding_tiles import best_options
-
-    from bytewright.generate.fused_step import StepOptions
-
-    found = json.loads(arguments.results.read_text()).get("tiles", []) if arguments.results.exists() else []
-    return best_options([row for row in found if row.get("shape") == shape], StepOptions())
-
-
-# -- steps and profile
+    used, replace = options_for(num_rows), dataclasses.replace
+    found: dict[str, Any] = {
+        "default": None,
+        "overlap" if not used.overlap else "no overlap": replace(used, overlap=not used.overlap),
+        "split 64, 2 warps": replace(used, split=64, attention_warps=2),
+        "split 128, 2 warps": replace(used, split=128, attention_warps=2),
+        "split 128, 4 warps": replace(used, split=128, attention_warps=4),
+    }
+    if num_rows > 1:
+        wide = Tiles(outputs=32, inputs=64, rows=32, stages=5)
+        found["library qkv and up"] = replace(used, qkv=None, up=None)
+        found["library qkv, up, down"] = replace(used, qkv=None, up=None, down=None)
+        found["32 outputs of qkv and up"] = replace(used, qkv=wide, up=wide)
+        found["overlap, split 128, 2 warps"] = replace(used, split=128, attention_warps=2, overlap=True)
+        found["overlap, 32 outputs"] = replace(used, qkv=wide, up=wide, overlap=True)
+    return {name: options for name, options in found.items() if options != used}
 
 
 def make_steps(arguments: argparse.Namespace, case: tuple[str, int, int], options: Any, sampling: Any) -> Any:
@@ -321,14 +306,12 @@ def make_steps(arguments: argparse.Namespace, case: tuple[str, int, int], option
     shape, batch_size, length = case
     on_gpu = arguments.device == "cuda"
     length = length if on_gpu else 5
-    decoder = Decoder(model_of(shape, arguments.device, precision_of(arguments)), batch_size)
-    if options is not None:
-        fuse(decoder, options)
+    decoder = fuse(Decoder(model_of(shape, arguments.device, precision_of(arguments)), batch_size), options)
     capacity = min(length + 200, SHAPES[shape].context_length)
     steps = DeviceSteps(decoder, sampling, batch_size, capacity, captured=on_gpu)
     prompts = torch.randint(SHAPES[shape].vocab_size, (batch_size, length)).tolist()
     with torch.inference_mode():
-        steps.start(prompts, 0, 150)
+        steps.start(prompts, 0, min(150, capacity - length))
         for _ in range(30 if on_gpu else 1):
             steps.take()
     return steps
@@ -336,39 +319,22 @@ def make_steps(arguments: argparse.Namespace, case: tuple[str, int, int], option
 
 def measure_steps(arguments: argparse.Namespace) -> Rows:
     """Measure captured steps with several options."""
-    from decoding_tiles import seconds_of
-
-    from bytewright.generate.fused_step import StepOptions
-
     rows: Rows = []
-    deadline = time.monotonic() + arguments.seconds - 5
-    replace = dataclasses.replace
-    for case in CASES if arguments.device == "cuda" else CASES[:1]:
-        best = load_options(arguments, case[0])
-        variants: dict[str, Any] = {"before": None, "fused": StepOptions(), "fastest tiles": best}
-        variants["no overlap"] = replace(best, overlap=False)
-        if case[1] > 1:
-            variants["no prefetch"] = replace(best, prefetch=False)
-            variants["library products"] = replace(best, max_rows=1)
-        else:
-            variants["own combination"] = replace(best, combine_in_product=False)
-        for split in (64, 256):
-            variants[f"split {split}"] = replace(best, split=split)
-        variants["8 warps of attention"] = replace(best, attention_warps=8)
-        todo = [(name, options, "greedy") for name, options in variants.items()]
-        todo += [("before", None, name) for name in list(SAMPLINGS)[1:]]
-        todo += [("fastest tiles", best, name) for name in list(SAMPLINGS)[1:]]
+    deadline = time.monotonic() + min(arguments.seconds - 5, 40)
+    on_gpu = arguments.device == "cuda"
+    for case in CASES if on_gpu else CASES[:1]:
+        todo = [(name, options, "greedy") for name, options in variants_of(case[1]).items()]
+        todo += [("default", None, name) for name in list(SAMPLINGS)[1:]]
 
         def measure(options: Any, sampling: str, case: Any = case) -> dict[str, Any]:
             steps = make_steps(arguments, case, options, SAMPLINGS[sampling])
             if arguments.share:
                 return {}
             with torch.inference_mode():
-                takes, repeats = (10, 8) if arguments.device == "cuda" else (1, 1)
-                seconds = seconds_of(lambda: [steps.take() for _ in range(takes)], repeats) / takes
+                seconds = seconds_of(steps.take, 10 if on_gpu else 1, 8 if on_gpu else 1)
             return {"us": 1e6 * seconds, "tokens_per_s": case[1] / seconds}
 
-        for number, (name, options, sampling) in enumerate(todo if arguments.device == "cuda" else todo[:2]):
+        for number, (name, options, sampling) in enumerate(todo if on_gpu else todo[:1] + todo[-2:]):
             if is_mine(number, arguments.share) and time.monotonic() < deadline:
                 label = {"case": str(case), "variant": name, "sampling": sampling}
                 guarded(rows, label, functools.partial(measure, options, sampling))
@@ -376,70 +342,72 @@ def measure_steps(arguments: argparse.Namespace) -> Rows:
     return rows
 
 
-def measure_profile(arguments: argparse.Namespace) -> Rows:
-    """Return the kernels of one step with their number and time."""
-    from torch.profiler import ProfilerActivity, profile
-
-    rows: Rows = []
-    if arguments.device == "cpu":
-        return rows
-    for case in (CASES[1], CASES[3]):
-        for name, options in (("before", None), ("fused", load_options(arguments, case[0]))):
-            try:
-                steps = make_steps(arguments, case, options, GREEDY)
-                steps.take()
-                torch.cuda.synchronize()
-                with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-                    for _ in range(5):
-                        steps.take()
-                    torch.cuda.synchronize()
-                found = [it for it in profiler.key_averages() if it.device_time_total > 0]
-                found.sort(key=lambda it: -it.device_time_total)
-                total = sum(it.count for it in found) / 5
-                for it in found[:14]:
-                    rows.append({
-                        "case": str(case), "variant": name, "kernel": it.key[:60], "count": it.count / 5,
-                        "us_per_step": it.device_time_total / 5, "kernels_of_step": total,
-                    })  # fmt: skip
-            except Exception as error:
-                rows.append({"case": str(case), "variant": name, "error": str(error)[:300]})
-    return rows
+def seconds_of(call: Callable[[], Any], count: int, repeats: int) -> float:
+    """Return the median of the seconds of a call among `count` calls, by device events on a GPU."""
+    times: list[float] = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        if torch.cuda.is_available():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+        for _ in range(count):
+            call()
+        if torch.cuda.is_available():
+            end.record()
+            end.synchronize()
+            times.append(float(start.elapsed_time(end)) / 1e3 / count)
+        else:
+            times.append((time.perf_counter() - begun) / count)
+    return statistics.median(times)
 
 
 # -- generation
 
 
-def measure_generation(arguments: argparse.Namespace, repeats: int = 5) -> Rows:
-    """Measure whole calls of our generator; a decoder of the base has no fused step."""
+def measure_generation(arguments: argparse.Namespace, repeats: int = 4) -> Rows:
+    """Measure whole calls of our generator, greedy and sampled."""
     rows: Rows = []
     on_gpu = arguments.device == "cuda"
+    variant = "base" if arguments.section == "generation-base" else "fused"
     for case in CASES if on_gpu else CASES[:1]:
         shape, batch_size, length = case
         model = model_of(shape, arguments.device, precision_of(arguments))
         prompts = draw_prompts(
             batch_size, argparse.Namespace(prompt_tokens=length if on_gpu else 5, shape=shape)
         )
-        variants = (
-            {"base": None} if arguments.section == "generation-base" else {"before": False, "fused": True}
-        )
-        sampling = GREEDY if on_gpu else dataclasses.replace(GREEDY, max_new_tokens=2)
 
-        def measure(is_fused: bool | None) -> dict[str, Any]:
+        def measure(sampling: SamplingConfig) -> dict[str, Any]:
             generator = Generator(model, batch_size)  # noqa: B023
-            if is_fused:
-                fuse(generator.decoder, load_options(arguments, shape))  # noqa: B023
             speeds = []
-            for turn in range(repeats + 1 if on_gpu else 1):
+            for turn in range(repeats + 2 if on_gpu else 1):  # the second call captures
                 start = time.perf_counter()
                 generator.generate(prompts, sampling)  # noqa: B023
-                if turn or not on_gpu:
+                if turn > 1 or not on_gpu:
                     speeds.append(batch_size * sampling.max_new_tokens / (time.perf_counter() - start))  # noqa: B023
             figure = Figure.of(speeds)
-            return {"tokens_per_s": figure.median, "lowest": figure.lowest, "highest": figure.highest}
+            num_bytes = bytes_of_step(generator.decoder, batch_size, length + sampling.max_new_tokens / 2)  # noqa: B023
+            share = num_bytes * figure.median / batch_size / BANDWIDTH  # noqa: B023
+            found = {"tokens_per_s": figure.median, "lowest": figure.lowest, "highest": figure.highest}
+            return {**found, "bandwidth": share}
 
-        for name, is_fused in variants.items():
-            guarded(rows, {"case": str(case), "variant": name}, lambda: measure(is_fused))  # noqa: B023
+        for name, sampling in SAMPLINGS.items():
+            sampling = sampling if on_gpu else dataclasses.replace(sampling, max_new_tokens=2)
+            label = {"case": str(case), "variant": variant, "sampling": name}
+            guarded(rows, label, functools.partial(measure, sampling))
+            arguments.json.write_text(json.dumps(rows))
     return rows
+
+
+def bytes_of_step(decoder: Decoder, num_rows: int, num_tokens: float) -> float:
+    """Return the bytes of the weights and of the cache that a step must read."""
+    weights = [decoder.head.weight]
+    for block in decoder.blocks:
+        weights += [block.attention.qkv.weight, block.attention.output.weight]
+        ffn: Any = block.ffn
+        weights += [ffn.up.weight, ffn.down.weight]
+    config = decoder.config
+    per_token = 2 * config.num_layers * config.kv_heads * config.d_head * decoder.head.weight.element_size()
+    return sum(weight.nbytes for weight in weights) + num_rows * num_tokens * per_token
 
 
 def measure_peer(arguments: argparse.Namespace, repeats: int = 2) -> Rows:
@@ -447,7 +415,7 @@ def measure_peer(arguments: argparse.Namespace, repeats: int = 2) -> Rows:
     rows: Rows = []
     deadline = time.monotonic() + arguments.seconds
     for case in (CASES[1], CASES[3], CASES[4], CASES[0], CASES[2]) if arguments.device == "cuda" else ():
-        if time.monotonic() > deadline - 30:
+        if time.monotonic() > deadline - 20:
             break
         shape, batch_size, length = case
 
@@ -482,7 +450,7 @@ def measure_rows(arguments: argparse.Namespace) -> Rows:
     on_gpu = arguments.device == "cuda"
     num_slots, num_new = (256, 60) if on_gpu else (3, 2)
     for precision in ("bf16",) if on_gpu else ("fp32",):
-        for is_fused in (False, True) if on_gpu else (False,):
+        for is_fused in (on_gpu,):
 
             def measure() -> dict[str, Any]:
                 model = make_model(SHAPES["base"], arguments.device, precision).eval()  # noqa: B023
@@ -502,8 +470,6 @@ def measure_rows(arguments: argparse.Namespace) -> Rows:
                 engine = Engine(
                     model, report, num_slots=num_slots, max_waiting=2**20, max_waiting_tokens=2**40
                 )
-                if is_fused:  # noqa: B023
-                    fuse(engine.batch.decoder)
                 engine.start()
 
                 def run(jobs: list[Any]) -> list[list[int]]:
@@ -536,33 +502,34 @@ def measure_rows(arguments: argparse.Namespace) -> Rows:
 
 
 def measure_engine(arguments: argparse.Namespace) -> Rows:
-    """Run `serving_engine.py` with and without fused steps."""
+    """Run `serving_engine.py`."""
     rows: Rows = []
     on_gpu = arguments.device == "cuda"
     script = Path(__file__).with_name("serving_engine.py")
-    for flags in (["--fused"], []) if on_gpu else ([],):
-        for shape in ("base", "gpt2") if flags else ("base",):
-            path = arguments.json.with_suffix(".engine.json")
-            command = [sys.executable, str(script), "--device", arguments.device, "--json", str(path), *flags]
-            command += ["--shape", shape, "--repeats", "3"] + (
-                ["--precision", "bf16", "--slots", "256"] if on_gpu else []
-            )
-            command += [] if on_gpu else ["--slots", "2", "--new-tokens", "2", "--rounds", "1"]
+    for shape in ("gpt2", "base") if on_gpu else ("base",):
+        path = arguments.json.with_suffix(f".{shape}.json")
+        command = [sys.executable, str(script), "--device", arguments.device, "--json", str(path)]
+        command += ["--shape", shape, "--repeats", "2" if on_gpu else "1"]
+        if on_gpu:
+            command += ["--precision", "bf16", "--slots", "256", "--rounds", "3"]
+        else:
+            command += ["--slots", "2", "--new-tokens", "2", "--rounds", "1"]
 
-            def measure() -> dict[str, Any]:
-                subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)  # noqa: B023
-                found = json.loads(path.read_text())  # noqa: B023
-                speeds = {name: row["median"] for name, row in found["rows"].items()}
-                return {**speeds, "ratio": found["ratio"], "equal slots": found["has_equal_rows"]}
+        def measure() -> dict[str, Any]:
+            begun = time.monotonic()
+            subprocess.run(command, check=True, timeout=40, stdout=subprocess.DEVNULL)  # noqa: B023
+            found = json.loads(path.read_text())  # noqa: B023
+            speeds = {name: row["median"] for name, row in found["rows"].items()}
+            seconds = {"seconds": time.monotonic() - begun}
+            return {**speeds, "ratio": found["ratio"], "equal slots": found["has_equal_rows"], **seconds}
 
-            guarded(rows, {"shape": shape, "flags": " ".join(flags)}, measure)
+        guarded(rows, {"shape": shape}, measure)
+        arguments.json.write_text(json.dumps(rows))
     return rows
 
 
 def print_rows(console: Any, section: str, rows: Rows) -> None:
-    """Print the rows of a section as a table; of the tiles only the fastest of each kernel."""
-    if section == "tiles":
-        rows = shortlist(rows)
+    """Print the rows of a section as a table."""
     table = Table(title=section, title_justify="left")
     headings = list(dict.fromkeys(key for row in rows for key in row))
     for heading in headings:
@@ -571,21 +538,6 @@ def print_rows(console: Any, section: str, rows: Rows) -> None:
         cells = [row.get(heading, "") for heading in headings]
         table.add_row(*(f"{cell:,.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
     console.print(table)
-
-
-def shortlist(rows: Rows) -> Rows:
-    """Return the three fastest tiles of each kernel, and the rows without tiles."""
-    groups: dict[tuple[Any, ...], Rows] = {}
-    for row in rows:
-        groups.setdefault((row.get("shape"), row.get("num_rows"), row.get("product")), []).append(row)
-    chosen: Rows = []
-    for group in groups.values():
-        timed = sorted((row for row in group if "us" in row), key=lambda row: row["us"])
-        others = [row for row in timed[3:] if isinstance(row["tiles"], str)]
-        chosen += timed[:3] + others + [row for row in group if "error" in row][:1]
-    return [
-        {**row, "tiles": str(row.get("tiles")).replace("'", "")} if "tiles" in row else row for row in chosen
-    ]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from generation import SHAPES, make_model
 from harness import Figure, describe_machine, installed_versions, source_commit, wide_console
 from rich.table import Table
 
-from bytewright.generate import Generator, SamplingConfig, decoder
+from bytewright.generate import Generator, SamplingConfig
 from bytewright.model import TransformerLM
 from bytewright.serve.engine import Engine, Job, Update
 from bytewright.storage import atomic
@@ -43,7 +43,6 @@ def main() -> None:
         "settings": {key: str(value) for key, value in vars(arguments).items()},
     }
     console.print(about)
-    decoder.USE_FUSED_STEP = decoder.USE_FUSED_STEP or arguments.fused
     model = make_model(SHAPES[arguments.shape], arguments.device, arguments.precision).eval()
     static, driver = StaticBatch(model, arguments), EngineDriver(model, arguments)
     speeds: dict[str, list[float]] = {"static batch": [], "engine": []}
@@ -83,7 +82,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--fused", action="store_true", help="take steps in few kernels")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from bytewright.model.layers import EPSILON, rms_norm
 from model_choices import small_config
 
 pytest.importorskip("triton")
-from bytewright.generate.fused_step import FusedStep, StepOptions, StepTiles, supports_fused_step
+from bytewright.generate.fused_step import Choice, FusedStep, StepOptions, supports_fused_step
 from bytewright.model.kernels import decoding_products
 from bytewright.model.kernels.decoding_products import LargestLogits, Tiles
 
@@ -24,13 +23,9 @@ ON_GPU = torch.cuda.is_available()
 DEVICE, DTYPE = ("cuda", torch.bfloat16) if ON_GPU else ("cpu", torch.float16)
 """The interpreter cannot multiply matrices in bfloat16."""
 ROW, ROWS = Tiles(outputs=16, inputs=64), Tiles(outputs=16, inputs=32, rows=16)
-SMALL_STEPS = StepOptions(
-    one_row=StepTiles(qkv=ROW, output=ROW, up=ROW, down=ROW, head=ROW),
-    some_rows=StepTiles(qkv=ROWS, output=ROWS, up=ROWS, down=ROWS, head=ROWS),
-    max_rows=3,
-    split=16,
-    overlap=ON_GPU,
-)
+ONE_ROW = StepOptions(qkv=ROW, output=ROW, up=ROW, down=ROW, head=ROW, split=16)
+SOME_ROWS = StepOptions(qkv=ROWS, output=ROWS, up=ROWS, down=ROWS, head=ROWS, split=16)
+LIBRARY = StepOptions(split=16)
 """Small tiles, so that small models have several."""
 
 
@@ -50,19 +45,25 @@ def test_a_product_includes_the_work_around_it(tiles: Tiles, d_in: int) -> None:
     x, residuals = table[ids], draw(30, 2 * 37, seed=3)
     multiply = decoding_products.multiply
     close = torch.testing.assert_close
-    close(multiply(x, weight, tiles)[0], x @ weight.T, rtol=1e-4, atol=1e-3)
-    normalised = rms_norm(x, gains, EPSILON)
-    product = normalised @ weight.T
+    product = x @ weight.T
+    close(multiply(x, weight, tiles)[0], product, rtol=1e-4, atol=1e-3)
+    options: dict[str, Any] = {}
+    if num_rows == 1:
+        options, product = (
+            {"ids": ids, "gains": gains, "eps": EPSILON},
+            rms_norm(x, gains, EPSILON) @ weight.T,
+        )
+    rows = table if num_rows == 1 else x
     gate, up = product.chunk(2, dim=-1)
-    options: dict[str, Any] = {"ids": ids, "gains": gains, "eps": EPSILON}
-    ours, _ = multiply(table, weight, tiles, **options, gate=decoding_products.SWIGLU)
+    ours, _ = multiply(rows, weight, tiles, **options, gate=decoding_products.SWIGLU)
     close(ours, silu(gate) * up, rtol=1e-4, atol=1e-3)
-    ours, _ = multiply(table, weight, tiles, **options, gate=decoding_products.SILU)
+    ours, _ = multiply(rows, weight, tiles, **options, gate=decoding_products.SILU)
     close(ours, silu(product), rtol=1e-4, atol=1e-3)
-    ours, _ = multiply(x, weight, tiles, residual=residuals, residual_ids=ids)
+    if num_rows == 1:
+        ours, _ = multiply(x, weight, tiles, residual=residuals, residual_ids=ids)
+        close(ours, x @ weight.T + residuals[ids], rtol=1e-4, atol=1e-3)
+    ours, _ = multiply(x, weight, tiles, residual=residuals[ids])
     close(ours, x @ weight.T + residuals[ids], rtol=1e-4, atol=1e-3)
-    ours, _ = multiply(x, weight, tiles, residual=ours)
-    close(ours, 2 * (x @ weight.T) + residuals[ids], rtol=1e-4, atol=1e-3)
     ours, largest = multiply(x, weight, tiles, num_ids=50)
     assert largest is not None
     assert torch.equal(choose(largest), ours[:, :50].argmax(-1))
@@ -90,7 +91,11 @@ def test_logits_that_are_not_finite_choose_no_token() -> None:
     assert choose(decoding_products.find_largest(logits, 299, block=64)).tolist() == expected
 
 
-@pytest.mark.parametrize("num_rows", [1, 3, 4], ids=["one-row", "rows", "library"])
+@pytest.mark.parametrize(
+    ("num_rows", "options"),
+    [(1, ONE_ROW), (3, SOME_ROWS), (4, LIBRARY)],
+    ids=["one-row", "rows", "library"],
+)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -100,11 +105,14 @@ def test_logits_that_are_not_finite_choose_no_token() -> None:
     ],
     ids=["default", "groups", "others"],
 )
-def test_a_step_equals_that_of_the_decoder(changes: dict[str, Any], num_rows: int) -> None:
+def test_a_step_equals_that_of_the_decoder(
+    changes: dict[str, Any], num_rows: int, options: StepOptions
+) -> None:
     torch.manual_seed(0)
     config = small_config("default", context_length=48, **{**SMALLER, **changes})
     decoder = Decoder(TransformerLM(config).to(DEVICE, DTYPE), num_rows)
-    fused = FusedStep(decoder, SMALL_STEPS)
+    decoder.fused_step = None
+    fused = FusedStep(decoder, options)
     ids = torch.randint(config.vocab_size, (num_rows, 40), device=DEVICE)
     lengths = torch.tensor([15, 33, 40, 1], device=DEVICE)[:num_rows]
     caches = [decoder.new_cache(num_rows, 48) for _ in range(2)]
@@ -117,7 +125,7 @@ def test_a_step_equals_that_of_the_decoder(changes: dict[str, Any], num_rows: in
         torch.testing.assert_close(left, right, rtol=0.1, atol=0.1)
     chosen = torch.zeros(num_rows, 4, dtype=torch.long, device=DEVICE)
     last, positions, num_chosen = ids[:, 1].clone(), lengths + 1, torch.full_like(lengths, 2)
-    logits = fused.step_and_choose(caches[1], last, positions, num_chosen, chosen, num_ids=50)
+    logits = fused.step_and_choose(caches[1], last, positions, Choice(num_chosen, chosen, num_ids=50))
     assert torch.equal(last, logits[:, :50].argmax(-1))
     assert torch.equal(chosen[:, 2], last)
     assert torch.equal(positions, (lengths + 2).clamp(max=47))
@@ -136,7 +144,6 @@ def test_a_row_does_not_depend_on_the_others() -> None:
     torch.manual_seed(0)
     num_rows, config = 2, small_config("default", context_length=48, **SMALLER)
     decoder = Decoder(TransformerLM(config).to(DEVICE, DTYPE))
-    options = dataclasses.replace(SMALL_STEPS, max_rows=8)
     ids = torch.randint(61, (num_rows, 33), device=DEVICE)
     results = []
     for others in (0, 1):
@@ -145,6 +152,6 @@ def test_a_row_does_not_depend_on_the_others() -> None:
         lengths = torch.full((num_rows,), 33 - others * 3, device=DEVICE)
         lengths[0] = 33
         decoder.read(cache, ids[:1].expand(num_rows, -1), lengths)  # only the tokens differ
-        step = FusedStep(decoder, options).step(cache, ids[:, 0], lengths)
+        step = FusedStep(decoder, SOME_ROWS).step(cache, ids[:, 0], lengths)
         results.append(step[0])
     assert torch.equal(*results)

@@ -36,13 +36,10 @@ from bytewright.model.config import ModelConfig
 from bytewright.model.layers import EPSILON, at_least_float32
 
 if TYPE_CHECKING:
-    from bytewright.generate.fused_step import FusedStep, StepOptions
+    from bytewright.generate.fused_step import FusedStep
 
 HEAD_SIZES = (16, 32, 64, 128, 256)
 """Head sizes that the kernel supports."""
-
-USE_FUSED_STEP = False
-"""Whether a new decoder calls `use_fused_step`."""
 
 Attend = Callable[[int, Tensor], Tensor]
 """A function of the layer and the joined q, k, v projection that returns attention, (rows, d_model)."""
@@ -152,18 +149,12 @@ class Decoder:
             self.angles = torch.cat((rope.cos, rope.cos), -1), torch.cat((-rope.sin, rope.sin), -1)
         self.has_kernel = kernels.on_gpu(weights) and self.config.d_head in HEAD_SIZES
         self.fused_step: FusedStep | None = None
-        """Takes the steps in few kernels, if `use_fused_step` found that it can."""
-        if USE_FUSED_STEP:
-            self.use_fused_step()
-
-    def use_fused_step(self, options: StepOptions | None = None) -> bool:
-        """Take steps in few kernels if the GPU and the parts allow it; return whether they do."""
+        """Takes the steps in few kernels, if the GPU and the parts allow it."""
         if self.has_kernel:
             from bytewright.generate import fused_step
 
             if fused_step.supports_fused_step(self):
-                self.fused_step = fused_step.FusedStep(self, options or fused_step.StepOptions())
-        return self.fused_step is not None
+                self.fused_step = fused_step.FusedStep(self)
 
     def new_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for `batch_size` sequences of up to `capacity` tokens."""

@@ -1,93 +1,111 @@
-"""One decoding step in few kernels, for NVIDIA GPUs: five or six per layer, and two for the next token.
+"""One decoding step in few kernels, for NVIDIA GPUs: six per layer for one row, and two for the next token.
 
 A short kernel of a captured step costs one or two microseconds even if it does nothing, and a step of a small
 model has little else to do. `FusedStep` therefore computes a block as (1) norm and q, k, v, (2) attention to
-the splits of the cache, (3) their combination, the output projection and the residual, (4) norm, first
-feed-forward product and gate, (5) second product and residual. With several rows the combination is a kernel
-of its own. With many rows the products are left to the library, which is faster then.
+the splits of the cache, (3) their combination, (4) the output projection and the residual, (5) norm, first
+feed-forward product and gate, (6) second product and residual. With several rows a norm is a kernel of its
+own. With many rows the library computes the products, which is faster then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import linear, silu
 
 from bytewright.generate.packed_weights import PackedBlock, PackedRMSNorm, PackedSiLU, PackedSwiGLU
-from bytewright.model.kernels import decoding, decoding_products
-from bytewright.model.kernels.decoding_products import LargestLogits, Tiles
+from bytewright.model.fused import gate_by_silu
+from bytewright.model.kernels import decoding, decoding_products, sampling
+from bytewright.model.kernels.decoding_products import NO_GATE, SILU, SWIGLU, LargestLogits, Tiles
 from bytewright.model.layers import EPSILON
 
 if TYPE_CHECKING:
     from bytewright.generate.decoder import Decoder, KeyValueCache
+    from bytewright.generate.row_sampling import RowSettings
 
-MAX_COMBINED = 16 * 1024
-"""The largest size of the splits that the output projection combines itself: number times width."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepTiles:
-    """How the kernels of a step divide their work."""
-
-    qkv: Tiles
-    output: Tiles
-    up: Tiles
-    down: Tiles
-    head: Tiles
-
-
-ONE_ROW = StepTiles(
-    qkv=Tiles(outputs=16, inputs=1024, warps=4),
-    output=Tiles(outputs=8, inputs=1024, warps=4),
-    up=Tiles(outputs=16, inputs=1024, warps=8),
-    down=Tiles(outputs=8, inputs=2048, warps=4),
-    head=Tiles(outputs=32, inputs=1024, warps=8),
-)
-SOME_ROWS = StepTiles(
-    qkv=Tiles(outputs=16, inputs=128, rows=32, stages=4),
-    output=Tiles(outputs=16, inputs=128, rows=32, stages=4),
-    up=Tiles(outputs=16, inputs=128, rows=32, stages=4),
-    down=Tiles(outputs=16, inputs=128, rows=32, stages=4),
-    head=Tiles(outputs=64, inputs=64, rows=32, stages=4),
-)
+OLDEST_GPU = (9, 0)
+"""Compute capability: Hopper is the first that lets a kernel start before the one before it has ended."""
+MAX_ROWS = 64
+"""Up to this number of rows, `multiply` computes the products; above it, the library."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """Which kernels a step uses; tests and measurements change them."""
+    """How the kernels of a step divide their work. Without tiles, the library computes a product."""
 
-    one_row: StepTiles = ONE_ROW
-    some_rows: StepTiles = SOME_ROWS
-    max_rows: int = 64
-    """Up to this number of rows, `multiply` computes the products; above it, the library."""
+    qkv: Tiles | None = None
+    output: Tiles | None = None
+    up: Tiles | None = None
+    down: Tiles | None = None
+    head: Tiles | None = None
     split: int = decoding.SPLIT
+    """Slots of the cache of one program of attention."""
     attention_warps: int = 4
     overlap: bool = True
     """Let a kernel start while the one before it still runs."""
-    prefetch: bool = True
-    """With `overlap` and several rows, request the weights before the wait."""
-    combine_in_product: bool = True
-    """With one row, let the output projection combine the splits."""
+
+
+ONE_ROW = StepOptions(
+    qkv=Tiles(outputs=4, inputs=1024, warps=2),
+    output=Tiles(outputs=8, inputs=1024, warps=2),
+    up=Tiles(outputs=4, inputs=1024, warps=2),
+    down=Tiles(outputs=4, inputs=2048, warps=4),
+    head=Tiles(outputs=8, inputs=1024, warps=4),
+)
+SOME_ROWS = StepOptions(
+    qkv=Tiles(outputs=16, inputs=128, rows=32, stages=5),
+    output=Tiles(outputs=16, inputs=128, rows=32, stages=5),
+    up=Tiles(outputs=16, inputs=128, rows=32, stages=5),
+    down=Tiles(outputs=16, inputs=128, rows=32, stages=5),
+    head=Tiles(outputs=128, inputs=64, rows=32, stages=3),
+    split=64,
+    attention_warps=2,
+    overlap=False,
+)
+MANY_ROWS = StepOptions(split=64, attention_warps=2, overlap=False)
+
+
+def options_for(num_rows: int) -> StepOptions:
+    """Return the fastest measured options for a number of rows (an H200; `benchmarks/decoding.py`)."""
+    if num_rows == 1:
+        return ONE_ROW
+    return SOME_ROWS if num_rows <= MAX_ROWS else MANY_ROWS
 
 
 @dataclass(frozen=True)
+class Choice:
+    """How and where a step stores the tokens that it chooses."""
+
+    num_chosen: Int[Tensor, " batch"]
+    """The next column of each sequence."""
+    chosen: Int[Tensor, "batch columns"] | None
+    """Gets the tokens in the columns `num_chosen`."""
+    num_ids: int
+    """Only ids below this are chosen."""
+    settings: RowSettings | None = None
+    """How to draw tokens; None chooses the likeliest."""
+    uniforms: Float[Tensor, "batch columns"] | None = None
+    is_filtered: bool = False
+    """Whether `top_k`, `top_p` or `min_p` of any row has an effect."""
+
+
 class FusedStep:
     """The steps of a decoder whose parts `supports_fused_step` accepts."""
 
-    decoder: Decoder
-    options: StepOptions = field(default_factory=StepOptions)
+    def __init__(self, decoder: Decoder, options: StepOptions | None = None) -> None:
+        self.decoder, self.options = decoder, options
+        self.can_overlap = decoder.device.type == "cuda"
 
     @torch.inference_mode()
     def step(
         self, cache: KeyValueCache, ids: Int[Tensor, " batch"], positions: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch vocab"]:
         """Read one more token of each sequence at its position; return the logits of the next token."""
-        x = self._run_blocks(cache, ids.contiguous(), positions.contiguous())
-        return self._score(x, None)[0]
+        return self._run(cache, ids.contiguous(), positions.contiguous(), None)[0]
 
     @torch.inference_mode()
     def step_and_choose(
@@ -95,61 +113,51 @@ class FusedStep:
         cache: KeyValueCache,
         ids: Int[Tensor, " batch"],
         positions: Int[Tensor, " batch"],
-        num_chosen: Int[Tensor, " batch"],
-        chosen: Int[Tensor, "batch columns"] | None,
-        num_ids: int | None,
+        choice: Choice,
     ) -> Float[Tensor, "batch vocab"]:
-        """Take a step and write the likeliest tokens to `ids`; advance `positions` and `num_chosen`.
+        """Take a step, write the next tokens to `ids`, and advance `positions` and `num_chosen`.
 
-        The tokens are also written to the columns `num_chosen` of `chosen`. Return the logits.
+        Return the logits.
         """
-        num_ids = self.decoder.config.vocab_size if num_ids is None else num_ids
-        logits, largest = self._score(self._run_blocks(cache, ids, positions), num_ids)
+        logits, largest = self._run(cache, ids, positions, choice.num_ids)
         assert largest is not None
-        decoding_products.choose_largest(
+        overlap = self._options(len(ids)).overlap and self.can_overlap
+        chosen, capacity = choice.chosen, cache.capacity
+        if (settings := choice.settings) is None:
+            state = ids, positions, choice.num_chosen, capacity, chosen
+            decoding_products.choose_largest(largest, *state, num_columns=capacity, overlap=overlap)
+            return logits
+        assert choice.uniforms is not None
+        num_columns = capacity if chosen is None else chosen.shape[1]
+        sampling.draw_tokens(
+            logits,
             largest,
+            settings.tensors(),
+            choice.uniforms,
             ids,
-            positions,
-            num_chosen,
-            cache.capacity,
-            chosen,
-            num_columns=cache.capacity,
-            overlap=self.options.overlap,
+            num_ids=choice.num_ids,
+            is_filtered=choice.is_filtered,
+            state=(positions, choice.num_chosen, chosen, capacity, num_columns),
+            overlap=overlap,
         )
         return logits
 
-    def _tiles(self, num_rows: int) -> StepTiles | None:
-        """Return the tiles of the products, or None if the library computes them."""
-        if num_rows == 1:
-            return self.options.one_row
-        return self.options.some_rows if num_rows <= self.options.max_rows else None
+    def _options(self, num_rows: int) -> StepOptions:
+        return self.options or options_for(num_rows)
 
-    def _run_blocks(self, cache: KeyValueCache, ids: Tensor, positions: Tensor) -> Tensor:
-        decoder, options = self.decoder, self.options
-        tiles = self._tiles(len(ids))
-
-        def attend(layer: int, qkv: Tensor) -> decoding.Splits:
-            return decoding.attend_in_splits(
-                qkv,
-                decoder.blocks[layer].attention.qk_gains,
-                decoder.angles,
-                cache.keys[layer],
-                cache.values[layer],
-                positions,
-                eps=EPSILON,
-                split=options.split,
-                warps=options.attention_warps,
-                overlap=options.overlap,
-            )
-
-        if tiles is None:
-            return decoder._run_blocks(
-                ids, lambda layer, qkv: decoding.combine_splits(attend(layer, qkv), qkv.dtype)
-            )
-        x: Tensor = decoder.embeddings
+    def _run(
+        self, cache: KeyValueCache, ids: Tensor, positions: Tensor, num_ids: int | None
+    ) -> tuple[Tensor, LargestLogits | None]:
+        """Return the logits, and with `num_ids` the largest of their tiles."""
+        decoder, options = self.decoder, self._options(len(ids))
+        # A product of one row reads the row of the embeddings itself.
+        is_gathered = len(ids) == 1 and options.qkv is not None and options.output is not None
+        x = decoder.embeddings if is_gathered else decoder.embeddings[ids]
         for layer, block in enumerate(decoder.blocks):
-            x = self._run_block(x, ids if layer == 0 else None, layer, block, attend, tiles)
-        return x
+            x = self._run_block(
+                x, ids if is_gathered and layer == 0 else None, layer, block, cache, positions
+            )
+        return self._multiply(x, decoder.head.weight, options.head, decoder.final_norm, num_ids=num_ids)
 
     def _run_block(
         self,
@@ -157,72 +165,86 @@ class FusedStep:
         ids: Tensor | None,
         layer: int,
         block: PackedBlock,
-        attend: Callable[[int, Tensor], decoding.Splits],
-        tiles: StepTiles,
+        cache: KeyValueCache,
+        positions: Tensor,
     ) -> Tensor:
-        """Return the block's result; with `ids`, `x` has the embeddings, and no earlier kernel overlaps."""
-        multiply = decoding_products.multiply
-        options = self.options
+        """Return the block's result; with `ids`, `x` has the embeddings."""
+        options = self._options(len(positions))
+        overlap = options.overlap and self.can_overlap
         first, second = block.norms or (None, None)
-        overlap: dict[str, Any] = {"overlap": options.overlap, "prefetch": options.prefetch}
-        qkv, _ = multiply(
-            x,
-            block.attention.qkv.weight,
-            tiles.qkv,
-            ids=ids,
-            **_norm(first),
-            overlap=options.overlap and ids is None,
-            prefetch=options.prefetch,
+        qkv, _ = self._multiply(x, block.attention.qkv.weight, options.qkv, first, ids=ids)
+        splits = decoding.attend_in_splits(
+            qkv,
+            block.attention.qk_gains,
+            self.decoder.angles,
+            cache.keys[layer],
+            cache.values[layer],
+            positions,
+            eps=EPSILON,
+            split=options.split,
+            warps=options.attention_warps,
+            overlap=overlap,
         )
-        splits = attend(layer, qkv)
-        can_combine = len(qkv) == 1 and splits.sums.numel() <= MAX_COMBINED
-        attended = (
-            splits
-            if can_combine and options.combine_in_product
-            else decoding.combine_splits(splits, qkv.dtype, overlap=options.overlap)
-        )
-        x, _ = multiply(
-            attended, block.attention.output.weight, tiles.output, residual=x, residual_ids=ids, **overlap
-        )
+        attended = decoding.combine_splits(splits, qkv.dtype, overlap=overlap)
+        output = block.attention.output.weight
+        x, _ = self._multiply(attended, output, options.output, residual=x, residual_ids=ids)
         ffn = block.ffn
         assert isinstance(ffn, PackedSwiGLU | PackedSiLU)
-        gate = decoding_products.SWIGLU if isinstance(ffn, PackedSwiGLU) else decoding_products.SILU
-        hidden, _ = multiply(x, ffn.up.weight, tiles.up, **_norm(second), gate=gate, **overlap)
-        x, _ = multiply(hidden, ffn.down.weight, tiles.down, residual=x, **overlap)
-        return x
+        gate = SWIGLU if isinstance(ffn, PackedSwiGLU) else SILU
+        hidden, _ = self._multiply(x, ffn.up.weight, options.up, second, gate=gate)
+        return self._multiply(hidden, ffn.down.weight, options.down, residual=x)[0]
 
-    def _score(self, x: Tensor, num_ids: int | None) -> tuple[Tensor, LargestLogits | None]:
-        decoder, options = self.decoder, self.options
-        tiles = self._tiles(len(x))
-        if tiles is None:
-            logits = decoder.score(x)
-            return logits, None if num_ids is None else decoding_products.find_largest(logits, num_ids)
-        return decoding_products.multiply(
-            x,
-            decoder.head.weight,
-            tiles.head,
-            **_norm(decoder.final_norm),
-            num_ids=num_ids,
-            overlap=options.overlap,
-            prefetch=options.prefetch,
-        )
+    def _multiply(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        tiles: Tiles | None,
+        norm: object = None,
+        *,
+        ids: Tensor | None = None,
+        gate: int = NO_GATE,
+        residual: Tensor | None = None,
+        residual_ids: Tensor | None = None,
+        num_ids: int | None = None,
+    ) -> tuple[Tensor, LargestLogits | None]:
+        """Return the product of normalised rows with a weight, as `decoding_products.multiply` does."""
+        num_rows = len(x) if ids is None else len(ids)
+        # The first kernel of a step starts after the one before it has ended, so that all later kernels may
+        # read the positions before they wait.
+        overlap = self._options(num_rows).overlap and self.can_overlap and ids is None
+        assert norm is None or isinstance(norm, PackedRMSNorm)
+        gains, eps = (None, 0.0) if norm is None else (norm.gain, norm.eps)
+        if gains is not None and not (tiles and tiles.rows == 1):
+            x, gains = decoding.rms_norm_rows(x, gains, eps=eps, overlap=overlap), None
+        if tiles is not None:
+            return decoding_products.multiply(
+                x,
+                weight,
+                tiles,
+                ids=ids,
+                gains=gains,
+                eps=eps,
+                gate=gate,
+                residual=residual,
+                residual_ids=residual_ids,
+                num_ids=num_ids,
+                overlap=overlap,
+            )
+        product = linear(x, weight) if residual is None else torch.addmm(residual, x, weight.T)
+        if gate != NO_GATE:
+            product = gate_by_silu(product) if gate == SWIGLU else silu(product)
+        largest = None if num_ids is None else decoding_products.find_largest(product, num_ids)
+        return product, largest
 
 
 def supports_fused_step(decoder: Decoder) -> bool:
-    """Return whether `FusedStep` has kernels for all parts of a decoder."""
+    """Return whether `FusedStep` has kernels for all parts of a decoder, and the GPU can overlap kernels."""
     norms = [norm for block in decoder.blocks for norm in block.norms or ()]
     norms += [] if decoder.final_norm is None else [decoder.final_norm]
     return (
         decoder.dtype in (torch.bfloat16, torch.float32)
+        and (decoder.device.type != "cuda" or torch.cuda.get_device_capability() >= OLDEST_GPU)
         and all(isinstance(norm, PackedRMSNorm) for norm in norms)
         and all(block.place != "post" for block in decoder.blocks)
         and all(isinstance(block.ffn, PackedSwiGLU | PackedSiLU) for block in decoder.blocks)
     )
-
-
-def _norm(norm: object) -> dict[str, Any]:
-    """Return the arguments of `multiply` for a norm before the product."""
-    if norm is None:
-        return {}
-    assert isinstance(norm, PackedRMSNorm)
-    return {"gains": norm.gain, "eps": norm.eps}

@@ -14,18 +14,21 @@ from __future__ import annotations
 import dataclasses
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from bytewright.generate.decoder import Decoder
 from bytewright.generate.model_check import list_users_classes, reason_against_cache
 from bytewright.generate.reference import Completion, check_prompts, find_reason
+from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
 from bytewright.generate.sampling import SamplingConfig, check_chosen, choose_tokens, draw_uniforms
-from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.cuda_graph import capture
+from bytewright.model import ModelConfig, TransformerLM, kernels
+from bytewright.model.cuda_graph import CudaGraphFunction, capture
 
 STEPS_BETWEEN_CHECKS = 16
 """On a GPU, the number of steps between two checks whether every sequence has ended."""
@@ -34,6 +37,11 @@ DEFAULT_SAMPLING = SamplingConfig()
 """No filters and temperature 1: each token is drawn with the probability that the model assigns to it."""
 MAX_GRAPHS = 8
 """On a GPU, the number of CUDA graphs that a `Generator` keeps, each with its own buffers."""
+MAX_CAPTURED_TOKENS = 4096
+"""On a GPU, the largest number of tokens of prompts whose reading is captured: of more, the launches of the
+kernels do not count."""
+PROMPT_MULTIPLE = 16
+"""On a GPU, prompts are padded to a multiple of this number of tokens, so that calls share graphs."""
 
 
 def generate(
@@ -118,13 +126,20 @@ class Generator:
         return self._run(_Batch(self.config, prompts, sampling), 1)
 
     def _run(self, batch: _Batch, steps_between_checks: int) -> Iterator[list[int | None]]:
+        # With several steps between checks, the device takes the next ones while the host checks the last.
+        max_fetches = 1 if steps_between_checks == 1 else 2
         num_seen = 0
         for steps, last in self._phases(batch):
+            num_fetched, fetches = num_seen, deque[Callable[[], list[list[int]]]]()
             while num_seen < last:
-                while steps.num_done < min(num_seen + steps_between_checks, last):
-                    steps.take()
-                written = batch.record(steps.chosen[:, num_seen : steps.num_done].tolist())
-                num_seen = steps.num_done
+                while num_fetched < last and len(fetches) < max_fetches:
+                    while steps.num_done < min(num_fetched + steps_between_checks, last):
+                        steps.take()
+                    fetches.append(fetch(steps.chosen[:, num_fetched : steps.num_done]))
+                    num_fetched = steps.num_done
+                chosen = fetches.popleft()()
+                written = batch.record(chosen)
+                num_seen += len(chosen[0])
                 for step in range(max(map(len, written))):
                     yield [ids[step] if step < len(ids) else None for ids in written]
                 if batch.all_ended():
@@ -173,6 +188,24 @@ class Generator:
         if len(self._steps) > MAX_GRAPHS:
             del self._steps[next(iter(self._steps))]
         return steps
+
+
+def fetch(ids: Int[Tensor, "rows steps"]) -> Callable[[], list[list[int]]]:
+    """Start to copy ids to the host; return a function that waits for them."""
+    if not ids.is_cuda:
+        found: list[list[int]] = ids.tolist()
+        return lambda: found
+    on_host = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
+    on_host.copy_(ids, non_blocking=True)
+    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    ready.record()
+
+    def wait() -> list[list[int]]:
+        ready.synchronize()
+        found: list[list[int]] = on_host.tolist()
+        return found
+
+    return wait
 
 
 class GenerationWarning(UserWarning):
@@ -250,14 +283,22 @@ class DeviceSteps:
         self.ids = torch.zeros(batch_size, dtype=torch.long, device=device)
         self.positions = torch.zeros(batch_size, dtype=torch.long, device=device)
         """The position of each of `ids` in its sequence."""
+        self.settings, self.kind = None, SamplingKind.GREEDY
+        """The settings of the kernels that draw tokens on an NVIDIA GPU."""
+        if sampling.sampler is None and kernels.on_gpu(self.ids):
+            self.settings, self.kind = RowSettings.of(sampling, batch_size, device), kind_of(sampling)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self._readers: dict[int, CudaGraphFunction] = {}
         self.longest, self.aligned, self.num_done = 0, True, 0
 
     def start(self, prompts: Sequence[Sequence[int]], seed: int, max_steps: int, first_row: int = 0) -> None:
         """Read the prompts and choose the first token of each; prompt i uses random stream first_row + i."""
         lengths = [len(prompt) for prompt in prompts]
         self.longest, self.aligned = max(lengths), len(set(lengths)) == 1
-        padded = torch.zeros(len(prompts), self.longest, dtype=torch.long)
+        width = self.longest
+        if self.captured:
+            width = min(-(-width // PROMPT_MULTIPLE) * PROMPT_MULTIPLE, self.capacity)
+        padded = torch.zeros(len(prompts), width, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             padded[row, : len(prompt)] = torch.tensor(list(prompt))
         if self.sampling.temperature > 0:
@@ -266,9 +307,23 @@ class DeviceSteps:
             self.uniforms[:, :max_steps] = torch.stack(uniforms).to(self.decoder.device)
         self.positions.copy_(torch.tensor(lengths))
         self.num_chosen.zero_()
-        logits = self.decoder.read(self.cache, padded.to(self.decoder.device), self.positions)
-        self._choose(logits)
+        self._reader(padded)(padded.to(self.decoder.device))
         self.num_done = 1
+
+    def _reader(self, padded: Tensor) -> Callable[[Tensor], object]:
+        """Return what reads prompts of a shape and chooses the first tokens; captured if they are short."""
+        if not self.captured or padded.numel() > MAX_CAPTURED_TOKENS:
+            return self._read
+        width = padded.shape[1]
+        reader = self._readers.pop(width, None) or CudaGraphFunction(self._read)
+        self._readers[width] = reader  # moved to the end
+        if len(self._readers) > MAX_GRAPHS:
+            del self._readers[next(iter(self._readers))]
+        return reader
+
+    def _read(self, ids: Tensor) -> tuple[Tensor, ...]:
+        self._choose(self.decoder.read(self.cache, ids, self.positions))
+        return ()
 
     def take(self) -> None:
         """Run the model on the tokens chosen last and choose the next ones."""
@@ -283,9 +338,18 @@ class DeviceSteps:
 
     def _advance(self, num_slots: int, *, aligned: bool) -> None:
         fused = self.decoder.fused_step
-        if fused is not None and self.sampling.temperature == 0:
-            state = self.ids, self.positions, self.num_chosen, self.chosen
-            fused.step_and_choose(self.cache, *state, self.sampling.num_ids)
+        if fused is not None and self.settings is not None:
+            from bytewright.generate.fused_step import Choice
+
+            choice = Choice(
+                self.num_chosen,
+                self.chosen,
+                self.sampling.num_ids or self.decoder.config.vocab_size,
+                settings=None if self.kind == SamplingKind.GREEDY else self.settings,
+                uniforms=self.uniforms,
+                is_filtered=self.kind == SamplingKind.FILTERED,
+            )
+            fused.step_and_choose(self.cache, self.ids, self.positions, choice)
             return
         logits = self.decoder.step(self.cache, self.ids, self.positions, num_slots, aligned=aligned)
         # A full sequence has ended but still steps with the others: it overwrites its last slot.
@@ -295,7 +359,11 @@ class DeviceSteps:
     def _choose(self, logits: Tensor) -> None:
         columns = self.num_chosen.unsqueeze(1)
         uniforms = self.uniforms.gather(1, columns).squeeze(1)
-        self.ids.copy_(choose_tokens(logits, self.sampling, uniforms))
+        if self.settings is None:
+            ids = choose_tokens(logits, self.sampling, uniforms)
+        else:
+            ids = choose_by_row(logits[:, : self.sampling.num_ids], self.settings, uniforms, self.kind)
+        self.ids.copy_(ids)
         self.chosen.scatter_(1, columns, self.ids.unsqueeze(1))
         self.num_chosen.add_(1)
 

@@ -2,7 +2,8 @@
 
 `choose_by_row` chooses the tokens that `choose_tokens` chooses for each row alone, in one call and without
 host synchronisation. It keeps the settings in tensors, so a CUDA graph can contain it. Each operation treats
-every row separately: a token does not depend on the other rows, nor on their number.
+every row separately: a token does not depend on the other rows, nor on their number. On an NVIDIA GPU, where
+the sums of torch depend on the number of rows, the kernels of `model.kernels.sampling` draw the tokens.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from bytewright.errors import UsageError
 from bytewright.generate.sampling import MIN_TEMPERATURE, NO_TOKEN, SamplingConfig, draw
+from bytewright.model import kernels
 from bytewright.model.layers import at_least_float32
 
 NO_LIMIT = 2**62
@@ -69,6 +71,17 @@ class RowSettings:
             min_p=torch.zeros(num_rows, dtype=torch.float64, device=device),
         )
 
+    @classmethod
+    def of(cls, config: SamplingConfig, num_rows: int, device: torch.device | str) -> RowSettings:
+        """Return the same settings for all rows."""
+        settings = cls.greedy(num_rows, device)
+        settings.write(torch.arange(num_rows, device=device), [config] * num_rows)
+        return settings
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the temperature, `top_k`, `top_p` and `min_p` of all rows."""
+        return self.temperature, self.top_k, self.top_p, self.min_p
+
     def write(self, rows: Int[Tensor, " chosen"], configs: Sequence[SamplingConfig]) -> None:
         """Write the settings of some rows."""
         device = rows.device
@@ -100,6 +113,8 @@ def choose_by_row(
     chosen = torch.where(highest.abs() < math.inf, likeliest, NO_TOKEN)
     if kind == SamplingKind.GREEDY:
         return chosen
+    if kernels.on_gpu(logits):
+        return _draw_by_kernels(logits, settings, uniforms, kind)
     scores = at_least_float32(logits)
     gaps = scores - scores.amax(dim=-1, keepdim=True)
     # torch's softmax processes whole rows. A separate exp would process the batch as one vector, whose last
@@ -109,6 +124,28 @@ def choose_by_row(
     if kind == SamplingKind.FILTERED:
         weights = filter_by_row(weights, settings)
     return torch.where(settings.temperature == 0, chosen, draw(weights, uniforms))
+
+
+def _draw_by_kernels(
+    logits: Float[Tensor, "rows vocab"],
+    settings: RowSettings,
+    uniforms: Float[Tensor, " rows"],
+    kind: SamplingKind,
+) -> Int[Tensor, " rows"]:
+    from bytewright.model.kernels import decoding_products, sampling
+
+    num_ids = logits.shape[-1]
+    ids = torch.empty(len(logits), dtype=torch.long, device=logits.device)
+    sampling.draw_tokens(
+        logits,
+        decoding_products.find_largest(logits, num_ids),
+        settings.tensors(),
+        uniforms.contiguous(),
+        ids,
+        num_ids=num_ids,
+        is_filtered=kind == SamplingKind.FILTERED,
+    )
+    return ids
 
 
 def filter_by_row(weights: Float[Tensor, "rows vocab"], settings: RowSettings) -> Float[Tensor, "rows vocab"]:

@@ -9,7 +9,7 @@ changes the bits of another:
   `_find_equal_shapes` runs random tokens in every smaller shape. Shapes that change a bit are never used:
   matrix libraries select their algorithm, and so the order of additions, by shape.
 
-On a GPU a step is a captured CUDA graph of the full shape.
+On a GPU a step is a captured CUDA graph of the full shape, and so is the reading of a chunk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from bytewright.generate.decoder import Decoder, KeyValueCache
 from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
 from bytewright.generate.sampling import SamplingConfig, draw_uniforms
-from bytewright.model.cuda_graph import capture
+from bytewright.model.cuda_graph import CudaGraphFunction, capture
 
 CHUNK_TOKENS = 64
 """The largest number of tokens of a prompt that are read between two steps."""
@@ -93,6 +93,7 @@ class SlotBatch:
         """How many tokens each sequence has chosen: the index of its next uniform number."""
         self._views = {num_slots: self.cache.first(num_slots)}
         self._graphs: dict[SamplingKind, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._read_captured: CudaGraphFunction | None = None
         self._shapes: set[tuple[int, int]] = set()
         if not self.is_on_gpu:
             self._find_equal_shapes()
@@ -132,9 +133,18 @@ class SlotBatch:
             padded[number, : len(chunk.ids)] = torch.tensor(list(chunk.ids))
         ends = torch.tensor([(chunk.start + len(chunk.ids)) % self.capacity for chunk in chunks])
         self.positions[rows[: len(chunks)].to(device)] = ends.to(device)
-        return self.decoder.read_chunk(self.cache, rows.to(device), padded.to(device), starts.to(device))[
-            : len(chunks)
-        ]
+        hidden = self._read_chunk(rows.to(device), padded.to(device), starts.to(device))
+        return hidden[: len(chunks)]
+
+    def _read_chunk(self, rows: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
+        """Read chunks of the only shape that a GPU reads; its kernels are captured."""
+        if not self.is_captured:
+            return self.decoder.read_chunk(self.cache, rows, ids, starts)
+        if self._read_captured is None:
+            self._read_captured = CudaGraphFunction(
+                lambda *chunk: (self.decoder.read_chunk(self.cache, *chunk),)
+            )
+        return self._read_captured(rows, ids, starts)[0]
 
     def start(
         self, slots: Sequence[int], draws: Sequence[RowDraws], hidden: Float[Tensor, "rows d_model"]
@@ -208,10 +218,18 @@ class SlotBatch:
 
     def _advance(self, kind: SamplingKind) -> Float[Tensor, "slots vocab"]:
         """Run one step of the full shape without host synchronisation."""
-        fused = self.decoder.fused_step
-        if fused is not None and kind == SamplingKind.GREEDY:
-            state = self.ids, self.positions, self.num_chosen
-            return fused.step_and_choose(self._view(self.num_slots), *state, None, self.num_ids)
+        if (fused := self.decoder.fused_step) is not None:
+            from bytewright.generate.fused_step import Choice
+
+            choice = Choice(
+                self.num_chosen,
+                None,
+                self.num_ids,
+                settings=None if kind == SamplingKind.GREEDY else self.settings,
+                uniforms=self.uniforms,
+                is_filtered=kind == SamplingKind.FILTERED,
+            )
+            return fused.step_and_choose(self._view(self.num_slots), self.ids, self.positions, choice)
         logits = self.decoder.step(self._view(self.num_slots), self.ids, self.positions)
         self.positions.add_(1).clamp_(max=self.capacity - 1)
         uniforms = self.uniforms.gather(1, self.num_chosen.unsqueeze(1)).squeeze(1)

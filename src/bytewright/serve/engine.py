@@ -363,7 +363,7 @@ class Engine:
         for row, it in flight.owners:
             if it.has_ended:
                 continue
-            update = self._describe(it, chosen[row], flight.round.logits[row])
+            update = self._describe(it, chosen[row], flight.round.logits, row)
             it.num_written += len(update.ids)
             self._stats.num_new_tokens += len(update.ids)
             if update.is_last:
@@ -371,8 +371,11 @@ class Engine:
             elif update.ids:
                 self._updates.append((it.job, update))
 
-    def _describe(self, it: _Running, chosen: list[int], logits: Tensor) -> Update:
-        """Return the update for new ids of a job: those before its end, and how it ended."""
+    def _describe(self, it: _Running, chosen: list[int], logits: Tensor, row: int) -> Update:
+        """Return the update for new ids of a job: those before its end, and how it ended.
+
+        `logits[row]` are those of the last id.
+        """
         sampling = it.job.sampling
         ids = chosen[: it.room - it.num_written]
         stops = [place for place, id in enumerate(ids) if id in sampling.stop_tokens or id == NO_TOKEN]
@@ -385,7 +388,7 @@ class Engine:
             reason = find_reason(self.config, it.job.prompt, it.room, sampling)
         scores: list[TokenScore] = []
         if it.job.num_top is not None and ids:
-            scores = self._score(logits.unsqueeze(0), ids, it.job.num_top)
+            scores = self._score(logits[row : row + 1], ids, it.job.num_top)
         return Update(ids=ids, scores=scores, reason=reason)
 
     def _score_prompt(self, it: _Running, chunk: PromptChunk, states: Tensor) -> None:

@@ -189,10 +189,13 @@ def _combine_splits(
 
 
 @triton.jit
-def _rms_norm(x, gains, out, d_model, eps, BLOCK: tl.constexpr):
+def _rms_norm(x, gains, out, d_model, eps, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
     """Normalise one row in float32, and round it only when it is stored."""
     columns = tl.arange(0, BLOCK)
     mask = columns < d_model
+    if OVERLAP:
+        gdc_launch_dependents()
+        gdc_wait()
     at = tl.program_id(0).to(tl.int64) * d_model + columns
     row = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     inverse_rms = tl.rsqrt(tl.sum(row * row, 0) / d_model + eps)
@@ -200,14 +203,17 @@ def _rms_norm(x, gains, out, d_model, eps, BLOCK: tl.constexpr):
     tl.store(out + at, row.to(out.dtype.element_ty), mask=mask)
 
 
-def rms_norm_rows(x: Tensor, gains: Tensor, *, eps: float) -> Tensor:
+def rms_norm_rows(x: Tensor, gains: Tensor, *, eps: float, overlap: bool = False) -> Tensor:
     """Return `model.layers.rms_norm` of the contiguous rows of `x`, with gains in float32.
 
     torch's fused norm requires gains of the type of `x`.
     """
     out = torch.empty_like(x)
     num_rows, d_model = x.shape
-    _rms_norm[(num_rows,)](x, gains, out, d_model, eps, BLOCK=triton.next_power_of_2(d_model), num_warps=4)
+    _rms_norm[(num_rows,)](
+        x, gains, out, d_model, eps, BLOCK=triton.next_power_of_2(d_model), OVERLAP=overlap, num_warps=4,
+        **({"launch_pdl": True} if overlap else {}),
+    )  # fmt: skip
     return out
 
 

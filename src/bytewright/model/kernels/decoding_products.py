@@ -1,9 +1,9 @@
 """Triton kernels of the matrix products of a decoding step, with the work around each product.
 
 A product with few rows is bound by reading its weights. `multiply` therefore includes what would be a kernel
-of its own. Before the product: reading the embeddings, combining the splits of attention, or the norm. After
-it: the gate, the residual, or the largest logit of each tile. In `_multiply_row`, for one row, each program
-reduces a few rows of the weight in registers. `_multiply_rows` uses the matrix units.
+of its own: before the product of one row the embedding and the norm, after it the gate, the residual, or the
+largest logit of each tile. In `_multiply_row`, for one row, each program reduces a few rows of the weight in
+registers. `_multiply_rows` uses the matrix units. It has no norm, which would double the time of its loop.
 
 With `overlap` (programmatic dependent launch), a kernel starts while the one before it still runs. Until
 `gdc_wait` returns, it may only read what earlier steps wrote, such as weights.
@@ -19,10 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from bytewright.model.kernels.decoding import Splits, combine_heads
-
 NO_GATE, SILU, SWIGLU = 0, 1, 2
-FROM_ROWS, FROM_EMBEDDINGS, FROM_SPLITS = 0, 1, 2
 LAST_ID = tl.constexpr(2**31 - 1)
 
 
@@ -66,10 +63,9 @@ def _apply_gate(product, other, GATE: tl.constexpr):
 
 @triton.jit
 def _multiply_row(
-    x, ids, sums, largest, totals, positions, gains, weight, residual, out, tile_values, tile_ids,
-    num_outputs, num_ids, vocab_size, eps,
-    K: tl.constexpr, D: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr, SOURCE: tl.constexpr,
-    NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, ARGMAX: tl.constexpr,
+    x, ids, gains, weight, residual, out, tile_values, tile_ids,
+    num_outputs, num_ids, vocab_size, eps, K: tl.constexpr, EMBED: tl.constexpr, NORM: tl.constexpr,
+    GATE: tl.constexpr, ADD: tl.constexpr, ARGMAX: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Multiply one row by `BLOCK_N` rows of the weight."""
@@ -87,7 +83,7 @@ def _multiply_row(
         gain = tl.load(gains + columns, mask=columns < K, other=0.0).to(tl.float32)
     if OVERLAP:
         gdc_wait()
-    if SOURCE == 1:
+    if EMBED:
         x += _embedding_row(ids, 0, vocab_size) * K
     product = tl.zeros([BLOCK_N], tl.float32)
     other = tl.zeros([BLOCK_N], tl.float32)
@@ -101,13 +97,7 @@ def _multiply_row(
                 w_up = tl.load(weight + num_outputs.to(tl.int64) * K + at + first, mask=mask, other=0.0)
             if NORM:
                 gain = tl.load(gains + here, mask=here < K, other=0.0).to(tl.float32)
-        if SOURCE == 2:
-            used = tl.load(positions) // SPLIT + 1
-            heads: tl.constexpr = BLOCK_K // D
-            row = combine_heads(sums, largest, totals, used, K // D, K // D, heads, D, SPLITS)
-            row = tl.reshape(row, (BLOCK_K,))
-        else:
-            row = tl.load(x + here, mask=here < K, other=0.0).to(tl.float32)
+        row = tl.load(x + here, mask=here < K, other=0.0).to(tl.float32)
         if NORM:
             squares += tl.sum(row * row, 0)
             row *= gain
@@ -134,34 +124,10 @@ def _multiply_row(
 
 
 @triton.jit
-def _prefetch(weight, first, num_outputs, K: tl.constexpr, COUNT: tl.constexpr, LINE: tl.constexpr):
-    """Request `COUNT` contiguous rows of the weight for the second-level cache, without waiting for them.
-
-    A line of the cache has `LINE` numbers.
-    """
-    start = first.to(tl.int64) * K
-    size = tl.minimum(COUNT, num_outputs - first).to(tl.int64) * K
-    for number in tl.static_range(0, COUNT * K, 128 * LINE):
-        places = number + tl.arange(0, 128) * LINE
-        address = (weight + start + tl.minimum(places, size - 1)).to(tl.int64)
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-            "=r,l",
-            [address],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-
-
-@triton.jit
 def _multiply_rows(
-    x, ids, gains, weight, residual, out, tile_values, tile_ids,
-    num_rows, num_outputs, num_ids, vocab_size, eps,
-    K: tl.constexpr, SOURCE: tl.constexpr,
-    NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, ARGMAX: tl.constexpr,
+    x, weight, residual, out, tile_values, tile_ids, num_rows, num_outputs, num_ids,
+    K: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, ARGMAX: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
-    PREFETCH: tl.constexpr,
 ):  # fmt: skip
     """Multiply `ROWS` rows by `BLOCK_N` rows of the weight on the matrix units."""
     tile = tl.program_id(0)
@@ -171,48 +137,25 @@ def _multiply_rows(
     is_output, is_row = outputs < num_outputs, rows < num_rows
     if OVERLAP:
         gdc_launch_dependents()
-    if PREFETCH > 0:
-        _prefetch(weight, tile * BLOCK_N, num_outputs, K, BLOCK_N, PREFETCH)
-        if GATE == 2:
-            up = weight + num_outputs.to(tl.int64) * K
-            _prefetch(up, tile * BLOCK_N, num_outputs, K, BLOCK_N, PREFETCH)
-    if OVERLAP:
         gdc_wait()
-    if SOURCE == 1 or ADD == 2:
-        id = tl.load(ids + rows, mask=is_row, other=0)
-        embedding_rows = tl.where(id < 0, id + vocab_size, id).to(tl.int64)
-    x_rows = embedding_rows if SOURCE == 1 else rows.to(tl.int64)
-    x_at = x_rows[:, None] * K + columns[None, :]
+    x_at = rows.to(tl.int64)[:, None] * K + columns[None, :]
     w_at = outputs.to(tl.int64)[None, :] * K + columns[:, None]
     product = tl.zeros([ROWS, BLOCK_N], tl.float32)
     other = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    squares = tl.zeros([ROWS], tl.float32)
     up = weight + num_outputs.to(tl.int64) * K
     for first in range(0, K, BLOCK_K):
         is_input = first + columns < K
         part = tl.load(x + x_at + first, mask=is_row[:, None] & is_input[None, :], other=0.0)
         w = tl.load(weight + w_at + first, mask=is_input[:, None] & is_output[None, :], other=0.0)
-        if NORM:
-            exact = part.to(tl.float32)
-            squares += tl.sum(exact * exact, 1)
-            gain = tl.load(gains + first + columns, mask=is_input, other=0.0)
-            part = (exact * gain[None, :]).to(w.dtype)
         product = tl.dot(part, w, product, input_precision="ieee")
         if GATE == 2:
             w_up = tl.load(up + w_at + first, mask=is_input[:, None] & is_output[None, :], other=0.0)
             other = tl.dot(part, w_up, other, input_precision="ieee")
-    if NORM:
-        inverse_rms = tl.rsqrt(squares / K + eps)
-        product *= inverse_rms[:, None]
-        other *= inverse_rms[:, None]
     product = _apply_gate(product, other, GATE)
     mask = is_row[:, None] & is_output[None, :]
     out_at = rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
-    if ADD == 1:
+    if ADD != 0:
         product += tl.load(residual + out_at, mask=mask, other=0.0).to(tl.float32)
-    if ADD == 2:
-        at = embedding_rows[:, None] * num_outputs + outputs[None, :]
-        product += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
     rounded = product.to(out.dtype.element_ty)
     tl.store(out + out_at, rounded, mask=mask)
     if ARGMAX:
@@ -226,17 +169,28 @@ def _multiply_rows(
 
 
 @triton.jit
-def _find_largest(logits, tile_values, tile_ids, num_outputs, num_ids, BLOCK: tl.constexpr):
+def _find_largest(logits, tile_values, tile_ids, stride, num_ids, BLOCK: tl.constexpr):
     """Find the largest of `BLOCK` logits of a row."""
     row, tile = tl.program_id(0), tl.program_id(1)
     outputs = tile * BLOCK + tl.arange(0, BLOCK)
-    at = row.to(tl.int64) * num_outputs + outputs
+    at = row.to(tl.int64) * stride + outputs
     values = tl.load(logits + at, mask=outputs < num_ids, other=float("-inf")).to(tl.float32)
     values = tl.where(values == values, values, float("inf"))
     best = tl.max(values, 0)
     at = row * tl.num_programs(1) + tile
     tl.store(tile_values + at, best)
     tl.store(tile_ids + at, tl.min(tl.where(values == best, outputs, LAST_ID), 0))
+
+
+@triton.jit
+def advance_row(row, id, ids, positions, num_chosen, chosen, capacity, num_columns, STORE: tl.constexpr):
+    """Store the chosen token of a sequence, and advance the sequence."""
+    tl.store(ids + row, id)
+    column = tl.load(num_chosen + row)
+    if STORE:
+        tl.store(chosen + row.to(tl.int64) * num_columns + column, id, mask=column < num_columns)
+    tl.store(num_chosen + row, tl.minimum(column + 1, num_columns - 1 + STORE))
+    tl.store(positions + row, tl.minimum(tl.load(positions + row) + 1, capacity - 1))
 
 
 @triton.jit
@@ -255,16 +209,11 @@ def _choose_largest(
     best = tl.max(values, 0)
     id = tl.min(tl.where(values == best, candidates, LAST_ID), 0).to(tl.int64)
     id = tl.where(tl.abs(best) < float("inf"), id, -1)
-    tl.store(ids + row, id)
-    column = tl.load(num_chosen + row)
-    if STORE:
-        tl.store(chosen + row.to(tl.int64) * num_columns + column, id, mask=column < num_columns)
-    tl.store(num_chosen + row, tl.minimum(column + 1, num_columns - 1 + STORE))
-    tl.store(positions + row, tl.minimum(tl.load(positions + row) + 1, capacity - 1))
+    advance_row(row, id, ids, positions, num_chosen, chosen, capacity, num_columns, STORE)
 
 
 def multiply(
-    x: Tensor | Splits,
+    x: Tensor,
     weight: Tensor,
     tiles: Tiles,
     *,
@@ -276,86 +225,61 @@ def multiply(
     residual_ids: Tensor | None = None,
     num_ids: int | None = None,
     overlap: bool = False,
-    prefetch: bool = False,
 ) -> tuple[Tensor, LargestLogits | None]:
     """Return `x` Wᵀ of contiguous rows, and with `num_ids` the largest logit of each tile below that id.
 
-    With `ids`, the rows are those of the table `x`, and with `residual_ids` the residuals those of the table
-    `residual`. With `gains`, the rows are normalised first. `gate` applies SiLU to the result, or SwiGLU to
-    the halves of the weight.
+    `gate` applies SiLU to the result, or SwiGLU to the halves of the weight. Three arguments require one row.
+    With `ids`, it is a row of the table `x`, and with `residual_ids` the residual is one of the table
+    `residual`. With `gains`, the row is normalised first.
     """
-    if isinstance(x, Splits):
-        source, (num_rows, num_splits, *heads) = FROM_SPLITS, x.sums.shape
-        d_in, d_head = heads[0] * heads[1], heads[1]
-        assert tiles.rows == num_rows == 1, "only a product of one row combines splits"
-        splits, table, device = x, x.sums, x.sums.device
-    else:
-        source = FROM_ROWS if ids is None else FROM_EMBEDDINGS
-        num_rows, d_in = len(x) if ids is None else len(ids), x.shape[1]
-        splits, table, device, num_splits, d_head = None, x, x.device, 1, d_in
-    d_out = len(weight) // 2 if gate == SWIGLU else len(weight)
+    num_rows, d_in = len(x) if ids is None else len(ids), x.shape[1]
+    d_out, device = len(weight) // 2 if gate == SWIGLU else len(weight), x.device
     out = torch.empty(num_rows, d_out, device=device, dtype=weight.dtype)
     num_tiles = triton.cdiv(d_out, tiles.outputs)
-    largest = None
-    if num_ids is not None:
-        values = torch.empty(num_rows, num_tiles, device=device)
-        largest = LargestLogits(values, torch.empty(num_rows, num_tiles, dtype=torch.int32, device=device))
-    index = ids if ids is not None else residual_ids
-    add = 0 if residual is None else 1 if residual_ids is None else 2
-    gathered = table if ids is not None else residual
-    vocab_size = 0 if index is None or gathered is None else len(gathered)
+    largest = None if num_ids is None else _new_largest(num_rows, num_tiles, device)
     shared = (
-        gains if gains is not None else out, weight, residual if residual is not None else out, out,
-        largest.values if largest else out, largest.ids if largest else out,
+        weight, residual if residual is not None else out, out, largest.values if largest else out,
+        largest.ids if largest else out,
     )  # fmt: skip
-    sizes = (d_out, num_ids or 0, vocab_size, eps)
     flags = {
         "K": d_in,
-        "SOURCE": source,
-        "NORM": gains is not None,
         "GATE": gate,
-        "ADD": add,
+        "ADD": 0 if residual is None else 1 if residual_ids is None else 2,
         "ARGMAX": largest is not None,
         "BLOCK_N": tiles.outputs,
-        "BLOCK_K": min(tiles.inputs, triton.next_power_of_2(d_in)),
+        "BLOCK_K": max(min(tiles.inputs, triton.next_power_of_2(d_in)), 16),
         "OVERLAP": overlap,
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
         **({"launch_pdl": True} if overlap else {}),
     }
-    if splits:  # all heads at once
-        flags["BLOCK_K"] = triton.next_power_of_2(d_in // d_head) * d_head
-    index = out if index is None else index
     if tiles.rows == 1:
         assert num_rows == 1
-        parts = (splits.sums, splits.largest, splits.totals, splits.positions) if splits else (out,) * 4
+        index = ids if ids is not None else residual_ids
+        table = x if ids is not None else residual
+        vocab_size = 0 if index is None or table is None else len(table)
         _multiply_row[(num_tiles,)](
-            table, index, *parts, *shared, *sizes, D=d_head, SPLIT=splits.size if splits else 1,
-            SPLITS=triton.next_power_of_2(num_splits), **flags,
+            x, out if index is None else index, out if gains is None else gains, *shared,
+            d_out, num_ids or 0, vocab_size, eps, EMBED=ids is not None, NORM=gains is not None, **flags,
         )  # fmt: skip
     else:
-        flags["BLOCK_K"] = max(flags["BLOCK_K"], 16)
-        _multiply_rows[(num_tiles, triton.cdiv(num_rows, tiles.rows))](
-            table,
-            index,
-            *shared,
-            num_rows,
-            *sizes,
-            ROWS=tiles.rows,
-            PREFETCH=128 // weight.element_size() if prefetch and overlap else 0,
-            **flags,
-        )
+        assert ids is gains is residual_ids is None, "only a product of one row gathers and normalises"
+        grid = num_tiles, triton.cdiv(num_rows, tiles.rows)
+        _multiply_rows[grid](x, *shared, num_rows, d_out, num_ids or 0, ROWS=tiles.rows, **flags)
     return out, largest
 
 
+def _new_largest(num_rows: int, num_tiles: int, device: torch.device) -> LargestLogits:
+    values = torch.empty(num_rows, num_tiles, device=device)
+    return LargestLogits(values, torch.empty(num_rows, num_tiles, dtype=torch.int32, device=device))
+
+
 def find_largest(logits: Tensor, num_ids: int, block: int = 1024) -> LargestLogits:
-    """Return the largest logits of tiles of the ids below `num_ids`; the rows must be contiguous."""
-    num_rows, num_outputs = logits.shape
-    num_tiles = triton.cdiv(num_ids, block)
-    values = torch.empty(num_rows, num_tiles, device=logits.device)
-    largest = LargestLogits(values, torch.empty(num_rows, num_tiles, dtype=torch.int32, device=logits.device))
+    """Return the largest logits of tiles of the ids below `num_ids`."""
+    num_rows, num_tiles = len(logits), triton.cdiv(num_ids, block)
+    largest = _new_largest(num_rows, num_tiles, logits.device)
     _find_largest[(num_rows, num_tiles)](
-        logits, largest.values, largest.ids, num_outputs, num_ids, BLOCK=block, num_warps=4
+        logits, largest.values, largest.ids, logits.stride(0), num_ids, BLOCK=block, num_warps=4
     )
     return largest
 
@@ -377,9 +301,10 @@ def choose_largest(
     `num_chosen` of `chosen`, (batch, columns).
     """
     num_rows, num_tiles = largest.values.shape
+    width = triton.next_power_of_2(num_tiles)
     _choose_largest[(num_rows,)](
         largest.values, largest.ids, ids, positions, num_chosen, ids if chosen is None else chosen,
         num_tiles, capacity, num_columns if chosen is None else chosen.shape[1],
-        TILES=triton.next_power_of_2(num_tiles), STORE=int(chosen is not None), OVERLAP=overlap,
-        num_warps=4, **({"launch_pdl": True} if overlap else {}),
+        TILES=width, STORE=int(chosen is not None), OVERLAP=overlap, num_warps=16 if width > 2048 else 4,
+        **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
