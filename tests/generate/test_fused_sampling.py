@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from bytewright.generate import SamplingConfig
-from bytewright.generate.row_sampling import RowSettings
-from bytewright.generate.sampling import NO_TOKEN, choose_tokens
+from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row
+from bytewright.generate.sampling import NO_TOKEN
 
 pytest.importorskip("triton")
 from bytewright.model.kernels import decoding_products, sampling
@@ -43,7 +43,8 @@ def choose(
     sampling.draw_tokens(
         logits.to(DEVICE), largest, rows, uniforms.to(DEVICE), ids, num_ids=NUM_IDS, is_filtered=is_filtered
     )
-    return ids.tolist()
+    chosen: list[int] = ids.tolist()
+    return chosen
 
 
 def draw_logits(num_rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -53,12 +54,12 @@ def draw_logits(num_rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return logits.to(dtype), torch.randint(2**23, (num_rows,), generator=generator) / 2**23
 
 
-def choose_alone(logits: Tensor, configs: list[SamplingConfig], uniforms: Tensor) -> list[int]:
-    """Return the tokens of the reference, one row at a time."""
-    return [
-        int(choose_tokens(row[:NUM_IDS], config, uniform))
-        for row, config, uniform in zip(logits, configs, uniforms, strict=True)
-    ]
+def choose_with_sort(logits: Tensor, configs: list[SamplingConfig], uniforms: Tensor) -> list[int]:
+    """Return the tokens that `choose_by_row` chooses on a CPU."""
+    settings = RowSettings.greedy(len(configs))
+    settings.write(torch.arange(len(configs)), configs)
+    chosen: list[int] = choose_by_row(logits[:, :NUM_IDS], settings, uniforms, SamplingKind.FILTERED).tolist()
+    return chosen
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_the_kernels_choose_the_tokens_of_the_reference(
 ) -> None:
     logits, uniforms = draw_logits(len(configs), dtype)
     logits[3, 7], logits[3, 9] = -0.0, 0.0
-    expected = choose_alone(logits, configs, uniforms)
+    expected = choose_with_sort(logits, configs, uniforms)
     assert choose(logits, configs, uniforms) == expected
     plain = choose(logits[:2], configs[:2], uniforms[:2], is_filtered=False)
     assert plain == expected[:2]
@@ -86,14 +87,14 @@ def test_filters_keep_the_first_of_equal_tokens() -> None:
     logits[:, 1400] = 1.0
     configs = [SamplingConfig(top_k=8), SamplingConfig(top_k=10, top_p=0.5), SamplingConfig(top_k=1300)]
     uniforms = torch.tensor([0.25, 0.25, 0.75])
-    assert choose(logits, configs, uniforms) == choose_alone(logits, configs, uniforms)
+    assert choose(logits, configs, uniforms) == choose_with_sort(logits, configs, uniforms)
 
 
 def test_rows_with_logits_that_are_not_finite_choose_no_token() -> None:
     logits, uniforms = draw_logits(4, torch.bfloat16)
     logits[0, 5], logits[1, 1500], logits[2], logits[3, 9:] = torch.nan, torch.inf, -torch.inf, -torch.inf
     configs = [SamplingConfig()] * 4
-    expected = choose_alone(logits, configs, uniforms)
+    expected = choose_with_sort(logits, configs, uniforms)
     assert expected[:3] == [NO_TOKEN] * 3
     assert choose(logits, configs, uniforms, is_filtered=False) == expected
 
