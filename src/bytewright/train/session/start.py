@@ -134,18 +134,15 @@ def _train(
                 try:
                     trainer.start_from(fitted)
                 except BytewrightError:
-                    if world.is_main:
-                        run_files.discard_run(
-                            run
-                        )  # the state of another optimizer: nothing has been computed yet
+                    if world.is_main:  # the state of another optimizer: nothing has been computed yet
+                        run_files.discard_run(run)
                     raise
                 del init, fitted  # as large as the model
             return trainer.run()
     except (MemoryError, RuntimeError) as error:
         if world.is_main and is_out_of_memory(error) and not run_files.has_records(run):
-            run_files.discard_run(
-                run
-            )  # nothing is lost, and the same folder can be used with a smaller batch
+            # Nothing is lost, and the same folder can be used with a smaller batch.
+            run_files.discard_run(run)
         raise
 
 
