@@ -70,14 +70,21 @@ class Jobs:
     def __post_init__(self) -> None:
         self._free = self.cores
         self._changed = threading.Condition()
+        self._waiting: list[object] = []
 
     @contextlib.contextmanager
     def claim(self, wanted: int) -> Iterator[None]:
-        """Wait for this number of cores; a job that wants more than there are gets all of them."""
-        wanted = min(wanted, self.cores)
+        """Wait for this number of cores; a job that wants more than there are gets all of them.
+
+        Jobs get their cores in the order of their claims, so that one for many cores is not overtaken.
+        """
+        wanted, own = min(wanted, self.cores), object()
         with self._changed:
-            self._changed.wait_for(lambda: self._free >= wanted)
+            self._waiting.append(own)
+            self._changed.wait_for(lambda: self._waiting[0] is own and self._free >= wanted)
+            self._waiting.remove(own)
             self._free -= wanted
+            self._changed.notify_all()
         try:
             yield
         finally:
@@ -135,7 +142,7 @@ def main() -> int:
         matrix = [compare_kind(jobs, kind, options) for kind in kinds_of(options)]
         kills = [one.result() for one in killed]
         errors = dict(sorted(jobs.errors.items()))
-    is_same = all(row["is_same"] for row in [*matrix, *kills])
+    is_same = all(row["is_same"] and row["is_complete"] for row in [*matrix, *kills])
     results = {"is_same": is_same, "matrix": matrix, "kills": kills, "errors": errors}
     if options.json is not None:
         about = {
@@ -233,7 +240,12 @@ def kill_often(jobs: Jobs, strategy: str, options: argparse.Namespace) -> dict[s
     for path in (whole, run):
         if (failure := jobs.folder / f"{path.name}.error").exists():
             jobs.errors[path.name] = failure.read_text()
-    return {"strategy": strategy, "is_same": is_same and len(sessions) == options.kills, "kills": sessions}
+    return {
+        "strategy": strategy,
+        "is_same": is_same,
+        "is_complete": is_complete and len(sessions) == options.kills,
+        "kills": sessions,
+    }
 
 
 def kill_once(jobs: Jobs, run: Path, num_ranks: int, chance: random.Random) -> dict[str, Any]:
@@ -291,8 +303,13 @@ def compare_kind(jobs: Jobs, kind: Kind, options: argparse.Namespace) -> dict[st
         digests[str(num_ranks)] = found or None
         if not found:
             jobs.errors.setdefault(name_of(kind, num_ranks), "not finished")
-    every = list(digests.values())
-    return {"kind": list(kind), "is_same": None not in every and every == every[:1] * len(every), **digests}
+    every = [one for one in digests.values() if one is not None]
+    return {
+        "kind": list(kind),
+        "is_same": bool(every) and every == every[:1] * len(every),
+        "is_complete": None not in digests.values(),
+        **digests,
+    }
 
 
 def print_tables(
@@ -312,16 +329,22 @@ def print_tables(
     for row in matrix:
         digests = [row[str(num_ranks)] for num_ranks in options.ranks]
         shown = ["-" if one is None else one["weights"][:10] for one in digests]
-        table.add_row(*row["kind"], *shown, "identical" if row["is_same"] else "DIFFERENT")
+        table.add_row(*row["kind"], *shown, format_bits(row))
     console.print(table)
     table = Table(title="killed runs against an undisturbed process")
     for heading in ("strategy", "kills", "ranks of the sessions", "bits"):
         table.add_column(heading)
     for row in kills:
         ranks = " ".join(str(session["ranks"]) for session in row["kills"])
-        same = "identical" if row["is_same"] else "DIFFERENT"
-        table.add_row(row["strategy"], str(len(row["kills"])), ranks, same)
+        table.add_row(row["strategy"], str(len(row["kills"])), ranks, format_bits(row))
     console.print(table)
+
+
+def format_bits(row: dict[str, Any]) -> str:
+    """Return whether the runs of a row are equal, as far as they are finished."""
+    if row["is_complete"]:
+        return "identical" if row["is_same"] else "DIFFERENT"
+    return "identical, incomplete" if row["is_same"] else "incomplete"
 
 
 def work(paths: Sequence[Path]) -> int:
