@@ -124,9 +124,8 @@ def execute_plan(
             context.say(f"{place}: {planned.detail}; skipped")
             continue
         if not planned.is_open:
-            _remove_checkpoints(
-                planned.run, _keep(planned, context)
-            )  # in case a process was killed before it did
+            # A process may have been killed before it removed them.
+            _remove_checkpoints(planned.run, _keep(planned, context))
             continue
         context.say(f"{place}: {planned.detail}")
         corpus = planned.trial.corpus
