@@ -60,14 +60,14 @@ def split_exactly(
 ) -> list[Tensor]:
     """Return q, k and v of a joined projection, normalised and rotated by tensor operations."""
     num_heads, kv_heads = heads
-    qkv = qkv.unflatten(-1, (num_heads + 2 * kv_heads, -1))
-    qk, v = qkv.split([num_heads + kv_heads, kv_heads], dim=2)
+    qkv = qkv.reshape(*qkv.shape[:2], num_heads + 2 * kv_heads, -1)
+    qk, v = torch.split(qkv, [num_heads + kv_heads, kv_heads], dim=2)
     if gains:
         qk = rms_norm(qk, gains[0], EPSILON)
     if cos is not None and sin is not None:
         length = qkv.shape[1]
         qk = rotate_halves(qk, cos[:length].double(), sin[:length].double())
-    return [*qk.split([num_heads, kv_heads], dim=2), v]
+    return [*torch.split(qk, [num_heads, kv_heads], dim=2), v]
 
 
 def assert_attention_is_exact(
@@ -101,12 +101,13 @@ def assert_attention_is_exact(
         assert_close(left, exactly)
 
 
-@pytest.mark.parametrize("rotates", [True, False])
-@pytest.mark.parametrize("has_norm", [True, False])
-@pytest.mark.parametrize(("num_heads", "kv_heads"), [(3, 3), (9, 1)])
+@pytest.mark.parametrize(
+    ("num_heads", "kv_heads", "has_norm", "rotates"),
+    [(3, 3, True, True), (9, 1, True, False), (9, 1, False, True)],
+)
 def test_norm_and_rotation_of_the_heads(num_heads: int, kv_heads: int, has_norm: bool, rotates: bool) -> None:
     """The gradients of q, k and v have strides of their own, as those of torch's attention do."""
-    length, d_head, heads = 21, 32, (num_heads, kv_heads)
+    length, d_head, heads = 11, 32, (num_heads, kv_heads)
     cos, sin = draw_angles(length, d_head, rotates)
     inputs = [draw(2, length, (num_heads + 2 * kv_heads) * d_head)]
     inputs += [1 + draw(sum(heads), d_head, seed=2).float() / 2] if has_norm else []
@@ -149,7 +150,7 @@ def test_attention_and_its_gradient(
 
 
 @pytest.mark.parametrize("d_head", [32, 64] if ON_GPU else [32])
-@pytest.mark.parametrize(("kv_heads", "has_norm"), [(4, True), (2, False), (1, True)])
+@pytest.mark.parametrize(("kv_heads", "has_norm"), [(2, False), (1, True)])
 def test_attention_with_grouped_heads_and_norms(
     monkeypatch: pytest.MonkeyPatch, d_head: int, kv_heads: int, has_norm: bool
 ) -> None:

@@ -309,13 +309,16 @@ def keep_qk_norm(x: StepShape) -> list[Kept]:
     ]
 
 
-def pass_over_qk(x: StepShape, *, rotates: bool) -> list[Pass]:
-    """Return the pass that normalises and rotates q and k, outside of a kernel."""
+def pass_over_qk(x: StepShape, *, rotates: bool, is_fused: bool = False) -> list[Pass]:
+    """Return the pass that normalises and rotates q and k outside of attention.
+
+    `is_fused`: norm and rotation are one kernel also if the step is not compiled.
+    """
     numbers, has_norm = x.N * (x.d + x.c), x.config.qk_norm
     if not has_norm and not rotates:
         return []
     moved = x.s * (7 if has_norm else 4)
-    if not x.compiled:
+    if not x.compiled and not is_fused:
         moved = (EAGER_RMS_NORM[x.precision] if has_norm else 0) + (
             EAGER_ROTATION[x.precision] if rotates else 0
         )

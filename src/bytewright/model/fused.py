@@ -146,9 +146,8 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         rotates = positions[x.config.position] is RotaryPositionalEmbedding
         is_unfused = c != d and x.precision == "fp32" and x.device == "cuda"
         has_kernel = cls._has_kernel(x)
-        kept = []
-        if x.config.qk_norm and not (x.has_kernels and x.config.d_head in SPLIT_HEADS):
-            kept = keep_qk_norm(x)
+        splits_by_kernel = x.has_kernels and x.config.d_head in SPLIT_HEADS
+        kept = keep_qk_norm(x) if x.config.qk_norm and not splits_by_kernel else []
         if kept and not x.compiled and x.precision == "fp32":
             # Views of the joined projection, which is kept anyway
             kept[0] = kept[0]._replace(num_bytes=WIDE * x.N * (d + 2 * c) if is_unfused else 0)
@@ -167,6 +166,7 @@ class FusedSelfAttention(MultiHeadSelfAttention):
         # The gradients of q, k, v and of the result, and dq again in float32 while it is summed
         in_float32 = 0 if x.precision == "fp32" else WIDE * x.N * d
         backward = 2 * stream + x.s * x.N * (d + 2 * c) + in_float32
+        over_qk = pass_over_qk(x, rotates=rotates, is_fused=splits_by_kernel)
         # In fp32 with reordered rows, the gradient of v is a view of the joined gradient, which stays alive
         is_view = x.precision == "fp32" and rotates
         return dataclasses.replace(
@@ -174,7 +174,7 @@ class FusedSelfAttention(MultiHeadSelfAttention):
             kept=kept,
             backward_bytes=WIDE * d * d + (2 * WIDE * x.A + 2 * stream if is_unfused else backward),
             gradient_bytes=WIDE * d * (d + c) if is_view else 0,
-            passes=[costs.passes[0], *([] if has_kernel else pass_over_qk(x, rotates=rotates))],
+            passes=costs.passes[:1] if has_kernel else [costs.passes[0], *over_qk],
         )
 
     @classmethod
