@@ -342,13 +342,14 @@ export async function mount(element, context) {
   // Sums and the chart
 
   function sum(branch) {
-    const total = { bits: 0, true: 0, excess: 0, known: 0, outside: 0, leaves: null };
+    const total = { bits: 0, true: 0, excess: 0, expected: 0, known: 0, leaves: null };
     branch.tokens.forEach((token, index) => {
       total.bits += token.bits ?? 0;
       if (typeof token.true_bits === "number") {
         total.known += 1;
         total.true += token.true_bits;
         total.excess += token.bits - token.true_bits;
+        total.expected += token.before?.expected_excess ?? 0;
       } else if (token.true_bits === null) total.leaves ??= index;
     });
     return total;
@@ -362,13 +363,14 @@ export async function mount(element, context) {
       const count = branch.tokens.length;
       const rows = [
         ["Tokens", String(count), ""],
-        ["Model", `${bits(total.bits, 1)} bits`, count ? `${bits(total.bits / count)} per token` : ""],
+        ["Model, bits", bits(total.bits, 1), count ? `${bits(total.bits / count)} per token` : ""],
       ];
       if (hasTruth) {
         const mean = (value, digits) => (total.known ? `${bits(value / total.known, digits)} per token` : "");
-        rows.push(["Truly", `${bits(total.true, 1)} bits`, mean(total.true, 2)]);
-        rows.push(["Excess", `${bits(total.excess, 1)} bits`, mean(total.excess, 3)]);
-        rows.push(["In the grammar", total.leaves === null ? "all" : `${total.known} tokens`, total.leaves === null ? "" : "true bits and excess are of these"]);
+        rows.push(["True, bits", bits(total.true, 1), mean(total.true, 2)]);
+        rows.push(["Excess, bits", bits(total.excess, 1), mean(total.excess, 3)]);
+        rows.push(["… expected", bits(total.expected, 1), mean(total.expected, 3)]);
+        rows.push(["In the grammar", total.leaves === null ? "all" : String(total.known), total.leaves === null ? "" : "tokens with true bits"]);
       }
       figures.replaceChildren(...rows.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, note)))));
       const series = [{ name: "model", colour: "var(--c1)", points: branch.tokens.map((token, index) => [index + 1, token.bits]) }];
