@@ -1,4 +1,4 @@
-"""Compare training steps with the previous source, a plain compiled baseline and variants.
+"""Compare training steps with the previous source, a plain compiled baseline, grouped heads and norms.
 
     python benchmarks/training_kernels.py --device cuda --old BEFORE/src --json kernels.json
 
@@ -53,9 +53,6 @@ class Contestant:
     """"new", "old" or "plain"."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Settings of the model that differ from the shape."""
-    environment: dict[str, str] = field(default_factory=dict)
-    logits_at_once: int = 0
-    """Number of logits that the loss computes at a time, if it differs from the default."""
     is_profiled: bool = False
     process: subprocess.Popen[str] | None = None
     error: str = ""
@@ -71,10 +68,9 @@ class Contestant:
         paths = [str(source), str(HERE), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         environment |= {"TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "1"}
-        environment |= self.environment
         job = {
             "source": self.source, "shape": shape, "changes": self.changes, "device": options.device,
-            "compile": not options.no_compile, "logits_at_once": self.logits_at_once,
+            "compile": not options.no_compile,
         }  # fmt: skip
         command = [sys.executable, "-P", __file__, "--worker", json.dumps(job)]
         self.process = subprocess.Popen(
@@ -118,15 +114,8 @@ def make_groups() -> list[list[tuple[str, list[Contestant]]]]:
             *more,
         ]
 
-    prefer_lt = {"TORCH_BLAS_PREFER_CUBLASLT": "1"}
     first = [
-        (
-            "12x768",
-            main_group(
-                Contestant("cublasLt", environment=prefer_lt),
-                Contestant("larger chunks", logits_at_once=2**30),
-            ),
-        ),
+        ("12x768", main_group()),
         (
             "base",
             main_group(
@@ -136,7 +125,7 @@ def make_groups() -> list[list[tuple[str, list[Contestant]]]]:
         ),
     ]
     second = [
-        ("8x1024", main_group(Contestant("cublasLt", environment=prefer_lt))),
+        ("8x1024", main_group()),
         (
             "4x768",
             [
@@ -350,13 +339,11 @@ def build_our_step(job: dict[str, Any], sizes: dict[str, Any], dtype: Any) -> An
     """Return a step of our model with the settings of `model_peers`, which an old version may not have."""
     import torch
 
-    from bytewright.model import ModelConfig, TransformerLM, loss
+    from bytewright.model import ModelConfig, TransformerLM
     from bytewright.optim.build import build_optimizer
     from bytewright.train.config import OptimizerConfig
     from bytewright.train.step import TrainStep
 
-    if job["logits_at_once"]:
-        loss.LOGITS_AT_ONCE[job["device"]] = job["logits_at_once"]
     torch.manual_seed(0)
     model = TransformerLM(ModelConfig(**sizes, **job["changes"]), compute_dtype=dtype)
     model.to(job["device"])
@@ -376,7 +363,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="shapes to measure; by default all")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=145, help="time limit of all measurements")
+    parser.add_argument("--seconds", type=float, default=300, help="time limit of all measurements")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, to test the script")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--no-checks", action="store_true")
