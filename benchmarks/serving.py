@@ -109,14 +109,16 @@ def command_of(name: str, arguments: argparse.Namespace, folder: Path) -> Sequen
             export = [*bytewright, "export", str(arguments.run), "--to", "gguf", "--out", str(file)]
             subprocess.run(export, check=True)
         threads = ["--n_threads", str(arguments.threads), "--n_threads_batch", str(arguments.threads)]
-        return [sys.executable, "-m", "llama_cpp.server", "--model", str(file), "--port", port, *threads]
+        # By default a new request ends the one that is being answered.
+        options = ["--model", str(file), "--port", port, "--interrupt_requests", "False", *threads]
+        return [sys.executable, "-m", "llama_cpp.server", *options]
     if shutil.which("transformers") is None:
         return None
     model = folder / "hf"
     if not model.exists():
         export = [*bytewright, "export", str(arguments.run), "--to", "hf", "--out", str(model)]
         subprocess.run(export, check=True)
-    return ["transformers", "serve", "--port", port, "--force-model", str(model), "--device", "cpu"]
+    return ["transformers", "serve", str(model), "--port", port, "--device", "cpu"]
 
 
 @contextlib.contextmanager
