@@ -15,7 +15,7 @@ from bytewright.model.layers import EPSILON, rms_norm
 from model_choices import small_config
 
 pytest.importorskip("triton")
-from bytewright.generate.fused_step import Choice, FusedStep, StepOptions, supports_fused_step
+from bytewright.generate.fused_step import FusedStep, StepOptions, TokenChoice, supports_fused_step
 from bytewright.model.kernels import decoding_products
 from bytewright.model.kernels.decoding_products import LargestLogits, Tiles
 
@@ -125,7 +125,7 @@ def test_a_step_equals_that_of_the_decoder(
         torch.testing.assert_close(left, right, rtol=0.1, atol=0.1)
     chosen = torch.zeros(num_rows, 4, dtype=torch.long, device=DEVICE)
     last, positions, num_chosen = ids[:, 1].clone(), lengths + 1, torch.full_like(lengths, 2)
-    logits = fused.step_and_choose(caches[1], last, positions, Choice(num_chosen, chosen, num_ids=50))
+    logits = fused.step_and_choose(caches[1], last, positions, TokenChoice(num_chosen, chosen, num_ids=50))
     assert torch.equal(last, logits[:, :50].argmax(-1))
     assert torch.equal(chosen[:, 2], last)
     assert torch.equal(positions, (lengths + 2).clamp(max=47))

@@ -77,7 +77,7 @@ def options_for(num_rows: int) -> StepOptions:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenChoice:
     """How and where a step stores the tokens that it chooses."""
 
     num_chosen: Int[Tensor, " batch"]
@@ -113,7 +113,7 @@ class FusedStep:
         cache: KeyValueCache,
         ids: Int[Tensor, " batch"],
         positions: Int[Tensor, " batch"],
-        choice: Choice,
+        choice: TokenChoice,
     ) -> Float[Tensor, "batch vocab"]:
         """Take a step, write the next tokens to `ids`, and advance `positions` and `num_chosen`.
 

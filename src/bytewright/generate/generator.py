@@ -339,9 +339,9 @@ class DeviceSteps:
     def _advance(self, num_slots: int, *, aligned: bool) -> None:
         fused = self.decoder.fused_step
         if fused is not None and self.settings is not None:
-            from bytewright.generate.fused_step import Choice
+            from bytewright.generate.fused_step import TokenChoice
 
-            choice = Choice(
+            choice = TokenChoice(
                 self.num_chosen,
                 self.chosen,
                 self.sampling.num_ids or self.decoder.config.vocab_size,

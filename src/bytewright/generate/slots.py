@@ -219,9 +219,9 @@ class SlotBatch:
     def _advance(self, kind: SamplingKind) -> Float[Tensor, "slots vocab"]:
         """Run one step of the full shape without host synchronisation."""
         if (fused := self.decoder.fused_step) is not None:
-            from bytewright.generate.fused_step import Choice
+            from bytewright.generate.fused_step import TokenChoice
 
-            choice = Choice(
+            choice = TokenChoice(
                 self.num_chosen,
                 None,
                 self.num_ids,

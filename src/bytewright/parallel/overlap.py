@@ -49,7 +49,8 @@ class OverlappedSum:
         self._position = {id(parameter): number for number, parameter in enumerate(ordered)}
         self._is_active = False
         for number, parameter in enumerate(ordered):
-            parameter.register_post_accumulate_grad_hook(self._make_hook(number))
+            hook = self._make_hook(number)
+            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def start(self, num_own: int) -> None:
         """Begin the sum of a batch of which this rank computes `num_own` parts."""

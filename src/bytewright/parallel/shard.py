@@ -62,7 +62,11 @@ class ShardedModel:
             is_blank = any(parameter.is_meta for parameter in module.parameters())
             fully_shard(module if is_blank else module.to(device), mesh=mesh)
             type(module).__module__ = defined_in  # FSDP2 derives a class, which is as built-in as its base
-        model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
+
+        def allocate(tensor: Tensor) -> Tensor:
+            return torch.empty_like(tensor, device=device) if tensor.is_meta else tensor
+
+        model._apply(allocate)  # type: ignore[no-untyped-call]
         _gather_for_hidden_states(model)
         self._reductions: list[ExactReduction] = []
         for unit in cast("list[FSDPModule]", [*modules, model]):
