@@ -284,18 +284,14 @@ def variants_of(num_rows: int) -> dict[str, Any]:
     used, replace = options_for(num_rows), dataclasses.replace
     found: dict[str, Any] = {
         "default": None,
-        "overlap" if not used.overlap else "no overlap": replace(used, overlap=not used.overlap),
-        "split 64, 2 warps": replace(used, split=64, attention_warps=2),
-        "split 128, 2 warps": replace(used, split=128, attention_warps=2),
-        "split 128, 4 warps": replace(used, split=128, attention_warps=4),
+        "overlap": replace(used, max_overlapped=None),
+        "no overlap": replace(used, max_overlapped=0),
+        "split 128": replace(used, split=128),
     }
     if num_rows > 1:
         wide = Tiles(outputs=32, inputs=64, rows=32, stages=5)
         found["library qkv and up"] = replace(used, qkv=None, up=None)
-        found["library qkv, up, down"] = replace(used, qkv=None, up=None, down=None)
         found["32 outputs of qkv and up"] = replace(used, qkv=wide, up=wide)
-        found["overlap, split 128, 2 warps"] = replace(used, split=128, attention_warps=2, overlap=True)
-        found["overlap, 32 outputs"] = replace(used, qkv=wide, up=wide, overlap=True)
     return {name: options for name, options in found.items() if options != used}
 
 

@@ -48,6 +48,18 @@ def generation_race(name, batch_size):
     return ours, ours / max(speeds.values())
 
 
+def decoding_race(shape, batch_size):
+    """Return our tokens per second with the fused step, and how many times those of the peer."""
+    rows = result("2026-11-18-h200-decoding.json")["generation"]
+    case = str((shape, batch_size, 16))
+    (ours,) = [row["tokens_per_s"] for row in rows if row["case"] == case and row["sampling"] == "greedy"]
+    earlier, ratio = generation_race(PEERS[shape], batch_size)
+    return ours, ours * ratio / earlier
+
+
+PEERS = {"base": "2026-11-15-h200-generation", "gpt2": "2026-11-16-h200-generation-gpt2"}
+
+
 def furthest_off(rows):
     """Return the largest relative error of predictions, rounded up to a whole per cent."""
     return f"{ceil(100 * max(abs(row['predicted'] / row['measured'] - 1) for row in rows))} %"
@@ -58,9 +70,9 @@ def claims():
     cold, cold_ratio = tokenizer_race("encoding", "file-100mb cold")
     warm, warm_ratio = tokenizer_race("encoding", "file-100mb warm")
     speed, speed_ratio = training_race()
-    base, gpt2 = "2026-11-15-h200-generation", "2026-11-16-h200-generation-gpt2"
-    (one, one_ratio), (many, many_ratio) = generation_race(base, 1), generation_race(base, 256)
-    (large, large_ratio), (batch, batch_ratio) = generation_race(gpt2, 1), generation_race(gpt2, 32)
+    (one, one_ratio), (many, many_ratio) = decoding_race("base", 1), generation_race(PEERS["base"], 256)
+    (large, large_ratio), (batch, batch_ratio) = decoding_race("gpt2", 1), decoding_race("gpt2", 32)
+    decoding = "[decoding](docs/results/2026-11-18-h200-decoding.md)"
     page = "docs/results/2026-11-15"
     return [
         ("measured", "result", "compared with", "details"),
@@ -86,13 +98,13 @@ def claims():
             "generation: the same model, H200, 1 and 256 prompts",
             f"{round(one, -2):,.0f} and {round(many, -3):,.0f} tokens/s",
             f"{one_ratio:.1f} and {many_ratio:.1f} times `transformers`",
-            f"[H200]({page}-h200.md#generation)",
+            f"{decoding}, [H200]({page}-h200.md#generation)",
         ),
         (
             "generation: a model of the size of GPT-2 small, H200, 1 and 32 prompts",
             f"{round(large, -2):,.0f} and {round(batch, -3):,.0f} tokens/s",
             f"{large_ratio:.1f} and {batch_ratio:.1f} times `transformers`",
-            f"[GPT-2](docs/results/{gpt2}.md)",
+            decoding,
         ),
         (
             f"predicted peak GPU memory, {len(memory)} kinds of training step",

@@ -36,8 +36,17 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-@pytest.mark.parametrize("tiles", [ROW, ROWS, Tiles(outputs=8, inputs=128)], ids=["row", "rows", "whole-row"])
-@pytest.mark.parametrize("d_in", [64, 100])
+@pytest.mark.parametrize(
+    ("tiles", "d_in"),
+    [
+        (ROW, 100),
+        (ROWS, 100),
+        pytest.param(ROW, 64, marks=pytest.mark.slow),
+        pytest.param(ROWS, 64, marks=pytest.mark.slow),
+        pytest.param(Tiles(outputs=8, inputs=128), 100, marks=pytest.mark.slow),
+    ],
+    ids=["row", "rows", "even-row", "even-rows", "whole-row"],
+)
 def test_a_product_includes_the_work_around_it(tiles: Tiles, d_in: int) -> None:
     num_rows = 1 if tiles.rows == 1 else 19
     table, weight, gains = draw(30, d_in), draw(2 * 37, d_in, seed=1), draw(d_in, seed=2) + 2
@@ -91,19 +100,24 @@ def test_logits_that_are_not_finite_choose_no_token() -> None:
     assert choose(decoding_products.find_largest(logits, 299, block=64)).tolist() == expected
 
 
+DEFAULT: dict[str, Any] = {"num_layers": 2}
+GROUPS: dict[str, Any] = {"qk_norm": True, "num_kv_heads": 1}
+OTHERS: dict[str, Any] = {"norm": "none", "ffn": "silu", "position": "none"}
+
+
 @pytest.mark.parametrize(
-    ("num_rows", "options"),
-    [(1, ONE_ROW), (3, SOME_ROWS), (4, LIBRARY)],
-    ids=["one-row", "rows", "library"],
-)
-@pytest.mark.parametrize(
-    "changes",
+    ("changes", "num_rows", "options"),
     [
-        {"num_layers": 2},
-        {"qk_norm": True, "num_kv_heads": 1},
-        {"norm": "none", "ffn": "silu", "position": "none"},
+        (DEFAULT, 1, ONE_ROW),
+        (GROUPS, 3, SOME_ROWS),
+        (OTHERS, 4, LIBRARY),
+        pytest.param(GROUPS, 1, ONE_ROW, marks=pytest.mark.slow),
+        pytest.param(OTHERS, 1, ONE_ROW, marks=pytest.mark.slow),
+        pytest.param(DEFAULT, 3, SOME_ROWS, marks=pytest.mark.slow),
+        pytest.param(OTHERS, 3, SOME_ROWS, marks=pytest.mark.slow),
+        pytest.param(DEFAULT, 4, LIBRARY, marks=pytest.mark.slow),
+        pytest.param(GROUPS, 4, LIBRARY, marks=pytest.mark.slow),
     ],
-    ids=["default", "groups", "others"],
 )
 def test_a_step_equals_that_of_the_decoder(
     changes: dict[str, Any], num_rows: int, options: StepOptions

@@ -44,9 +44,11 @@ class StepOptions:
     head: Tiles | None = None
     split: int = decoding.SPLIT
     """Slots of the cache of one program of attention."""
-    attention_warps: int = 4
-    overlap: bool = True
-    """Let a kernel start while the one before it still runs."""
+    max_overlapped: int | None = None
+    """Let a kernel start while the one before it still runs, if sequences have up to this number of slots.
+
+    None is no limit. With several long sequences, programs of attention that wait take the place of others.
+    """
 
 
 ONE_ROW = StepOptions(
@@ -62,11 +64,9 @@ SOME_ROWS = StepOptions(
     up=Tiles(outputs=16, inputs=128, rows=32, stages=5),
     down=Tiles(outputs=16, inputs=128, rows=32, stages=5),
     head=Tiles(outputs=128, inputs=64, rows=32, stages=3),
-    split=64,
-    attention_warps=2,
-    overlap=False,
+    max_overlapped=512,
 )
-MANY_ROWS = StepOptions(split=64, attention_warps=2, overlap=False)
+MANY_ROWS = StepOptions(max_overlapped=0)
 
 
 def options_for(num_rows: int) -> StepOptions:
@@ -98,7 +98,6 @@ class FusedStep:
 
     def __init__(self, decoder: Decoder, options: StepOptions | None = None) -> None:
         self.decoder, self.options = decoder, options
-        self.can_overlap = decoder.device.type == "cuda"
 
     @torch.inference_mode()
     def step(
@@ -121,7 +120,7 @@ class FusedStep:
         """
         logits, largest = self._run(cache, ids, positions, choice.num_ids)
         assert largest is not None
-        overlap = self._options(len(ids)).overlap and self.can_overlap
+        overlap = self._overlaps(len(ids), cache.capacity)
         chosen, capacity = choice.chosen, cache.capacity
         if (settings := choice.settings) is None:
             state = ids, positions, choice.num_chosen, capacity, chosen
@@ -145,6 +144,11 @@ class FusedStep:
     def _options(self, num_rows: int) -> StepOptions:
         return self.options or options_for(num_rows)
 
+    def _overlaps(self, num_rows: int, capacity: int) -> bool:
+        """Whether a kernel starts while the one before it still runs."""
+        limit = self._options(num_rows).max_overlapped
+        return self.decoder.device.type == "cuda" and (limit is None or capacity <= limit)
+
     def _run(
         self, cache: KeyValueCache, ids: Tensor, positions: Tensor, num_ids: int | None
     ) -> tuple[Tensor, LargestLogits | None]:
@@ -157,7 +161,9 @@ class FusedStep:
             x = self._run_block(
                 x, ids if is_gathered and layer == 0 else None, layer, block, cache, positions
             )
-        return self._multiply(x, decoder.head.weight, options.head, decoder.final_norm, num_ids=num_ids)
+        overlap = self._overlaps(len(ids), cache.capacity)
+        head = decoder.head.weight
+        return _multiply(x, head, options.head, decoder.final_norm, num_ids=num_ids, overlap=overlap)
 
     def _run_block(
         self,
@@ -170,9 +176,13 @@ class FusedStep:
     ) -> Tensor:
         """Return the block's result; with `ids`, `x` has the embeddings."""
         options = self._options(len(positions))
-        overlap = options.overlap and self.can_overlap
+        overlap = self._overlaps(len(positions), cache.capacity)
         first, second = block.norms or (None, None)
-        qkv, _ = self._multiply(x, block.attention.qkv.weight, options.qkv, first, ids=ids)
+        # The first kernel of a step starts after the one before it has ended, so that all later kernels may
+        # read the positions before they wait.
+        qkv, _ = _multiply(
+            x, block.attention.qkv.weight, options.qkv, first, ids=ids, overlap=overlap and ids is None
+        )
         splits = decoding.attend_in_splits(
             qkv,
             block.attention.qk_gains,
@@ -182,59 +192,54 @@ class FusedStep:
             positions,
             eps=EPSILON,
             split=options.split,
-            warps=options.attention_warps,
             overlap=overlap,
         )
         attended = decoding.combine_splits(splits, qkv.dtype, overlap=overlap)
         output = block.attention.output.weight
-        x, _ = self._multiply(attended, output, options.output, residual=x, residual_ids=ids)
+        x, _ = _multiply(attended, output, options.output, residual=x, residual_ids=ids, overlap=overlap)
         ffn = block.ffn
         assert isinstance(ffn, PackedSwiGLU | PackedSiLU)
         gate = SWIGLU if isinstance(ffn, PackedSwiGLU) else SILU
-        hidden, _ = self._multiply(x, ffn.up.weight, options.up, second, gate=gate)
-        return self._multiply(hidden, ffn.down.weight, options.down, residual=x)[0]
+        hidden, _ = _multiply(x, ffn.up.weight, options.up, second, gate=gate, overlap=overlap)
+        return _multiply(hidden, ffn.down.weight, options.down, residual=x, overlap=overlap)[0]
 
-    def _multiply(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        tiles: Tiles | None,
-        norm: object = None,
-        *,
-        ids: Tensor | None = None,
-        gate: int = NO_GATE,
-        residual: Tensor | None = None,
-        residual_ids: Tensor | None = None,
-        num_ids: int | None = None,
-    ) -> tuple[Tensor, LargestLogits | None]:
-        """Return the product of normalised rows with a weight, as `decoding_products.multiply` does."""
-        num_rows = len(x) if ids is None else len(ids)
-        # The first kernel of a step starts after the one before it has ended, so that all later kernels may
-        # read the positions before they wait.
-        overlap = self._options(num_rows).overlap and self.can_overlap and ids is None
-        assert norm is None or isinstance(norm, PackedRMSNorm)
-        gains, eps = (None, 0.0) if norm is None else (norm.gain, norm.eps)
-        if gains is not None and not (tiles and tiles.rows == 1):
-            x, gains = decoding.rms_norm_rows(x, gains, eps=eps, overlap=overlap), None
-        if tiles is not None:
-            return decoding_products.multiply(
-                x,
-                weight,
-                tiles,
-                ids=ids,
-                gains=gains,
-                eps=eps,
-                gate=gate,
-                residual=residual,
-                residual_ids=residual_ids,
-                num_ids=num_ids,
-                overlap=overlap,
-            )
-        product = linear(x, weight) if residual is None else torch.addmm(residual, x, weight.T)
-        if gate != NO_GATE:
-            product = gate_by_silu(product) if gate == SWIGLU else silu(product)
-        largest = None if num_ids is None else decoding_products.find_largest(product, num_ids)
-        return product, largest
+
+def _multiply(
+    x: Tensor,
+    weight: Tensor,
+    tiles: Tiles | None,
+    norm: object = None,
+    *,
+    ids: Tensor | None = None,
+    gate: int = NO_GATE,
+    residual: Tensor | None = None,
+    residual_ids: Tensor | None = None,
+    num_ids: int | None = None,
+    overlap: bool,
+) -> tuple[Tensor, LargestLogits | None]:
+    """Return the product of normalised rows with a weight, as `decoding_products.multiply` does."""
+    assert norm is None or isinstance(norm, PackedRMSNorm)
+    gains, eps = (None, 0.0) if norm is None else (norm.gain, norm.eps)
+    if gains is not None and not (tiles and tiles.rows == 1):
+        x, gains = decoding.rms_norm_rows(x, gains, eps=eps, overlap=overlap), None
+    if tiles is not None:
+        return decoding_products.multiply(
+            x,
+            weight,
+            tiles,
+            ids=ids,
+            gains=gains,
+            eps=eps,
+            gate=gate,
+            residual=residual,
+            residual_ids=residual_ids,
+            num_ids=num_ids,
+            overlap=overlap,
+        )
+    product = linear(x, weight) if residual is None else torch.addmm(residual, x, weight.T)
+    if gate != NO_GATE:
+        product = gate_by_silu(product) if gate == SWIGLU else silu(product)
+    return product, None if num_ids is None else decoding_products.find_largest(product, num_ids)
 
 
 def supports_fused_step(decoder: Decoder) -> bool:

@@ -21,7 +21,7 @@ BLOCK = 64
 
 LOG2E = math.log2(math.e)
 
-SPLIT = 128
+SPLIT = 64
 """Slots of the cache in a split; constant, so that the order of additions is the same in every batch."""
 
 
@@ -254,7 +254,6 @@ def attend_in_splits(
     *,
     eps: float,
     split: int = SPLIT,
-    warps: int = 4,
     overlap: bool = False,
 ) -> Splits:
     """Do the same as `attend_and_store`, with one program for each split of a sequence and key/value head.
@@ -273,7 +272,7 @@ def attend_in_splits(
         qkv, qkv if gains is None else gains, cos, sin, keys, values, positions, sums, largest, totals,
         num_heads, kv_heads, capacity, LOG2E / math.sqrt(d_head), eps, NORM=gains is not None,
         ROTATE=angles is not None, D=d_head, GROUP=num_heads // kv_heads, SPLIT=split, OVERLAP=overlap,
-        num_warps=warps, **({"launch_pdl": True} if overlap else {}),
+        num_warps=2, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
     return Splits(sums, largest, totals, positions, split)
 

@@ -265,56 +265,71 @@ def draw_tokens(
     and the rows advance: `state` has positions, `num_chosen`, `chosen`, the capacity and the number of
     columns, as in `choose_largest`.
     """
-    num_rows, stride = len(logits), logits.stride(0)
-    num_tiles, device = triton.cdiv(num_ids, TILE), logits.device
-    tops = torch.empty(num_rows, device=device)
-    likeliest = torch.empty(num_rows, dtype=torch.int32, device=device)
+    num_rows, num_tiles = len(logits), triton.cdiv(num_ids, TILE)
     launch: dict[str, Any] = {"OVERLAP": overlap, **({"launch_pdl": True} if overlap else {})}
-    width = triton.next_power_of_2(largest.values.shape[1])
-    _find_tops[(num_rows,)](
-        largest.values, largest.ids, tops, likeliest, largest.values.shape[1], TILES=width,
-        num_warps=16 if width > 2048 else 4, **launch,
-    )  # fmt: skip
-    sizes: dict[str, Any] = {
+    tops, likeliest = _find_largest_of_rows(largest, launch)
+    shared: dict[str, Any] = {
+        "stride": logits.stride(0),
+        "num_ids": num_ids,
         "TILE": TILE,
         "TILES": triton.next_power_of_2(num_tiles),
         "KEY_SHIFT": 16 if logits.dtype == torch.bfloat16 else 0,
         "num_warps": 8,
         **launch,
     }
-    temperature, top_k, top_p, min_p = settings
-    rows = logits, tops, temperature, top_k, top_p
-    grid, found = (num_rows, num_tiles), [(likeliest, tops)] * 2
+    *others, min_p = settings
+    rows = logits, tops, *others
+    found = [(likeliest, tops)] * 2  # not used without filters
     if is_filtered:
-        found = []
-        parts = tops
-        for by_mass in (False, True):
-            lows, sums = tops, tops
-            for bits in range(32 - sizes["KEY_SHIFT"] - 4, -1, -4):
-                new_lows = torch.empty_like(likeliest)
-                new_sums = torch.empty(num_rows, num_tiles, WAYS, device=device)
-                _search[grid](
-                    *rows, parts, lows, sums, new_lows, new_sums, stride, num_ids, BY_MASS=by_mass,
-                    FIRST=lows is tops, LOWEST=-(2**31) >> sizes["KEY_SHIFT"], STEP=1 << bits, WAYS=WAYS,
-                    **sizes,
-                )  # fmt: skip
-                lows, sums = new_lows, new_sums
-            thresholds, new_parts = (
-                torch.empty_like(likeliest),
-                torch.empty(num_rows, num_tiles, 4, device=device),
-            )
-            _split_at_threshold[grid](
-                *rows, parts, lows, sums, thresholds, new_parts, stride, num_ids, BY_MASS=by_mass,
-                WAYS=WAYS, **sizes,
-            )  # fmt: skip
-            parts = new_parts
-            found.append((thresholds, parts))
-    masses = torch.empty(num_rows, num_tiles, device=device)
-    filters = *rows, min_p, *found[0], *found[1], masses
-    _sum_kept[grid](*filters, stride, num_ids, FILTER=is_filtered, **sizes)
+        by_count = _find_threshold(rows, None, num_tiles, shared)
+        found = [by_count, _find_threshold(rows, by_count[1], num_tiles, shared)]
+    masses = torch.empty(num_rows, num_tiles, device=logits.device)
+    kept = *rows, min_p, *found[0], *found[1], masses
+    _sum_kept[(num_rows, num_tiles)](*kept, FILTER=is_filtered, **shared)
     positions, num_chosen, chosen, capacity, num_columns = state or (ids, ids, None, 0, 0)
     _draw[(num_rows,)](
-        *filters, likeliest, uniforms, ids, positions, num_chosen, ids if chosen is None else chosen,
-        stride, num_ids, num_tiles, uniforms.stride(0), capacity, num_columns, FILTER=is_filtered,
-        ADVANCE=state is not None, STORE=int(chosen is not None), **sizes,
+        *kept, likeliest, uniforms, ids, positions, num_chosen, ids if chosen is None else chosen,
+        num_tiles=num_tiles, num_uniforms=uniforms.stride(0), capacity=capacity, num_columns=num_columns,
+        FILTER=is_filtered, ADVANCE=state is not None, STORE=int(chosen is not None), **shared,
     )  # fmt: skip
+
+
+def _find_largest_of_rows(largest: LargestLogits, launch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return the largest logit of each row, and its id."""
+    num_rows, num_tiles = largest.values.shape
+    tops = torch.empty(num_rows, device=largest.values.device)
+    likeliest = torch.empty(num_rows, dtype=torch.int32, device=tops.device)
+    width = triton.next_power_of_2(num_tiles)
+    _find_tops[(num_rows,)](
+        largest.values, largest.ids, tops, likeliest, num_tiles, TILES=width,
+        num_warps=16 if width > 2048 else 4, **launch,
+    )  # fmt: skip
+    return tops, likeliest
+
+
+def _find_threshold(
+    rows: tuple[Tensor, ...], parts: Tensor | None, num_tiles: int, shared: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Return the threshold of each row, and what `_split_at_threshold` stores for its tiles.
+
+    The threshold is that of `top_k`; with the `parts` of that threshold, it is the one of `top_p`.
+    """
+    num_rows, device = len(rows[0]), rows[0].device
+    grid, by_mass = (num_rows, num_tiles), parts is not None
+    unused = rows[1]
+    before = unused if parts is None else parts
+    lows, sums = unused, unused
+    for bits in range(32 - shared["KEY_SHIFT"] - 4, -1, -4):
+        new_lows = torch.empty(num_rows, dtype=torch.int32, device=device)
+        new_sums = torch.empty(num_rows, num_tiles, WAYS, device=device)
+        _search[grid](
+            *rows, before, lows, sums, new_lows, new_sums, BY_MASS=by_mass, FIRST=lows is unused,
+            LOWEST=-(2**31) >> shared["KEY_SHIFT"], STEP=1 << bits, WAYS=WAYS, **shared,
+        )  # fmt: skip
+        lows, sums = new_lows, new_sums
+    thresholds = torch.empty_like(lows)
+    new_parts = torch.empty(num_rows, num_tiles, 4, device=device)
+    _split_at_threshold[grid](
+        *rows, before, lows, sums, thresholds, new_parts, BY_MASS=by_mass, WAYS=WAYS, **shared
+    )
+    return thresholds, new_parts
