@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "command",
     [
-        *("--help", "--version", "tokenizer --help", "train --help", "sweep --help"),
+        *("--help", "--version", "tokenizer --help", "train --help", "sweep --help", "studio --help"),
         *("runs", "runs --where status=complete --sort loss --json"),
         *("report runs/first", "report runs/first runs/second --out both", "report both/results.json"),
     ],

@@ -44,14 +44,14 @@ def write_run(folder: Path, tokenizer: Path, *, poisoned_id: int | None = None) 
 
 
 class RunningServer:
-    """A process of `bytewright serve`."""
+    """A process of `bytewright serve`, or of another command that serves a folder."""
 
-    def __init__(self, run: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "bytewright", "serve", str(run), "--port", "0", *options]
+    def __init__(self, run: Path, *options: str, command: str = "serve") -> None:
+        command_line = [sys.executable, "-m", "bytewright", command, str(run), "--port", "0", *options]
         # One thread: on a loaded machine, threads of so small a model mostly wait for each other.
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+            command_line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

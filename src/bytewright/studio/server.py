@@ -9,8 +9,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import uvicorn
-
 from bytewright.serve.server import AnnouncedServer, ServerOptions, configure, listening_socket
 from bytewright.studio.app import make_studio_app
 from bytewright.studio.context import Studio
@@ -22,28 +20,26 @@ def run_studio(path: Path, options: ServerOptions, *, announce: Callable[[str], 
     The signal is raised again after the server has ended.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    studio = Studio(path)
+    server = StudioServer(path, options, announce)
+    with listening_socket(options) as listener:
+        server.run(sockets=[listener])
+
+
+class StudioServer(AnnouncedServer):
+    """The server of a studio; a signal ends its streams first, and then the server."""
+
+    def __init__(self, path: Path, options: ServerOptions, announce: Callable[[str], object]) -> None:
+        self.studio = Studio(path)
+        app = make_studio_app(self.studio, options.guard, lifespan=self._end_studio)
+        super().__init__(configure(app, options), announce)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[None]:
-        yield
-        studio.stop()
-
-    app = make_studio_app(studio, options.guard, lifespan=lifespan)
-    server = _Server(configure(app, options), studio, announce)
-    try:
-        with listening_socket(options) as listener:
-            server.run(sockets=[listener])
-    finally:
-        studio.close()
-
-
-class _Server(AnnouncedServer):
-    """A server that ends its streams when a signal arrives."""
-
-    def __init__(self, config: uvicorn.Config, studio: Studio, announce: Callable[[str], object]) -> None:
-        super().__init__(config, announce)
-        self.studio = studio
+    async def _end_studio(self, app: Any) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            self.studio.stop()
+            self.studio.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End the streams and then the server."""

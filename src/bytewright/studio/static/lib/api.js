@@ -112,7 +112,8 @@ function askForKey() {
   asking ??= new Promise((done) => {
     const input = h("input", { type: "password", autocomplete: "current-password", required: true });
     const problem = h("p", { class: "error", role: "alert" });
-    const form = h("form", {}, h("h2", {}, "This studio needs a key"), field("API key", input, "The key that `bytewright studio` was started with."), problem, h("button", { class: "primary" }, "Open"));
+    const user = h("input", { class: "hidden", autocomplete: "username", value: "studio", tabindex: -1, "aria-hidden": "true" }); // for password managers
+    const form = h("form", {}, user, h("h2", {}, "This studio needs a key"), field("API key", input, "The key that `bytewright studio` was started with."), problem, h("button", { class: "primary" }, "Open"));
     const dialog = h("dialog", { class: "key" }, form);
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     form.addEventListener("submit", async (event) => {

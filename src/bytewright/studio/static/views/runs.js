@@ -29,6 +29,7 @@ class RunsView {
     this.data = new Map(); // id → {columns, rows}
     this.samples = new Map();
     this.settings = new Map();
+    this.items = new Map(); // id → {key, item} of the list
     this.selected = [];
     this.colours = new Map(); // id → number of the colour, kept while selected
     this.metric = context.params.get("metric") in METRICS ? context.params.get("metric") : "loss";
@@ -200,8 +201,17 @@ class RunsView {
       return;
     }
     const focused = document.activeElement?.dataset?.run;
-    this.list.replaceChildren(...runs.map((run) => this.drawItem(run)));
-    if (focused) this.list.querySelector(`input[data-run="${focused}"]`)?.focus({ preventScroll: true });
+    const items = runs.map((run) => this.keepItem(run));
+    const isSame = items.length === this.list.children.length && items.every((item, index) => item === this.list.children[index]);
+    if (!isSame) this.list.replaceChildren(...items);
+    if (focused && document.activeElement?.dataset?.run !== focused) this.list.querySelector(`input[data-run="${focused}"]`)?.focus({ preventScroll: true });
+  }
+
+  /** Return the item of a run, a new one only if what it shows has changed: a click needs its element. */
+  keepItem(run) {
+    const key = JSON.stringify([run, this.selected.includes(run.id), this.colours.get(run.id)]);
+    if (this.items.get(run.id)?.key !== key) this.items.set(run.id, { key, item: this.drawItem(run) });
+    return this.items.get(run.id).item;
   }
 
   drawItem(run) {

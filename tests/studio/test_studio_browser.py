@@ -1,0 +1,268 @@
+"""The page of the studio in Chromium: every view used with mouse and keyboard, on a wide and a narrow page.
+
+Needs selenium, Chromium and its driver (Debian: chromium, chromium-driver); skipped without them.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studios import OpenStudio, append_records, open_studio, write_floor, write_run, write_tokenizer
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+if not BROWSER or not DRIVER:
+    pytest.skip(
+        "Chromium or its driver is not installed (Debian: chromium, chromium-driver)", allow_module_level=True
+    )
+REASON = "selenium is not installed: pip install selenium"
+webdriver = pytest.importorskip("selenium.webdriver", reason=REASON)
+Keys = pytest.importorskip("selenium.webdriver.common.keys", reason=REASON).Keys
+ui = pytest.importorskip("selenium.webdriver.support.ui", reason=REASON)
+errors = pytest.importorskip("selenium.common.exceptions", reason=REASON)
+
+CSS = "css selector"
+HANG_SECONDS = 120
+WIDTHS = (390, 1400)
+VIEWS = ("runs", "tokenizer", "calculator")
+KEY = "correct horse"
+
+
+class Page:
+    """The page of a studio in a browser."""
+
+    def __init__(self, driver: Any, studio: OpenStudio) -> None:
+        self.driver, self.studio = driver, studio
+
+    def open(self, address: str = "", *, width: int = 1400, scheme: str = "light") -> None:
+        """Open a view at a width, with the colours that the system asks for."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.studio.url}/#/{address}")
+
+    def find(self, css: str) -> Any:
+        """Return the first element of a selector, as soon as there is one."""
+        return self.until(lambda: self.all(css))[0]
+
+    def all(self, css: str) -> list[Any]:
+        """Return all elements of a selector."""
+        return list(self.driver.find_elements(CSS, css))
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Return the first true value of a condition; elements may be replaced meanwhile."""
+        ignored = [errors.StaleElementReferenceException]
+        wait = ui.WebDriverWait(self.driver, HANG_SECONDS, 0.05, ignored_exceptions=ignored)
+        return wait.until(lambda driver: condition())
+
+    def text(self, css: str) -> str:
+        """Return the text of an element."""
+        return str(self.find(css).text)
+
+    def figure(self, name: str) -> str:
+        """Return the value of a key figure."""
+        for entry in self.all("dl.figures > div"):
+            lines = entry.text.split("\n")
+            if lines and lines[0] == name:
+                return str(lines[1])
+        return ""
+
+    def press(self, *keys: str) -> None:
+        """Press keys, which the focused element gets."""
+        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+
+    def script(self, source: str) -> Any:
+        """Return the value of a script."""
+        return self.driver.execute_script(source)
+
+    def messages(self) -> list[str]:
+        """Return the messages of the console since the last call."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("browser")
+    tokenizer = write_tokenizer(folder / "tokenizers" / "large", 320)
+    write_tokenizer(folder / "tokenizers" / "small", 270)
+    write_run(folder / "sweep" / "first", tokenizer=tokenizer)
+    write_run(folder / "sweep" / "second", lr=3e-3)
+    write_floor(folder / "sweep", 0.4)
+    write_run(folder / "growing", end=30)
+    (write_run(folder / "broken") / "config.json").write_text("<script>alert(1)</script>")
+    (folder / "sweep" / "report.html").write_text("<title>A report</title><p>Report</p>")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def studio(folder: Path) -> Iterator[OpenStudio]:
+    with open_studio(folder) as studio:
+        yield studio
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER or ""
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(driver: Any, studio: OpenStudio) -> Iterator[Page]:
+    """The page; at the end of a test its console must be empty."""
+    page = Page(driver, studio)
+    yield page
+    messages = page.messages()
+    page.open("calculator")  # a report has no storage
+    page.script("localStorage.clear()")
+    driver.get("about:blank")
+    assert messages == []
+    page.messages()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_fits_the_page(page: Page, view: str, width: int, scheme: str) -> None:
+    page.open(view, width=width, scheme=scheme)
+    page.find(f".view-{view} h1")
+    page.until(lambda: page.all(".view .card"))
+    assert page.script("return document.documentElement.scrollWidth") <= width
+    red, green, blue = map(
+        int, re.findall(r"\d+", page.find("body").value_of_css_property("background-color"))[:3]
+    )
+    assert (red + green + blue > 382) == (scheme == "light")
+
+
+def test_runs_are_selected_compared_and_followed(page: Page, folder: Path) -> None:
+    page.open("runs")
+    page.until(lambda: len(page.all(".runs li")) == 4)
+    assert "broken" in page.text(".runs")
+    names = [each.text for each in page.all(".runs .name")]
+    for index, name in enumerate(names):  # select the two runs of the sweep, and no other
+        label = page.all(".runs label")[index]
+        if label.find_element(CSS, "input").is_selected() != ("sweep" in name):
+            label.click()
+    page.until(lambda: "optimizer.lr" in page.text(".compare"))
+    assert "0.003" in page.text(".compare")
+    page.until(lambda: len(page.all(".chart path.line")) == 4)  # validation and training loss of two runs
+    assert "above the entropy floor of 0.8" in page.text(".chart figcaption")
+    assert "<b>on</b>" in page.text(".samples")  # a sample is text, not markup
+    page.find(".chart svg").send_keys(Keys.END)
+    page.until(lambda: page.text(".chart .legend b"))
+    # A run that is trained while the page is open.
+    page.find(".side input").send_keys("growing")
+    page.until(lambda: len(page.all(".runs li")) == 1)
+    checkbox = page.find(".runs input")
+    checkbox.send_keys(Keys.SPACE)
+    page.until(lambda: "growing" in page.text(".compare"))
+    assert "ids=" in page.driver.current_url
+    append_records(folder / "growing", range(40, 101, 10))
+    page.until(lambda: "100 steps" in page.text(".runs"))
+
+
+def test_a_broken_run_shows_its_reason_as_text(page: Page, studio: OpenStudio) -> None:
+    page.open(f"runs?ids={studio.run_ids()['broken']}")
+    page.until(lambda: "config.json" in page.text(".details"))
+
+
+def test_a_report_opens_from_a_run(page: Page, studio: OpenStudio) -> None:
+    page.open(f"runs?ids={studio.run_ids()['sweep/first']}")
+    page.until(lambda: page.all(".details a"))
+    assert page.find(".details a").text == "Report"
+    page.driver.get(page.find(".details a").get_attribute("href"))
+    assert page.driver.title == "A report"
+
+
+def test_a_text_is_shown_as_tokens_with_their_merges(page: Page) -> None:
+    page.open("tokenizer")
+    page.until(lambda: page.all(".token"))
+    area = page.find("textarea")
+    area.clear()
+    area.send_keys("<b> the other cat sat on the mat")
+    page.until(lambda: page.text(".tokens").endswith("mat"))
+    first, second = page.all(".tokens")
+    numbers = [len(each.find_elements(CSS, ".token")) for each in (first, second)]
+    assert numbers[0] < numbers[1]  # the larger vocabulary needs fewer tokens
+    webdriver.ActionChains(page.driver).move_to_element(first.find_elements(CSS, ".token")[-1]).perform()
+    page.until(lambda: "merge" in page.text(".merges"))
+    assert page.all(".token.same")  # the same bytes in the other tokenizer
+    first.find_elements(CSS, ".token")[0].click()
+    page.script("document.querySelector('.token').focus()")
+    page.press(Keys.END)
+    page.until(lambda: "mat" in page.text(".merges .chip"))
+    page.find(".check input").click()
+    page.until(lambda: page.find(".token small").is_displayed())
+    ui.Select(page.all("section select")[1]).select_by_visible_text("none")
+    page.until(lambda: not page.all(".tokens")[1].is_displayed())
+
+
+def test_sliders_change_the_costs_at_once(page: Page) -> None:
+    page.open("calculator")
+    page.until(lambda: page.figure("parameters") == "190 M")
+    slider = next(each for each in page.all(".slider") if each.text.startswith("Layers"))
+    slider.find_element(CSS, "input").send_keys(Keys.ARROW_RIGHT)
+    page.until(lambda: page.figure("parameters") == "209 M")
+    assert ui.Select(page.find("select")).first_selected_option.text == "own shape"
+    assert "num_layers=14" in page.driver.current_url
+    ui.Select(page.find("select")).select_by_visible_text("gpt2-xl")
+    page.until(lambda: page.figure("parameters") == "2.13 B")
+    before = page.figure("time")
+    device = next(each for each in page.all("select") if "RTX 4090" in each.text)
+    ui.Select(device).select_by_value("rtx4090")
+    page.until(lambda: page.all(".bad"))  # it does not fit
+    page.until(lambda: page.figure("time") != before)
+    page.find("summary").click()
+    assert "d_model = 1600" in page.text("pre")
+
+
+def test_keys_open_views_and_switch_the_colours(page: Page) -> None:
+    page.open("runs")
+    page.until(lambda: page.all(".runs li"))
+    page.press("2")
+    page.find(".view-tokenizer h1")
+    page.find("textarea").send_keys("3")  # in a text, a digit is a digit
+    assert page.all(".view-tokenizer h1")
+    page.find("#nav a").send_keys(Keys.ENTER)
+    page.find(".view-runs h1")
+    page.press("t", "t")
+    assert page.script("return document.documentElement.dataset.theme") == "dark"
+    page.driver.refresh()
+    page.until(lambda: page.script("return document.documentElement.dataset.theme") == "dark")
+    page.press(Keys.TAB)
+    assert page.script("return document.activeElement.className") == "skip"
+
+
+def test_the_page_asks_for_the_key(driver: Any, folder: Path) -> None:
+    with open_studio(folder, api_key=KEY) as studio:
+        page = Page(driver, studio)
+        page.open("runs")
+        page.find("dialog input[type=password]").send_keys("wrong", Keys.ENTER)
+        page.until(lambda: page.text("dialog .error"))
+        page.find("dialog input[type=password]").send_keys(KEY, Keys.ENTER)
+        page.until(lambda: len(page.all(".runs li")) == 4)
+        page.open("about:blank")
+    messages = page.messages()
+    assert all("401" in message for message in messages)  # the browser reports the rejected requests
+
+
+def test_a_lost_server_is_reported(driver: Any, folder: Path) -> None:
+    with open_studio(folder) as studio:
+        page = Page(driver, studio)
+        page.open("runs")
+        page.until(lambda: page.all(".runs li"))
+    page.until(lambda: "lost" in page.text(".view > header"))
+    driver.get("about:blank")
+    page.messages()

@@ -1,0 +1,116 @@
+"""Scanning a folder, and reading only what has changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bytewright.errors import FormatError, UsageError
+from bytewright.serve.guard import RejectedError
+from bytewright.studio import folder as folder_module
+from bytewright.studio.folder import Folder
+from bytewright.studio.watch import RunTable
+from bytewright.train.metrics import MetricsReader, dump_line, read_metrics
+from studios import append_records, make_record, write_run
+
+NUM_RUNS = 40
+
+
+def test_a_refresh_reads_only_runs_that_changed(tmp_path: Path) -> None:
+    for number in range(NUM_RUNS):
+        write_run(tmp_path / f"run-{number}", end=20)
+    table = RunTable(Folder(tmp_path))
+    first = table.refresh()
+    assert len(table.runs) == NUM_RUNS
+    assert table.refresh() == first  # nothing has changed
+    append_records(tmp_path / "run-7", range(30, 41, 10))
+    assert table.refresh() == first + 1
+    assert [run.name for run in table.runs.values() if run.version > first] == ["run-7"]
+    (changed,) = (run for run in table.runs.values() if run.version > first)
+    assert changed.summary["step"] == 40
+
+
+def test_a_folder_that_is_itself_a_run_is_shown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "only")
+    assert [found.name for found in Folder(run).scan().runs.values()] == ["only"]
+
+
+def test_a_new_run_is_found_by_the_next_scan_and_a_removed_one_is_gone(tmp_path: Path) -> None:
+    now = [0.0]
+    folder = Folder(tmp_path, clock=lambda: now[0])
+    assert not folder.scan().runs
+    write_run(tmp_path / "run")
+    assert not folder.scan().runs  # a scan is kept for a moment
+    now[0] += 10
+    (id,) = folder.scan().runs
+    assert folder.find_run(id).path == tmp_path / "run"
+    os.rename(tmp_path / "run", tmp_path / ".hidden")
+    now[0] += 10
+    with pytest.raises(RejectedError) as caught:
+        folder.find_run(id)
+    assert caught.value.status == 404
+
+
+def test_a_scan_follows_no_links_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    write_run(outside / "run")
+    write_run(inside / "a" / "run")
+    os.symlink(outside, inside / "link")
+    os.symlink(inside, inside / "loop")
+    assert [found.name for found in Folder(inside).scan().runs.values()] == ["a/run"]
+    monkeypatch.setattr(folder_module, "MAX_FOLDERS", 2)
+    scan = Folder(inside).scan()
+    assert not scan.runs
+    assert not scan.is_complete
+
+
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_a_path_that_is_not_a_folder_is_rejected(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError):
+        Folder(tmp_path / name)
+
+
+# The reader of a growing log
+
+
+def test_a_log_that_grows_byte_by_byte_is_read_like_the_whole_log(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(log)
+    assert not reader.update()  # there is no log yet
+    content = b"".join(dump_line(make_record(step)) for step in (1, 2, 3))
+    for end in range(len(content) + 1):
+        log.write_bytes(content[:end])
+        has_news = reader.update()
+        assert has_news == (content[:end].endswith(b"\n"))
+        assert len(reader.records) == content[:end].count(b"\n")
+    assert reader.records == list(read_metrics(log))
+    assert reader.num_restarts == 0
+
+
+def test_a_log_that_was_truncated_and_continued_is_read_again(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(log)
+    log.write_bytes(b"".join(dump_line(make_record(step)) for step in (1, 2, 3)))
+    reader.update()
+    log.write_bytes(b"".join(dump_line(make_record(step, loss=9.0)) for step in (1, 2, 3, 4)))
+    assert reader.update()
+    assert (reader.num_restarts, len(reader.records)) == (1, 4)
+    log.unlink()
+    assert reader.update()
+    assert (reader.num_restarts, reader.records) == (2, [])
+
+
+def test_a_damaged_line_of_a_growing_log_is_rejected(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(log)
+    log.write_bytes(dump_line(make_record(1)))
+    reader.update()
+    with log.open("ab") as file:
+        file.write(dump_line(make_record(2)).replace(b"tokens", b"tokems"))
+    for _ in range(2):
+        with pytest.raises(FormatError):
+            reader.update()
+    assert len(reader.records) == 1
