@@ -10,7 +10,7 @@ import pytest
 from bytewright.errors import FormatError, UsageError
 from bytewright.serve.guard import RejectedError
 from bytewright.studio import folder as folder_module
-from bytewright.studio.folder import Folder
+from bytewright.studio.folder import StudioFolder
 from bytewright.studio.watch import RunTable
 from bytewright.train.metrics import MetricsReader, dump_line, read_metrics
 from studios import append_records, make_record, write_run
@@ -21,7 +21,7 @@ NUM_RUNS = 40
 def test_a_refresh_reads_only_runs_that_changed(tmp_path: Path) -> None:
     for number in range(NUM_RUNS):
         write_run(tmp_path / f"run-{number}", end=20)
-    table = RunTable(Folder(tmp_path))
+    table = RunTable(StudioFolder(tmp_path))
     first = table.refresh()
     assert len(table.runs) == NUM_RUNS
     assert table.refresh() == first  # nothing has changed
@@ -34,12 +34,12 @@ def test_a_refresh_reads_only_runs_that_changed(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_itself_a_run_is_shown(tmp_path: Path) -> None:
     run = write_run(tmp_path / "only")
-    assert [found.name for found in Folder(run).scan().runs.values()] == ["only"]
+    assert [found.name for found in StudioFolder(run).scan().runs.values()] == ["only"]
 
 
 def test_a_new_run_is_found_by_the_next_scan_and_a_removed_one_is_gone(tmp_path: Path) -> None:
     now = [0.0]
-    folder = Folder(tmp_path, clock=lambda: now[0])
+    folder = StudioFolder(tmp_path, clock=lambda: now[0])
     assert not folder.scan().runs
     write_run(tmp_path / "run")
     assert not folder.scan().runs  # a scan is kept for a moment
@@ -59,9 +59,9 @@ def test_a_scan_follows_no_links_and_is_bounded(tmp_path: Path, monkeypatch: pyt
     write_run(inside / "a" / "run")
     os.symlink(outside, inside / "link")
     os.symlink(inside, inside / "loop")
-    assert [found.name for found in Folder(inside).scan().runs.values()] == ["a/run"]
+    assert [found.name for found in StudioFolder(inside).scan().runs.values()] == ["a/run"]
     monkeypatch.setattr(folder_module, "MAX_FOLDERS", 2)
-    scan = Folder(inside).scan()
+    scan = StudioFolder(inside).scan()
     assert not scan.runs
     assert not scan.is_complete
 
@@ -70,7 +70,7 @@ def test_a_scan_follows_no_links_and_is_bounded(tmp_path: Path, monkeypatch: pyt
 def test_a_path_that_is_not_a_folder_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError):
-        Folder(tmp_path / name)
+        StudioFolder(tmp_path / name)
 
 
 # The reader of a growing log

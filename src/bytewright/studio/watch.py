@@ -3,7 +3,8 @@
 `RunTable.refresh` compares the times and sizes of a run's files with those of the last time, and reads only
 runs that changed; of the metrics log it reads only new lines. Every change gets a number, so each client
 asks for what is newer than what it has: nothing is queued for slow clients. A run whose files cannot be read
-is `broken`, with the reason.
+is `broken`, with the reason. A refresh ends after a moment; runs that it did not reach are read by the next
+one, and have the state "reading" until then.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from bytewright.train.run import Run
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
+REFRESH_SECONDS = 0.5
+"""After this time a refresh ends, so that the page shows the first of many runs at once."""
 SPEED_RECORDS = 20
 """The remaining time follows from the speed between this many last records."""
 LAST_FIGURES = ("loss", "validation_loss", "bits_per_byte", "tokens_per_second", "tokens", "seconds", "mfu")
@@ -39,7 +43,15 @@ class WatchedRun:
         self.id, self.name, self.run = found.id, found.name, Run(found.path)
         self.reader = self.run.follow_records()
         self.version = 0
-        self.summary: dict[str, Any] = {}
+        self.last_refresh = 0
+        """The place of its last refresh among those of all runs: the oldest is repeated first."""
+        self.summary: dict[str, Any] = {
+            "id": found.id,
+            "name": found.name,
+            "reports": [],
+            "state": "reading",
+            "detail": "",
+        }
         self._signature: object = None
         self._settings: dict[str, Any] = {}
         self._settings_signature: object = None
@@ -100,11 +112,15 @@ class WatchedRun:
 class RunTable:
     """All runs below the folder. Methods may be called from any thread."""
 
-    def __init__(self, folder: StudioFolder) -> None:
+    def __init__(self, folder: StudioFolder, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder = folder
         self.version = 0
+        self.is_complete = False
+        """Whether the last refresh reached all runs."""
+        self._clock = clock
         self.runs: dict[str, WatchedRun] = {}
         self._lock = threading.Lock()
+        self._num_refreshed = 0
 
     def refresh(self) -> int:
         """Read what has changed since the last time; return the number of the last change."""
@@ -113,9 +129,16 @@ class RunTable:
             runs = {id: self.runs.get(id) or WatchedRun(found) for id, found in scan.runs.items()}
             has_changed = runs.keys() != self.runs.keys()
             reports = _reports_by_folder(scan)
-            for run in runs.values():
+            end = self._clock() + REFRESH_SECONDS
+            self.is_complete = True
+            for run in sorted(runs.values(), key=lambda run: run.last_refresh):
                 found = _reports_of(run.run.path, self.folder.path, reports)
                 has_changed |= run.refresh(self.version + 1, found)
+                self._num_refreshed += 1
+                run.last_refresh = self._num_refreshed
+                if self._clock() > end:
+                    self.is_complete = False
+                    break
             self.version += has_changed
             self.runs = runs
             return self.version
@@ -162,7 +185,7 @@ class Watcher:
                     self._changed = asyncio.Event()
             except Exception:
                 logger.exception("the runs could not be read")
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(POLL_SECONDS if self.table.is_complete else 0)
 
 
 def estimate_seconds_left(

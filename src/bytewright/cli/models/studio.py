@@ -24,9 +24,10 @@ StudioFolder = Annotated[
 class OpenStudio:
     """Show the runs, tokenizers and models below a folder on a page, until Ctrl-C or SIGTERM.
 
-    The views: curves of all runs while they train, tokens of a text, and a calculator of costs. The page
-    needs no network. Nothing is written. Other machines can connect only if --host says so; then an API key
-    is required. Install the extra: pip install 'bytewright[serve]'.
+    Five views: curves of runs while they train, tokens of a text, writing with a model, attention and
+    predictions inside a model, and a calculator of costs. The page needs no network. Nothing is written.
+    Other machines can connect only if --host says so; then an API key is required. Install the extra: pip
+    install 'bytewright[serve]'.
 
     For example:
       bytewright studio

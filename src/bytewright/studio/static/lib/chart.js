@@ -28,7 +28,10 @@ export function lineChart(element, { height = 300, signal } = {}) {
   let drawn = null;
 
   const draw = () => {
-    if (options) drawn = drawChart({ picture, legend, caption }, options, Math.max(240, element.clientWidth), height);
+    if (!options) return;
+    const at = drawn?.at() ?? null; // the cursor stays where it is when data are added
+    drawn = drawChart({ picture, legend, caption }, options, Math.max(240, element.clientWidth), height);
+    if (at !== null) drawn.moveToValue(at);
   };
   const watcher = new ResizeObserver(draw);
   watcher.observe(element);
@@ -132,6 +135,10 @@ function drawChart({ picture, legend, caption }, options, width, height) {
       cursor.append(s("circle", { cx: xAxis.place(near[0]), cy: yAxis.place(shift(near[1])), r: 3.6, class: "dot", style: { "--c": each.colour } }));
     }
   };
+  const moveToValue = (value) => {
+    const index = stops.findIndex((stop) => stop >= value);
+    moveTo(index < 0 ? null : index);
+  };
   const point = (left) => {
     if (!stops.length) return;
     let best = 0;
@@ -143,7 +150,7 @@ function drawChart({ picture, legend, caption }, options, width, height) {
   const step = (by) => {
     if (stops.length) moveTo(Math.min(stops.length - 1, Math.max(0, at === null ? (by > 0 ? 0 : stops.length - 1) : at + by)));
   };
-  return { moveTo, point, step };
+  return { moveTo, moveToValue, point, step, at: () => (at === null ? null : stops[at]) };
 }
 
 /** Return the last point at or before x, if the series reaches to x. */

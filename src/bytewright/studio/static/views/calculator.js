@@ -82,7 +82,7 @@ class Calculator {
       choice("Precision", [["bf16", "bf16"], ["fp32", "fp32"]], this.setup.precision, train("precision")),
     );
     this.figures = h("dl", { class: "figures" });
-    this.bars = h("div", { class: "bars" });
+    this.bars = h("div", { class: "cost-bars" });
     this.recipe = h("pre", { tabindex: 0 });
     this.problem = h("div", { role: "alert", class: "calc-problem" });
     const answer = h(
@@ -193,7 +193,7 @@ function drawBar(title, parts, format) {
   const shown = parts.filter(([, value]) => value > 0).map(([name, value], index) => ({ name: name.replaceAll("_", " "), value, share: value / total, colour: COLOURS[index % COLOURS.length] }));
   return h(
     "figure",
-    { class: "bar" },
+    { class: "cost-bar" },
     h("figcaption", { class: "row" }, h("h3", {}, title), h("b", { class: "end" }, format(total))),
     h("div", { class: "track", "aria-hidden": "true" }, shown.map((each) => h("span", { style: { "flex-grow": String(each.share), "--c": each.colour }, title: each.name }))),
     h("ul", {}, shown.map((each) => h("li", { style: { "--c": each.colour } }, h("i", {}), h("span", {}, each.name), h("b", {}, format(each.value)), h("small", { class: "quiet" }, formatShare(each.share))))),

@@ -15,7 +15,7 @@ const METRICS = {
 };
 const AXES = { step: "Steps", tokens: "Tokens", seconds: "Time" };
 const SORTS = [["newest", "Newest"], ["name", "Name"], ["loss", "Lowest loss"]];
-const STATES = { running: "running", complete: "complete", stopped: "stopped", diverged: "diverged", failed: "failed", imported: "imported", broken: "broken" };
+const STATES = { running: "running", complete: "complete", stopped: "stopped", diverged: "diverged", failed: "failed", imported: "imported", broken: "broken", reading: "reading …" };
 
 export async function mount(element, context) {
   const view = new RunsView(element, context);
@@ -250,7 +250,7 @@ class RunsView {
       if (!run) continue;
       const colour = seriesColour(this.colours.get(id));
       const floor = this.metric === "loss" ? run.floor_nats : this.metric === "bits_per_byte" ? run.floor : null;
-      if (isNumber(floor)) floors.push(floor);
+      if (isNumber(floor)) floors.push({ floor, bits: run.floor });
       const points = (column) => {
         if (!data) return [];
         const [x, y] = [data.columns.indexOf(this.axis), data.columns.indexOf(column)];
@@ -263,8 +263,8 @@ class RunsView {
       } else series.push({ name: run.name, colour, points: points(this.metric), dots: points(this.metric).length < 40 });
     }
     // One floor only if it is that of all selected runs: losses of different texts have different floors.
-    const isShared = floors.length > 0 && floors.length === this.selected.length && Math.max(...floors) - Math.min(...floors) < 1e-3 * Math.max(...floors);
-    const floor = metric.hasFloor && isShared ? Math.min(...floors) : null;
+    const isShared = floors.length > 0 && floors.length === this.selected.length && floors.every((each) => Math.abs(each.bits - floors[0].bits) < 1e-3 * each.bits);
+    const floor = metric.hasFloor && isShared ? Math.min(...floors.map((each) => each.floor)) : null;
     const isAbove = floor !== null && series.every((each) => each.points.every(([, y]) => y > floor));
     const isDistance = this.isDistance && isAbove;
     this.distance.disabled = !isAbove;

@@ -167,6 +167,6 @@ class Panel {
 
 function drawToken(token, index) {
   const label = token.text === null ? `‹${token.bytes.match(/../g).join(" ")}›` : token.text.replaceAll("\n", "↵").replaceAll("\t", "⇥");
-  const span = h("span", { class: `token t${index % NUM_COLOURS}${token.special ? " special" : ""}${token.text === null ? " raw" : ""}`, role: "option", tabindex: -1, dataset: { index }, "aria-label": `${token.text?.trim() || label}, id ${token.id}` }, h("span", { class: "piece" }, label), h("small", { "aria-hidden": "true" }, String(token.id)));
+  const span = h("span", { class: `token t${index % NUM_COLOURS}${token.special ? " special" : ""}${token.text === null ? " raw" : ""}`, role: "option", tabindex: -1, dataset: { index }, "aria-label": `${token.text?.trim() || label}, id ${token.id}` }, h("span", { class: "token-text" }, label), h("small", { "aria-hidden": "true" }, String(token.id)));
   return token.text?.includes("\n") ? [span, h("br")] : [span];
 }
