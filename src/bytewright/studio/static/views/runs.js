@@ -31,6 +31,7 @@ class RunsView {
     this.settings = new Map();
     this.items = new Map(); // id → {key, item} of the list
     this.selected = [];
+    this.hasChosen = false; // whether the user has selected; until then the view selects
     this.colours = new Map(); // id → number of the colour, kept while selected
     this.metric = context.params.get("metric") in METRICS ? context.params.get("metric") : "loss";
     this.axis = context.params.get("x") in AXES ? context.params.get("x") : "step";
@@ -104,6 +105,7 @@ class RunsView {
   }
 
   toggle(id) {
+    this.hasChosen = true;
     const isSelected = this.selected.includes(id);
     const next = isSelected ? this.selected.filter((each) => each !== id) : [...this.selected, id].slice(-MAX_SELECTED);
     this.context.setParams({ ids: next.join(",") });
@@ -160,7 +162,7 @@ class RunsView {
       for (const run of data.runs) this.runs.set(run.id, run);
       const left = this.selected.filter((id) => ids.has(id));
       if (left.length < this.selected.length) this.setSelection(left);
-      else if (!left.length && this.runs.size) this.setSelection(this.chooseFirst());
+      else if (!left.length && !this.hasChosen && this.runs.size) this.setSelection(this.chooseFirst());
       this.drawList();
       if (data.runs.some((run) => this.selected.includes(run.id))) {
         this.drawChart();
