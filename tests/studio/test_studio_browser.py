@@ -27,7 +27,7 @@ ui = pytest.importorskip("selenium.webdriver.support.ui", reason=REASON)
 errors = pytest.importorskip("selenium.common.exceptions", reason=REASON)
 
 CSS = "css selector"
-HANG_SECONDS = 60
+HANG_SECONDS = 120
 VIEWS = ("runs", "tokenizer", "write", "inside", "calculator")
 KEY = "correct horse"
 

@@ -148,7 +148,7 @@ function drawChart({ picture, legend, caption }, options, width, height) {
     moveTo(best);
   };
   const step = (by) => {
-    if (stops.length) moveTo(Math.min(stops.length - 1, Math.max(0, at === null ? (by > 0 ? 0 : stops.length - 1) : at + by)));
+    if (stops.length) moveTo(Math.min(stops.length - 1, Math.max(0, (at ?? (by > 0 ? -1 : stops.length)) + by)));
   };
   return { moveTo, moveToValue, point, step, at: () => (at === null ? null : stops[at]) };
 }
