@@ -241,11 +241,14 @@ class Record:
         write_report(path, fitting | {"points": self.points("fitting")})
 
     def choose_rate(self, width: int, default: float) -> float:
-        """Return the rate with the lowest validation loss at a width."""
+        """Return the rate with the lowest validation loss in the sweep of rates, at a width."""
         found = {
             run["lr"]: run["validation_loss"]
             for run in self.runs
-            if "error" not in run and run["width"] == width and math.isfinite(run["validation_loss"])
+            if "error" not in run
+            and run["width"] == width
+            and math.isfinite(run["validation_loss"])
+            and (run["sweep"], run["seed"]) == (RATES, 0)
         }
         return min(found, key=lambda lr: found[lr], default=default)
 

@@ -68,10 +68,9 @@ def old(name: str, key: str, value) -> float:
     return next(each for each in reversed(run["metrics"]["bits_per_byte"]) if each is not None)
 
 
-old_vocabulary = old("tokenizers", "corpus.vocab_size", 512) - old("tokenizers", "corpus.vocab_size", 10_000)
-old_context = old("context_length", "model.context_length", 256) - old(
-    "context_length", "model.context_length", 512
-)
+VOCABULARY, CONTEXT = ("tokenizers", "corpus.vocab_size"), ("context_length", "model.context_length")
+old_vocabulary = old(*VOCABULARY, 512) - old(*VOCABULARY, 10_000)
+old_context = old(*CONTEXT, 256) - old(*CONTEXT, 512)
 
 FIGURES = [
     f"{len(runs)} runs",
