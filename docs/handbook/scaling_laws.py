@@ -204,7 +204,7 @@ FIGURES = [
 SECTIONS = {"laptop": blocks_of_laptop(), "H200": blocks_of_large()}
 GIVEN = {
     "128 tokens": "the recipe",
-    "12 to 320 thousand parameters": "the comment in the recipe",
+    "25 to 320 thousand parameters": "the comment in the recipe",
     "of 95 %": "the usual level",
     "Chinchilla (2022)": "the year of the paper",
 }

@@ -54,6 +54,10 @@ class CorpusConfig:
     """Plain text file to validate on; without one, the end of `text` is held out."""
     validation_size: int = 2_000_000
     """Bytes of validation text to generate."""
+    test_size: int | None = None
+    """Bytes of test text to generate from a book. With it, a sweep evaluates each model on whole validation
+    and test documents: the former choose among settings, and the latter judge them. 0: none. By default a
+    quarter of `validation_size` for the world book, and 0 otherwise."""
     seed: int = 1
     """Seed of the generated text."""
     vocab_size: int = 10_000
@@ -75,6 +79,15 @@ class CorpusConfig:
             raise wrong_value("corpus.vocab_size", f"from 257 to {2**20}", self.vocab_size)
         if self.worldbook is not None:
             self.world  # noqa: B018  # raises if there is no such world
+        if self.test_size is not None and (self.test_size < 0 or (self.test_size and self.text is not None)):
+            raise wrong_value("corpus.test_size", "at least 0, and 0 for a text file", self.test_size)
+
+    @property
+    def num_test_bytes(self) -> int:
+        """The bytes of test text; 0 if models are not evaluated on whole documents."""
+        if self.test_size is not None:
+            return self.test_size
+        return 0 if self.worldbook is None else self.validation_size // 4
 
     @property
     def world(self) -> World:
@@ -87,6 +100,8 @@ def prepare_corpus(config: CorpusConfig, root: Path, progress: PhaseProgress) ->
     encoded = root / token_folder(config, progress)
     atomic.check_no_links(encoded, within=root)
     train, validation = _write_texts(config, encoded.parent, progress)
+    if config.num_test_bytes:
+        _write_test(config, _test_file(config, encoded.parent))
     data = DataConfig(
         train=encoded / "train.npy", validation=encoded / "validation.npy", tokenizer=encoded / "tokenizer"
     )
@@ -98,6 +113,21 @@ def text_files(data: DataConfig) -> tuple[Path, Path]:
     """Return the paths of the generated training and validation text of a prepared corpus."""
     folder = data.train.parents[1]
     return folder / TRAIN_TEXT, folder / VALIDATION_TEXT
+
+
+def document_files(config: CorpusConfig | None, data: DataConfig) -> dict[str, Path]:
+    """Return the texts for the evaluation on whole documents by the name of the metric that they yield."""
+    if config is None or not config.num_test_bytes:
+        return {}
+    folder = data.train.parents[1]
+    return {
+        "document_bits_per_byte": folder / VALIDATION_TEXT,
+        "test_bits_per_byte": _test_file(config, folder),
+    }
+
+
+def _test_file(config: CorpusConfig, folder: Path) -> Path:
+    return folder / f"test-{config.num_test_bytes}.txt"
 
 
 def token_digests(data: DataConfig) -> dict[str, str]:
@@ -225,6 +255,19 @@ def _write_world(
         "validation_documents": written.num_documents,
         "floor_bits_per_byte": written.bits_per_byte,
     }
+
+
+def _write_test(config: CorpusConfig, test: Path) -> None:
+    """Create the test text unless it exists: another stream of documents than the validation text."""
+    if test.is_file():
+        return
+    if config.worldbook is not None:
+        write_worldbook(test, config.num_test_bytes, world=config.world, seed=config.seed, split="test")
+    else:
+        from bytewright.corpus.storybook import write_stories
+
+        # The storybook has two splits; the test stories are validation stories of another seed.
+        write_stories(test, config.num_test_bytes, seed=config.seed + 1, split="validation")
 
 
 def _hold_out(source: Path, train: Path, validation: Path, progress: PhaseProgress) -> dict[str, object]:

@@ -35,6 +35,7 @@ from bytewright.errors import (
     is_out_of_memory,
 )
 from bytewright.experiments import corpora
+from bytewright.experiments.evaluation.documents import evaluate_documents
 from bytewright.experiments.evaluation.stories import generate_stories, score_stories
 from bytewright.experiments.plan import (
     SAMPLER_KEY,
@@ -169,14 +170,16 @@ def _train(trial: Trial, run: Path, predicted: Mapping[str, float], context: Swe
     if has_started:
         check_same_settings(trial, run)
     data = corpora.token_digests(Run(run).config.data if has_started else trial.config.data)
-    may_copy = context.keep == "metrics" and not run.exists()
+    documents = corpora.document_files(trial.corpus, trial.config.data)
+    may_copy = context.keep == "metrics" and not run.exists() and not documents
     try:
         if may_copy and (identical := find_identical_run(trial.config, data, context.folder)):
             context.say(f"{run.name}: copied from the identical run {identical}")
             return copy_record(identical, run, trial.config, trial.labels)
         # A process that was killed may have finished training without writing the outcome.
         if not (has_started and Run(run).is_finished_without_checkpoint):
-            result = _train_in_parts(trial.config, run, context)
+            keep: Keep = "model" if documents and context.keep == "metrics" else context.keep
+            result = _train_in_parts(trial.config, run, dataclasses.replace(context, keep=keep))
             if result.received:
                 raise SweepStopped(result.received)
         record = read_run(run)
@@ -198,6 +201,8 @@ def _train(trial: Trial, run: Path, predicted: Mapping[str, float], context: Swe
     if status != "failed":
         # The last step reveals a log that later loses some of its lines.
         outcome |= {"ending": record.ending, "data": data, "step": record.num_steps}
+    if status == "complete" and documents and Run(run).checkpoints.steps():
+        outcome["documents"] = evaluate_documents(run, documents, device=trial.config.device)
     # If another process trains the run now, that process records its outcome.
     if Run(run).exists and not Run(run).is_locked:
         Run(run).write_outcome(outcome)

@@ -103,6 +103,8 @@ def read_run(path: Path) -> RunRecord:
     run = Run.open(path)
     settings, records, outcome = run.settings, run.records, run.outcome
     lines = [record for record in records if "event" not in record]
+    if lines:  # figures of the final model, measured after the last record
+        lines[-1] = lines[-1] | _numbers(outcome, "documents", path)
     status = run.find_status(settings, records)
     return RunRecord(
         name=path.absolute().name,

@@ -222,13 +222,17 @@ def _parse_world(world: Json) -> World:
 def points_of_runs(records: Sequence[RunRecord], title: str) -> Points:
     """Return the points of the complete runs of a sweep.
 
-    The loss is in bits per byte, since the floor is, and since losses per token depend on the tokenizer.
+    The loss is in bits per byte, since the floor is, and since losses per token depend on the tokenizer: of
+    whole documents if all runs were evaluated on them, and of windows otherwise.
     """
     points = []
-    for record in records:
+    complete = [record for record in records if record.status == "complete"]
+    has_documents = all(record.last("document_bits_per_byte") is not None for record in complete)
+    metric = "document_bits_per_byte" if complete and has_documents else "bits_per_byte"
+    for record in complete:
         costs = {**record.predicted, **record.measured}
-        loss, tokens = record.last("bits_per_byte"), record.last("tokens")
-        if record.status != "complete" or loss is None or tokens is None or "parameters" not in costs:
+        loss, tokens = record.last(metric), record.last("tokens")
+        if loss is None or tokens is None or "parameters" not in costs:
             continue
         per_token = costs.get("flops_per_token")
         points.append(

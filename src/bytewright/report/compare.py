@@ -1,8 +1,9 @@
 """Which runs are comparable, by which metric, and their entropy floor.
 
-Runs are comparable if they were validated on the same text. The metric is the validation loss if they read
-the same tokens, and bits per byte if their tokenizers differ. If no run was validated, it is the training
-loss. `compare_runs` returns one `Comparison` per validation text.
+Runs are comparable if they were validated on the same text. The metric is that of whole documents if all runs
+were evaluated on them. Otherwise it is the validation loss if they read the same tokens, and bits per byte if
+their tokenizers differ. If no run was validated, it is the training loss. `compare_runs` returns one
+`Comparison` per validation text.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ FLOOR_TOLERANCE = 1e-3
 
 
 VALIDATION, TRAINING, BITS = (METRICS[name] for name in ("validation_loss", "loss", "bits_per_byte"))
+DOCUMENTS, TEST = METRICS["document_bits_per_byte"], METRICS["test_bits_per_byte"]
+"""The metric that chooses among settings, and the one that judges them on other documents."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Comparison:
     groups: Sequence[Group]
     metric: Metric
     best: Group | None
+    curve_metric: Metric
+    """The metric of the learning curves: whole documents are evaluated only once, at the end."""
 
     @property
     def runs(self) -> list[RunRecord]:
@@ -47,7 +52,8 @@ def compare_runs(records: Sequence[RunRecord], about: SweepInfo) -> list[Compari
         if len(texts) > 1 and not are_of_one_sweep(records):  # settings identify a run only on one text
             groups = name_after_runs(groups)
         metric = choose_metric(runs, prefer_bits=len(texts) > 1)
-        comparisons.append(Comparison(text, groups, metric, _find_best(groups, metric)))
+        curve_metric = choose_metric(runs, prefer_bits=len(texts) > 1, documents=False)
+        comparisons.append(Comparison(text, groups, metric, _find_best(groups, metric), curve_metric))
     return comparisons
 
 
@@ -63,16 +69,21 @@ def _find_best(groups: Sequence[Group], metric: Metric) -> Group | None:
     return min(without_loss or reached, key=lambda group: group.mean(metric.name), default=None)
 
 
-def choose_metric(records: Sequence[RunRecord], *, prefer_bits: bool = False) -> Metric:
+def choose_metric(
+    records: Sequence[RunRecord], *, prefer_bits: bool = False, documents: bool = True
+) -> Metric:
     """Return the metric that all complete runs have, or, if no run is complete, all evaluated runs.
 
     Runs that stopped or failed before their first evaluation are ignored. `prefer_bits` selects bits per
-    byte, if recorded, even if all runs read the same tokens.
+    byte, if recorded, even if all runs read the same tokens. Without `documents`, the metric is one of
+    windows, which has a learning curve.
     """
     complete = [record for record in records if record.status == "complete" and record.lines]
     judged = complete or [record for record in records if record.column("validation_loss")]
     if not judged or not all(record.column("validation_loss") for record in judged):
         return TRAINING
+    if documents and all(record.column(DOCUMENTS.name) for record in judged):
+        return DOCUMENTS
     has_bits = all(record.column("bits_per_byte") for record in judged)
     return BITS if has_bits and (prefer_bits or not have_same_tokens(records)) else VALIDATION
 
@@ -133,9 +144,9 @@ def floor_of(records: Sequence[RunRecord], metric: Metric) -> float | None:
     """Return the entropy floor in the unit of the metric, or None unless all runs have the same floor."""
     floors = []
     for record in records:
-        if record.floor is None or metric not in (BITS, VALIDATION):
+        if record.floor is None or metric not in (BITS, VALIDATION, DOCUMENTS):
             return None
-        if metric is BITS:
+        if metric in (BITS, DOCUMENTS):
             floors.append(record.floor)
             continue
         both = [line for line, _ in record.column("bits_per_byte") if is_finite(line.get("validation_loss"))]

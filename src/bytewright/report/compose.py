@@ -50,6 +50,12 @@ FLOOR_NOTE = (
 )
 
 
+DOCUMENT_NOTE = (
+    "The floor is the entropy of the validation documents. The model is evaluated on the same whole"
+    " documents, so it cannot be below the floor on average."
+)
+
+
 def write_report(records: Sequence[RunRecord], about: SweepInfo | None, folder: Path) -> Path:
     """Write report.html, report.md with its figures, and results.json; return the path of the HTML file."""
     records = [without_absolute_paths(record) for record in records]
@@ -212,7 +218,8 @@ def _results(comparisons: Sequence[compare.Comparison], about: SweepInfo) -> lis
             " tables and charts, and there is no overall best run."
         )
     for part in comparisons:
-        floor = [FLOOR_NOTE] if compare.floor_of(part.runs, part.metric) else []
+        note = DOCUMENT_NOTE if part.metric is compare.DOCUMENTS else FLOOR_NOTE
+        floor = [note] if compare.floor_of(part.runs, part.metric) else []
         table = tables.table_of_groups(
             part.groups, part.metric, about, part.best if len(part.groups) > 1 else None
         )
@@ -235,7 +242,7 @@ def _curves(comparisons: Sequence[compare.Comparison], about: SweepInfo) -> list
     """Return the learning curves of each text; a text with a single setting has only one chart."""
     blocks: list[Block] = []
     for part in comparisons:
-        figures = learning_curves(part.groups, part.metric, about)
+        figures = learning_curves(part.groups, part.curve_metric, about)
         is_single = len(part.groups) == 1 < len(comparisons)
         blocks += _add_text_name(figures[:1] if is_single else figures, part, comparisons)
     return blocks

@@ -16,7 +16,7 @@ from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo, common
 from bytewright.formatting import format_seconds
 from bytewright.laws.inference import CONFIDENCE, Difference, compare_means, holm
-from bytewright.report.compare import BITS, VALIDATION
+from bytewright.report.compare import BITS, DOCUMENTS, TEST, VALIDATION
 from bytewright.report.page import Block, Cell, Table
 from bytewright.train.metrics import COST_METRICS, METRICS, Metric
 
@@ -31,13 +31,16 @@ MEASUREMENT_NOTE = (
 def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, best: Group | None) -> Table:
     """Return one row per setting: the mean and spread over seeds, and the difference to the baseline."""
     baseline = next((g for g in groups if about.baseline and g.labels == about.baseline), None)
+    judge = TEST if metric is DOCUMENTS and all(g.values(TEST.name) for g in groups) else metric
     has_bits = metric is not BITS and any(group.values("bits_per_byte") for group in groups)
     columns = ["setting", "seeds", metric.title, "± sd", "perplexity"]
     columns += ["bits/byte"] if has_bits else ["bytes/token"]
-    more = [each for each in METRICS.values() if each.is_reported and not each.is_measured]
+    more = [
+        each for each in METRICS.values() if each.is_reported and not each.is_measured and each is not metric
+    ]
     columns += [each.short for each in more]
     columns += ["to baseline", "p", "as good after"] if baseline else []
-    differences = {} if baseline is None else compare_with_baseline(groups, baseline, metric)
+    differences = {} if baseline is None else compare_with_baseline(groups, baseline, judge)
     p_values = _corrected(differences)
     rows: list[list[Cell]] = []
     for group in groups:
@@ -55,7 +58,7 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
         row.append(bits if has_bits else _bytes_per_token(group))
         row += [_or_none(each.format, _mean(group, each.name)) for each in more]
         if baseline:
-            row += [_difference(group, baseline, metric, differences.get(group.label))]
+            row += [_difference(group, baseline, judge, differences.get(group.label))]
             row += [_or_none(format_p, p_values.get(group.label)), _time_to(group, baseline, metric)]
         rows.append(row)
     dropped = {n for n in range(3, len(columns)) if all(row[n] in (None, "") for row in rows)}
@@ -66,6 +69,7 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
         caption=" ".join(
             [
                 _caption(metric, baseline, [columns[n] for n in kept], list(differences.values())),
+                *(["Differences are of the test documents."] if baseline and judge is TEST else []),
                 *describe_lost(groups),
             ]
         ),
@@ -154,6 +158,8 @@ def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
 
     Return None if a seed diverged, since the value did not last.
     """
+    if metric is DOCUMENTS:  # it has no curve
+        return None
     if group is baseline or baseline.status != "complete" or not baseline.values(metric.name):
         return None
     if group.num_diverged:
