@@ -156,6 +156,21 @@ def blocks_of_laptop():
     ]
 
 
+def describe_recovery(fit):
+    """Return a sentence on the E of the joint fits to all points."""
+    found = [
+        each["estimate"]["value"] / each["true"] - 1
+        for each in fit["recovery"]
+        if each["data"] == "all" and each["estimate"] and "envelope" not in each["procedure"]
+    ]
+    low, high = percent(min(found), 1).replace("-", "−"), percent(max(found), 1).replace("-", "−")
+    return (
+        f"The three joint fits to all points find an E that differs from the entropy by {low} to {high}. The "
+        "predictions expected an E that is too high: a model whose context is shorter than a document cannot "
+        "recall what lies further back, so its loss has a limit of its own."
+    )
+
+
 def blocks_of_large():
     """Return the paragraphs and tables of the section on the H200."""
     fit, short, facts = fit_of(LARGE), fit_of(f"{LARGE}/fitting"), fit_of(f"{LARGE}/facts")
@@ -167,6 +182,8 @@ def blocks_of_large():
         list(law_rows(fit, "H200: fit")),
         list(level_rows(fit, "H200: level")),
         list(recovered_rows(fit, "H200: procedure")),
+        describe_recovery(fit),
+        "[The report](../results/2026-11-18-scaling/fit.md) has the charts.",
     ]
     if short:
         blocks += [

@@ -157,6 +157,8 @@ class _Inner:
         for _ in range(INNER_STEPS):
             columns = self.columns(values[-num_terms:])
             prediction = self.offset + columns @ values[:-num_terms]
+            if prediction.min() <= 0:
+                return None
             slopes = -columns[:, -num_terms:] * values[-2 * num_terms : -num_terms] * np.stack(self.logs, 1)
             jacobian = np.concatenate([columns, slopes], axis=1)
             if self.objective == "linear":

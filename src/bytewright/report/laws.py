@@ -216,7 +216,7 @@ def _loss_figures(analysis: Analysis) -> list[Block]:
         ordered=True,
     )
     return [
-        Figure(chart, f"Marks: runs. Lines: the law, fit *{analysis.main.name}*, for each {words}."),
+        Figure(chart, f"Marks: runs. Lines: the law with {analysis.main.name}, for each {words}."),
         Figure(by_tokens, "One line per number of parameters: the law at this N."),
     ]
 
