@@ -1,0 +1,238 @@
+"""The views Write and Inside in Chromium, used with mouse and keyboard on a wide and a narrow page.
+
+Needs selenium, Chromium and its driver (Debian: chromium, chromium-driver); skipped without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser_pages import Page, open_browser
+from bytewright.train.run import Run, write_imported_model
+from story_runs import train_on_stories
+from studios import OpenStudio, open_studio
+
+RIGHT, DOWN, ENTER, ESCAPE, END = "\ue014", "\ue015", "\ue007", "\ue00c", "\ue010"
+NUM_TOKENS = 20
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenStudio]:
+    folder: Path = tmp_path_factory.mktemp("browser")
+    run = Run(train_on_stories(folder, context_length=128))
+    write_imported_model(folder / "imported", run.load_model(), run.tokenizer.vocabulary)
+    with open_studio(folder) as studio:
+        yield studio
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    with open_browser() as driver:
+        yield driver
+
+
+@pytest.fixture
+def page(driver: Any, studio: OpenStudio) -> Iterator[Page]:
+    """The page; at the end of a test its console must be empty."""
+    page = Page(driver, studio.url)
+    yield page
+    assert page.messages() == []
+
+
+def run_id(studio: OpenStudio, name: str) -> str:
+    runs = studio.get("/api/write/runs").json()["runs"]
+    return next(str(run["id"]) for run in runs if run["name"] == name)
+
+
+def open_write(page: Page, studio: OpenStudio, *, run: str = "run", **options: Any) -> None:
+    page.open(f"write?run={run_id(studio, run)}&prompt=Once+upon&length={NUM_TOKENS}&seed=3", **options)
+
+
+def num_pieces(page: Page) -> int:
+    return len(page.all(".piece:not(.next-place)"))
+
+
+def wait_for_text(page: Page) -> int:
+    """Wait until a text is complete; return the number of its tokens."""
+    page.until(lambda: page.find(".write-form button:nth-of-type(2)").get_attribute("disabled"))
+    page.until(lambda: page.text(".write-status") not in ("", "Reading the text…", "Writing…"))
+    return num_pieces(page)
+
+
+def figures(page: Page) -> dict[str, str]:
+    texts = [entry.text.split("\n") for entry in page.all(".write-figures > div")]
+    return {lines[0]: lines[1] for lines in texts}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1400, "dark")])
+@pytest.mark.parametrize("view", ["write", "inside"])
+def test_a_view_fits_the_page(page: Page, studio: OpenStudio, view: str, width: int, scheme: str) -> None:
+    page.open(view, width=width, scheme=scheme)
+    page.find(f".view-{view} h1")
+    if view == "write":
+        page.click(".write-form .primary")
+        wait_for_text(page)
+    else:
+        page.until(lambda: page.all(".lens td"))
+    assert page.script("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_text_is_written_and_branched(page: Page, studio: OpenStudio) -> None:
+    open_write(page, studio)
+    page.click(".write-form .primary")
+    count = wait_for_text(page)
+    assert "".join(piece.get_attribute("textContent") for piece in page.all(".piece")[:6]).startswith(
+        "↵\nOnce"
+    )
+    assert 3 <= count <= NUM_TOKENS + 10
+    found = figures(page)
+    assert set(found) == {
+        "Tokens",
+        "Model, bits",
+        "True, bits",
+        "Excess, bits",
+        "… expected",
+        "In the grammar",
+    }
+    assert found["Tokens"] == str(count)
+    assert page.all(".chart .line")
+
+    page.click(".piece", 2)  # the candidates at this token
+    assert page.find(".piece[aria-selected=true]").get_attribute("id") == "token-2"
+    candidates = page.all(".candidate")
+    assert len(candidates) >= 10
+    other = next(each for each in candidates if not each.get_attribute("aria-current"))
+    wanted = other.find_element("css selector", "code").text
+    other.click()
+    page.until(lambda: len(page.all(".branch")) == 2)
+    wait_for_text(page)
+    assert page.all(".piece")[2].get_attribute("title").startswith(f"{wanted}:")
+
+    page.click(".branch", 0)  # back to the first text
+    page.until(lambda: num_pieces(page) == count)
+    assert [each.get_attribute("aria-pressed") for each in page.all(".branch")] == ["true", "false"]
+
+
+def test_the_same_seed_writes_the_same_text_and_sliders_change_it(page: Page, studio: OpenStudio) -> None:
+    texts = []
+    for move in (False, False, True):
+        open_write(page, studio)
+        slider = page.find(".slider input")
+        if move:
+            slider.send_keys(*["\ue012"] * 20)  # arrow left: temperature 0
+            page.until(lambda: "temperature=0" in page.script("return location.hash"))
+            assert "likeliest" in page.text(".slider output")
+        page.click(".write-form .primary")
+        wait_for_text(page)
+        texts.append("".join(piece.get_attribute("textContent") for piece in page.all(".piece")))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_write_can_be_used_with_the_keyboard(page: Page, studio: OpenStudio) -> None:
+    open_write(page, studio)
+    page.find(".write-form textarea").send_keys(" a time")
+    page.script("document.querySelector('.write-form .primary').focus()")
+    page.press(ENTER)
+    wait_for_text(page)
+    page.script("document.querySelector('.story').focus()")
+    page.press("\ue011", RIGHT, RIGHT, RIGHT)  # home, then the fourth token
+    assert page.find(".piece[aria-selected=true]").get_attribute("id") == "token-3"
+    page.press(ENTER, DOWN, DOWN)
+    assert page.script("return document.activeElement.classList.contains('candidate')")
+    page.press(ENTER)
+    page.until(lambda: len(page.all(".branch")) == 2)
+    wait_for_text(page)
+
+
+def test_a_text_can_be_scored_continued_and_stopped(page: Page, studio: OpenStudio) -> None:
+    open_write(page, studio)
+    page.click(".write-form .row button", 3)  # score only
+    page.until(lambda: page.all(".next-place"))
+    before = num_pieces(page)
+    assert page.text(".distribution h2").startswith(f"Token {before + 1}")
+    page.click(".write-form .row button", 2)  # continue
+    page.until(lambda: num_pieces(page) > before)
+    page.script("document.querySelectorAll('.write-form .row button')[1].click()")  # stop
+    page.until(lambda: page.find(".write-form .row button:nth-of-type(2)").get_attribute("disabled"))
+
+
+def test_a_model_of_another_text_has_no_true_probabilities_unless_requested(
+    page: Page, studio: OpenStudio
+) -> None:
+    open_write(page, studio, run="imported")
+    page.click(".write-form .primary")
+    wait_for_text(page)
+    assert set(figures(page)) == {"Tokens", "Model, bits"}
+    assert not page.all(".bar.truth")
+    assert "storybook only" in page.text(".write-text")
+
+
+def test_colours_show_the_excess(page: Page, studio: OpenStudio) -> None:
+    open_write(page, studio)
+    page.click(".write-form .primary")
+    wait_for_text(page)
+    heats = [piece.get_attribute("style") for piece in page.all(".piece")]
+    page.click(".choice label", 2)
+    page.until(lambda: [piece.get_attribute("style") for piece in page.all(".piece")] != heats)
+
+
+def test_a_wrong_prompt_is_answered_with_a_sentence(page: Page, studio: OpenStudio) -> None:
+    open_write(page, studio)
+    page.find(".write-form textarea")
+    page.script("document.querySelector('.write-form textarea').value = 'word '.repeat(500)")
+    page.click(".write-form .primary")
+    page.until(lambda: page.all(".write-status.error"))
+    assert "context" in page.text(".write-status")
+    assert len(page.messages()) == 1  # Chromium itself reports the status 400
+
+
+def test_inside_selects_heads_tokens_and_layers(page: Page, studio: OpenStudio) -> None:
+    page.open(f"inside?run={run_id(studio, 'run')}")
+    page.until(lambda: len(page.all(".head")) == 4)
+    assert page.script("return document.querySelector('.head canvas').width") > 10
+    painted = "return document.querySelector('.map canvas').getContext('2d').getImageData(0, 0, 1, 1).data[3]"
+    assert page.script(painted) == 255  # the first token attends to itself only
+    page.click(".head", 3)
+    page.until(lambda: page.all(".head")[3].get_attribute("aria-pressed") == "true")
+    assert "head=1" in page.script("return location.hash")
+    page.click(".piece", 4)
+    assert "token 5" in page.text(".inside-note")
+    page.click(".lens td[data-index='6'][data-column='1']")
+    note = page.all(".inside-note")[-1].text
+    assert "token 7" in note
+    assert "layer 0" in note
+    page.press(DOWN, RIGHT)
+    note = page.all(".inside-note")[-1].text
+    assert "token 8" in note
+    assert "layer 1" in note
+    assert len(page.all(".chart .line")) == 3  # embeddings and two layers
+
+
+def test_inside_reads_another_text_and_run(page: Page, studio: OpenStudio) -> None:
+    page.open(f"inside?run={run_id(studio, 'run')}")
+    page.until(lambda: page.all(".lens td"))
+    area = page.find(".inside-form textarea")
+    area.clear()
+    area.send_keys("<b>Two</b> words")
+    page.click(".inside-form .primary")
+    page.until(lambda: "<b>" in page.text(".story"))
+    assert not page.all(".story b")
+    select = page.find(".inside-form select")
+    select.send_keys("imp")
+    page.until(lambda: run_id(studio, "imported") in page.script("return location.hash"))
+    page.until(lambda: "words" in page.text(".story"))
+
+
+def test_views_are_reached_by_keys_and_a_stream_ends_when_its_view_is_left(
+    page: Page, studio: OpenStudio
+) -> None:
+    open_write(page, studio)
+    page.click(".write-form .primary")
+    page.script("document.activeElement.blur()")
+    page.press("4")
+    page.find(".view-inside h1")
+    page.until(lambda: studio.server.studio.num_streams == 0)

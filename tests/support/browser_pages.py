@@ -1,0 +1,90 @@
+"""Pages of a studio in Chromium. Importing this module skips a test module without browser or selenium."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+if not BROWSER or not DRIVER:
+    pytest.skip(
+        "Chromium or its driver is not installed (Debian: chromium, chromium-driver)", allow_module_level=True
+    )
+REASON = "selenium is not installed: pip install selenium"
+webdriver = pytest.importorskip("selenium.webdriver", reason=REASON)
+ui = pytest.importorskip("selenium.webdriver.support.ui", reason=REASON)
+errors = pytest.importorskip("selenium.common.exceptions", reason=REASON)
+
+CSS = "css selector"
+HANG_SECONDS = 120
+
+
+class Page:
+    """The page of a studio at an address, in a browser."""
+
+    def __init__(self, driver: Any, url: str) -> None:
+        self.driver, self.url = driver, url
+
+    def open(self, address: str = "", *, width: int = 1400, height: int = 900, scheme: str = "light") -> None:
+        """Open a view at a width, with the colours that the system asks for."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.url}/#/{address}")
+
+    def all(self, css: str) -> list[Any]:
+        """Return all elements of a selector."""
+        return list(self.driver.find_elements(CSS, css))
+
+    def find(self, css: str) -> Any:
+        """Return the first element of a selector, as soon as there is one."""
+        return self.until(lambda: self.all(css))[0]
+
+    def click(self, css: str, index: int = 0) -> None:
+        """Click an element, as soon as there is one, in the middle of the page."""
+        element = self.until(lambda: self.all(css)[index:])[0]
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        element.click()
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Return the first true value of a condition; elements may be replaced meanwhile."""
+        ignored = [errors.StaleElementReferenceException]
+        wait = ui.WebDriverWait(self.driver, HANG_SECONDS, 0.05, ignored_exceptions=ignored)
+        return wait.until(lambda driver: condition())
+
+    def text(self, css: str) -> str:
+        """Return the text of an element, visible or not."""
+        return str(self.find(css).get_attribute("textContent"))
+
+    def press(self, *keys: str) -> None:
+        """Press keys, which the focused element gets."""
+        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+
+    def script(self, source: str) -> Any:
+        """Return the value of a script."""
+        return self.driver.execute_script(source)
+
+    def messages(self) -> list[str]:
+        """Return the messages of the console since the last call."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@contextlib.contextmanager
+def open_browser() -> Iterator[Any]:
+    """Start Chromium without a window, and end it with the block."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER or ""
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
