@@ -313,7 +313,7 @@ def test_a_run_of_fewer_steps_than_max_refused_that_ends_with_nan_weights_has_di
         calls[0] += torch.is_grad_enabled()
         if calls[0] == num_good + 1:
             with torch.no_grad():
-                model.lm_head.weight[0, 0] = math.nan
+                model.output_weight[0, 0] = math.nan
         return language_model_loss(model, ids, targets)
 
     config = make_config(tmp_path, max_refused=50, budget={"steps": 5}, save_every=2)
