@@ -297,7 +297,7 @@ def variants_of(num_rows: int) -> dict[str, Any]:
 
 def make_steps(arguments: argparse.Namespace, case: tuple[str, int, int], options: Any, sampling: Any) -> Any:
     """Return captured steps after prompts, and 30 tokens further."""
-    from bytewright.generate.generator import DeviceSteps
+    from bytewright.generate.device_steps import DeviceSteps
 
     shape, batch_size, length = case
     on_gpu = arguments.device == "cuda"

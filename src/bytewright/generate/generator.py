@@ -2,7 +2,7 @@
 
 All sequences of a batch step together. Each sequence ends separately: at a stop token, after
 `max_new_tokens`, or when the model's context is full. The ids of a sequence do not depend on the other
-sequences. `DeviceSteps` does the work on the device with the decoder and its cache, and `_Batch` the
+sequences. `device_steps` does the work on the device with the decoder and its cache, and `_Batch` the
 bookkeeping on the host. On a GPU the host checks for ended sequences only every `STEPS_BETWEEN_CHECKS` steps.
 
 `WindowSteps` computes whole texts again for each token. It is used if the decoder cannot run the model
@@ -19,29 +19,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from bytewright.generate.decoder import Decoder
+from bytewright.generate.device_steps import MAX_GRAPHS, DeviceSteps, fetch
 from bytewright.generate.model_check import list_users_classes, reason_against_cache
 from bytewright.generate.reference import Completion, check_prompts, find_reason
-from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
 from bytewright.generate.sampling import SamplingConfig, check_chosen, choose_tokens, draw_uniforms
-from bytewright.model import ModelConfig, TransformerLM, kernels
-from bytewright.model.cuda_graph import CudaGraphFunction, capture
+from bytewright.model import ModelConfig, TransformerLM
 
 STEPS_BETWEEN_CHECKS = 16
 """On a GPU, the number of steps between two checks whether every sequence has ended."""
 
 DEFAULT_SAMPLING = SamplingConfig()
 """No filters and temperature 1: each token is drawn with the probability that the model assigns to it."""
-MAX_GRAPHS = 8
-"""On a GPU, the number of CUDA graphs that a `Generator` keeps, each with its own buffers."""
-MAX_CAPTURED_TOKENS = 4096
-"""On a GPU, the largest number of tokens of prompts whose reading is captured: of more, the launches of the
-kernels do not count."""
-PROMPT_MULTIPLE = 16
-"""On a GPU, prompts are padded to a multiple of this number of tokens, so that calls share graphs."""
 
 
 def generate(
@@ -190,24 +181,6 @@ class Generator:
         return steps
 
 
-def fetch(ids: Int[Tensor, "rows steps"]) -> Callable[[], list[list[int]]]:
-    """Start to copy ids to the host; return a function that waits for them."""
-    if not ids.is_cuda:
-        found: list[list[int]] = ids.tolist()
-        return lambda: found
-    on_host = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
-    on_host.copy_(ids, non_blocking=True)
-    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    ready.record()
-
-    def wait() -> list[list[int]]:
-        ready.synchronize()
-        found: list[list[int]] = on_host.tolist()
-        return found
-
-    return wait
-
-
 class GenerationWarning(UserWarning):
     """A model or one of its parts is run by its own `forward`, which is slower than the decoder."""
 
@@ -259,127 +232,6 @@ class WindowSteps:
             for row, id in zip(rows, ids.tolist(), strict=True):
                 self.texts[row].append(id)
         self.num_done += 1
-
-
-class DeviceSteps:
-    """The device side of generation: read the last tokens, choose the next ones, repeat.
-
-    Owns every tensor that a step uses, for `batch_size` sequences of up to `capacity` tokens, and writes them
-    in place. On a GPU one step (model, choice and bookkeeping) is captured as a CUDA graph and replayed
-    without host synchronisation.
-    """
-
-    def __init__(
-        self, decoder: Decoder, sampling: SamplingConfig, batch_size: int, capacity: int, *, captured: bool
-    ) -> None:
-        self.decoder, self.sampling, self.capacity, self.captured = decoder, sampling, capacity, captured
-        device = decoder.device
-        self.cache = decoder.new_cache(batch_size, capacity)
-        self.uniforms = torch.zeros(batch_size, capacity, device=device)
-        self.chosen = torch.zeros(batch_size, capacity, dtype=torch.long, device=device)
-        """Column t holds the ids that step t chose."""
-        self.num_chosen = torch.zeros(batch_size, dtype=torch.long, device=device)
-        """The next column of each sequence; all are equal."""
-        self.ids = torch.zeros(batch_size, dtype=torch.long, device=device)
-        self.positions = torch.zeros(batch_size, dtype=torch.long, device=device)
-        """The position of each of `ids` in its sequence."""
-        self.settings, self.kind = None, SamplingKind.GREEDY
-        """The settings of the kernels that draw tokens on an NVIDIA GPU."""
-        if sampling.sampler is None and kernels.on_gpu(self.ids):
-            self.settings, self.kind = RowSettings.of(sampling, batch_size, device), kind_of(sampling)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self._readers: dict[int, CudaGraphFunction] = {}
-        self.longest, self.aligned, self.num_done = 0, True, 0
-
-    def start(self, prompts: Sequence[Sequence[int]], seed: int, max_steps: int, first_row: int = 0) -> None:
-        """Read the prompts and choose the first token of each; prompt i uses random stream first_row + i."""
-        lengths = [len(prompt) for prompt in prompts]
-        self.longest, self.aligned = max(lengths), len(set(lengths)) == 1
-        width = self.longest
-        if self.captured:
-            width = min(-(-width // PROMPT_MULTIPLE) * PROMPT_MULTIPLE, self.capacity)
-        padded = torch.zeros(len(prompts), width, dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            padded[row, : len(prompt)] = torch.tensor(list(prompt))
-        if self.sampling.temperature > 0:
-            rows = range(first_row, first_row + len(prompts))
-            uniforms = [draw_uniforms(seed, row, max_steps) for row in rows]
-            self.uniforms[:, :max_steps] = torch.stack(uniforms).to(self.decoder.device)
-        self.positions.copy_(torch.tensor(lengths))
-        self.num_chosen.zero_()
-        self._reader(padded)(padded.to(self.decoder.device))
-        self.num_done = 1
-
-    def _reader(self, padded: Tensor) -> Callable[[Tensor], object]:
-        """Return what reads prompts of a shape and chooses the first tokens; captured if they are short."""
-        if not self.captured or padded.numel() > MAX_CAPTURED_TOKENS:
-            return self._read
-        width = padded.shape[1]
-        reader = self._readers.pop(width, None) or CudaGraphFunction(self._read)
-        self._readers[width] = reader  # moved to the end
-        if len(self._readers) > MAX_GRAPHS:
-            del self._readers[next(iter(self._readers))]
-        return reader
-
-    def _read(self, ids: Tensor) -> tuple[Tensor, ...]:
-        self._choose(self.decoder.read(self.cache, ids, self.positions))
-        return ()
-
-    def take(self) -> None:
-        """Run the model on the tokens chosen last and choose the next ones."""
-        if self.captured:
-            if self.graph is None:
-                self.graph = self._capture()
-            self.graph.replay()
-        else:
-            num_slots = min(self.longest + self.num_done, self.capacity)
-            self._advance(num_slots, aligned=self.aligned)
-        self.num_done += 1
-
-    def _advance(self, num_slots: int, *, aligned: bool) -> None:
-        fused = self.decoder.fused_step
-        if fused is not None and self.settings is not None:
-            from bytewright.generate.fused_step import TokenChoice
-
-            choice = TokenChoice(
-                self.num_chosen,
-                self.chosen,
-                self.sampling.num_ids or self.decoder.config.vocab_size,
-                settings=None if self.kind == SamplingKind.GREEDY else self.settings,
-                uniforms=self.uniforms,
-                is_filtered=self.kind == SamplingKind.FILTERED,
-            )
-            fused.step_and_choose(self.cache, self.ids, self.positions, choice)
-            return
-        logits = self.decoder.step(self.cache, self.ids, self.positions, num_slots, aligned=aligned)
-        # A full sequence has ended but still steps with the others: it overwrites its last slot.
-        self.positions.add_(1).clamp_(max=self.capacity - 1)
-        self._choose(logits)
-
-    def _choose(self, logits: Tensor) -> None:
-        columns = self.num_chosen.unsqueeze(1)
-        uniforms = self.uniforms.gather(1, columns).squeeze(1)
-        if self.settings is None:
-            ids = choose_tokens(logits, self.sampling, uniforms)
-        else:
-            ids = choose_by_row(logits[:, : self.sampling.num_ids], self.settings, uniforms, self.kind)
-        self.ids.copy_(ids)
-        self.chosen.scatter_(1, columns, self.ids.unsqueeze(1))
-        self.num_chosen.add_(1)
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        """Capture one masked step over the whole capacity.
-
-        A first run outside the graph lets the libraries allocate their workspaces. The state that this run
-        changed is restored afterwards; its entries in the cache are overwritten by the captured step.
-        """
-        state = [self.num_chosen, self.ids, self.positions, self.chosen]
-        before = [tensor.clone() for tensor in state]
-        self._advance(self.capacity, aligned=False)
-        for tensor, value in zip(state, before, strict=True):
-            tensor.copy_(value)
-        graph, _ = capture(lambda: self._advance(self.capacity, aligned=False))
-        return graph
 
 
 class _Batch:
