@@ -153,7 +153,7 @@ def deviation(run: Path, from_run: Path, step: int) -> float:
     for each in (run, from_run):
         path = CheckpointFolder(each / "checkpoints").at(step) / "model.safetensors"
         tensors, _ = read_tensors(path.read_bytes(), str(path))
-        weights.append(torch.cat([tensor.double().flatten() for tensor in tensors.values()]))
+        weights.append(torch.cat([tensors[name].double().flatten() for name in sorted(tensors)]))
     return float((weights[0] - weights[1]).norm() / weights[1].norm())
 
 
