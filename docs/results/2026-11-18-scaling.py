@@ -1,0 +1,353 @@
+"""Compute the figures of 2026-11-18-scaling.md: the measured isoFLOP runs next to the predictions.
+
+The folder `2026-11-18-scaling` has the fits with resampled seeds, which `bytewright fit` made: for test
+documents, for those that fit into the context (`fitting`), and for the excess of facts (`facts`).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import log
+from pathlib import Path
+from runpy import run_path
+from statistics import mean, stdev
+
+from records import percent, result, spell
+
+NAME = "2026-11-18-scaling"
+measured = result(f"{NAME}.json")
+fits = {"test": result(f"{NAME}/fit.json"), "fitting": result(f"{NAME}/fitting/fit.json")}
+(facts_with_known_limit,) = (
+    fit["values"]
+    for fit in result(f"{NAME}/facts/fit.json")["fits"]
+    if fit["known_limit"] and fit["objective"] == "log"
+)
+equal_tokens = result(f"{NAME}-isotoken.json")
+predicted = run_path(str(Path(__file__).with_name(f"{NAME}-predictions.py")))
+of_data, bytes_per_document = predicted["of_data"], predicted["bytes_per_document"]
+MANY = predicted["MANY"]
+floor = measured["sets"]["test"]["floor"]
+short_floor = measured["sets"]["fitting"]["floor"]
+MILLION = 1e6
+
+
+def minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def settings_of(points):
+    """Return the points of each setting (width or N, D), over seeds, in the order of compute and size."""
+    found = {}
+    for point in sorted(points, key=lambda it: (round(log(it["flops"]), 1), it["parameters"], it["seed"])):
+        found.setdefault((point["parameters"], point["tokens"]), []).append(point)
+    return found
+
+
+widths = {run["parameters"]: run["width"] for run in measured["runs"]}
+settings = settings_of(measured["points"])
+levels: dict[str, list] = {}
+for (_, _), group in settings.items():
+    levels.setdefault(f"{group[0]['flops']:.0e}".replace("e+", "e"), []).append(group)
+
+
+def facts(group) -> float:
+    """Return the mean excess of facts in bits per byte."""
+    return mean(point["excess"]["fact"] for point in group)
+
+
+def losses(group) -> list[float]:
+    return [point["loss"] for point in group]
+
+
+def deviation(values) -> str:
+    return f"{stdev(values):.5f}" if len(values) > 1 else "–"
+
+
+def point_rows():
+    yield (
+        "FLOPs", "width", "N, millions", "D, millions", "seeds", "loss", "deviation", "above E",
+        "facts: data alone", "facts: measured", f"facts: {MANY} readings",
+    )  # fmt: skip
+    for level, groups in levels.items():
+        for group in groups:
+            n, d = group[0]["parameters"], group[0]["tokens"]
+            yield (
+                level,
+                widths[n],
+                f"{n / MILLION:.1f}",
+                f"{d / MILLION:.1f}",
+                len(group),
+                f"{mean(losses(group)):.5f}",
+                deviation(losses(group)),
+                f"{mean(losses(group)) - floor:.5f}",
+                f"{of_data(d) / bytes_per_document:.5f}",
+                f"{facts(group):.5f}",
+                f"{of_data(d, MANY) / bytes_per_document:.5f}",
+            )
+
+
+# Facts: from one number of tokens to four times as many, at one width
+
+
+def steps_of_tokens():
+    """Return pairs of groups of one width, the second with about four times the tokens."""
+    by_width: dict[int, list] = {}
+    for (n, _), group in settings.items():
+        by_width.setdefault(widths[n], []).append(group)
+    for width, groups in sorted(by_width.items()):
+        groups.sort(key=lambda group: group[0]["tokens"])
+        for few, many in pairwise(groups):
+            yield width, few, many
+
+
+def exponent(few, many, value) -> float:
+    return log(value(few) / value(many)) / log(many[0]["tokens"] / few[0]["tokens"])
+
+
+def step_rows():
+    yield (
+        "width", "from D, millions", "to", "seeds", "facts: measured b", "facts: data alone",
+        f"facts: {MANY} readings",
+    )  # fmt: skip
+    for width, few, many in steps_of_tokens():
+        yield (
+            width,
+            f"{few[0]['tokens'] / MILLION:.1f}",
+            f"{many[0]['tokens'] / MILLION:.1f}",
+            f"{len(few)} and {len(many)}",
+            f"{exponent(few, many, facts):.2f}",
+            f"{exponent(few, many, lambda it: of_data(it[0]['tokens'])):.2f}",
+            f"{exponent(few, many, lambda it: of_data(it[0]['tokens'], MANY)):.2f}",
+        )
+
+
+steps = list(steps_of_tokens())
+early = [exponent(few, many, facts) for _, few, many in steps if few[0]["tokens"] < 20e6]
+late = [exponent(few, many, facts) for _, few, many in steps if few[0]["tokens"] > 50e6]
+above_bound = min(facts(group) / (of_data(d) / bytes_per_document) for (_, d), group in settings.items())
+above_many = [
+    widths[n] for (n, d), group in settings.items() if facts(group) * bytes_per_document > of_data(d, MANY)
+]
+assert above_many == [64], "all but the smallest model are below the second prediction"
+assert above_bound > 1, "no run is below the bound"
+
+
+# Fits
+
+
+def interval(value, digits=3) -> str:
+    if value["interval"] is None:
+        return f"{value['value']:.{digits}f}"
+    low, high = value["interval"]
+    return minus(f"{value['value']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})")
+
+
+def exponent_rows():
+    law = predicted["once"], predicted["often"]
+    yield "exponents of the excess of facts", "parameters (a)", "tokens (b)"
+    yield 'predicted: fit to "both"', f"{law[0].size_exponent:.3f}", f"{law[0].data_exponent:.3f}"
+    yield f'predicted: fit to "both, {MANY} readings"', "none (A = 0)", f"{law[1].data_exponent:.3f}"
+    values = facts_with_known_limit
+    yield "measured: fit with the known E = 0", interval(values["a"]), interval(values["b"])
+
+
+def law_rows():
+    yield "law of the total loss", "documents", "E", "a", "b"
+    for name, words in (("test", "all"), ("fitting", "that fit")):
+        for each in fits[name]["fits"]:
+            values = each["values"]
+            yield each["name"], words, interval(values["E"], 4), interval(values["a"]), interval(values["b"])
+
+
+def recovery_rows():
+    yield "procedure", "documents", "points", "E", "true E", "difference", "in standard errors"
+    for name, words in (("test", "all"), ("fitting", "that fit")):
+        for each in fits[name]["recovery"]:
+            found, true = each["estimate"], each["true"]
+            if found is None:
+                yield each["procedure"], words, each["data"], "not possible", f"{true:.4f}", "–", "–"
+                continue
+            yield (
+                each["procedure"],
+                words,
+                each["data"],
+                interval(found, 4),
+                f"{true:.4f}",
+                minus(f"{100 * (found['value'] / true - 1):+.1f} %"),
+                minus(f"{each['errors_from_true']:+.1f}"),
+            )
+
+
+def recovered(name: str) -> dict[str, float]:
+    """Return the relative error of E of each joint fit with all points."""
+    return {
+        each["procedure"]: each["estimate"]["value"] / each["true"] - 1
+        for each in fits[name]["recovery"]
+        if each["data"] == "all" and "envelope" not in each["procedure"]
+    }
+
+
+def level_rows():
+    yield (
+        "level, FLOPs", "runs", "sizes with several seeds", "best N, millions", "best D, millions",
+        "lowest loss", "lowest measured",
+    )  # fmt: skip
+    for each, (level, groups) in zip(fits["test"]["levels"], levels.items(), strict=True):
+        best = min(groups, key=lambda group: mean(losses(group)))
+        values = each["estimates"]
+        place = "the smallest size" if best is groups[0] else f"width {widths[best[0]['parameters']]}"
+        yield (
+            level,
+            each["num_points"],
+            sum(len(group) > 1 for group in groups),
+            million_interval(values["best_size"]),
+            million_interval(values["best_tokens"], 0),
+            interval(values["lowest"], 4),
+            f"{mean(losses(best)):.4f} at {place}",
+        )
+
+
+def million_interval(value, digits=1) -> str:
+    scaled = {"value": value["value"] / MILLION, "interval": value["interval"]}
+    if value["interval"] is not None:
+        scaled["interval"] = [each / MILLION for each in value["interval"]]
+    return interval(scaled, digits)
+
+
+# Kinds of choice
+
+
+def kind_rows():
+    ends = {
+        "4.3 M, 278.7 M": min(settings.values(), key=lambda group: mean(losses(group))),
+        "83.6 M, 15.5 M": settings[max(settings)],
+        "14.6 M, 5.3 M": max(settings.values(), key=lambda group: mean(losses(group))),
+    }
+    for label, group in ends.items():
+        n, d = group[0]["parameters"], group[0]["tokens"]
+        assert label == f"{n / MILLION:.1f} M, {d / MILLION:.1f} M"
+    yield "excess by kind: N, D", *ends
+    first = next(iter(ends.values()))[0]["excess"]
+    for kind in sorted(first, key=lambda kind: -first[kind]):
+        values = [mean(point["excess"][kind] for point in group) for group in ends.values()]
+        if max(values) >= 0.0005:
+            yield kind, *(minus(f"{value:.5f}") for value in values)
+    yield "total", *(f"{mean(losses(group)) - floor:.5f}" for group in ends.values())
+
+
+# Rates
+
+
+def rate_rows():
+    runs = [run for run in measured["runs"] if run["sweep"] == "isoflop_rate"]
+    runs = [run for run in runs if run["seed"] == 0]
+    rates = sorted({run["lr"] for run in runs})
+    yield "width, updates", *(f"{lr:g}" for lr in rates)
+    for width in sorted({run["width"] for run in runs}):
+        found = {run["lr"]: run for run in runs if run["width"] == width}
+        cells = [f"{found[lr]['test_bits_per_byte']:.5f}" for lr in rates]
+        yield f"{width}, {found[rates[0]]['steps']:,}", *cells
+
+
+def at_rate(width: int, lr: float) -> float:
+    (found,) = (
+        run["test_bits_per_byte"]
+        for run in measured["runs"]
+        if (run["width"], run["lr"], run["sweep"], run["seed"]) == (width, lr, "isoflop_rate", 0)
+    )
+    return found
+
+
+# Equal tokens
+
+runs_of_size: dict[int, list] = {}
+for run in sorted(equal_tokens["runs"], key=lambda it: (it["parameters"], it["seed"])):
+    runs_of_size.setdefault(run["parameters"], []).append(run)
+
+
+def pooled_deviation() -> float:
+    """Return the standard deviation over seeds, pooled over the sizes with several of them."""
+    groups = [[run["test_bits_per_byte"] for run in runs] for runs in runs_of_size.values()]
+    squares = sum((value - mean(group)) ** 2 for group in groups for value in group)
+    return (squares / sum(len(group) - 1 for group in groups)) ** 0.5
+
+
+def size_rows():
+    yield "N, millions", "width", "seeds", "loss", "deviation", "above E", "training, s"
+    for n, runs in runs_of_size.items():
+        values = [run["test_bits_per_byte"] for run in runs]
+        yield (
+            f"{n / MILLION:.1f}",
+            runs[0]["width"],
+            len(runs),
+            f"{mean(values):.5f}",
+            deviation(values),
+            f"{mean(values) - floor:.5f}",
+            f"{mean(run['training_seconds'] for run in runs):.0f}",
+        )
+
+
+def loss_of_size(width: int) -> float:
+    (runs,) = (runs for runs in runs_of_size.values() if runs[0]["width"] == width)
+    return mean(run["test_bits_per_byte"] for run in runs)
+
+
+def deviation_of(width: int) -> float:
+    (runs,) = (runs for runs in runs_of_size.values() if runs[0]["width"] == width)
+    return stdev(run["test_bits_per_byte"] for run in runs)
+
+
+apart = loss_of_size(64) - loss_of_size(512)
+lowest = min(mean(losses(group)) for group in settings.values())
+wide = next(group for (n, d), group in settings.items() if widths[n] == 768 and d > 40e6)
+assert wide[0]["tokens"] == equal_tokens["runs"][0]["tokens"]
+share_of = recovered("test"), recovered("fitting")
+recall = min(settings.values(), key=lambda group: mean(losses(group)))[0]["excess"]["recall"]
+num_seeds = sorted(len(group) for group in settings.values())
+
+FIGURES = [
+    f"{len(measured['runs'])} runs on one H200",
+    f"{len(measured['points'])} of them",
+    f"the entropy E is {floor:.5f} bits per byte",
+    f"{num_seeds.count(1)} of the {len(num_seeds)} settings have one seed",
+    list(point_rows()),
+    f"at least {above_bound:.1f} times the bound",
+    f"All but that of width {above_many[0]} are below",
+    list(exponent_rows()),
+    list(step_rows()),
+    f"from {min(early):.2f} to {max(early):.2f}",
+    f"they are {min(late):.2f} and {max(late):.2f}",
+    list(law_rows()),
+    list(recovery_rows()),
+    f"{100 * min(share_of[0].values()):.0f} % too high",
+    f"by {100 * min(share_of[1].values()):.1f} to {100 * max(share_of[1].values()):.1f} %",
+    f"recall alone costs {recall:.4f} bits per byte",
+    list(kind_rows()),
+    list(level_rows()),
+    list(rate_rows()),
+    f"{spell(measured['lr'])} for all sizes",
+    f"loses {at_rate(512, 0.002) - at_rate(512, 0.008):.4f} bits per byte",
+    f"all sizes read {equal_tokens['runs'][0]['tokens'] / MILLION:.1f} million tokens",
+    list(size_rows()),
+    f"{apart:.4f} bits per byte apart",
+    f"{apart / pooled_deviation():.1f} standard deviations over seeds, pooled over the two sizes with "
+    "several",
+    f"{apart / deviation_of(64):.1f} of the smallest model's own and {apart / deviation_of(128):.1f} of "
+    "those of the second",
+    f"at {mean(losses(wide)):.5f}",
+    f"{lowest - floor:.4f} bits per byte above E, which is {percent((lowest - floor) / floor)}",
+]
+GIVEN = {
+    "after 100 readings": "the predictions",
+    "context of 512 tokens": "the recipes",
+    "20 standard deviations": "the goal that the sweep states",
+    "width 1,280": "the recipe",
+    "width 768": "the recipe",
+    "width 512": "the recipe",
+    "rate of 4e-3": "the record of the runs",
+    "with 2e-3": "the record of the runs",
+    "8e-3": "the table of rates",
+    "95 % t intervals": "the usual level",
+    "fewer than 20 million tokens": "the bound of `early`",
+    "Above 50 million": "the bound of `late`",
+}
