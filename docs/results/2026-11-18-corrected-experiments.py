@@ -136,7 +136,6 @@ GIVEN = {
     "With 256 windows": "the names of the variants",
     "with 512 windows": "the names of the variants",
     "from 64 to 512 windows": "the log of experiments",
-    "256 windows leave": "the names of the variants",
     "context is 512 tokens": "the plan",
     "Contexts of 64 and 128 tokens": "the names of the variants",
     "about 180 tokens": "the log of experiments, 184",

@@ -975,7 +975,7 @@ GIVEN = {
     "runs with 512": SETTINGS,
     "128 windows are unstable": SETTINGS,
     "64 to 512 windows": SETTINGS,
-    "Between 64 and 512 windows": SETTINGS,
+    "between 64 and 512 windows": SETTINGS,
     "with 256 lowest": SETTINGS,
     "1,024 and 2,048 windows": SETTINGS,
     "2,048 and 4,096 windows": SETTINGS,
