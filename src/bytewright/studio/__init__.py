@@ -1,12 +1,13 @@
 """The studio: one local page with views of the runs, tokenizers and models below a folder.
 
-    context     `Studio`, which every endpoint gets: the folder, threads for work, the number of open streams
+    context     `Studio`, an argument of every view: the folder, its models, worker threads, open streams
     folder      finds runs, tokenizers and reports below the folder, and maps ids of requests to them
+    models      loads the models of runs, at most two at a time
     streams     server-sent events
     watch       the state and the records of all runs, read incrementally
     app         the list of views, the page, and the checks before every request
     server      the process: listening and signals
-    runs, tokenizers, calculator    the endpoints of one view each
+    runs, tokenizers, write, inside, calculator    the endpoints of one view each
 
 Depends on the packages of the extra `serve`, and reuses the checks of `serve`.
 
@@ -26,6 +27,6 @@ Depends on the packages of the extra `serve`, and reuses the checks of `serve`.
 scanning; `folder.find_run(id)` returns the `Run` of an id, or raises `RejectedError` with status 404. The
 endpoint `/api/runs` lists the runs with their ids, and `/api/tokenizer` the tokenizers.
 
-**Safety.** Nothing is written. The Content-Security-Policy allows scripts and styles from files of this
-package only. JavaScript inserts data as text (`lib/dom.js`), never as markup.
+**Safety.** The studio writes no files. The Content-Security-Policy allows scripts and styles from files of
+this package only. JavaScript inserts data as text (`lib/dom.js`), never as markup.
 """

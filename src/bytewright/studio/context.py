@@ -56,5 +56,5 @@ class Studio:
         self.is_stopping.set()
 
     def close(self) -> None:
-        """End the threads; work that has begun is not waited for."""
+        """Shut down the threads without waiting for work that has begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -3,8 +3,8 @@
     POST /api/inside/read    {run, text, top}
 
 Attention weights are sent as bytes, 255 for a weight of 1, because there are layers x heads x tokens² of
-them. A text is read as the beginning of a document. A long text is cut to as many tokens as the limit on the
-number of weights allows, and the answer states how many tokens it had.
+them. A text is read as the beginning of a document. A long text is truncated to the number of tokens that
+`max_tokens` returns; `num_tokens` of the answer counts the tokens of the whole text.
 """
 
 from __future__ import annotations

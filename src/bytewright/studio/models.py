@@ -25,7 +25,7 @@ from bytewright.train.setup import select_device
 
 MAX_MODELS = 2
 MAX_POSITIONS = 300
-"""How many positions of texts are kept, so that a branch continues without reading its text again."""
+"""How many positions are cached, so that a continued branch is not parsed again from its beginning."""
 
 
 class OpenModel:
@@ -42,7 +42,7 @@ class OpenModel:
 
     @functools.cached_property
     def generator(self) -> Generator:
-        """The packed weights for generation."""
+        """The generator of the model; it packs the weights on first use."""
         return Generator(self.model)
 
     @functools.cached_property

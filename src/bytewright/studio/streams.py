@@ -1,4 +1,4 @@
-"""Responses of server-sent events: they end with their source, their client, or the server."""
+"""Responses of server-sent events. A response ends when its source, its client or the server ends."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The state and the records of all runs below the folder, read incrementally while a page shows them.
 
 `RunTable.refresh` compares the times and sizes of a run's files with those of the last time, and reads only
-runs that changed; of the metrics log it reads only new lines. Every change gets a number, so each client
-asks for what is newer than what it has: nothing is queued for slow clients. A run whose files cannot be read
-is `broken`, with the reason. A refresh ends after a moment; runs that it did not reach are read by the next
-one, and have the state "reading" until then.
+runs that changed; of the metrics log it reads only new lines. Every change gets a number. A stream sends the
+changes after the last number that it has sent, so no events are queued for slow clients. A run whose files
+cannot be read is `broken`, with the reason. A refresh stops after `REFRESH_SECONDS`. Runs that it did not
+reach are read by the next refresh; a new run has the state "reading" until then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POLL_SECONDS = 1.0
 REFRESH_SECONDS = 0.5
 """After this time a refresh ends, so that the page shows the first of many runs at once."""
 SPEED_RECORDS = 20
-"""The remaining time follows from the speed between this many last records."""
+"""The remaining time is estimated from the speed over this many last records."""
 LAST_FIGURES = ("loss", "validation_loss", "bits_per_byte", "tokens_per_second", "tokens", "seconds", "mfu")
 
 
@@ -44,7 +44,7 @@ class WatchedRun:
         self.reader = self.run.follow_records()
         self.version = 0
         self.last_refresh = 0
-        """The place of its last refresh among those of all runs: the oldest is repeated first."""
+        """The number of its last refresh, counted over all runs; the run with the lowest is read first."""
         self.summary: dict[str, Any] = {
             "id": found.id,
             "name": found.name,
@@ -145,7 +145,7 @@ class RunTable:
 
 
 class Watcher:
-    """Refreshes a `RunTable` as long as somebody follows it."""
+    """Refreshes a `RunTable` while at least one client follows it."""
 
     def __init__(self, studio: Studio) -> None:
         self.studio = studio

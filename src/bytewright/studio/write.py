@@ -9,8 +9,8 @@ are without temperature and filters, so that they can be compared with the true 
 probability with which a token is chosen under the settings of the request.
 
 True probabilities are those of the storybook. `grammar` requests them; by default they are included if the
-run was trained on the storybook. A token that no story has there has the true probability 0, and the tokens
-after it have none until the next story begins.
+run was trained on the storybook. A token that no story can have at its position has the true probability 0.
+The tokens after it have no true probabilities, until the next story begins.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from bytewright.studio.models import OpenModel
 from bytewright.studio.streams import Event, EventStream
 
 NUM_CANDIDATES = 10
-"""How many of the likeliest tokens a distribution has; as many of the truly likeliest are added."""
+"""A distribution lists this many of the likeliest tokens by the model, and as many by the grammar."""
 MAX_NEW_TOKENS = 512
 MAX_TEXT_CHARACTERS = 100_000
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
@@ -74,7 +74,7 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What a request says about its model and its sampling."""
+    """The model and the sampling settings of a request."""
 
     model: OpenModel
     sampling: SamplingConfig
@@ -217,7 +217,7 @@ def _describe_token(
     place: Position | None,
     before: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return a token with its surprise in bits, by the model and truly, and the distribution before it."""
+    """Return a token with its surprise in bits (model and grammar), and the distribution before it."""
     log_probability = torch.log_softmax(logits[: settings.model.num_ids].double(), dim=-1)[id]
     found = {
         "id": id,

@@ -9,16 +9,17 @@
  * `context` has
  *
  *     signal            an AbortSignal that aborts when the user leaves the view. Pass it to getJson, postJson,
- *                       streamEvents, charts and addEventListener; then nothing else must be cleaned up.
+ *                       streamEvents, charts and addEventListener; then no other cleanup is needed.
  *     params            a URLSearchParams with what follows `?` in the address, such as `#/runs?ids=a,b`
  *     setParams(object) replaces these parameters in the address without opening the view again; null or ""
  *                       removes one. State that a user may want to keep or share belongs there.
- *     announce(text)    lets screen readers speak a short text
+ *     announce(text)    makes screen readers read out a short text
  *     studio            {folder, version}
  *
  * Shared modules: `lib/dom.js` (elements and controls), `lib/api.js` (requests, streams of events, errors),
- * `lib/chart.js` (charts with labelled axes), `lib/format.js` (numbers for people), `lib/theme.js` (colours).
- * Insert data as text only: `h("p", {}, text)` does; innerHTML is not used anywhere.
+ * `lib/chart.js` (charts with labelled axes), `lib/format.js` (numbers for people), `lib/theme.js` (colours),
+ * `lib/model_picker.js` (choice of a model, tokens as text).
+ * Insert data as text only, as `h("p", {}, text)` does; innerHTML is not used anywhere.
  */
 export const VIEWS = [
   { name: "runs", title: "Runs" },

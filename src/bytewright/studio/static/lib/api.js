@@ -6,7 +6,7 @@
  *     await streamEvents("/api/runs/events", { signal, onEvent: (name, data) => … });
  *
  * A failed request throws an `ApiError`, whose message is one sentence for people. An aborted one throws an
- * error whose name is "AbortError"; `isAbort(error)` tells. If the server needs a key, the page asks for it.
+ * error whose name is "AbortError"; `isAbort(error)` tests for it. If the server needs a key, the page asks for it.
  */
 import { field, h } from "./dom.js";
 
@@ -100,7 +100,7 @@ async function request(path, options) {
   try {
     message = (await response.json()).error.message;
   } catch {
-    // The body is not ours; the status has to do.
+    // The body is not JSON of the studio: show the status instead.
   }
   throw new ApiError(message, response.status);
 }

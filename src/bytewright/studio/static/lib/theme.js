@@ -29,7 +29,7 @@ export function installThemeSwitch(button) {
     try {
       localStorage.setItem("theme", choice);
     } catch {
-      // The choice then holds until the page is closed.
+      // Storage is disabled: the choice lasts until the page is closed.
     }
     apply(choice, button);
   });

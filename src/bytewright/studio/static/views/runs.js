@@ -209,7 +209,7 @@ class RunsView {
     if (focused && document.activeElement?.dataset?.run !== focused) this.list.querySelector(`input[data-run="${focused}"]`)?.focus({ preventScroll: true });
   }
 
-  /** Return the item of a run, a new one only if what it shows has changed: a click needs its element. */
+  /** Return the list item of a run. It is replaced only if its contents changed, so that clicks are not lost. */
   keepItem(run) {
     const key = JSON.stringify([run, this.selected.includes(run.id), this.colours.get(run.id)]);
     if (this.items.get(run.id)?.key !== key) this.items.set(run.id, { key, item: this.drawItem(run) });
