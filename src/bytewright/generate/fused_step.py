@@ -4,7 +4,7 @@ A short kernel of a captured step costs one or two microseconds even if it does 
 model has little else to do. `FusedStep` therefore computes a block as (1) norm and q, k, v, (2) attention to
 the splits of the cache, (3) their combination, (4) the output projection and the residual, (5) norm, first
 feed-forward product and gate, (6) second product and residual. With several rows a norm is a kernel of its
-own. With many rows the library computes the products, which is faster then.
+own. With more than `MAX_ROWS` rows, torch (cuBLAS) computes the products, which is faster there.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from bytewright.generate.row_sampling import RowSettings
 
 OLDEST_GPU = (9, 0)
-"""Compute capability: Hopper is the first that lets a kernel start before the one before it has ended."""
+"""The least compute capability: from Hopper on, a kernel can start before the previous one has ended."""
 MAX_ROWS = 64
-"""Up to this number of rows, `multiply` computes the products; above it, the library."""
+"""Up to this number of rows, `multiply` computes the products; above it, torch (cuBLAS)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """How the kernels of a step divide their work. Without tiles, the library computes a product."""
+    """How the kernels of a step divide their work. Without tiles, torch computes a product."""
 
     qkv: Tiles | None = None
     output: Tiles | None = None
@@ -45,9 +45,10 @@ class StepOptions:
     split: int = decoding.SPLIT
     """Slots of the cache of one program of attention."""
     max_overlapped: int | None = None
-    """Let a kernel start while the one before it still runs, if sequences have up to this number of slots.
+    """A kernel starts while the one before it still runs, if sequences have up to this number of slots.
 
-    None is no limit. With several long sequences, programs of attention that wait take the place of others.
+    None means no limit. With several long sequences, waiting programs of attention occupy the multiprocessors
+    that running kernels need.
     """
 
 

@@ -29,7 +29,7 @@ from jaxtyping import Float64
 Objective = Literal["linear", "log", "huber"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 HUBER_THRESHOLD = 1e-3
-"""Residuals of the logarithm above it count linearly; the value of Hoffmann et al. (2022)."""
+"""Larger residuals of the logarithm count linearly; the value of Hoffmann et al. (2022)."""
 MIN_EXPONENT, MAX_EXPONENT = 0.005, 5.0
 GRID = tuple(float(each) for each in np.geomspace(0.03, 2.0, 10))
 """The exponents of the first search."""

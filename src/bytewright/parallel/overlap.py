@@ -25,8 +25,8 @@ BUCKET_NUMBERS = 25 * 2**20 // 4
 class OverlappedSum:
     """Sums the gradients of the parts of a batch over all ranks during the backward pass of the last part.
 
-    Call `start`, `backward` for each part of this rank, and `finish`. The losses of the parts travel with the
-    last bucket.
+    Call `start`, `backward` for each part of this rank, and `finish`. The last bucket contains the losses
+    of the parts.
     """
 
     def __init__(

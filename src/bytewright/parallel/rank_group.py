@@ -1,7 +1,7 @@
 """The processes (ranks) that train one run together: small messages, agreement, and the loss of a rank.
 
-torchrun starts the ranks and describes them in environment variables. Without these variables the world is
-this process alone, and no method uses torch.distributed. A world has two groups:
+torchrun starts the ranks and describes them in environment variables. Without these variables
+`RankGroup` is this process alone, and no method uses torch.distributed. Otherwise it has two process groups:
 
 - the control group (gloo, on the CPU) exchanges small values. Ranks use it after every step, so they always
   take the same branch, never synchronise with a GPU for it, and notice at once that a rank has died;
@@ -99,7 +99,7 @@ class RankGroup:
         try:
             limit = timedelta(seconds=OPENING_SECONDS)
             store, _, _ = next(rendezvous("env://", timeout=limit))
-            # A process can open several worlds, and torchrun keeps its store when it restarts the ranks.
+            # A process can open several rank groups, and torchrun keeps its store when it restarts the ranks.
             RankGroup._num_joined += 1
             self._store = PrefixStore(f"bytewright/{self.restart_count}/{RankGroup._num_joined}", store)
             self._wait_for_others()
@@ -279,8 +279,8 @@ class RankGroup:
     def _ask_survivors(self) -> tuple[list[int], dict[int, int], bool]:
         """Return the ranks that died, the exit codes of those that ended, and whether to report it.
 
-        A rank knows which processes of its own machine have died. Ranks of other machines report theirs in
-        the store of torchrun. A rank that answers nothing for `LOSS_SECONDS` counts as lost.
+        A rank checks which processes of its own machine have died. Ranks of other machines report theirs in
+        the store of torchrun. A rank that does not report within `LOSS_SECONDS` counts as lost.
         """
         deadline = time.monotonic() + LOSS_SECONDS
         here = self._hosts[self.rank][0]

@@ -11,7 +11,7 @@ them. The gradients of all parts are added in fp32, in one of two ways:
   pass, unless that is captured in a CUDA graph.
 
 Afterwards every rank has the same gradient, so norm, clipping and update are those of a single process. The
-losses of the parts travel with the gradients.
+losses of the parts are sent with the gradients.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ReductionKind = Literal["exact", "fast"]
 
 
 class Reduction:
-    """Sums the gradients of the parts of a batch over all ranks of a world, by default this process alone.
+    """Sums the gradients of the parts of a batch over all ranks of a group, by default this process alone.
 
     A step calls `start_sum` and adds the gradients of its parts. With several ranks it then calls `pack`,
     `exchange` and `unpack`. Only `exchange` communicates, so the work before and after it can be captured in

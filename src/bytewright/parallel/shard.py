@@ -34,7 +34,7 @@ from bytewright.parallel.tree import TreeSum
 
 
 class ShardedModel:
-    """A model whose parameters are shared out over the ranks; it changes `model` in place.
+    """A model whose parameters are sharded over the ranks; it changes `model` in place.
 
     `model` is complete, on the host: its blocks are moved to `device` one after the other. Or its parameters
     are on torch's meta device, which stores nothing. Then `weights` yields all of them with their names, on

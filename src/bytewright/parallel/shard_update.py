@@ -1,8 +1,9 @@
-"""Norm, clipping and update of a model whose rows are shared out; the number of ranks changes no bit.
+"""Norm, clipping and update of a sharded model; the number of ranks changes no bit.
 
 AdamW and SGD compute every number of a tensor from the same number of its gradient and state, so each rank
 updates its own rows. Muon orthogonalises whole matrices: every matrix has an owner, which receives its rows,
-orthogonalises them and returns them; mean and update stay with the rows. Other rules are rejected.
+orthogonalises them and returns them. The rank that stores a row computes its momentum and its update. Other
+rules are rejected.
 
 The norm is the sum of squares over all ranks. It is added in integers, where the order does not matter.
 """
@@ -26,10 +27,10 @@ from bytewright.parallel.rank_group import RankGroup
 from bytewright.parallel.rows import Rows, Shape, choose_owners, count_numbers, find_rows
 
 SQUARE_BITS = 46
-"""Squares are integers below 2 to this power, where the largest gradient has the size 1. A square that is
-smaller than the largest by this factor does not count."""
+"""Gradients are scaled so that the largest square is below 2 to this power. Squares are truncated to
+integers, so the smallest ones count as zero."""
 SMALLEST_EXPONENT = -100
-"""Gradients that are all smaller than 2 to this power are scaled as if one were larger: 2¹²⁸ is infinite."""
+"""The scale does not grow further if all gradients are below 2 to this power: 2¹²⁸ overflows float32."""
 LOW_BITS = 23
 """High and low digits are added separately, so 2⁶³⁻²³ squares cannot overflow 64 bits."""
 
@@ -193,7 +194,7 @@ def _store(flat: FlatGroup, weights: Tensor, state: Mapping[str, Tensor], accept
 
 
 class MatrixExchange:
-    """Orthogonalises matrices whose rows are shared out: each by its owner, one after the other.
+    """Orthogonalises sharded matrices: each owner processes its matrices one after the other.
 
     A stack of matrices would be faster. But its height, and with it the order of additions in a product,
     could depend on the number of ranks.

@@ -256,7 +256,9 @@ def attend_in_splits(
     split: int = SPLIT,
     overlap: bool = False,
 ) -> Splits:
-    """Do the same as `attend_and_store`, with one program for each split of a sequence and key/value head.
+    """Write one new token of every sequence into the cache, and return its attention to each split.
+
+    It has the arguments of `attend_and_store`, and one program for each split, sequence and key/value head.
 
     With `overlap`, the kernel may start before the one that computes `qkv` has ended; `positions` and the
     cache must have been written before that kernel started.

@@ -62,7 +62,7 @@ class InitialWeights:
     """The folder of the checkpoint, the file, or the Hugging Face folder."""
     weights: Mapping[str, Tensor]
     step: int | None = None
-    """The number of updates that the weights have had, if it is on record."""
+    """The step at which the weights were saved, if it is recorded."""
     model: ModelConfig | None = None
     """Their config; None for a file of `save_checkpoint`, which has none."""
     optimizer: Any = None
@@ -70,7 +70,7 @@ class InitialWeights:
     tokenizer: Path | None = None
     """The tokenizer of the source, if it has one."""
     fingerprint: str | None = None
-    """That of the tokenizer, if it is on record without the tokenizer."""
+    """The fingerprint of the tokenizer, if the source records it but has no tokenizer."""
 
     @classmethod
     def read(

@@ -33,13 +33,13 @@ WARMING_STEPS = 3
 """The first steps of a session compile and capture CUDA graphs: their time is not measured."""
 
 CHECK_SHARE = 0.05
-"""Share of the minutes that is measured before the first plan, and that later checks are apart at most."""
+"""Share of the time budget: measured before the first plan, and the longest interval between later checks."""
 
 CHECK_SHARE_LEFT = 0.25
-"""Share of the time left that checks are apart at most: they become more frequent towards the end."""
+"""Share of the remaining time: the longest interval between checks, which shortens towards the end."""
 
 RESERVE_SHARE = 0.02
-"""Share of the minutes that a plan leaves free: slower steps may use half of it without a new plan."""
+"""Share of the time budget that a plan leaves free: slower steps may use half of it without a new plan."""
 
 TOO_FEW_SHARE = 0.9
 """A plan with less than this share of the steps that fit is replaced by a longer one."""
