@@ -68,7 +68,7 @@ def list_recipes() -> list[ShippedRecipe]:
     """Return all recipes and sweeps that come with Bytewright, by name; recipes of runs first.
 
     >>> [recipe.name for recipe in list_recipes() if recipe.kind == "train"]
-    ['base', 'laptop', 'novels', 'novels_muon', 'short', 'smoke', 'tiny']
+    ['base', 'isoflop', 'laptop', 'novels', 'novels_muon', 'short', 'smoke', 'tiny']
     """
     recipes = [_read(path) for path in sorted(FOLDER.resolve().glob(f"*{SUFFIX}"))]
     return sorted(recipes, key=lambda recipe: recipe.kind, reverse=True)
