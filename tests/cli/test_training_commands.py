@@ -143,7 +143,7 @@ def test_only_texts_that_the_model_ended_have_an_end_token(
         ids[1::2] = end if len(calls) == 3 else letter
         return ids
 
-    monkeypatch.setattr(generator, "choose_tokens", choose)
+    monkeypatch.setattr(device_steps, "choose_tokens", choose)
 
     def written(*options: str) -> Outcome:
         calls.clear()
