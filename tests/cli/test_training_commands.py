@@ -17,7 +17,7 @@ from torch import Tensor
 
 import bytewright
 from bytewright.cli import console
-from bytewright.generate import SamplingConfig, generator, text
+from bytewright.generate import SamplingConfig, device_steps, text
 from bytewright.storage import filesystem
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run import Run
