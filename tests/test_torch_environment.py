@@ -15,6 +15,7 @@ from torch import Tensor
 
 import bytewright
 from bytewright import torch_environment
+from bytewright.model import kernels
 from bytewright.torch_environment import (
     KERNELS,
     PRODUCT,
@@ -212,3 +213,28 @@ def test_the_cache_tag_depends_on_the_text_of_the_kernels(tmp_path: Path) -> Non
     kernel = tmp_path / "kernels" / "attention.py"
     kernel.write_text(kernel.read_text().replace("return dqkv", "return -dqkv"))
     assert digest(tmp_path / "kernels") != before
+
+
+def test_generation_does_not_import_the_compiler_of_torch() -> None:
+    """The import takes two to three seconds, longer than a short text."""
+    generate = """
+import sys
+from bytewright.generate import SamplingConfig, generate
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.transformer import weight_shapes
+config = ModelConfig(vocab_size=40, context_length=8, d_model=16, num_layers=1, num_heads=2)
+assert weight_shapes(config)
+(written,) = generate(TransformerLM(config), [[1, 2]], SamplingConfig(max_new_tokens=3))
+assert len(written.ids) == 3
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", generate], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_supported_gpu_has_the_mark_of_a_constant_result() -> None:
+    def marked() -> bool:
+        return True
+
+    torch.compiler.assume_constant_result(marked)
+    assert vars(marked) == vars(kernels._is_supported_gpu)

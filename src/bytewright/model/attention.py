@@ -65,13 +65,15 @@ class RotaryPositionalEmbedding(Layer):
         )
 
     def _fill_tables(self, device: torch.device, dtype: torch.dtype) -> None:
-        # Computed on the CPU in float64, which some devices lack; for the meta device nothing is computed.
-        maker = "meta" if device.type == "meta" else "cpu"
-        exponents = torch.arange(0, self.d_k, 2, device=maker, dtype=torch.float64) / self.d_k
-        positions = torch.arange(self.max_seq_len, device=maker, dtype=torch.float64)
-        angles = torch.outer(positions, self.theta**-exponents)
-        self.register_buffer("cos", angles.cos().to(device, dtype), persistent=False)
-        self.register_buffer("sin", angles.sin().to(device, dtype), persistent=False)
+        if device.type == "meta":  # nothing is computed: arithmetic there would import torch's compiler
+            cos = sin = torch.empty(self.max_seq_len, self.d_k // 2, device=device, dtype=dtype)
+        else:  # on the CPU in float64, which some devices lack
+            exponents = torch.arange(0, self.d_k, 2, device="cpu", dtype=torch.float64) / self.d_k
+            positions = torch.arange(self.max_seq_len, device="cpu", dtype=torch.float64)
+            angles = torch.outer(positions, self.theta**-exponents)
+            cos, sin = angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryPositionalEmbedding:
         # `model.to(torch.bfloat16)` must not round the tables: 8 bits cannot distinguish distant positions.

@@ -395,8 +395,10 @@ class CompiledStepCache:
     def make_room(self, config: TrainConfig, device: torch.device, parts: StepParts) -> None:
         """Release the last engine, unless a run of `config` can reuse it."""
         # With a time budget every run compiles, so that the time of all runs of a sweep includes compilation.
-        if self._made_for != _key(config, device, parts) or config.budget.minutes is not None:
+        key = _key(config, device, parts)
+        if self._made_for != key or config.budget.minutes is not None:
             self.clear()
+        self._made_for = key
 
     def engine_for(
         self,
@@ -412,7 +414,6 @@ class CompiledStepCache:
             return ShardedStepEngine(config, device, parts, world)
         if self._last is None:
             self._last = StepEngine(config, device, parts, world)
-            self._made_for = _key(config, device, parts)
         else:
             self._last.start_over(config)
         return self._last

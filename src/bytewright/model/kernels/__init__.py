@@ -25,9 +25,13 @@ def on_gpu(x: Tensor) -> bool:
     return HAS_TRITON and x.is_cuda and torch.version.hip is None and _is_supported_gpu()
 
 
-@torch.compiler.assume_constant_result
 def _is_supported_gpu() -> bool:
     return torch.cuda.get_device_capability() >= OLDEST_GPU
+
+
+# The mark of torch.compiler.assume_constant_result. That function imports the compiler, which takes seconds,
+# and a process that compiles nothing does not need it.
+_is_supported_gpu._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def supports(x: Tensor) -> bool:
