@@ -10,7 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Before torch: bytewright sets environment variables that torch and its libraries read when they are loaded.
+# Before torch, which reads it when it is loaded: the tensors of the tests are too small for several threads, and
+# the processes of pytest-xdist share the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Before torch, too: bytewright sets environment variables for torch and its libraries.
 import bytewright
 
 # isort: split
@@ -28,22 +32,16 @@ if not torch.cuda.is_available():
 # would then record a changed commit, and its log would differ from that of an uninterrupted run.
 os.environ.setdefault("BYTEWRIGHT_COMMIT", "tested")
 
-# Before these packages are imported: every call of them is checked against its annotations. torch.compile
-# cannot trace the checks, so tests that compile run without them (see `rerun_unchecked` in support/runs.py).
-# Triton cannot compile checked functions, so the hook names the modules of `model` and omits its `kernels`.
+# Before these modules are imported: every call of a module whose annotations state shapes is checked against
+# them. torch.compile cannot trace the checks, so tests that compile run without them (see `rerun_unchecked` in
+# support/runs.py). Triton cannot compile checked functions, so its kernels have no such annotations.
+SOURCES = Path(bytewright.__file__).parent
 if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
     install_import_hook(
         [
-            "bytewright.data",
-            *(
-                f"bytewright.model.{path.stem}"
-                for path in (Path(bytewright.__file__).parent / "model").glob("*.py")
-            ),
-            "bytewright.optim",
-            "bytewright.parallel",
-            "bytewright.train",
-            "bytewright.generate",
-            "bytewright.account",
+            ".".join(path.relative_to(SOURCES.parent).with_suffix("").parts)
+            for path in SOURCES.rglob("*.py")
+            if "\nfrom jaxtyping import" in path.read_text()
         ],
         "typechecking.check",
     )
