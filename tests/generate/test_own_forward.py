@@ -29,17 +29,17 @@ from rejection import rejects
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [3] * 15]
 SAMPLINGS = {
-    "greedy": SamplingConfig(max_new_tokens=9, temperature=0.0),
-    "random": SamplingConfig(max_new_tokens=7, temperature=0.7, seed=3),
+    "greedy": SamplingConfig(max_new_tokens=6, temperature=0.0),
+    "random": SamplingConfig(max_new_tokens=5, temperature=0.7, seed=3),
     "top-k": SamplingConfig(max_new_tokens=5, top_k=7, seed=1),
     "top-p": SamplingConfig(max_new_tokens=5, top_p=0.8, seed=2),
     "min-p": SamplingConfig(max_new_tokens=5, min_p=0.05, seed=3),
     "stop": SamplingConfig(max_new_tokens=8, stop_tokens=tuple(range(20, 40)), seed=4),
     "few-ids": SamplingConfig(max_new_tokens=5, num_ids=11, seed=5),
-    "slide": SamplingConfig(max_new_tokens=12, slide=True, seed=6, stop_tokens=(5,)),
-    "slide-greedy": SamplingConfig(max_new_tokens=12, slide=True, temperature=0.0),
+    "slide": SamplingConfig(max_new_tokens=6, slide=True, seed=6, stop_tokens=(5,)),
+    "slide-greedy": SamplingConfig(max_new_tokens=6, slide=True, temperature=0.0),
 }
-EVERYTHING = SamplingConfig(max_new_tokens=9, top_k=30, top_p=0.95, min_p=0.01, stop_tokens=(5, 6), seed=3)
+EVERYTHING = SamplingConfig(max_new_tokens=5, top_k=30, top_p=0.95, min_p=0.01, stop_tokens=(5, 6), seed=3)
 
 
 class SquaredReLU(nn.Module):
@@ -221,13 +221,13 @@ def assert_ids_are_those_of_the_reference(model: TransformerLM, sampling: Sampli
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_module_is_not_ignored(change: Callable[[Any], None], implementation: str) -> None:
     model = make_model(implementation=implementation)
-    for sampling in (EVERYTHING, SAMPLINGS["slide-greedy"]):
+    for sampling in (EVERYTHING, SAMPLINGS["slide-greedy"])[: 1 if implementation == "reference" else 2]:
         before = generate(model, PROMPTS, sampling)
         changed = copy.deepcopy(model)
         change(changed)
         with pytest.warns(GenerationWarning, match="the model's own forward, without a cache"):
             assert_ids_are_those_of_the_reference(changed, sampling)
-        assert [generate_reference(changed, prompt, sampling, 0) for prompt in PROMPTS[:1]] != before[:1]
+            assert generate(changed, PROMPTS, sampling) != before
 
 
 def other_eps_of_queries(attention: Any) -> None:
