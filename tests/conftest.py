@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Before torch, which reads it when it is loaded: the tensors of the tests are too small for several threads, and
-# the processes of pytest-xdist share the cores.
+# Before torch, which reads it when it is loaded: the processes of pytest-xdist share the cores, and the tensors
+# of the tests are too small for several threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Before torch, too: bytewright sets environment variables for torch and its libraries.
@@ -32,15 +32,14 @@ if not torch.cuda.is_available():
 # would then record a changed commit, and its log would differ from that of an uninterrupted run.
 os.environ.setdefault("BYTEWRIGHT_COMMIT", "tested")
 
-# Before these modules are imported: every call of a module whose annotations state shapes is checked against
-# them. torch.compile cannot trace the checks, so tests that compile run without them (see `rerun_unchecked` in
+# Before these modules are imported: all calls of modules whose annotations state shapes are checked against
+# them. torch.compile cannot trace the checks, so tests that compile run without them (`rerun_unchecked` in
 # support/runs.py). Triton cannot compile checked functions, so its kernels have no such annotations.
-SOURCES = Path(bytewright.__file__).parent
 if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
     install_import_hook(
         [
-            ".".join(path.relative_to(SOURCES.parent).with_suffix("").parts)
-            for path in SOURCES.rglob("*.py")
+            ".".join(("bytewright", *path.relative_to(bytewright.__path__[0]).with_suffix("").parts))
+            for path in Path(bytewright.__path__[0]).rglob("*.py")
             if "\nfrom jaxtyping import" in path.read_text()
         ],
         "typechecking.check",
