@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Before torch, which reads it when it is loaded: the processes of pytest-xdist share the cores, and the tensors
-# of the tests are too small for several threads.
+# Before torch, which reads it when it is loaded: the processes of pytest-xdist share the cores, and the
+# tensors of the tests are too small for several threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Before torch, too: bytewright sets environment variables for torch and its libraries.
