@@ -9,7 +9,7 @@ PIP    := pip install --disable-pip-version-check --quiet
 WORKERS ?= 2
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 
-.PHONY: help setup demo test test-oldest test-interop lint format check-rust clean
+.PHONY: help setup demo test test-oldest test-interop lint lint-python lint-rust format check-rust clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +31,8 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt $(RUST)
 demo: setup  ## train a tokenizer and a model on generated stories: about four minutes on two cores
 	@$(BIN)/bytewright demo
 
-test: setup lint check-rust  ## lint, Rust tests, Python tests; CI runs this
+test: setup  ## lint, Rust tests, Python tests; CI runs this
+	@$(MAKE) --no-print-directory --jobs $(WORKERS) lint-python lint-rust check-rust
 	@echo "Running the Python tests in $(WORKERS) processes."
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
@@ -56,11 +57,16 @@ $(INTEROP)/.installed: pyproject.toml constraints.txt $(RUST)
 	@$(INTEROP)/bin/$(PIP) -c constraints.txt --editable '.[test,interop]'
 	@touch $@
 
-lint: setup  ## ruff, mypy --strict, rustfmt, clippy
-	@echo "Linting: ruff, mypy --strict, rustfmt, clippy."
+lint: lint-python lint-rust  ## ruff, mypy --strict, rustfmt, clippy
+
+lint-python: setup
+	@echo "Checking the Python code with ruff and mypy --strict."
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+lint-rust:
+	@echo "Checking the Rust code with rustfmt and clippy."
 	@cargo fmt --all --check
 	@cargo clippy --quiet --workspace --all-targets -- -D warnings
 
