@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,8 @@ MODULES = [
 ]
 
 
-def imported_modules(source: str) -> set[str]:
+@functools.cache
+def imported_modules(source: str) -> frozenset[str]:
     """Return the full names of the modules that a source text imports anywhere.
 
     >>> source = "import os; from bytewright import errors; from bytewright.data import get_batch"
@@ -74,7 +76,7 @@ def imported_modules(source: str) -> set[str]:
             for alias in node.names:
                 is_module = (package / alias.name).is_dir() or (package / f"{alias.name}.py").is_file()
                 modules.add(f"{node.module}.{alias.name}" if is_module else str(node.module))
-    return modules
+    return frozenset(modules)
 
 
 def find_violations(module: str, source: str) -> list[str]:
@@ -130,7 +132,7 @@ def test_importing_bytewright_imports_only_the_settings_for_torch() -> None:
 
 def find_fused_imports(source: str) -> set[str]:
     """Return the fused modules that a source text imports, directly or through other modules."""
-    pending, seen = imported_modules(source), set()
+    pending, seen = set(imported_modules(source)), set()
     while pending:
         name = pending.pop()
         seen.add(name)
