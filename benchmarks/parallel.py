@@ -191,7 +191,14 @@ def compare_bits(bench: Bench) -> tuple[dict[str, Any], Table]:
 
 def measure_cost(bench: Bench) -> tuple[dict[str, Any], Table]:
     """Compare ranks with threads, and fast with exact; return the results and their table."""
-    shape = ["device=cpu", "compile=off", "log_every=1", "budget.steps=8"]
+    shape = [
+        "device=cpu",
+        "precision=fp32",
+        "compile=off",
+        "log_every=1",
+        "budget.steps=8",
+        "eval_tokens=4096",
+    ]
     shape += [] if bench.options.small else ["batch_size=8"]
     contestants = {
         "1 process, 2 threads": (None, ["accumulate=1", "parallel.threads=2"]),
