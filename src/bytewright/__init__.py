@@ -1,10 +1,10 @@
 """Language models from raw bytes: tokenizer, model, training and generation, all built from scratch.
 
 The packages in the order of their dependencies: storage, data, corpus, tokenizer, model, optim, parallel,
-account, generate, train, experiments, interop, report, serve, demo, cli. Each imports only packages before
-it. Import public names from them (`from bytewright.tokenizer import Tokenizer`). `registry` holds the parts
-that configs name, and `plugins` loads users' files that register more. Importing `bytewright` is fast, but
-sets environment variables that torch and its libraries read once: import it before torch.
+account, generate, train, experiments, laws, interop, report, serve, studio, demo, cli. Each imports only
+packages before it. Import public names from them (`from bytewright.tokenizer import Tokenizer`). `registry`
+holds the parts that configs name, and `plugins` loads users' files that register more. Importing `bytewright`
+is fast, but sets environment variables that torch and its libraries read once: import it before torch.
 """
 
 from collections.abc import Callable as _Callable

@@ -117,9 +117,14 @@ class AccountFor:
     ] = None
     """The precision of matrix products."""
 
-    device: Annotated[str | None, _option("NAME")] = None
-    """Predict the time on a100, h100, h200, b200, rtx3060, rtx3090, rtx4060, rtx4070, rtx4080, rtx4090,
-    rtx5070, rtx5080, rtx5090 or cpu; measure: time this machine first."""
+    device: Annotated[
+        str | None,
+        _option(
+            "NAME",
+            help="Predict the time on a100, h100, h200, b200, rtx3060, rtx3090, rtx4060, rtx4070, rtx4080,"
+            " rtx4090, rtx5070, rtx5080, rtx5090 or cpu; measure: time this machine first.",
+        ),
+    ] = None
 
     device_tflops: Number = None
     """Describe another device, or change the named one: TFLOP/s of dense products in the given precision."""

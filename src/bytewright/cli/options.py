@@ -71,7 +71,11 @@ Clean = Annotated[
 
 WorldSeed = Annotated[
     int | None,
-    tyro.conf.arg(help="The seed of a world book.", help_behavior_hint="(default: as in FILE.json, or 1)"),
+    tyro.conf.arg(
+        metavar="INT",
+        help="The seed of a world book.",
+        help_behavior_hint="(default: as in FILE.json, or 1)",
+    ),
 ]
 
 WorldExponent = Annotated[
@@ -86,6 +90,7 @@ WorldExponent = Annotated[
 WorldPeople = Annotated[
     int | None,
     tyro.conf.arg(
+        metavar="INT",
         help="The number of people of a world book.",
         help_behavior_hint="(default: as in FILE.json, or 1073741823)",
     ),
@@ -101,7 +106,10 @@ OutputFolder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
 
 Which = Annotated[Literal["best", "last"], tyro.conf.arg(help="The checkpoint of the run.")]
 
-DeviceName = Literal["auto", "cpu", "cuda", "mps"]
+DeviceName = Annotated[
+    Literal["auto", "cpu", "cuda", "mps"],
+    tyro.conf.arg(help="The device; auto: CUDA if available, else the CPU."),
+]
 
 Overrides = Annotated[
     tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]],

@@ -58,9 +58,7 @@ class RunSweep:
     """The scale to apply to the sweep file, such as smoke."""
 
     jobs: int = 1
-    """The number of runs at the same time, each in its own process and, if there are several GPUs, on its own
-    GPU. Starting a process takes seconds, so use it for runs that take minutes. Settings that sample from one
-    model run one after the other."""
+    """The number of runs at the same time, each in its own process and, with several GPUs, on its own GPU."""
 
     only: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
     """Execute only this run of the sweep; may be given several times."""

@@ -192,7 +192,7 @@ def _check_shard(folder: Path, shard: Shard, which: str, dtype: np.dtype[Any]) -
     except BytewrightError as error:
         raise FormatError(f"{error} ({which}); {remedy}", path=path) from error
     if (len(ids), ids.dtype) != (shard.num_tokens, dtype):
-        problem = f"has {len(ids)} ids ({ids.dtype}), but the index says {shard.num_tokens} ({dtype})"
+        problem = f"has {len(ids)} ids ({ids.dtype}), but the index states {shard.num_tokens} ({dtype})"
         raise FormatError.at(path, f"{which} {problem}; {remedy}", expected=shard.num_tokens, found=len(ids))
 
 
@@ -210,14 +210,14 @@ def _verify(folder: Path, tokens: ShardedIds, shards: Sequence[Shard], manifest:
                 raise FormatError.at(path, message, expected=limit, found=highest)
         if (found := own.hexdigest()) != shard.sha256:
             message = (
-                f"{path}: shard {number} of {len(shards)} has the SHA-256 {found[:12]}…, but the index says"
+                f"{path}: shard {number} of {len(shards)} has the SHA-256 {found[:12]}…, but the index states"
                 f" {shard.sha256[:12]}…; encode the same texts into this folder again, which replaces it"
             )
             raise FormatError(message, path=path, key="sha256", expected=shard.sha256, found=found)
         start = end
     if (found := whole.hexdigest()) != manifest.sha256:
         path, expected = folder / INDEX, manifest.sha256
-        message = f"{path}: its shards have the SHA-256 {found[:12]}…, but it says {expected[:12]}…"
+        message = f"{path}: its shards have the SHA-256 {found[:12]}…, but it states {expected[:12]}…"
         raise FormatError(
             f"{message}; encode the texts again", path=path, key="sha256", expected=expected, found=found
         )

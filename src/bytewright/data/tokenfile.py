@@ -153,7 +153,7 @@ class TokenFile:
         if not fitting:
             expected = described[-1].num_tokens, described[-1].dtype
             message = (
-                f"{path}: holds {found[0]} ids of type {found[1]}, but its manifest says"
+                f"{path}: holds {found[0]} ids of type {found[1]}, but its manifest states"
                 f" {expected[0]} of type {expected[1]}"
             )
             raise FormatError(message, path=path, key="num_tokens", expected=expected[0], found=found[0])
@@ -163,7 +163,7 @@ class TokenFile:
             intact = [each for each in fitting if each.sha256 == sha256]
             if not intact:
                 message = (
-                    f"{path}: the SHA-256 of its ids is {sha256[:12]}…, but its manifest says"
+                    f"{path}: the SHA-256 of its ids is {sha256[:12]}…, but its manifest states"
                     f" {fitting[-1].sha256[:12]}…; the file was damaged or changed"
                 )
                 raise FormatError(message, path=path, key="sha256", expected=fitting[-1].sha256, found=sha256)

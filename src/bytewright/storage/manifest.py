@@ -92,10 +92,10 @@ class Folder:
     def _compare(self, name: str, found: Entry) -> None:
         path, expected = self.path / name, self.files[name]
         if found.num_bytes != expected.num_bytes:
-            problem = f"has {found.num_bytes} bytes, but the manifest says {expected.num_bytes}"
+            problem = f"has {found.num_bytes} bytes, but the manifest states {expected.num_bytes}"
         elif found.sha256 != expected.sha256:
             problem = (
-                f"its SHA-256 is {found.sha256[:12]}…, but the manifest says {expected.sha256[:12]}…;"
+                f"its SHA-256 is {found.sha256[:12]}…, but the manifest states {expected.sha256[:12]}…;"
                 " the file was damaged or changed"
             )
         else:

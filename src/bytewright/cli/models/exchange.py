@@ -41,7 +41,8 @@ class Export:
     """The folder (hf) or file (gguf) to write."""
 
     type: Annotated[
-        Literal["f32", "f16", "bf16", "q8_0"] | None, tyro.conf.arg(help_behavior_hint="(default: f32)")
+        Literal["f32", "f16", "bf16", "q8_0"] | None,
+        tyro.conf.arg(metavar="{f32,f16,bf16,q8_0}", help_behavior_hint="(default: f32)"),
     ] = None
     """The type of the matrices in a gguf file; with f32 the logits are those of Bytewright."""
 

@@ -53,7 +53,7 @@ class Generate:
     temperature: float = 0.8
     """Values below 1 favour likely tokens; 0 always selects the most likely one."""
 
-    top_k: int | None = None
+    top_k: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: all)")] = None
     """Sample from the k most likely tokens only."""
 
     top_p: float = 0.95
@@ -71,6 +71,7 @@ class Generate:
     """Options of the sampler, such as mass=0.9."""
 
     seed: int = 0
+    """The seed of the random numbers; the same seed gives the same texts."""
 
     which: options.Which = "best"
 

@@ -170,7 +170,7 @@ class ShowAttention(_OfModel):
 
     Without --layer and --head, print one line per head. It has the mean weights on the token itself, on the
     previous token and on the first one, and the mean distance. With both, draw the weights of that head: one
-    row per token, one column per earlier token, darker for higher weights. --json has all weights.
+    row per token, one column per earlier token, darker for higher weights. --json prints all weights.
 
     For example:
       bytewright attention runs/tiny --prompt 'Once there was a kitten, and her name was'
@@ -178,6 +178,7 @@ class ShowAttention(_OfModel):
     """
 
     prompt: str
+    """The text whose tokens attend to each other."""
 
     layer: Number = None
     """The layer, counted from 0."""
@@ -213,13 +214,14 @@ class ShowLens(_OfModel):
     """Print what the model would predict if it ended after each layer (the logit lens).
 
     One row per token of the prompt, one column per layer: the most probable next token after it. The last
-    column has the predictions of the model. --json has the probabilities, and --top tokens of each.
+    column has the predictions of the model. --json prints the probabilities, and --top tokens of each.
 
     For example:
       bytewright lens runs/tiny --prompt 'Once there was a kitten'
     """
 
     prompt: str
+    """The text whose next tokens are predicted."""
 
     top: int = 1
     """How many tokens per layer and position; a table shows the first."""

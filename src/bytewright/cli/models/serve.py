@@ -25,7 +25,7 @@ class Serve:
     """Serve the model of a run with the completions API of OpenAI, until Ctrl-C or SIGTERM.
 
     Many requests are generated at the same time. A request with a seed gets the same text whatever else is
-    served. Other machines can connect only if --host says so; then an API key is required. The paths are
+    served. Other machines can connect only if --host allows it; then an API key is required. The paths are
     /v1/completions, /v1/models, /tokenize, /detokenize, /health and /metrics. Install the extra: pip install
     'bytewright[serve]'.
 
@@ -82,6 +82,7 @@ class Serve:
     """The checkpoint of the run."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """The device; auto: CUDA if available, else the CPU."""
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """The precision of the computation; auto is that of the run on a GPU, and fp32 elsewhere."""

@@ -26,7 +26,7 @@ class OpenStudio:
 
     Five views: curves of runs while they train, tokens of a text, writing with a model, attention and
     predictions inside a model, and a calculator of costs. The page needs no network. Nothing is written.
-    Other machines can connect only if --host says so; then an API key is required. Install the extra: pip
+    Other machines can connect only if --host allows it; then an API key is required. Install the extra: pip
     install 'bytewright[serve]'.
 
     For example:
