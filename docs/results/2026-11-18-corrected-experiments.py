@@ -74,10 +74,10 @@ old_context = old(*CONTEXT, 256) - old(*CONTEXT, 512)
 
 FIGURES = [
     f"{len(runs)} runs",
-    f"{plan['tokens'] // 10**6} million tokens",
+    f"Each run reads {plan['tokens'] // 10**6} million tokens",
     f"width {plan['model'][0].split('=')[1]}",
     f"{plan['stories']:,} test stories",
-    f"{floors['test']:.5f} bits per byte",
+    f"entropy of these stories, {floors['test']:.5f}",
     f"end at {min(repeated):.5f} and {max(repeated):.5f}, {noise:.5f} apart",
     list(rows("feed-forward", {"baseline": "SwiGLU", "silu": "SiLU"}, "baseline")),
     list(rows("position", {"baseline": "rotary", "no positions": "none"}, "baseline")),
@@ -124,7 +124,7 @@ FIGURES = [
     f"{to_base('context 128') / noise:.0f} times the difference of the two seeds",
     f"{to_base('batch 512') / noise:.0f} times",
     f"{to_base('batch 256') / noise:.1f} times",
-    f"SiLU at {spell(best('silu')['lr'])}",
+    f"The best rate of both is {spell(best('silu')['lr'])}",
 ]
 GIVEN = {
     "5 % of the updates": "WARM_UP of the script",

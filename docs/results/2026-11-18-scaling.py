@@ -326,10 +326,10 @@ FIGURES = [
     list(level_rows()),
     list(rate_rows()),
     f"{spell(measured['lr'])} for all sizes",
-    f"loses {at_rate(512, 0.002) - at_rate(512, 0.008):.4f} bits per byte",
+    f"costs {at_rate(512, 0.002) - at_rate(512, 0.008):.4f} bits per byte",
     f"all sizes read {equal_tokens['runs'][0]['tokens'] / MILLION:.1f} million tokens",
     list(size_rows()),
-    f"{apart:.4f} bits per byte apart",
+    f"differ by {apart:.4f} bits per byte",
     f"{apart / pooled_deviation():.1f} standard deviations over seeds, pooled over the two sizes with "
     "several",
     f"{apart / deviation_of(64):.1f} of the smallest model's own and {apart / deviation_of(128):.1f} of "

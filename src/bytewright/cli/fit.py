@@ -44,7 +44,7 @@ class FitLaw:
     """The folder of fit.html, fit.md with its figures, and fit.json."""
 
     objective: Literal["linear", "log", "huber"] = "log"
-    """What to minimise: squares of residuals of the loss or its logarithm, or Huber's function of the latter."""
+    """What to minimise: squared residuals of the loss or its logarithm, or Huber's function of the latter."""
 
     kind: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: all)")] = None
     """Fit the excess bits of one kind of choice, such as fact, if the points state them."""
