@@ -1,20 +1,15 @@
-"""Compute the figures of scaling_laws.md.
-
-`python tests/docs/figures.py docs/handbook/scaling_laws.md` writes the sections on the laptop and the H200,
-from the fits in docs/results. `bytewright fit FILE` makes the fits. Without a fit, a section says so.
-"""
+"""Compute the figures of scaling_laws.md: examples with an invented law, and fits in docs/results."""
 
 from __future__ import annotations
 
 import numpy as np
-from records import DOCS, percent, result
+from records import percent, result
 
 from bytewright.laws.isoflop import fit_parabola
-from bytewright.laws.law import SYMBOLS, Law, fit_law
+from bytewright.laws.law import Law, fit_law
 from bytewright.laws.points import Point, Points
 from bytewright.laws.recovery import recover_limit
 
-LAPTOP, LARGE = "2026-11-18-isoflop-laptop", "2026-11-18-scaling"
 LAW = Law(limit=0.2, size_scale=1.4, size_exponent=0.3, data_scale=9.0, data_exponent=0.28)
 """The invented law of the examples, in bits per byte."""
 LOPSIDED = Law(limit=0.2, size_scale=200.0, size_exponent=0.6, data_scale=2.0, data_exponent=0.2)
@@ -87,125 +82,43 @@ def recovery_rows():
             )
 
 
-# Sections that are written from fits
+# The runs on the H200
+
+LARGE = "2026-11-18-scaling"
+FITS = {"all documents": LARGE, "those that fit into the context": f"{LARGE}/fitting"}
+fits = {documents: result(f"{folder}/fit.json") for documents, folder in FITS.items()}
+facts = result(f"{LARGE}/facts/fit.json")
 
 
-def fit_of(folder: str):
-    """Return a committed fit, or None."""
-    return result(f"{folder}/fit.json") if (DOCS / "results" / folder / "fit.json").exists() else None
-
-
-def interval(value, digits=3):
-    if value["interval"] is None:
-        return f"{value['value']:.{digits}f}"
+def interval(value, digits):
+    """Write a value with its interval."""
     low, high = value["interval"]
     return f"{value['value']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})".replace("-", "−")
 
 
-def law_rows(fit, title):
-    yield title, *(SYMBOLS[name] for name in ("limit", "size_exponent", "data_exponent"))
-    for each in fit["fits"]:
-        values = each["values"]
-        yield each["name"], interval(values["E"], 4), interval(values["a"]), interval(values["b"])
+def limit_rows():
+    """Yield the E that each procedure finds from all points, next to the entropy."""
+    yield "procedure", "documents", "E", "true E", "difference"
+    for documents, fit in fits.items():
+        for each in fit["recovery"]:
+            if each["data"] == "all":
+                difference = percent(each["estimate"]["value"] / each["true"] - 1, 1)
+                sign = "" if difference.startswith("-") else "+"
+                found = interval(each["estimate"], 4)
+                yield (
+                    each["procedure"],
+                    documents,
+                    found,
+                    f"{each['true']:.4f}",
+                    sign + difference.replace("-", "−"),
+                )
 
 
-def recovered_rows(fit, title):
-    yield title, "points", "E", "true E", "difference", "in standard errors"
-    for each in fit["recovery"]:
-        if each["estimate"] is None:
-            yield each["procedure"], each["data"], "–", f"{each['true']:.4f}", "–", "–"
-            continue
-        errors = each["errors_from_true"]
-        yield (
-            each["procedure"],
-            each["data"],
-            interval(each["estimate"], 4),
-            f"{each['true']:.4f}",
-            f"{each['estimate']['value'] / each['true'] - 1:+.1%}".replace("-", "−").replace("%", " %"),
-            "–" if errors is None else f"{errors:+.1f}".replace("-", "−"),
-        )
-
-
-def level_rows(fit, title):
-    yield title, "runs", "best N, thousands", "best D, millions", "lowest loss", "inside the sizes"
-    for each in fit["levels"]:
-        inside = each["sizes"][0] <= each["best_size"] <= each["sizes"][1]
-        yield (
-            f"{each['flops']:.2g} FLOPs".replace("e+", "e"),
-            each["num_points"],
-            f"{each['best_size'] / 1000:,.0f}",
-            f"{each['best_tokens'] / 1e6:,.2f}",
-            f"{each['lowest']:.4f}",
-            "yes" if inside else "no",
-        )
-
-
-def blocks_of_laptop():
-    """Return the paragraphs and tables of the section on the laptop."""
-    fit = fit_of(LAPTOP)
-    if fit is None:
-        return ["No fit of these runs is committed yet."]
-    best = fit["optima"]["best_size_exponent"] if fit["optima"] else None
-    return [
-        f"This is the fit of {fit['num_points']} runs on one core of a shared machine. The entropy of the "
-        f"validation text is {fit['floor']:.4f} bits per byte.",
-        list(law_rows(fit, "laptop: fit")),
-        list(level_rows(fit, "laptop: level")),
-        *([f"On the laptop the best N grows as compute to the power of {interval(best)}."] if best else []),
-        list(recovered_rows(fit, "laptop: procedure")),
-    ]
-
-
-def describe_recovery(fit):
-    """Return a sentence on the E of the joint fits to all points."""
-    found = [
-        each["estimate"]["value"] / each["true"] - 1
-        for each in fit["recovery"]
-        if each["data"] == "all" and each["estimate"] and "envelope" not in each["procedure"]
-    ]
-    low, high = percent(min(found), 1).replace("-", "−"), percent(max(found), 1).replace("-", "−")
-    return (
-        f"The three joint fits to all points find an E that differs from the entropy by {low} to {high}. The "
-        "predictions expected an E that is too high: a model whose context is shorter than a document cannot "
-        "recall what lies further back, so its loss has a limit of its own."
-    )
-
-
-def blocks_of_large():
-    """Return the paragraphs and tables of the section on the H200."""
-    fit, short, facts = fit_of(LARGE), fit_of(f"{LARGE}/fitting"), fit_of(f"{LARGE}/facts")
-    if fit is None:
-        return ["The runs on the H200 have not been made yet, so this section has no figures."]
-    blocks = [
-        f"This is the fit of {fit['num_points']} runs on an H200, evaluated on test documents. Their entropy "
-        f"is {fit['floor']:.4f} bits per byte.",
-        list(law_rows(fit, "H200: fit")),
-        list(level_rows(fit, "H200: level")),
-        list(recovered_rows(fit, "H200: procedure")),
-        describe_recovery(fit),
-        "[The report](../results/2026-11-18-scaling/fit.md) has the charts.",
-    ]
-    if short:
-        blocks += [
-            "The same for documents that fit into the context, where no recall is out of reach. "
-            f"Their entropy is {short['floor']:.4f} bits per byte.",
-            list(law_rows(short, "H200, short documents: fit")),
-            list(recovered_rows(short, "H200, short documents: procedure")),
-        ]
-    if facts:
-        blocks += [
-            "The same for the excess of facts alone, which the curves predict; its E is known to be 0. The "
-            "[predictions](../results/2026-11-18-scaling-predictions.md#exponents) were committed before.",
-            list(law_rows(facts, "H200, facts: fit")),
-            [
-                ("H200, facts: exponent", "predicted limit", "measured"),
-                *(
-                    (each["name"], f"{each['limit']:.3f}", interval(each["measured"]))
-                    for each in facts["predictions"]
-                ),
-            ],
-        ]
-    return blocks
+def exponent_rows():
+    """Yield the exponents of the excess of facts, predicted and measured."""
+    yield "exponent of the excess of facts", "predicted limit", "measured"
+    for each in facts["predictions"]:
+        yield each["name"], f"{each['limit']:.3f}", interval(each["measured"], 3)
 
 
 FIGURES = [
@@ -215,13 +128,15 @@ FIGURES = [
     f"noise of {percent(NOISE, 1)}",
     f"its exact values, {len(LEVELS) * 6} points at",
     list(bias_rows()),
-    f"with a = {LOPSIDED.size_exponent:.1f} and b = {LOPSIDED.data_exponent:.1f}",
+    f"has a = {LOPSIDED.size_exponent:.1f} and b = {LOPSIDED.data_exponent:.1f}",
     list(recovery_rows()),
+    f"fit of {fits['all documents']['num_points']} runs",
+    list(limit_rows()),
+    list(exponent_rows()),
 ]
-SECTIONS = {"laptop": blocks_of_laptop(), "H200": blocks_of_large()}
 GIVEN = {
     "128 tokens": "the recipe",
     "25 to 320 thousand parameters": "the comment in the recipe",
     "of 95 %": "the usual level",
-    "Chinchilla (2022)": "the year of the paper",
+    "Hoffmann et al., 2022": "the year of the paper",
 }
