@@ -8,7 +8,7 @@ import pytest
 from figures import EXAMPLE, ROOT, cells_of, check, load, refresh, render_table, write_section
 
 HANDBOOK = sorted((ROOT / "docs" / "handbook").glob("*.md"))
-RECORDS = {"tokenizer-optimisation-log.md", "2026-11-18-training-kernels.md"}
+RECORDS = {"tokenizer-optimisation-log.md"}
 """Pages that are themselves the record of what was measured."""
 RESULTS = [path for path in sorted((ROOT / "docs" / "results").glob("*.md")) if path.name not in RECORDS]
 PAGES = [ROOT / "README.md", *HANDBOOK, *RESULTS]
