@@ -100,7 +100,11 @@ def test_a_recipe_is_read_and_overridden(tmp_path: Path) -> None:
             f"batch_size = {10**30}",
             "batch_size must be at most 9223372036854775807",
         ),
-        ("[budget]", "[optimizer]\nweight_decay = inf\n[budget]", "weight_decay must be a number from 0 on"),
+        (
+            "[budget]",
+            "[optimizer]\nweight_decay = inf\n[budget]",
+            "weight_decay must be a finite number of at least 0",
+        ),
         (
             "[budget]",
             "[optimizer]\nbeta2 = 1.0\n[budget]",

@@ -113,7 +113,7 @@ class _Demo:
         self._print("The model is an ordinary run:")
         self._print(f"  bytewright generate {run}")
         self._print(f"  bytewright evaluate {run}")
-        self._print("See how it learned, and write with it, in a browser:")
+        self._print("Show its training and generate text in a browser:")
         self._print(f"  bytewright studio {self.folder}")
         self._print("Open the report in a browser:")
         self._print(str(report.absolute()))

@@ -368,4 +368,4 @@ def check_not_negative(values: Mapping[str, float], prefix: str = "") -> None:
     """Raise unless every number is at least 0 and finite."""
     for name, value in values.items():
         if not 0 <= value < math.inf:
-            raise wrong_value(prefix + name, "a number from 0 on", value)
+            raise wrong_value(prefix + name, "a finite number of at least 0", value)

@@ -411,17 +411,17 @@ def check_record(record: Mapping[str, Any], place: str) -> None:
 
     Charts place records by these three. Other fields are used only if they are numbers.
 
-    >>> check_record({"step": 4, "seconds": "long"}, "metrics.jsonl, line 1")
+    >>> check_record({"step": 4, "seconds": "?"}, "metrics.jsonl, line 1")
     Traceback (most recent call last):
-    bytewright.errors.FormatError: metrics.jsonl, line 1: seconds should be a number from 0 on, but is 'long'
+    bytewright.errors.FormatError: metrics.jsonl, line 1: seconds should be a number of at least 0, but is '?'
     """
     if type(step := record.get("step")) is not int or step < 0:
-        message = f"{place}: step should be a whole number from 0 on, but is {shorten(step)}"
+        message = f"{place}: step should be a whole number of at least 0, but is {shorten(step)}"
         raise FormatError(message, key="step", found=step)
     for name in ("tokens", "seconds"):
         value = record.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            message = f"{place}: {name} should be a number from 0 on, but is {shorten(value)}"
+            message = f"{place}: {name} should be a number of at least 0, but is {shorten(value)}"
             raise FormatError(message, key=name, found=value)
 
 

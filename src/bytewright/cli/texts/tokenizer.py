@@ -434,9 +434,8 @@ def describe_lost_settings(vocabulary: Vocabulary) -> str:
     """Return which settings a file of ranks does not contain, so that its readers must supply them."""
     by_id = sorted(vocabulary.special_tokens.items(), key=lambda item: item[1])
     specials = ", ".join(f"{special} (id {id})" for special, id in by_id)
-    return f"Not in the file, to be given when it is read: the pattern ({vocabulary.pattern})" + (
-        f" and the special tokens {specials}." if specials else "."
-    )
+    lost = f"the pattern ({vocabulary.pattern})" + (f" and the special tokens {specials}" if specials else "")
+    return f"The file does not contain {lost}; programs that read it need them as options."
 
 
 def write_gpt2_folder(vocabulary: Vocabulary, out: Path, *, replace: bool) -> None:

@@ -119,7 +119,7 @@ def _check_positions(
     if earlier:
         message = (
             f"the {registry.kind} {name!r} is not causal: its output at position {earlier[0]} depends on"
-            f" position {middle}, so training would use the tokens to predict; use earlier positions only"
+            f" position {middle}, so it reads tokens that the model must predict; use earlier positions only"
         )
         raise UsageError(message, key=registry.key, found=name)
     if per_position and others:
