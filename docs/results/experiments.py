@@ -629,7 +629,7 @@ FIGURES = [
         f"{steady_seconds(base):.1f} s"
     ),
     (
-        f"head [started](2026-11-15-h200.md#what-bounds-a-long-run) at {of_step['turns'][0] / 1e6:.2f} "
+        f"It [started](2026-11-15-h200.md#what-bounds-a-long-run) at {of_step['turns'][0] / 1e6:.2f} "
         f"million tokens/s and sustained {slower_card / 1e6:.2f}, at "
         f"{median(it['watts'] for it in busy):.0f} of 700 W and with a clock of "
         f"{median(it['mhz'] for it in busy):,.0f} instead of "
@@ -656,9 +656,9 @@ FIGURES = [
         f"{half['plain'][0]['measured']['memory_bytes'] / 1e9:.2f} GB with"
     ),
     # How near to the floor
-    f"[the hash would save](../handbook/storybook.md#the-floor) {log2(10):.2f} bits per",
-    f"Over {len(sample):,} stories",
-    f"the place make {again_bits:.1f} bits per window, or {least_price:.4f} bits per",
+    f"[The hash would save](../handbook/storybook.md#the-floor) {log2(10):.2f} bits per",
+    f"computed over {len(sample):,} stories",
+    f"Together they make {again_bits:.1f} bits per window, or {least_price:.4f} bits per",
     floor_rows(),
     f"standard error over {whole['num_stories']:,} stories is {whole['standard_error']:.4f}",
     (
