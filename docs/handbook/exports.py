@@ -28,9 +28,8 @@ FIGURES = [
     f"later, {ids['later_letters_and_digits_that_differ']:,} get other ids",
     f"a logit was {difference(tiny)} for the tiny model and {difference(demo)} for the demo's",
     f"right in {100 // NUM_ENDINGS} % of the cases",
-    list(page["distance_rows"]()),
     f"the tiny model has {tiny['context_length']} tokens",
-    f"demo's model, {demo['context_length']} tokens",
+    f"with a context of {demo['context_length']} tokens",
 ]
 GIVEN = {
     "the id 11": "observed with llama.cpp",
