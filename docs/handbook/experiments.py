@@ -219,7 +219,7 @@ FIGURES = [
     # The base experiment
     f"validation loss is {final(base):.4f}, which is {base_gap:.4f} bits per",
     (
-        f"there it is {whole['whole_stories']['above_floor']:.4f} above the floor, and on windows "
+        f"There it is {whole['whole_stories']['above_floor']:.4f} above the floor, and on windows "
         f"{windows_gap:.4f}"
     ),
     f"The run took {seconds([base]):.1f} s ({base['predicted']['seconds']:.1f} s were",

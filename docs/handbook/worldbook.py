@@ -76,7 +76,7 @@ FIGURES = [
     f"density that falls as d^−{recall_exponent:.2f}",
     # Two curves
     f"{bits_per_person:.0f} bits about each person",
-    f"of {2**BUCKET_BITS} buckets",
+    f"{2**BUCKET_BITS} for each doubling of the rank",
     f"the facts of N·c / {bits_per_person:.0f} people",
     [
         ["mentions n", *(f"unseen, s = {world.exponent}" for world in worlds)],

@@ -285,7 +285,7 @@ def test_convert_reports_settings_that_ranks_do_not_contain(
     assert outcome.code == 0
     assert len(ranks.read_text().splitlines()) == 299
     assert "299 tokens in the tiktoken format" in outcome.out
-    assert "the pattern (gpt4) and the special tokens <|endoftext|> (id 299)." in outcome.out
+    assert "the pattern (gpt4) and the special tokens <|endoftext|> (id 299)" in outcome.out
     given = ("--pattern", "gpt4", "--special-tokens", "<|endoftext|>")
     assert run("tokenizer", "convert", ranks, *given, "--to", "bytewright", "--out", back).code == 0
     assert Tokenizer.load(back).fingerprint == Tokenizer.load(ours).fingerprint
