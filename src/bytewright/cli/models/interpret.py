@@ -92,9 +92,10 @@ class ShowNextTokens(_OfModel):
         shown = [(row["shown"], str(row["id"]), *(f"{row[name]:.4f}" for name in names)) for row in rows]
         console.print_table(("token", "id", *(name.replace("_", " ") for name in names)), shown)
         if truth is not None:
+            console.stdout().print()
             console.stdout().print(
-                f"\nIn the grammar {len(truth.probabilities):,} tokens are possible; their entropy is"
-                f" {truth.entropy:.3f} bits."
+                f"Tokens that the grammar allows here: {len(truth.probabilities):,}; the entropy of their"
+                f" probabilities is {truth.entropy:.3f} bits."
             )
 
     def _find_truth(self, tokenizer: Tokenizer, ids: Sequence[int]) -> Position | None:
