@@ -95,7 +95,8 @@ def print_details(
     time: TimeAccount | None = None,
 ) -> None:
     """Print all tables of an account."""
-    console.stdout().print(f"\nDetails, for {account.batch_size:,} x {account.num_tokens:,} tokens at once")
+    console.stdout().print()
+    console.stdout().print(f"Details, for {account.batch_size:,} x {account.num_tokens:,} tokens at once")
     _print_parameters(account)
     _print_flops(account)
     _print_memory(account, memory, batches)
